@@ -1,0 +1,78 @@
+"""FlashInfer-Bench: judge GPU kernels on real workloads, and put the best one to work.
+
+Every public name is imported when it is first used: ``import flashinfer_bench`` loads neither
+torch nor pydantic.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from flashinfer_bench._version import __version__
+
+if TYPE_CHECKING:
+    from flashinfer_bench.bench import Benchmark as Benchmark
+    from flashinfer_bench.bench import BenchmarkConfig as BenchmarkConfig
+    from flashinfer_bench.bench import EvalConfig as EvalConfig
+    from flashinfer_bench.compile import Builder as Builder
+    from flashinfer_bench.compile import BuilderRegistry as BuilderRegistry
+    from flashinfer_bench.compile import Runnable as Runnable
+    from flashinfer_bench.data import *  # noqa: F403
+
+_DATA_NAMES = (
+    "AxisConst",
+    "AxisSpec",
+    "AxisVar",
+    "BuildSpec",
+    "Correctness",
+    "DType",
+    "Definition",
+    "Environment",
+    "Evaluation",
+    "EvaluationStatus",
+    "InputSpec",
+    "Performance",
+    "RandomInput",
+    "SafetensorsInput",
+    "ScalarInput",
+    "Solution",
+    "SourceFile",
+    "SpeedupMetrics",
+    "SupportedBindings",
+    "SupportedLanguages",
+    "TensorSpec",
+    "Trace",
+    "TraceSet",
+    "TraceSetSummary",
+    "Workload",
+    "append_jsonl_file",
+    "load_json_file",
+    "load_jsonl_file",
+    "save_json_file",
+    "save_jsonl_file",
+)
+
+_EXPORTS = {
+    **dict.fromkeys(_DATA_NAMES, "flashinfer_bench.data"),
+    **dict.fromkeys(("Benchmark", "BenchmarkConfig", "EvalConfig"), "flashinfer_bench.bench"),
+    **dict.fromkeys(("Builder", "BuilderRegistry", "Runnable"), "flashinfer_bench.compile"),
+    **dict.fromkeys(("BuildError", "FibError"), "flashinfer_bench.errors"),
+}
+
+__all__ = ["__version__", *sorted(_EXPORTS)]  # noqa: PLE0604 - every element is a string
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562)."""
+    module = _EXPORTS.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,3 @@
+"""The version of this distribution; equal in every distribution of the project."""
+
+__version__ = "0.2.0"

@@ -1,0 +1,206 @@
+"""Every exception that the project raises on purpose.
+
+::
+
+    FibError
+    ├── ConfigError              a setting or an option is not allowed        (ValueError)
+    ├── SelectionError           nothing, or something unknown, was selected  (LookupError)
+    │   └── UnknownNameError     there is nothing of that name                (KeyError)
+    ├── CapabilityError          this machine or environment lacks something
+    ├── DataError                a file or record is not valid                (ValueError)
+    │   ├── DuplicateNameError   two definitions or solutions of one name
+    │   ├── ConflictError        two datasets disagree
+    │   ├── UnsafePathError      a path leaves its root
+    │   └── BlobError            a tensor file is missing or does not fit
+    ├── DatasetNotFoundError     there is no dataset at that path             (FileNotFoundError)
+    ├── StorageError             writing failed; what was there is kept       (OSError)
+    ├── PluginError
+    │   ├── PluginLoadError      a plugin raised when it was loaded
+    │   └── PluginConflictError  two plugins claim one name
+    ├── BuildError               a solution could not be built                (RuntimeError)
+    ├── TimingError              a measurement could not be taken             (RuntimeError)
+    └── RunnerError              an evaluation could not be carried out       (RuntimeError)
+        ├── RunnerFatalError     … and neither can the following ones
+        └── ProtocolError        a candidate sent something that is not allowed
+
+A message says what is wrong, which thing it is, and what would be allowed; ``hint`` says what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Optional
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class FibError(Exception):
+    """Base of all errors raised on purpose.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, which thing it is about, what is allowed.
+    hint : str, optional
+        What to do next.
+    """
+
+    def __init__(self, message: str, *, hint: Optional[str] = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+class ConfigError(FibError, ValueError):
+    """A setting or an option has a value that is not allowed."""
+
+
+class SelectionError(FibError, LookupError):
+    """A filter names something that does not exist, or leaves nothing to do.
+
+    Parameters
+    ----------
+    message : str
+        What was asked for and what there is.
+    hint : str, optional
+        What to do next.
+    unknown : tuple of str
+        The names that do not exist; empty when the selection is merely empty.
+    """
+
+    def __init__(
+        self, message: str, *, hint: Optional[str] = None, unknown: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.unknown = unknown
+
+
+class UnknownNameError(SelectionError, KeyError):
+    """There is nothing of that name."""
+
+
+class CapabilityError(FibError):
+    """This machine or environment lacks something that the request needs."""
+
+
+class DataError(FibError, ValueError):
+    """A file or a record does not follow the format.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong and what is allowed.
+    path : Path, optional
+        The file.
+    line : int, optional
+        The line in it, counted from 1.
+    field : str, optional
+        The field, dotted: ``inputs.x.dtype``.
+    hint : str, optional
+        What to do next.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: Optional[Path] = None,
+        line: Optional[int] = None,
+        field: Optional[str] = None,
+        hint: Optional[str] = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+        self.line = line
+        self.field = field
+
+    @property
+    def where(self) -> str:
+        """The place as ``file:line: field``, as far as it is known."""
+        place = str(self.path) if self.path is not None else ""
+        if self.line is not None:
+            place += f":{self.line}" if place else f"line {self.line}"
+        if self.field:
+            place += f": {self.field}" if place else self.field
+        return place
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{self.where}: {text}" if self.where else text
+
+
+class DuplicateNameError(DataError):
+    """Two definitions, or two solutions, of one dataset have the same name."""
+
+
+class ConflictError(DataError):
+    """Two datasets hold different things under the same name."""
+
+
+class UnsafePathError(DataError):
+    """A path leaves the folder that it must stay in."""
+
+
+class BlobError(DataError):
+    """A tensor file is missing, unreadable, or does not hold what the workload says."""
+
+
+class DatasetNotFoundError(FibError, FileNotFoundError):
+    """There is no dataset at the given path."""
+
+
+class StorageError(FibError, OSError):
+    """Writing failed; what was on disk before is unchanged."""
+
+
+class PluginError(FibError):
+    """A plugin, or a record of one, cannot be used."""
+
+
+class PluginLoadError(PluginError):
+    """A plugin raised while it was loaded or registered."""
+
+
+class PluginConflictError(PluginError):
+    """Two distributions register the same name for the same kind."""
+
+
+class BuildError(FibError, RuntimeError):
+    """A solution could not be built into something that can be called.
+
+    Parameters
+    ----------
+    message : str
+        What failed, for which solution.
+    hint : str, optional
+        What to do next.
+    log : str
+        The whole output of the compiler or importer.
+    """
+
+    def __init__(self, message: str, *, hint: Optional[str] = None, log: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.log = log
+
+
+class TimingError(FibError, RuntimeError):
+    """A measurement could not be taken."""
+
+
+class RunnerError(FibError, RuntimeError):
+    """An evaluation could not be carried out."""
+
+
+class RunnerFatalError(RunnerError):
+    """The runner cannot carry out any further evaluation."""
+
+
+class ProtocolError(RunnerError):
+    """The other side of a channel sent something that the protocol does not allow."""
+
+
+class FibDeprecationWarning(DeprecationWarning):
+    """An old spelling is used; the message names the new one and the release that drops it."""

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import flashinfer_bench
+from flashinfer_bench import env
+
+PACKAGE = Path(flashinfer_bench.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in env.VARIABLES:
+        monkeypatch.delenv(variable.name, raising=False)
+
+
+def test_defaults() -> None:
+    home = Path.home() / ".cache" / "flashinfer_bench"
+    assert env.dataset_path() == home / "dataset"
+    assert env.cache_path() == home / "cache"
+    assert not env.apply_enabled()
+    assert not env.tracing_enabled()
+    assert not env.no_plugins()
+    assert not env.strict_plugins()
+    assert env.disabled_plugins() == ()
+    assert env.plugin_modules() == ()
+    assert env.probe_timeout_s() == 1.0
+    assert env.log_level() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("TRUE", True), (" on ", True), ("0", False), ("no", False)]
+)
+def test_flags(monkeypatch: pytest.MonkeyPatch, text: str, value: bool) -> None:
+    monkeypatch.setenv("FIB_NO_PLUGINS", text)
+    assert env.no_plugins() is value
+
+
+def test_a_flag_that_is_neither_true_nor_false_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIB_STRICT_PLUGINS", "maybe")
+    with pytest.raises(ValueError, match="FIB_STRICT_PLUGINS='maybe'"):
+        env.strict_plugins()
+
+
+def test_paths_expand_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIB_CACHE_PATH", "~/x")
+    assert env.cache_path() == Path.home() / "x"
+
+
+def test_an_empty_path_means_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIB_DATASET_PATH", "")
+    assert env.dataset_path().name == "dataset"
+
+
+def test_lists_drop_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIB_DISABLE_PLUGINS", " a, ,b,")
+    assert env.disabled_plugins() == ("a", "b")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "soon"])
+def test_a_probe_timeout_must_be_positive(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("FIB_PROBE_TIMEOUT_S", text)
+    with pytest.raises(ValueError, match="FIB_PROBE_TIMEOUT_S"):
+        env.probe_timeout_s()
+
+
+def uses_of_the_environment(path: Path) -> list[str]:
+    """Reads of FIB_* variables; what a child process is given is another matter."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            continue
+        name = ast.unparse(node) if isinstance(node, (ast.Call, ast.Subscript)) else ""
+        if "FIB_" in name and (name.startswith(("os.environ.get(", "os.getenv(", "os.environ["))):
+            found.append(f"{path.name}:{node.lineno}")
+    return found
+
+
+def test_only_env_reads_the_environment() -> None:
+    others = [path for path in PACKAGE.rglob("*.py") if path.name != "env.py"]
+    assert [use for path in others for use in uses_of_the_environment(path)] == []
+
+
+def test_every_variable_is_documented() -> None:
+    source = (PACKAGE / "env.py").read_text(encoding="utf-8")
+    for variable in env.VARIABLES:
+        assert source.count(f'"{variable.name}"') >= 2, variable.name
+        assert variable.meaning
