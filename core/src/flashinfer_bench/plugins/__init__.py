@@ -1,0 +1,31 @@
+"""The plugin host, and all that the author of a plugin imports from core to register one.
+
+A plugin is a module that marks functions with `hookimpl` and is named under the entry-point group
+``flashinfer_bench.plugins``. `hookspecs` documents the hooks, `records` what they return.
+"""
+
+from __future__ import annotations
+
+from flashinfer_bench.plugins.catalog import Catalog as Catalog
+from flashinfer_bench.plugins.catalog import Conflict as Conflict
+from flashinfer_bench.plugins.default import default_catalog as default_catalog
+from flashinfer_bench.plugins.default import reset_default_catalog as reset_default_catalog
+from flashinfer_bench.plugins.hookspecs import hookimpl as hookimpl
+from flashinfer_bench.plugins.host import discover as discover
+from flashinfer_bench.plugins.records import KINDS as KINDS
+from flashinfer_bench.plugins.records import AdapterSpec as AdapterSpec
+from flashinfer_bench.plugins.records import Availability as Availability
+from flashinfer_bench.plugins.records import BuilderSpec as BuilderSpec
+from flashinfer_bench.plugins.records import CommandSpec as CommandSpec
+from flashinfer_bench.plugins.records import EvaluatorSpec as EvaluatorSpec
+from flashinfer_bench.plugins.records import ExecutorSpec as ExecutorSpec
+from flashinfer_bench.plugins.records import KeyBuilderSpec as KeyBuilderSpec
+from flashinfer_bench.plugins.records import Record as Record
+from flashinfer_bench.plugins.records import TimerSpec as TimerSpec
+from flashinfer_bench.plugins.registered import Registered as Registered
+from flashinfer_bench.plugins.settings import Settings as Settings
+from flashinfer_bench.plugins.status import PluginStatus as PluginStatus
+
+PLUGIN_API = (1, 0)
+"""Version of the plugin interface: a new hook or optional field raises the second number; whatever
+makes an existing plugin stop working raises the first."""

@@ -1,0 +1,121 @@
+"""Asking a probe whether its code can be used here, without trusting it to answer.
+
+A probe is code of a plugin: it may raise, call ``sys.exit``, answer nonsense, or never return. It
+runs in a daemon thread with a time limit, so it can delay neither discovery, which runs no probe,
+nor the end of the process, which waits for no daemon thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Optional
+
+from flashinfer_bench._lazy import import_string
+from flashinfer_bench.plugins._guard import one_line
+from flashinfer_bench.plugins.records import Availability
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Probe:
+    """One probe function, run at most once; its first answer stays.
+
+    Parameters
+    ----------
+    path : str
+        ``"package.module:function"``.
+    timeout_s : float
+        Seconds, import of the module included, after which the answer is no.
+    """
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        self.path = path
+        self.timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._finished = threading.Event()
+        self._deadline = 0.0
+        self._thread: Optional[threading.Thread] = None
+        self._answer: Optional[Availability] = None
+        self._failure: Optional[BaseException] = None
+
+    @property
+    def failure(self) -> Optional[BaseException]:
+        """What the probe raised, if it has been asked and did; being too slow is no failure."""
+        return self._failure
+
+    def start(self) -> None:
+        """Start the probe if it has not been, without waiting for it."""
+        with self._lock:
+            if self._thread is not None or self._answer is not None:
+                return
+            thread = threading.Thread(target=self._run, name=f"probe {self.path}", daemon=True)
+            self._deadline = time.monotonic() + self.timeout_s
+            try:
+                thread.start()
+            except RuntimeError as error:  # no thread left, or the interpreter is ending
+                self._answer = Availability(False, f"the probe could not be started: {error}")
+                self._finished.set()
+            else:
+                self._thread = thread
+
+    def answer(self) -> Availability:
+        """Return the answer, waiting for it until the time limit; never raises.
+
+        Returns
+        -------
+        Availability
+            What the probe said, or why it could not be asked.
+        """
+        self.start()
+        if self._finished.wait(max(0.0, self._deadline - time.monotonic())) and self._thread:
+            self._thread.join()  # so that a process that forks next has one thread again
+        with self._lock:
+            if self._answer is None:
+                self._answer = Availability(
+                    False,
+                    f"the probe {self.path} did not answer within {self.timeout_s:g} s",
+                    "FIB_PROBE_TIMEOUT_S sets the limit",
+                )
+            return self._answer
+
+    def _run(self) -> None:
+        found, failure = ask(self.path)
+        with self._lock:
+            if self._answer is None:  # else it is too late: an answer does not change
+                self._answer, self._failure = found, failure
+        self._finished.set()
+
+
+def ask(path: str) -> tuple[Availability, Optional[BaseException]]:
+    """Call the probe at `path` in this thread; never raises.
+
+    Parameters
+    ----------
+    path : str
+        ``"package.module:function"``.
+
+    Returns
+    -------
+    answer : Availability
+        What the probe said, or that it could not say anything.
+    failure : BaseException, optional
+        What it raised, or a TypeError if it answered something else.
+    """
+    try:
+        found = import_string(path)()
+        if not isinstance(found, Availability):
+            raise TypeError(f"it returned {type(found).__name__}, not Availability")
+    except BaseException as error:  # noqa: BLE001 - the plugin's code, in a thread without a caller
+        return Availability(False, f"the probe {path} failed: {one_line(error)}"), error
+    return found, None
+
+
+def ask_all(probes: Iterable[Probe]) -> None:
+    """Have all `probes` answered, at the same time, so that it takes as long as the slowest."""
+    started = list(probes)
+    for probe in started:
+        probe.start()
+    for probe in started:
+        probe.answer()

@@ -1,0 +1,290 @@
+"""The records that plugins register: small, frozen, and naming code by string.
+
+A record says what a piece of code handles and where it is, without importing it. So all plugins can
+be loaded, listed and compared without importing a compiler, a driver or torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Optional
+
+from flashinfer_bench.plugins import _fields
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Availability:
+    """A probe's answer to "can this be used on this machine, now?".
+
+    Parameters
+    ----------
+    ok : bool
+        Whether it can be used.
+    reason : str
+        Why not (required when `ok` is False), or what was found: ``"triton 3.4 on an H200"``.
+    remedy : str
+        What the user can do about it: ``"install the CUDA driver"``.
+
+    Raises
+    ------
+    TypeError
+        If `ok` is not a bool, or a text is not a string.
+    ValueError
+        If `ok` is False and no reason is given.
+    """
+
+    ok: bool
+    reason: str = ""
+    remedy: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ok, bool):
+            raise TypeError(f"Availability: ok must be True or False, not {self.ok!r}")
+        for field in ("reason", "remedy"):
+            _fields.text("Availability", field, getattr(self, field))
+        if not self.ok and not self.reason.strip():
+            raise ValueError("Availability: ok=False needs a reason that the user can read")
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What all records have in common.
+
+    Parameters
+    ----------
+    name : str
+        Unique within its kind, over all installed distributions. Letters, digits, ``.``, ``_``
+        and ``-``; stored in lower case.
+    factory : str
+        Where the code is: ``"package.module:Name"``. Imported when it is first needed.
+    summary : str
+        One line for listings.
+    probe : str, optional
+        ``"package.module:function"``, called without arguments; returns an `Availability`. It must
+        be quick (a second is the default limit), and must not create a device context. Without
+        a probe the record counts as available.
+    priority : int
+        Among records that could do a job, the available one of highest priority is taken, and
+        the first by name among equals. 0 is for fallbacks, 50 the default, 100 for special cases.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a field is of the wrong type or has a value that is not allowed; the message names
+        the record and the field.
+    """
+
+    kind: ClassVar[str] = ""
+
+    name: str
+    factory: str
+    summary: str = ""
+    probe: Optional[str] = None
+    priority: int = 50
+
+    def __post_init__(self) -> None:
+        self._store("name", _fields.name(self._owner(), "name", self.name))
+        _fields.import_path(self._owner(), "factory", self.factory)
+        if self.probe is not None:
+            _fields.import_path(self._owner(), "probe", self.probe)
+        _fields.integer(self._owner(), "priority", self.priority)
+        self._store("summary", _fields.line(self._owner(), "summary", self.summary))
+
+    def _owner(self) -> str:
+        """How error messages call this record."""
+        return f"{type(self).__name__} {self.name!r}"
+
+    def _store(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)
+
+    def _store_words(self, field: str, *, required: bool = True) -> None:
+        value = getattr(self, field)
+        self._store(field, _fields.words(self._owner(), field, value, required=required))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuilderSpec(Record):
+    """A builder, which turns a Solution into something that can be called.
+
+    Parameters
+    ----------
+    handles : tuple of (str, str or None)
+        Pairs of language and binding. The binding is None for solutions that name none, and
+        ``"*"`` for any, none included.
+    **common
+        See `Record`. The factory is a subclass of `flashinfer_bench.compile.Builder`.
+    """
+
+    kind: ClassVar[str] = "builder"
+
+    handles: tuple[tuple[str, Optional[str]], ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._store("handles", _fields.handles(self._owner(), "handles", self.handles))
+
+    def accepts(self, language: str, binding: Optional[str] = None) -> bool:
+        """Return whether solutions in `language` with `binding` are handled."""
+        return (language, binding) in self.handles or (language, "*") in self.handles
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimerSpec(Record):
+    """A timing backend.
+
+    Parameters
+    ----------
+    devices : tuple of str
+        Device types that it can time: ``("cpu",)``, ``("cuda",)``.
+    **common
+        See `Record`. The factory is a subclass of `flashinfer_bench.bench.timing.base.Timer`.
+    """
+
+    kind: ClassVar[str] = "timer"
+
+    devices: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._store("devices", _fields.devices(self._owner(), "devices", self.devices))
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyBuilderSpec(Record):
+    """A key builder, which reduces the inputs of a call to the key of an apply table.
+
+    Parameters
+    ----------
+    op_types : tuple of str
+        The op types whose keys it builds.
+    **common
+        See `Record`.
+    """
+
+    kind: ClassVar[str] = "key_builder"
+
+    op_types: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._store_words("op_types")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterSpec(Record):
+    """An API adapter, which routes the calls of a library through apply and tracing.
+
+    Parameters
+    ----------
+    targets : tuple of str
+        The functions and methods that it patches, as dotted names.
+    **common
+        See `Record`.
+    """
+
+    kind: ClassVar[str] = "adapter"
+
+    targets: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._store_words("targets")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatorSpec(Record):
+    """An evaluator, which decides whether a solution's outputs are correct.
+
+    Parameters
+    ----------
+    op_types, definitions : tuple of str
+        Shell-style patterns of the op types and of the definition names that it judges. One match
+        suffices. With both empty it is a fallback, used where no other evaluator matches.
+    **common
+        See `Record`. The factory subclasses `flashinfer_bench.bench.evaluators.base.Evaluator`.
+    """
+
+    kind: ClassVar[str] = "evaluator"
+
+    op_types: tuple[str, ...] = ()
+    definitions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._store_words("op_types", required=False)
+        self._store_words("definitions", required=False)
+
+    @property
+    def is_fallback(self) -> bool:
+        """Whether it is meant for everything that no other evaluator matches."""
+        return not (self.op_types or self.definitions)
+
+    def accepts(self, op_type: str, definition: str) -> bool:
+        """Return whether it is meant for this definition in particular."""
+        return _fields.matches(op_type, self.op_types) or _fields.matches(
+            definition, self.definitions
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorSpec(Record):
+    """An executor, which starts the processes that solutions run in.
+
+    Parameters
+    ----------
+    devices : tuple of str
+        Device types that its processes can use: ``("cpu", "cuda")``.
+    **common
+        See `Record`. The factory is a subclass of `flashinfer_bench.bench.executors.base.Executor`.
+    """
+
+    kind: ClassVar[str] = "executor"
+
+    devices: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._store("devices", _fields.devices(self._owner(), "devices", self.devices))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandSpec(Record):
+    """A command of ``fib``.
+
+    Parameters
+    ----------
+    **common
+        See `Record`. The name is what the user types; the factory is a function with Typer
+        annotations, or a `typer.Typer`; the summary is shown by ``fib --help``.
+    """
+
+    kind: ClassVar[str] = "command"
+
+
+KINDS: Mapping[str, type[Record]] = MappingProxyType(
+    {
+        spec.kind: spec
+        for spec in (
+            BuilderSpec,
+            TimerSpec,
+            KeyBuilderSpec,
+            AdapterSpec,
+            EvaluatorSpec,
+            ExecutorSpec,
+            CommandSpec,
+        )
+    }
+)
+"""Record type of each kind, in the order in which listings show them."""
+
+
+def hook_of(kind: str) -> str:
+    """Return the name of the hook that registers records of `kind`."""
+    return f"fib_register_{kind}s"

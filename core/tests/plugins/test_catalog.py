@@ -1,0 +1,454 @@
+"""The catalog: order, selection, and what it says when there is nothing to select."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.errors import CapabilityError, PluginLoadError
+from flashinfer_bench.plugins import (
+    KINDS,
+    Availability,
+    BuilderSpec,
+    Catalog,
+    EvaluatorSpec,
+    ExecutorSpec,
+    PluginStatus,
+    Registered,
+    TimerSpec,
+)
+
+
+@pytest.fixture(autouse=True)
+def probes(monkeypatch):
+    """The module in which the records of this file have their probes; counts the calls."""
+    module = types.ModuleType("catalog_probes")
+    module.calls = []
+
+    def yes():
+        module.calls.append("yes")
+        return Availability(True)
+
+    def no():
+        module.calls.append("no")
+        return Availability(False, "no CUDA device.", "install the driver")
+
+    module.yes, module.no = yes, no
+    monkeypatch.setitem(sys.modules, "catalog_probes", module)
+    return module
+
+
+YES, NO = "catalog_probes:yes", "catalog_probes:no"
+
+
+def builder(name, *handles, **more):
+    return BuilderSpec(name=name, handles=handles or ((name, None),), factory="m:B", **more)
+
+
+def timer(name, *devices, **more):
+    return TimerSpec(name=name, devices=devices or ("cpu",), factory="m:T", **more)
+
+
+def definition(name="gemm_n4", op_type="gemm"):
+    return SimpleNamespace(name=name, op_type=op_type)
+
+
+def with_plugins(catalog, *plugins):
+    return dataclasses.replace(catalog, plugins=plugins)
+
+
+def status(state, name="mojo", reason="failed to load: ImportError: no mojo", **more):
+    fields = {"distribution": f"fib-builder-{name}", "version": "0.1", "target": name, **more}
+    return PluginStatus(name=name, state=state, reason=reason, **fields)
+
+
+# ------------------------------------------------------------------ order
+
+names = st.text("abc", min_size=1, max_size=3)
+ranked = st.dictionaries(names, st.integers(-3, 3), max_size=12)
+
+
+@given(ranked, st.randoms())
+def test_the_order_depends_on_priority_and_name_alone(priorities, random):
+    records = [timer(name, priority=priority) for name, priority in priorities.items()]
+    random.shuffle(records)
+    found = [(-entry.spec.priority, entry.name) for entry in Catalog.of(*records).timers]
+    assert found == sorted((-priority, name) for name, priority in priorities.items())
+
+
+@given(ranked, st.sets(names))
+def test_the_first_usable_one_is_selected(priorities, unusable):
+    records = [
+        timer(name, priority=priority, probe=NO if name in unusable else None)
+        for name, priority in priorities.items()
+    ]
+    catalog = Catalog.of(*records)
+    usable = sorted((-p, name) for name, p in priorities.items() if name not in unusable)
+    if usable:
+        assert catalog.select_timer("cpu").name == usable[0][1]
+    else:
+        with pytest.raises(CapabilityError):
+            catalog.select_timer("cpu")
+
+
+@given(st.lists(names, max_size=8))
+def test_a_name_is_in_the_catalog_exactly_if_it_is_claimed_once(claims):
+    catalog = Catalog.of(*(timer(name, priority=i) for i, name in enumerate(claims)))
+    once = {name for name in claims if claims.count(name) == 1}
+    assert {entry.name for entry in catalog.timers} == once
+    assert {conflict.name for conflict in catalog.conflicts} == set(claims) - once
+    assert sum(len(each.claims) for each in catalog.conflicts) == len(claims) - len(once)
+
+
+def test_a_catalog_does_not_change():
+    catalog = Catalog.of(timer("a"))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        catalog.timers = ()
+    assert all(isinstance(catalog.entries(kind), tuple) for kind in KINDS)
+
+
+def test_entries_of_all_kinds_come_kind_by_kind():
+    catalog = Catalog.of(timer("t"), builder("b"))
+    assert [entry.name for entry in catalog] == ["b", "t"]
+    assert catalog.entries("timer") == catalog.timers
+
+
+@pytest.mark.parametrize("use", [Catalog.entries, lambda c, kind: c.find(kind, "x")])
+def test_there_is_no_other_kind(use):
+    with pytest.raises(ValueError, match="there is no kind 'timers'; there are: builder, timer,"):
+        use(Catalog(), "timers")
+
+
+# ------------------------------------------------------------------ find
+
+
+def test_find_by_name_in_any_case_and_whether_or_not_it_can_be_used():
+    catalog = Catalog.of(timer("cupti", probe=NO), distribution="d", version="1")
+    found = catalog.find("timer", " CUPTI ")
+    assert isinstance(found, Registered)
+    assert (found.name, found.origin) == ("cupti", "d 1")
+    assert not found.availability()
+
+
+def test_find_names_what_there_is_and_what_is_near():
+    catalog = Catalog.of(timer("cpu"), timer("cupti", priority=60))
+    with pytest.raises(CapabilityError) as raised:
+        catalog.find("timer", "cupty")
+    assert raised.value.message == (
+        "No timer 'cupty'. Did you mean 'cupti'? There are: cupti, cpu."
+    )
+    assert raised.value.hint == "Run `fib plugins list --kind timer` to see what is installed."
+
+
+def test_find_in_an_empty_catalog():
+    with pytest.raises(CapabilityError, match=r"No key builder 'x'\. There are: none\."):
+        Catalog().find("key_builder", "x")
+
+
+def test_find_names_the_claimants_of_a_refused_name():
+    with pytest.raises(CapabilityError) as raised:
+        Catalog.of(timer("a"), timer("a", priority=7), distribution="d").find("timer", "A")
+    assert "Timer 'a' is registered by d and d; both are refused." in raised.value.message
+    assert "FIB_DISABLE_PLUGINS" in raised.value.hint
+
+
+@pytest.mark.parametrize("state", ["broken", "blocked"])
+@pytest.mark.parametrize("wanted", ["mojo", "MOJO"])
+def test_find_names_the_plugin_that_might_have_provided_it(state, wanted):
+    catalog = with_plugins(Catalog.of(builder("python")), status(state), status(state, "other"))
+    with pytest.raises(CapabilityError) as raised:
+        catalog.find("builder", wanted)
+    assert raised.value.message == (
+        "No builder 'mojo'. There are: python. "
+        "Plugin fib-builder-mojo 0.1 failed to load: ImportError: no mojo."
+    )
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        {"name": "x", "distribution": "fib-builder-tvm-ffi"},
+        {"name": "tvm_ffi", "distribution": "d"},
+        {"name": "x", "distribution": "d", "target": "fib_builder_tvm_ffi"},
+    ],
+)
+def test_a_plugin_is_recognised_by_any_of_its_names(plugin):
+    broken = PluginStatus(**plugin, state="broken", reason="failed to load: because")
+    with pytest.raises(CapabilityError, match="failed to load: because"):
+        with_plugins(Catalog(), broken).find("builder", "tvm-ffi")
+
+
+def test_a_part_of_a_word_does_not_make_a_plugin_suspect():
+    catalog = with_plugins(Catalog(), status("blocked", "mojolicious"))
+    with pytest.raises(CapabilityError) as raised:
+        catalog.find("builder", "mojo")
+    assert "mojolicious" not in str(raised.value)
+
+
+def test_other_broken_plugins_are_named_in_short():
+    plugins = (status("broken", "a"), status("ok", "b", ""), status("broken", "c"))
+    with pytest.raises(CapabilityError) as raised:
+        with_plugins(Catalog(), *plugins).find("builder", "mojo")
+    assert raised.value.message.endswith(
+        "Broken plugins, which might have provided it: fib-builder-a 0.1, fib-builder-c 0.1."
+    )
+    assert raised.value.hint == "Run `fib plugins doctor`."
+
+
+# ------------------------------------------------------------------ builders
+
+
+def test_a_builder_is_selected_by_language_and_binding():
+    catalog = Catalog.of(
+        builder("torch", ("cuda", "torch"), ("cpp", "torch")),
+        builder("tvm-ffi", ("cuda", None), ("cuda", "tvm-ffi"), ("cpp", "*")),
+    )
+    assert catalog.select_builder("cuda", "torch").name == "torch"
+    assert catalog.select_builder("cuda").name == "tvm-ffi"
+    assert catalog.select_builder("CUDA", "TVM-FFI").name == "tvm-ffi"
+    assert catalog.select_builder("cpp", "other").name == "tvm-ffi"
+
+
+def test_enum_members_are_languages_too():
+    language, binding = SimpleNamespace(value="cuda"), SimpleNamespace(value="torch")
+    catalog = Catalog.of(builder("torch", ("cuda", "torch")))
+    assert catalog.select_builder(language, binding).name == "torch"
+
+
+def test_an_unavailable_builder_is_passed_over():
+    catalog = Catalog.of(
+        builder("best", ("x", None), priority=100, probe=NO), builder("other", ("x", None))
+    )
+    assert catalog.select_builder("x").name == "other"
+
+
+def test_no_more_probes_are_asked_than_needed(probes):
+    catalog = Catalog.of(
+        builder("first", ("x", None), priority=2, probe=YES),
+        builder("second", ("x", None), priority=1, probe=NO),
+    )
+    for _ in range(3):
+        assert catalog.select_builder("x").name == "first"
+    assert probes.calls == ["yes"]
+
+
+def test_an_unknown_language_is_told_with_the_nearest_provider():
+    catalog = Catalog.of(
+        builder("py", ("python", None)), builder("triton"), builder("gpu", probe=NO)
+    )
+    with pytest.raises(CapabilityError) as raised:
+        with_plugins(catalog, status("broken")).select_builder("mojo", solution="x")
+    assert raised.value.message == (
+        "No builder for language 'mojo' (solution 'x'). Available: python, triton. "
+        "Plugin fib-builder-mojo 0.1 failed to load: ImportError: no mojo."
+    )
+    assert raised.value.hint == "Run `fib plugins doctor mojo`."
+
+
+def test_an_unknown_binding_is_told_with_the_known_ones():
+    catalog = Catalog.of(builder("a", ("cuda", "tvm-ffi")), builder("b", ("cuda", None)))
+    with pytest.raises(CapabilityError) as raised:
+        catalog.select_builder("cuda", "torch")
+    assert raised.value.message == (
+        "No builder for language 'cuda' with binding 'torch'. "
+        "Bindings of 'cuda' that can be built: none, tvm-ffi. Available: cuda."
+    )
+
+
+def test_a_language_that_cannot_be_built_here_is_told_with_the_reasons():
+    catalog = Catalog.of(
+        builder("triton", probe=NO), builder("alt", ("triton", None), probe="missing_module:check")
+    )
+    with pytest.raises(CapabilityError) as raised:
+        catalog.select_builder("triton", solution="s")
+    message = raised.value.message
+    assert message.startswith(
+        "No builder for language 'triton' (solution 's') can be used on this machine. alt (given): "
+        "the probe missing_module:check failed: ModuleNotFoundError: "
+    )
+    assert message.endswith("triton (given): no CUDA device.")
+    assert raised.value.hint == "install the driver"
+
+
+def test_a_language_of_a_refused_builder_is_told_with_the_claimants():
+    catalog = Catalog.of(builder("b"), builder("b", priority=1), distribution="d", version="2")
+    with pytest.raises(CapabilityError, match="'b' is registered by d 2 and d 2; both are refused"):
+        catalog.select_builder("b")
+
+
+# ------------------------------------------------------------------ timers and executors
+
+
+def executor(name, *devices, **more):
+    return ExecutorSpec(name=name, devices=devices or ("cpu",), factory="m:E", **more)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"), [(timer, "timer"), (executor, "executor")], ids=["timer", "executor"]
+)
+class TestForDevice:
+    @staticmethod
+    def select(catalog, kind, *arguments):
+        return getattr(catalog, f"select_{kind}")(*arguments)
+
+    @pytest.mark.parametrize("device", ["cuda", "cuda:0", "CUDA:7"])
+    def test_the_type_of_the_device_decides(self, make, kind, device):
+        catalog = Catalog.of(make("a"), make("b", "cuda", "cpu"))
+        assert self.select(catalog, kind, device).name == "b"
+        assert self.select(catalog, kind, "cpu").name == "a"
+
+    def test_a_named_one_is_taken_whatever_its_priority(self, make, kind):
+        catalog = Catalog.of(make("a", priority=9), make("b", priority=1))
+        assert self.select(catalog, kind, "cpu", "B").name == "b"
+
+    def test_a_named_one_that_is_for_another_device(self, make, kind):
+        catalog = Catalog.of(make("a"), make("b", "cuda"))
+        with pytest.raises(CapabilityError) as raised:
+            self.select(catalog, kind, "cuda:1", "a")
+        assert raised.value.message == (
+            f"{kind.capitalize()} 'a' is for cpu, not for 'cuda'. For 'cuda' there are: b."
+        )
+
+    def test_a_named_one_that_cannot_be_used_is_not_replaced(self, make, kind):
+        catalog = Catalog.of(make("a"), make("b", probe=NO))
+        with pytest.raises(CapabilityError) as raised:
+            self.select(catalog, kind, "cpu", "b")
+        assert raised.value.message == (
+            f"No {kind} 'b' can be used on this machine. b (given): no CUDA device."
+        )
+
+    def test_a_name_that_does_not_exist(self, make, kind):
+        with pytest.raises(CapabilityError, match=f"No {kind} 'z'. There are: a."):
+            self.select(Catalog.of(make("a")), kind, "cpu", "z")
+
+    def test_a_device_that_none_is_for(self, make, kind):
+        with pytest.raises(CapabilityError) as raised:
+            self.select(Catalog.of(make("a")), kind, "tpu:0")
+        assert raised.value.message == f"No {kind} for device 'tpu:0'. There are: a."
+
+    def test_a_device_whose_only_one_is_refused(self, make, kind):
+        catalog = Catalog.of(make("a"), make("a", priority=1))
+        with pytest.raises(CapabilityError, match="both are refused"):
+            self.select(catalog, kind, "cpu")
+
+
+# ------------------------------------------------------------------ evaluators
+
+
+def evaluator(name, **more):
+    return EvaluatorSpec(name=name, factory="m:E", **more)
+
+
+def test_one_that_is_meant_for_it_goes_before_every_fallback():
+    catalog = Catalog.of(
+        evaluator("fallback", priority=100),
+        evaluator("by-op", op_types=("gemm",), priority=0),
+        evaluator("by-name", definitions=("moe_*",), priority=0),
+    )
+    assert catalog.select_evaluator(definition()).name == "by-op"
+    assert catalog.select_evaluator(definition("moe_x", "moe")).name == "by-name"
+    assert catalog.select_evaluator(definition("norm", "rmsnorm")).name == "fallback"
+
+
+def test_among_several_that_are_meant_for_it_the_first_usable_one():
+    catalog = Catalog.of(
+        evaluator("c", op_types=("gemm",)),
+        evaluator("b", definitions=("gemm*",)),
+        evaluator("a", op_types=("gemm",), probe=NO),
+    )
+    assert catalog.select_evaluator(definition()).name == "b"
+
+
+def test_a_fallback_does_not_stand_in_for_one_that_cannot_be_used():
+    catalog = Catalog.of(evaluator("default"), evaluator("strict", op_types=("gemm",), probe=NO))
+    with pytest.raises(CapabilityError) as raised:
+        catalog.select_evaluator(definition())
+    assert raised.value.message == (
+        "No evaluator for definition 'gemm_n4' (op type 'gemm') can be used on this machine. "
+        "strict (given): no CUDA device."
+    )
+
+
+def test_a_fallback_does_not_stand_in_for_one_that_is_refused():
+    claims = (evaluator("e", op_types=("gemm",)), evaluator("e", op_types=("gemm",), priority=1))
+    with pytest.raises(CapabilityError, match="Evaluator 'e' is registered by"):
+        Catalog.of(evaluator("default"), *claims).select_evaluator(definition())
+
+
+def test_no_evaluator_at_all():
+    with pytest.raises(CapabilityError, match=r"No evaluator for definition 'gemm_n4' \(op type"):
+        Catalog().select_evaluator(definition())
+
+
+# ------------------------------------------------------------------ loading, surveying
+
+
+def test_load_imports_what_the_factory_names():
+    record = dataclasses.replace(timer("t"), factory="collections:OrderedDict.fromkeys")
+    (entry,) = Catalog.of(record).timers
+    from collections import OrderedDict
+
+    assert entry.load() == OrderedDict.fromkeys
+
+
+@pytest.mark.parametrize(
+    ("factory", "told"),
+    [
+        ("no_such_module:x", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("json:no_such_name", "AttributeError: module 'json' has no attribute 'no_such_name'"),
+        ("catalog_exits:x", "SystemExit: it called sys.exit(2)"),
+    ],
+)
+def test_code_that_cannot_be_imported_names_its_distribution(factory, told, tmp_path, monkeypatch):
+    (tmp_path / "catalog_exits.py").write_text("raise SystemExit(2)")
+    monkeypatch.syspath_prepend(tmp_path)
+    record = dataclasses.replace(timer("t"), factory=factory)
+    (entry,) = Catalog.of(record, distribution="fib-x", version="0.3").timers
+    with pytest.raises(PluginLoadError) as raised:
+        entry.load()
+    assert raised.value.message == (
+        f"The timer 't' of fib-x 0.3 cannot be imported from {factory}: {told}"
+    )
+    assert raised.value.__cause__ is not None
+
+
+def test_an_interrupt_while_importing_reaches_the_user(tmp_path, monkeypatch):
+    (tmp_path / "catalog_interrupts.py").write_text("raise KeyboardInterrupt")
+    monkeypatch.syspath_prepend(tmp_path)
+    record = dataclasses.replace(timer("t"), factory="catalog_interrupts:x")
+    with pytest.raises(KeyboardInterrupt):
+        Catalog.of(record).timers[0].load()
+
+
+def test_a_survey_asks_every_probe_and_finds_what_cannot_be_used():
+    catalog = Catalog.build(
+        [
+            *Catalog.of(timer("a", probe=NO), builder("a", probe=NO), distribution="none"),
+            *Catalog.of(timer("b", probe=NO), timer("c", probe=YES), distribution="some"),
+        ],
+        [
+            PluginStatus(name="given", distribution="none"),
+            PluginStatus(name="given", distribution="some"),
+            PluginStatus(name="empty", distribution="none"),
+            status("broken"),
+        ],
+    )
+    surveyed = catalog.survey()
+    assert [each.state for each in surveyed] == ["unavailable", "ok", "ok", "broken"]
+    assert surveyed[0].reason == "cannot be used here: no CUDA device."
+    assert [each.state for each in catalog.plugins] == ["ok", "ok", "ok", "broken"]
+
+
+def test_a_survey_of_some_plugins_asks_only_their_probes(probes):
+    catalog = Catalog.build(
+        [*Catalog.of(timer("a", probe=NO), distribution="x"), *Catalog.of(timer("b", probe=YES))],
+        [PluginStatus(name="given", distribution="x"), PluginStatus(name="given")],
+    )
+    catalog.survey(catalog.plugins[1:])
+    assert probes.calls == ["yes"]

@@ -1,0 +1,176 @@
+"""``fib plugins`` in this process, on modules that are loaded as plugins."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import typer
+
+from flashinfer_bench.cli.exit_codes import ExitCode
+from flashinfer_bench.cli.main import app
+from flashinfer_bench.plugins import KINDS
+
+SOURCE = """
+from flashinfer_bench.plugins import Availability, BuilderSpec, hookimpl
+
+@hookimpl
+def fib_register_builders():
+    yield BuilderSpec(name="mine", handles=(("mine", None), ("mine", "torch")), priority=70,
+                      factory="fib_test_command:Builder", summary="Builds mine")
+    yield BuilderSpec(name="absent", handles=(("mine", None),), factory="m:B",
+                      probe="fib_test_command:no")
+
+class Builder: ...
+
+def no():
+    return Availability(False, "no compiler", "install it")
+"""
+
+
+@pytest.fixture
+def fib(tmp_path, monkeypatch, capsys):
+    """Run ``fib`` with just the plugin above; returns exit code, stdout and stderr."""
+    (tmp_path / "fib_test_command.py").write_text(SOURCE)
+    (tmp_path / "fib_test_broken.py").write_text("raise ImportError('\\x1b[31mred')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("FIB_NO_PLUGINS", "1")
+    monkeypatch.setenv("FIB_PLUGINS", "fib_test_command")
+
+    def run(*arguments):
+        code = typer.main.get_command(app).main(
+            ["plugins", *arguments], prog_name="fib", standalone_mode=False
+        )
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    yield run
+    for name in ("fib_test_command", "fib_test_broken"):
+        sys.modules.pop(name, None)
+
+
+def test_a_record_in_the_listing(fib):
+    code, out, err = fib("list", "--kind", "builder", "--json")
+    assert (code, err) == (ExitCode.OK, "")
+    mine, absent = json.loads(out)["records"]
+    assert mine == {
+        "kind": "builder",
+        "name": "mine",
+        "handles": [["mine", None], ["mine", "torch"]],
+        "factory": "fib_test_command:Builder",
+        "probe": None,
+        "summary": "Builds mine",
+        "priority": 70,
+        "plugin": "fib_test_command",
+        "distribution": "",
+        "version": "",
+        "provided_by": "fib_test_command",
+        "state": "ok",
+        "reason": "",
+        "remedy": "",
+        "detail": "Builds mine",
+    }
+    assert (absent["state"], absent["reason"], absent["remedy"]) == (
+        *("unavailable", "no compiler"),
+        "install it",
+    )
+
+
+def test_a_plugin_in_the_listing(fib):
+    _, out, _ = fib("list", "--json")
+    plugins = {plugin["name"]: plugin for plugin in json.loads(out)["plugins"]}
+    mine = plugins["fib_test_command"]
+    assert mine.pop("load_ms") >= 0
+    assert mine == {
+        "name": "fib_test_command",
+        "distribution": "",
+        "version": "",
+        "target": "fib_test_command",
+        "state": "ok",
+        "reason": "",
+        "traceback": "",
+        "records": [{"kind": "builder", "name": n} for n in ("mine", "absent")],
+        "heavy_imports": [],
+    }
+
+
+@pytest.mark.parametrize("spelling", ["key_builder", "key-builder", "KEY_BUILDER"])
+def test_kinds_can_be_spelled_with_a_hyphen(fib, spelling):
+    code, out, _ = fib("list", "--kind", spelling, "--json")
+    assert code == ExitCode.OK
+    assert json.loads(out)["records"] == []
+
+
+def test_an_unknown_kind_is_told_the_known_ones(fib):
+    code, out, err = fib("list", "--kind", "compiler")
+    assert (code, out) == (ExitCode.USAGE, "")
+    assert all(kind in err for kind in KINDS)
+
+
+def test_every_kind_can_be_listed(fib):
+    for kind in KINDS:
+        assert fib("list", "--kind", kind)[0] == ExitCode.OK
+
+
+def test_show_a_plugin_in_full(fib):
+    code, out, _ = fib("show", "mine")
+    assert code == ExitCode.OK
+    assert out.splitlines() == [
+        "fib_test_command (fib_test_command) - ok",
+        "  builder mine - ok",
+        "    summary     Builds mine",
+        "    handles     mine, mine (binding: torch)",
+        "    factory     fib_test_command:Builder",
+        "    priority    70",
+        "  builder absent - unavailable: no compiler (install it)",
+        "    handles     mine",
+        "    factory     m:B",
+        "    probe       fib_test_command:no",
+        "    priority    50",
+    ]
+
+
+def test_the_doctor_on_a_sound_plugin(fib):
+    code, out, _ = fib("doctor", "fib-test.COMMAND")
+    assert code == ExitCode.OK
+    assert "flashinfer-bench-core " in out.splitlines()[0]
+    assert "FIB_PLUGINS=fib_test_command" in out
+    assert "  note: builder 'absent' cannot be used here: no compiler (install it)" in out
+    assert "  registers builder mine, builder absent (loaded in " in out
+
+
+def test_the_doctor_on_a_broken_plugin(fib, monkeypatch):
+    monkeypatch.setenv("FIB_PLUGINS", "fib_test_command,fib_test_broken")
+    code, out, _ = fib("doctor", "fib_test_broken")
+    assert code == ExitCode.FINDINGS
+    assert "  problem: failed to load: ImportError: \\x1b[31mred" in out
+    assert "\x1b" not in out  # what a plugin says does not colour the terminal
+    assert fib("doctor", "fib_test_command")[0] == ExitCode.OK
+
+
+def test_a_blocked_plugin_is_named_in_the_table(fib, monkeypatch):
+    monkeypatch.setenv("FIB_DISABLE_PLUGINS", "fib_test_command")
+    _, out, _ = fib("list")
+    row = "fib_test_command\tplugin\tfib_test_command\tblocked\tis disabled by FIB_DISABLE_PLUGINS"
+    assert row in out.splitlines()
+
+
+@pytest.mark.parametrize("command", ["show", "doctor"])
+def test_an_unknown_name_is_a_usage_error(fib, command):
+    code, out, err = fib(command, "mien")
+    assert (code, out) == (ExitCode.USAGE, "")
+    assert "no plugin, distribution or record 'mien'. Did you mean 'mine'?" in err
+    assert "fib plugins list" in err
+    assert fib(command, "zzzzzz")[0] == ExitCode.USAGE
+
+
+def test_show_needs_a_name(fib):
+    assert fib("show")[0] == ExitCode.USAGE
+
+
+def test_every_command_has_a_help_text(fib):
+    for command in ((), ("list",), ("show",), ("doctor",)):
+        code, out, _ = fib(*command, "--help")
+        assert code == ExitCode.OK
+        assert "Usage: fib plugins" in out
