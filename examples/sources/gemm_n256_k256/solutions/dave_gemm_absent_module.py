@@ -1,0 +1,8 @@
+"""Does not build: imports an extension that no one has installed."""
+
+import torch
+from sample_gemm_extension_that_is_not_installed import gemm  # type: ignore[import-not-found]
+
+
+def run(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+    return gemm(A, B)

@@ -1,0 +1,134 @@
+"""`fib run` on the sample dataset ends as announced, for every solution and workload."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flashinfer_bench.data import Trace, TraceSet
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXPECTED = json.loads((EXAMPLES / "sources" / "expected.json").read_text(encoding="utf-8"))
+QUICK = ["--device", "cpu", "--iterations", "5", "--warmup-runs", "1", "--num-trials", "1"]
+
+
+@dataclass
+class Run:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@dataclass
+class Demo(Run):
+    """A finished run on a copy of the dataset."""
+
+    dataset: Path
+
+
+def fib(dataset: Path, *arguments: str) -> Run:
+    command = [sys.executable, "-m", "flashinfer_bench", *arguments, "--local", str(dataset)]
+    environment = {**os.environ, "FIB_CACHE_PATH": str(dataset.parent / "cache")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
+    return Run(done.returncode, done.stdout, done.stderr)
+
+
+def run_demo(folder: Path) -> None:
+    ignored = shutil.ignore_patterns("traces")
+    shutil.copytree(EXAMPLES / "sample-dataset", folder / "dataset", ignore=ignored)
+    outcome = fib(folder / "dataset", "run", *QUICK)
+    (folder / "run.json").write_text(json.dumps(vars(outcome)))
+
+
+@pytest.fixture(scope="module")
+def demo(once) -> Demo:
+    folder = once("sample-demo", run_demo)
+    return Demo(**json.loads((folder / "run.json").read_text()), dataset=folder / "dataset")
+
+
+@pytest.fixture(scope="module")
+def traces(demo: Demo) -> dict[tuple[str, str], Trace]:
+    loaded = TraceSet.from_path(str(demo.dataset)).traces.values()
+    listed = [trace for traces in loaded for trace in traces]
+    by_key = {(trace.solution, trace.workload.uuid): trace for trace in listed}
+    assert len(by_key) == len(listed), "a pair was run twice"
+    return by_key
+
+
+def test_the_run_ends_well(demo: Demo):
+    assert demo.returncode == 0, demo.stderr
+
+
+def test_traces_are_on_disk_per_definition(demo: Demo):
+    definitions = {row["definition"] for row in EXPECTED.values()}
+    written = {path.stem for path in (demo.dataset / "traces").rglob("*.jsonl")}
+    assert written == definitions
+
+
+def test_every_pair_was_run_once(traces):
+    announced = {(name, uuid) for name, row in EXPECTED.items() for uuid in row["status"]}
+    assert set(traces) == announced
+
+
+@pytest.mark.parametrize("solution", EXPECTED)
+def test_solution_ends_as_announced(solution, traces):
+    for uuid, status in EXPECTED[solution]["status"].items():
+        evaluation = traces[solution, uuid].evaluation
+        assert evaluation.status == status, evaluation.log
+
+
+def test_passing_traces_carry_a_measurement(traces):
+    passed = [trace.evaluation for trace in traces.values() if trace.is_successful()]
+    assert passed
+    for evaluation in passed:
+        assert evaluation.performance.latency_ms > 0
+        assert evaluation.performance.reference_latency_ms > 0
+        assert evaluation.correctness.max_absolute_error >= 0
+
+
+def test_failures_say_why(traces):
+    for (solution, _), trace in traces.items():
+        if EXPECTED[solution]["role"] in {"crash", "no-compile"}:
+            assert trace.evaluation.log.strip(), solution
+
+
+def test_the_table_names_every_solution(demo: Demo):
+    for solution in EXPECTED:
+        assert solution in demo.stdout
+
+
+def test_the_dataset_itself_is_untouched(demo: Demo):
+    for path in (EXAMPLES / "sample-dataset").rglob("*.*"):
+        relative = path.relative_to(EXAMPLES / "sample-dataset")
+        if path.is_file() and relative.parts[0] != "traces":
+            assert (demo.dataset / relative).read_bytes() == path.read_bytes(), relative
+
+
+def test_the_result_is_a_sound_dataset(demo: Demo):
+    checked = fib(demo.dataset, "validate", "--json")
+    assert checked.returncode == 0, checked.stderr
+    named = {name for name in EXPECTED if f"{name}.json" in checked.stdout}
+    assert {EXPECTED[name]["role"] for name in named} <= {"no-compile"}
+
+
+def test_resuming_runs_only_what_may_end_differently(demo: Demo, tmp_path: Path):
+    again = tmp_path / "dataset"
+    shutil.copytree(demo.dataset, again)
+    process = fib(again, "run", "--resume", "--definitions", "mean_squared_error_h1024", *QUICK)
+    assert process.returncode in {0, 5}, process.stderr
+    before, after = (
+        TraceSet.from_path(str(path)).traces["mean_squared_error_h1024"]
+        for path in (demo.dataset, again)
+    )
+    assert {EXPECTED[trace.solution]["role"] for trace in after[len(before) :]} <= {"crash"}
