@@ -1,0 +1,90 @@
+"""What all models of the format have in common."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+NonEmptyStr = Annotated[str, Field(min_length=1)]
+"""A string of at least one character."""
+
+
+def words_for_numbers(value: Any) -> Any:
+    """Replace the numbers that JSON does not know, at any depth, by the words for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: words_for_numbers(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [words_for_numbers(item) for item in value]
+    return value
+
+
+JsonWords = PlainSerializer(words_for_numbers, when_used="json")
+"""Marks a field whose numbers may be infinite or NaN."""
+
+Size = Annotated[int, Field(strict=True, ge=0)]
+"""A number of elements: a real integer (no ``true``, no ``"4"``), at least 0."""
+
+
+class SchemaModel(BaseModel):
+    """Base of every record.
+
+    Keys that the format does not know are ignored, so that a file written by a later release, or
+    by a tool with its own additions, still loads. Non-finite numbers are written as the strings
+    ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, because JSON has no other word for them.
+
+    `model_validate` and `model_validate_json` first try the record as it is. Only where that fails
+    they rewrite it from the spellings of older releases (`upgrade`) and try once more: records
+    of today pay nothing for those of yesterday.
+    """
+
+    model_config = ConfigDict(extra="ignore", ser_json_inf_nan="strings")
+
+    @classmethod
+    def upgrade(cls, data: Any) -> Any:
+        """Rewrite a record of an older release in today's spelling.
+
+        Parameters
+        ----------
+        data : Any
+            A decoded record. It is not modified.
+
+        Returns
+        -------
+        Any
+            `data` itself where there is nothing to rewrite, else a new record.
+        """
+        return data
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """Make a model from Python objects, in the spelling of any release."""
+        try:
+            return super().model_validate(obj, **options)
+        except ValidationError:
+            upgraded = cls.upgrade(obj)
+            if upgraded is obj:
+                raise
+        return super().model_validate(upgraded, **options)
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
+        """Make a model from JSON text, in the spelling of any release."""
+        try:
+            return super().model_validate_json(json_data, **options)
+        except ValidationError:
+            try:
+                decoded = json.loads(json_data)
+            except (ValueError, RecursionError):
+                decoded = None
+            upgraded = cls.upgrade(decoded)
+            if upgraded is decoded:
+                raise
+        return super().model_validate(upgraded, **options)

@@ -1,0 +1,83 @@
+"""Tensors of workloads in safetensors files: the one place of the data layer that needs torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flashinfer_bench.data.blobs import read_safetensors_header, resolve_blob
+from flashinfer_bench.data.storage import replace_file
+from flashinfer_bench.errors import BlobError, CapabilityError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
+
+    import torch
+
+
+def save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Write tensors to a safetensors file, as a whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    tensors : dict of str to Tensor
+        By key; on any device, in any memory order.
+
+    Raises
+    ------
+    CapabilityError
+        If torch or safetensors is not installed.
+    StorageError
+        If writing fails.
+    """
+    library = _safetensors_torch()
+    on_cpu = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+    replace_file(path, library.save(on_cpu))
+
+
+def load_tensors(root: Path, path: str) -> dict[str, torch.Tensor]:
+    """Read all tensors of a safetensors file to the CPU.
+
+    Parameters
+    ----------
+    root : Path
+        The dataset.
+    path : str
+        The file, relative to `root`.
+
+    Raises
+    ------
+    CapabilityError
+        If torch or safetensors is not installed.
+    UnsafePathError
+        If the path leaves `root`.
+    BlobError
+        If the file is missing, a Git LFS pointer, or not a safetensors file.
+    """
+    library = _safetensors_torch()
+    file = resolve_blob(root, path)
+    read_safetensors_header(file)  # says more about a broken file than the library
+    try:
+        loaded: dict[str, torch.Tensor] = library.load_file(file)
+    except (OSError, ValueError, RuntimeError, _library_error()) as error:
+        raise BlobError(f"cannot be read: {error}", path=file) from error
+    return loaded
+
+
+def _library_error() -> type[Exception]:
+    from safetensors import SafetensorError
+
+    return SafetensorError
+
+
+def _safetensors_torch() -> ModuleType:
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise CapabilityError(
+            f"tensor files need {error.name}, which is not installed",
+            hint="pip install 'flashinfer-bench-core[torch]'",
+        ) from error
+    return safetensors.torch

@@ -1,0 +1,167 @@
+"""Tensor files without a tensor library: headers, Git LFS pointers, safe paths."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from flashinfer_bench.errors import BlobError, UnsafePathError
+
+MAX_HEADER_BYTES = 100_000_000
+"""Largest header that the safetensors library itself accepts."""
+
+_LFS_FIRST_LINE = b"version https://git-lfs.github.com/spec/"
+_LFS_MAX_BYTES = 1024
+_ITEM_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
+    "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+
+SAFETENSORS_TO_DTYPE = {
+    "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2", "F4": "float4_e2m1", "I64": "int64", "I32": "int32", "I16": "int16",
+    "I8": "int8", "BOOL": "bool",
+}  # fmt: skip
+"""Names of the format for those of safetensors."""
+
+Header = dict[str, tuple[str, tuple[int, ...]]]
+
+
+def resolve_blob(root: Path, path: str) -> Path:
+    """Return the file that a workload names.
+
+    Parameters
+    ----------
+    root : Path
+        The dataset.
+    path : str
+        As in the workload: relative to `root`, maybe with a leading ``./``.
+
+    Returns
+    -------
+    Path
+        Its real place; it need not exist.
+
+    Raises
+    ------
+    UnsafePathError
+        If it is absolute or leads out of the dataset, also by a symbolic link. Links into the
+        ``blobs`` folder of a Hugging Face cache, which keeps a dataset's files there, are fine.
+    """
+    if not path or "\0" in path or Path(path).is_absolute():
+        raise UnsafePathError(f"blob path {path!r} must be relative to the dataset")
+    base = root.resolve()
+    try:
+        found = (base / path).resolve()
+    except (OSError, RuntimeError) as error:  # a loop of links
+        raise UnsafePathError(f"blob path {path!r} cannot be resolved: {error}") from error
+    if not any(found.is_relative_to(allowed) for allowed in _allowed_folders(root)):
+        raise UnsafePathError(f"blob path {path!r} leads out of the dataset {root}")
+    return found
+
+
+def _allowed_folders(root: Path) -> list[Path]:
+    base = root.resolve()
+    if base.parent.name == "snapshots":
+        return [base, base.parent.parent / "blobs"]
+    return [base]
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """Return whether a file is the stand-in that Git leaves for a file that was not pulled.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    """
+    with path.open("rb") as file:
+        start = file.read(len(_LFS_FIRST_LINE))
+    return start == _LFS_FIRST_LINE and path.stat().st_size <= _LFS_MAX_BYTES
+
+
+def read_safetensors_header(path: Path) -> Header:
+    """Read what a safetensors file holds, without reading the tensors.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    dict of str to (str, tuple of int)
+        Type, as safetensors names it (``"BF16"``), and shape of each tensor, by key.
+
+    Raises
+    ------
+    BlobError
+        If the file is missing, a Git LFS pointer, or not a well-formed safetensors file.
+    """
+    try:
+        if is_lfs_pointer(path):
+            hint = "run 'git lfs pull' in the dataset"
+            raise BlobError("this is a Git LFS pointer, not the file itself", path=path, hint=hint)
+        text, data_bytes = _read_header(path)
+    except FileNotFoundError as error:
+        raise BlobError("the file does not exist", path=path) from error
+    except OSError as error:
+        raise BlobError(f"cannot be read: {error.strerror or error}", path=path) from error
+    return _parse_header(text, data_bytes, path)
+
+
+def _read_header(path: Path) -> tuple[bytes, int]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            raise BlobError("not a safetensors file: shorter than 8 bytes", path=path)
+        (length,) = struct.unpack("<Q", prefix)
+        if length > min(MAX_HEADER_BYTES, size - 8):
+            raise BlobError(
+                f"not a safetensors file: header of {length} bytes in a file of {size}", path=path
+            )
+        return file.read(length), size - 8 - length
+
+
+def _parse_header(text: bytes, data_bytes: int, path: Path) -> Header:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BlobError(
+            f"not a safetensors file: its header is not JSON ({error})", path=path
+        ) from error
+    if not isinstance(header, dict):
+        raise BlobError("not a safetensors file: its header is not an object", path=path)
+    entries = {key: value for key, value in header.items() if key != "__metadata__"}
+    return {key: _parse_entry(key, entry, data_bytes, path) for key, entry in entries.items()}
+
+
+def _parse_entry(key: str, entry: Any, data_bytes: int, path: Path) -> tuple[str, tuple[int, ...]]:
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BlobError("needs dtype, shape and two data_offsets", path=path, field=key) from error
+    if not isinstance(dtype, str) or dtype not in _ITEM_BITS:
+        raise BlobError(f"unknown dtype {dtype!r}", path=path, field=key)
+    if not isinstance(shape, list) or not all(map(_is_size, [*shape, begin, end])):
+        raise BlobError("shape and offsets must be integers of at least 0", path=path, field=key)
+    elements = 1
+    for extent in shape:
+        elements *= extent
+        if elements.bit_length() > 64 and 0 not in shape:
+            raise BlobError(f"shape {shape} is too large", path=path, field=key)
+    if not begin <= end <= data_bytes or (end - begin) * 8 != elements * _ITEM_BITS[dtype]:
+        raise BlobError(
+            f"{dtype} of shape {shape} does not fit bytes {begin} to {end} of {data_bytes}",
+            path=path,
+            field=key,
+        )
+    return dtype, tuple(shape)
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and value >= 0

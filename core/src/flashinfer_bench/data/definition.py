@@ -1,0 +1,286 @@
+"""Definitions: what is to be computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
+
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from flashinfer_bench.data import shapes
+from flashinfer_bench.data.base import NonEmptyStr, SchemaModel, Size
+from flashinfer_bench.data.constraints import parse_constraint
+from flashinfer_bench.data.dtypes import DType
+from flashinfer_bench.data.legacy import upgrade_definition, upgrade_tensor
+from flashinfer_bench.data.python_source import require_run
+from flashinfer_bench.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import torch
+    from typing_extensions import Self
+
+    from flashinfer_bench.data.shapes import Shape
+
+
+class AxisConst(SchemaModel):
+    """An axis whose size is part of the definition.
+
+    Parameters
+    ----------
+    value : int
+        The size, at least 0.
+    description : str, optional
+        What the axis is.
+    """
+
+    type: Literal["const"] = "const"
+    value: Size
+    description: Optional[str] = None
+
+
+class AxisVar(SchemaModel):
+    """An axis whose size each workload sets.
+
+    Parameters
+    ----------
+    description : str, optional
+        What the axis is.
+    """
+
+    type: Literal["var"] = "var"
+    description: Optional[str] = None
+
+
+AxisSpec = Annotated[Union[AxisConst, AxisVar], Field(discriminator="type")]
+"""An axis, constant or variable."""
+
+
+class TensorSpec(SchemaModel):
+    """An input or output.
+
+    Parameters
+    ----------
+    shape : list of str or None
+        Names of the axes, outermost first; None for a scalar. A literal size (``"56"``) may stand
+        in place of an axis.
+    dtype : DType
+        Element type.
+    description : str, optional
+        What the tensor is.
+    """
+
+    shape: Optional[list[NonEmptyStr]]
+    dtype: DType
+    description: Optional[str] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, data: Any) -> Any:
+        return upgrade_tensor(data)
+
+    @model_serializer(mode="wrap")
+    def _keep_shape(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write the shape even if it is None: that is what makes a scalar."""
+        return {"shape": self.shape, **handler(self)}
+
+
+class Definition(SchemaModel):
+    """A computation: its axes, inputs, outputs and a reference implementation.
+
+    Parameters
+    ----------
+    name : str
+        Unique name.
+    op_type : str
+        Family of the computation, such as ``gemm``. Its old name, ``type``, is accepted.
+    axes : dict of str to AxisSpec
+        All axes.
+    inputs, outputs : dict of str to TensorSpec
+        Tensors and scalars in the order of the arguments and of the results. No name is in both.
+    reference : str
+        Python source with a function ``run`` at top level: inputs in, outputs out.
+    tags : list of str
+        Free labels.
+    description : str, optional
+        What it computes.
+    constraints : list of str
+        Relations between axes (and values), each one expression.
+    """
+
+    name: NonEmptyStr
+    op_type: NonEmptyStr
+    axes: dict[NonEmptyStr, AxisSpec]
+    inputs: dict[NonEmptyStr, TensorSpec]
+    outputs: dict[NonEmptyStr, TensorSpec]
+    reference: str
+    tags: list[NonEmptyStr] = Field(default_factory=list)
+    description: Optional[str] = None
+    constraints: list[NonEmptyStr] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, data: Any) -> Any:
+        return upgrade_definition(data)
+
+    @field_validator("reference")
+    @classmethod
+    def _reference_runs(cls, source: str) -> str:
+        require_run(source)
+        return source
+
+    @field_validator("constraints")
+    @classmethod
+    def _constraints_parse(cls, constraints: list[str]) -> list[str]:
+        for text in constraints:
+            parse_constraint(text)
+        return constraints
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if shared := self.inputs.keys() & self.outputs.keys():
+            names = ", ".join(sorted(shared))
+            raise DataError(
+                f"{names} is both an input and an output; names must differ", field="outputs"
+            )
+        for kind, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
+            for name, tensor in tensors.items():
+                shapes.require_known_axes(tensor.shape, self.axes, field=f"{kind}.{name}.shape")
+        return self
+
+    @property
+    def const_axes(self) -> dict[str, int]:
+        """Sizes of the constant axes by name."""
+        return {name: axis.value for name, axis in self.axes.items() if isinstance(axis, AxisConst)}
+
+    @property
+    def var_axes(self) -> list[str]:
+        """Names of the variable axes, in declaration order."""
+        return [name for name, axis in self.axes.items() if isinstance(axis, AxisVar)]
+
+    @property
+    def var_axes_bindings(self) -> dict[str, tuple[str, int]]:
+        """First place that each variable axis is seen in: (name of the input, dimension)."""
+        return shapes.bind_axes(self.inputs, self.var_axes)
+
+    @property
+    def torch_input_dtypes(self) -> list[torch.dtype]:
+        """Torch's element type of each input, in declaration order."""
+        return [tensor.dtype.to_torch() for tensor in self.inputs.values()]
+
+    @property
+    def torch_output_dtypes(self) -> list[torch.dtype]:
+        """Torch's element type of each output, in declaration order."""
+        return [tensor.dtype.to_torch() for tensor in self.outputs.values()]
+
+    def get_const_axes(self) -> dict[str, int]:
+        """Return `const_axes`, under its old name."""
+        return self.const_axes
+
+    def get_var_axes(self) -> list[str]:
+        """Return `var_axes`, under its old name."""
+        return self.var_axes
+
+    def get_var_axes_bindings(self) -> dict[str, tuple[str, int]]:
+        """Return `var_axes_bindings`, under its old name."""
+        return self.var_axes_bindings
+
+    def get_axes_values(self, input_shapes: Iterable[Optional[Sequence[int]]]) -> dict[str, int]:
+        """Read the variable axes off the shapes of the inputs.
+
+        Parameters
+        ----------
+        input_shapes : iterable of tuple of int or None
+            Shape of each input in declaration order; None for a scalar.
+
+        Returns
+        -------
+        dict of str to int
+            Value of each variable axis that an input shows.
+
+        Raises
+        ------
+        DataError
+            If the number of inputs, a rank or a constant size differs from the definition, or two
+            inputs disagree on an axis.
+        """
+        return shapes.read_axes(self.inputs, list(input_shapes), self.const_axes, self.var_axes)
+
+    def get_axes_values_from_inputs(self, inputs: Iterable[Any]) -> dict[str, int]:
+        """Read the variable axes off the inputs themselves: whatever has a ``shape`` is a tensor.
+
+        Raises
+        ------
+        DataError
+            As of `get_axes_values`.
+        """
+        return self.get_axes_values(
+            None if tensor.shape is None else getattr(value, "shape", None)
+            for tensor, value in shapes.zip_inputs(self.inputs, list(inputs))
+        )
+
+    def get_input_shapes(self, var_axes_values: Optional[Mapping[str, int]] = None) -> list[Shape]:
+        """Return the shape of each input in declaration order, None for scalars.
+
+        Parameters
+        ----------
+        var_axes_values : mapping of str to int, optional
+            Value of each variable axis.
+
+        Raises
+        ------
+        DataError
+            If a variable axis has no value.
+        """
+        return self._shapes(self.inputs, var_axes_values)
+
+    def get_output_shapes(self, var_axes_values: Optional[Mapping[str, int]] = None) -> list[Shape]:
+        """Return the shape of each output in declaration order, None for scalars.
+
+        Parameters
+        ----------
+        var_axes_values : mapping of str to int, optional
+            Value of each variable axis.
+
+        Raises
+        ------
+        DataError
+            If a variable axis has no value.
+        """
+        return self._shapes(self.outputs, var_axes_values)
+
+    def _shapes(
+        self, tensors: Mapping[str, TensorSpec], values: Optional[Mapping[str, int]]
+    ) -> list[Shape]:
+        sizes = {**(values or {}), **self.const_axes}
+        return [shapes.concrete(name, tensor.shape, sizes) for name, tensor in tensors.items()]
+
+    def merge_kwargs_to_args(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
+        """Put named arguments in their places, inputs first, outputs (if any are given) after them.
+
+        Parameters
+        ----------
+        args : sequence
+            Positional arguments.
+        kwargs : mapping of str to Any
+            Arguments by the name of the input or output.
+
+        Returns
+        -------
+        tuple
+            All arguments by position.
+
+        Raises
+        ------
+        DataError
+            If an argument is unknown, given twice, missing, or there are too many.
+        """
+        return shapes.merge_arguments(list(self.inputs), list(self.outputs), args, kwargs)

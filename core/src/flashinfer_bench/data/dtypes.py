@@ -1,0 +1,96 @@
+"""The element types of tensors."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+_FIXED_NAMES = {"float4_e2m1": "float4_e2m1fn_x2"}
+
+
+class DType(str, Enum):
+    """Element type of a tensor; a member equals its name as a string."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT8_E4M3FN = "float8_e4m3fn"
+    FLOAT8_E5M2 = "float8_e5m2"
+    FLOAT4_E2M1 = "float4_e2m1"
+    INT64 = "int64"
+    INT32 = "int32"
+    INT16 = "int16"
+    INT8 = "int8"
+    BOOL = "bool"
+
+    def __str__(self) -> str:
+        return self.value
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
+    @property
+    def itemsize_bits(self) -> int:
+        """Bits of one element: 4 for ``float4_e2m1``, 8 for ``bool``."""
+        return _BITS[self]
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether elements are floating-point numbers."""
+        return "float" in self.value
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether elements are integers; ``bool`` is not one."""
+        return self.value.startswith("int")
+
+    @property
+    def torch_name(self) -> str:
+        """Name of the type in ``torch``, which packs two ``float4_e2m1`` into a byte."""
+        return _FIXED_NAMES.get(self.value, self.value)
+
+    def to_torch(self) -> torch.dtype:
+        """Return the type of torch.
+
+        Raises
+        ------
+        CapabilityError
+            If torch is not installed, or is too old to know the type.
+        """
+        return _torch_dtype(self.torch_name)
+
+
+_BITS = {
+    DType.FLOAT32: 32,
+    DType.FLOAT16: 16,
+    DType.BFLOAT16: 16,
+    DType.FLOAT8_E4M3FN: 8,
+    DType.FLOAT8_E5M2: 8,
+    DType.FLOAT4_E2M1: 4,
+    DType.INT64: 64,
+    DType.INT32: 32,
+    DType.INT16: 16,
+    DType.INT8: 8,
+    DType.BOOL: 8,
+}
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    from flashinfer_bench.errors import CapabilityError
+
+    try:
+        import torch
+    except ImportError as error:
+        raise CapabilityError(
+            f"dtype '{name}' was asked for as a torch type, but torch is not installed",
+            hint="pip install 'flashinfer-bench-core[torch]'",
+        ) from error
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise CapabilityError(
+            f"torch {torch.__version__} has no dtype '{name}'", hint="update torch"
+        )
+    return found

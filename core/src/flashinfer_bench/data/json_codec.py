@@ -1,0 +1,211 @@
+"""Records to JSON text and files, and back.
+
+Writing leaves out what is None, except where None says something: the shape of a scalar, the
+missing run of a workload trace. Every failure to read is a `DataError` with file, line and field.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, Union
+
+from pydantic import BaseModel, ValidationError
+
+from flashinfer_bench.data.jsonl import read_records
+from flashinfer_bench.data.storage import append_lines, replace_file
+from flashinfer_bench.data.trace import Trace
+from flashinfer_bench.data.validation_errors import to_data_error
+from flashinfer_bench.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from flashinfer_bench.data.base import SchemaModel
+
+Model = TypeVar("Model", bound="SchemaModel")
+PathLike = Union[str, Path]
+
+
+def to_json(obj: BaseModel, indent: int | None = 2) -> str:
+    """Return a record as JSON text.
+
+    Parameters
+    ----------
+    obj : SchemaModel
+        The record.
+    indent : int or None
+        Columns to indent by; None for a single line.
+    """
+    keep_none = isinstance(obj, Trace) and obj.is_workload_trace()
+    return obj.model_dump_json(indent=indent, exclude_none=not keep_none)
+
+
+def from_json(text: str | bytes, cls: type[Model]) -> Model:
+    """Make a record from JSON text.
+
+    Parameters
+    ----------
+    text : str or bytes
+        The text.
+    cls : type
+        The record's class.
+
+    Raises
+    ------
+    DataError
+        If `text` is not JSON, or not such a record.
+    """
+    return decode(cls, text)
+
+
+def decode(
+    cls: type[Model], text: str | bytes, *, path: Path | None = None, line: int | None = None
+) -> Model:
+    """Make a record from JSON text that was read from a known place.
+
+    Parameters
+    ----------
+    cls : type
+        The record's class.
+    text : str or bytes
+        One JSON document.
+    path : Path, optional
+        Its file.
+    line : int, optional
+        Line of the file that it is on, if it is one line of many.
+
+    Raises
+    ------
+    DataError
+        If `text` is not JSON, or not such a record.
+    """
+    try:
+        return cls.model_validate_json(text)
+    except ValidationError as error:
+        data = parse_json(text, path=path, line=line)
+        raise to_data_error(error, data, path=path, line=line) from error
+    except RecursionError as error:
+        raise DataError("not valid: nested too deeply", path=path, line=line) from error
+
+
+def parse_json(text: str | bytes, *, path: Path | None = None, line: int | None = None) -> Any:
+    """Decode JSON text, with the place of a mistake in the error.
+
+    Raises
+    ------
+    DataError
+        If it is not JSON.
+    """
+    try:
+        return json.loads(text.decode() if isinstance(text, bytes) else text)
+    except json.JSONDecodeError as error:
+        at = line if line is not None else error.lineno
+        problem = f"not valid JSON: {error.msg} at column {error.colno}"
+        raise DataError(problem, path=path, line=at) from error
+    except UnicodeDecodeError as error:
+        problem = f"not valid JSON: byte {error.start} is not UTF-8"
+        raise DataError(problem, path=path, line=line) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not valid JSON: {error}", path=path, line=line) from error
+
+
+def save_json_file(obj: BaseModel, path: PathLike) -> None:
+    """Write one record as an indented JSON file.
+
+    An existing file is replaced as a whole or not at all.
+
+    Raises
+    ------
+    StorageError
+        If writing fails; an existing file is then unchanged.
+    """
+    replace_file(Path(path), (to_json(obj) + "\n").encode())
+
+
+def load_json_file(cls: type[Model] | PathLike, path: PathLike | type[Model]) -> Model:
+    """Read one record.
+
+    Parameters
+    ----------
+    cls : type
+        The record's class. The old order of the arguments, ``(path, cls)``, is accepted.
+    path : str or Path
+        The file.
+
+    Raises
+    ------
+    DataError
+        If the file is not JSON, or not such a record.
+    OSError
+        If it cannot be read.
+    """
+    model, file = _in_order(cls, path)
+    return decode(model, file.read_bytes(), path=file)
+
+
+def save_jsonl_file(objs: Iterable[BaseModel], path: PathLike) -> None:
+    """Write records, one per line; an existing file is replaced as a whole or not at all.
+
+    Raises
+    ------
+    StorageError
+        If writing fails; an existing file is then unchanged.
+    """
+    replace_file(Path(path), b"".join(_line(obj) for obj in objs))
+
+
+def load_jsonl_file(cls: type[Model] | PathLike, path: PathLike | type[Model]) -> list[Model]:
+    """Read all records of a JSONL file.
+
+    Parameters
+    ----------
+    cls : type
+        The records' class. The old order of the arguments, ``(path, cls)``, is accepted.
+    path : str or Path
+        The file: one record per line, or a single record over several lines.
+
+    Raises
+    ------
+    DataError
+        If a line is not JSON, or not such a record.
+    OSError
+        If the file cannot be read.
+    """
+    model, file = _in_order(cls, path)
+    return [decode(model, text, path=file, line=line) for line, text in read_records(file)]
+
+
+def append_jsonl_file(objs: Iterable[BaseModel], path: PathLike) -> None:
+    """Append records to a JSONL file; other processes may do so at the same time.
+
+    Raises
+    ------
+    StorageError
+        If writing fails; the file is then as it was before.
+    """
+    append_lines(Path(path), [_line(obj) for obj in objs])
+
+
+def append_jsonl_lines(path: PathLike, objs: Iterable[BaseModel]) -> None:
+    """Call `append_jsonl_file`, under its old name and order of arguments."""
+    append_jsonl_file(objs, path)
+
+
+def append_jsonl_line(path: PathLike, obj: BaseModel) -> None:
+    """Append one record: `append_jsonl_file`, under its old name and order of arguments."""
+    append_jsonl_file([obj], path)
+
+
+def _line(obj: BaseModel) -> bytes:
+    return (to_json(obj, indent=None) + "\n").encode()
+
+
+def _in_order(
+    cls: type[Model] | PathLike, path: PathLike | type[Model]
+) -> tuple[type[Model], Path]:
+    if isinstance(cls, type) and not isinstance(path, type):
+        return cls, Path(path)
+    if isinstance(path, type) and not isinstance(cls, type):
+        return path, Path(cls)
+    raise TypeError("give one class and one path")

@@ -1,0 +1,250 @@
+"""Solutions: implementations of a definition."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import Enum
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from flashinfer_bench.data.base import NonEmptyStr, SchemaModel
+from flashinfer_bench.data.legacy import upgrade_build_spec, upgrade_solution
+from flashinfer_bench.errors import DataError, UnsafePathError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class _NameEnum(str, Enum):
+    """A list of known names; a member equals its name as a string."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
+
+class SupportedLanguages(_NameEnum):
+    """Languages that the project knows of.
+
+    The list is not closed: whether a language can be built is up to the installed plugins.
+    """
+
+    PYTHON = "python"
+    TRITON = "triton"
+    CPP = "cpp"
+    CUDA = "cuda"
+    TILELANG = "tilelang"
+    CUTE_DSL = "cute_dsl"
+    CUTILE = "cutile"
+    SYCL = "sycl"
+
+
+class SupportedBindings(_NameEnum):
+    """Ways of calling compiled code that the project knows of."""
+
+    TVM_FFI = "tvm-ffi"
+    TORCH = "torch"
+
+
+_PYTHON_FAMILY = frozenset({"python", "triton", "tilelang", "cute_dsl", "cutile"})
+
+
+def _known_language(name: str) -> str:
+    lowered = name.strip().lower()
+    known = {member.value: member for member in SupportedLanguages}
+    return known.get(lowered, lowered)
+
+
+def _known_binding(name: str) -> str:
+    lowered = name.strip().lower().replace("_", "-")
+    known = {member.value: member for member in SupportedBindings}
+    return known.get(lowered, lowered)
+
+
+def _safe_path(text: str) -> str:
+    """Check that a source file stays where it is written to, on every system."""
+    posix, windows = PurePosixPath(text), PureWindowsPath(text)
+    if posix.is_absolute() or windows.anchor or ".." in windows.parts or "\0" in text:
+        raise UnsafePathError(f"source path '{text}' must be relative and without '..'")
+    if not posix.parts or text.endswith(("/", "\\")):
+        raise UnsafePathError(f"source path '{text}' names no file")
+    return text
+
+
+def _entry_point(text: str) -> str:
+    path, separator, symbol = text.partition("::")
+    if not (path.strip() and separator and symbol.strip()) or "::" in symbol:
+        raise DataError(f"entry point '{text}' is not of the form 'file::symbol'")
+    return text
+
+
+class SourceFile(SchemaModel):
+    """One file of a solution.
+
+    Parameters
+    ----------
+    path : str
+        Where it belongs, relative to the solution's folder, with ``/``.
+    content : str
+        Its text.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    path: Annotated[NonEmptyStr, AfterValidator(_safe_path)]
+    content: str
+
+
+class BuildSpec(SchemaModel):
+    """How a solution is built and called.
+
+    Parameters
+    ----------
+    language : str
+        Language, in lower case. Any name loads; building needs a plugin that handles it.
+    target_hardware : list of str
+        Hardware it is written for, at least one.
+    entry_point : str
+        ``file::symbol``.
+    dependencies : list of str
+        Packages it needs.
+    destination_passing_style : bool
+        Whether outputs are passed in as further arguments (else they are returned). Where a file
+        does not state it, it reads as True but is not written out again.
+    binding : str, optional
+        How compiled code is called: ``tvm-ffi`` (meant by None for C++ and CUDA) or ``torch``.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    language: Annotated[NonEmptyStr, AfterValidator(_known_language)]
+    target_hardware: Annotated[list[NonEmptyStr], Field(min_length=1)]
+    entry_point: Annotated[str, AfterValidator(_entry_point)]
+    dependencies: list[str] = Field(default_factory=list)
+    destination_passing_style: Annotated[bool, Field(strict=True)] = True
+    binding: Annotated[
+        Optional[NonEmptyStr], AfterValidator(lambda name: name and _known_binding(name))
+    ] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, data: Any) -> Any:
+        return upgrade_build_spec(data)
+
+    @model_serializer(mode="wrap")
+    def _leave_unstated(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Do not write a calling convention that was never stated: builders may then infer it."""
+        data: dict[str, Any] = serialize(self)
+        if "destination_passing_style" not in self.model_fields_set:
+            data.pop("destination_passing_style", None)
+        return data
+
+
+class Solution(SchemaModel):
+    """An implementation of a definition. It cannot be changed once made.
+
+    Parameters
+    ----------
+    name : str
+        Unique name.
+    definition : str
+        Name of the definition that it implements.
+    author : str
+        Who, or what, wrote it.
+    spec : BuildSpec
+        How it is built and called.
+    sources : list of SourceFile
+        Its files; the entry point's is among them and no path comes twice.
+    description : str, optional
+        What it does.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: NonEmptyStr
+    definition: NonEmptyStr
+    author: NonEmptyStr
+    spec: BuildSpec
+    sources: Annotated[list[SourceFile], Field(min_length=1)]
+    description: Optional[str] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, data: Any) -> Any:
+        return upgrade_solution(data)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        seen: set[PurePosixPath] = set()
+        for index, source in enumerate(self.sources):
+            path = PurePosixPath(source.path)
+            if path in seen:
+                raise DataError(
+                    f"the path '{source.path}' comes twice", field=f"sources.{index}.path"
+                )
+            seen.add(path)
+        entry = self.get_entry_source()
+        if entry is None:
+            paths = ", ".join(source.path for source in self.sources)
+            raise DataError(
+                f"the entry file '{self.get_entry_path()}' is not among the sources ({paths})",
+                field="spec.entry_point",
+            )
+        if not entry.content.strip():
+            index = self.sources.index(entry)
+            raise DataError(
+                f"the entry file '{entry.path}' is empty", field=f"sources.{index}.content"
+            )
+        return self
+
+    def get_entry_path(self) -> str:
+        """Return the file part of the entry point."""
+        return self.spec.entry_point.partition("::")[0]
+
+    def get_entry_symbol(self) -> str:
+        """Return the symbol part of the entry point."""
+        return self.spec.entry_point.partition("::")[2]
+
+    def get_entry_source(self) -> Optional[SourceFile]:
+        """Return the file that the entry point names."""
+        path = PurePosixPath(self.get_entry_path())
+        return next((file for file in self.sources if PurePosixPath(file.path) == path), None)
+
+    def requires_build(self) -> bool:
+        """Return whether a compiler must run before it can be called."""
+        return self.spec.language not in _PYTHON_FAMILY
+
+    def hash(self) -> str:
+        """Return a digest of what is built: definition, specification and sources.
+
+        Name, author and description do not enter, nor does the order of the sources.
+
+        Returns
+        -------
+        str
+            SHA-256 in hexadecimal.
+        """
+        sources = sorted((source.path, source.content) for source in self.sources)
+        content = [self.definition, self.spec.model_dump(mode="json"), sources]
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def with_unique_name(self) -> Solution:
+        """Return the same solution with a name that tells its content: ``name_1a2b3c4d``."""
+        return self.model_copy(update={"name": f"{self.name}_{self.hash()[:8]}"})
+
+    def to_json(self) -> str:
+        """Return the solution as JSON text."""
+        return self.model_dump_json(indent=2, exclude_none=True)

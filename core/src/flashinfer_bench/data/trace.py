@@ -1,0 +1,245 @@
+"""Traces: what came of running a solution on a workload."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+
+from flashinfer_bench.data.base import JsonWords, NonEmptyStr, SchemaModel
+from flashinfer_bench.data.legacy import upgrade_correctness, upgrade_evaluation, upgrade_trace
+from flashinfer_bench.data.workload import Workload
+from flashinfer_bench.errors import DataError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+def _not_negative(value: float) -> float:
+    if value < 0:  # false for NaN, which is a legitimate error: the output held one
+        raise ValueError("an error is a number that is not negative, Infinity or NaN")
+    return value
+
+
+Error = Annotated[float, Field(strict=True), AfterValidator(_not_negative), JsonWords]
+Duration = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+
+
+class EvaluationStatus(str, Enum):
+    """Verdict of an evaluation; a member equals its name as a string."""
+
+    PASSED = "PASSED"
+    INCORRECT_SHAPE = "INCORRECT_SHAPE"
+    INCORRECT_NUMERICAL = "INCORRECT_NUMERICAL"
+    INCORRECT_DTYPE = "INCORRECT_DTYPE"
+    RUNTIME_ERROR = "RUNTIME_ERROR"
+    COMPILE_ERROR = "COMPILE_ERROR"
+    TIMEOUT = "TIMEOUT"
+
+    def __str__(self) -> str:
+        return self.value
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
+
+_WANTED = {
+    EvaluationStatus.PASSED: (True, True),
+    EvaluationStatus.INCORRECT_NUMERICAL: (True, False),
+}
+"""Whether correctness and performance are given with a status; neither is with those left out."""
+
+
+class Correctness(SchemaModel):
+    """How far the outputs are from the reference's.
+
+    Parameters
+    ----------
+    max_relative_error, max_absolute_error : float
+        Largest error over all elements; Infinity and NaN are allowed.
+    extra : dict, optional
+        Further measures of an evaluator.
+    """
+
+    max_relative_error: Error
+    max_absolute_error: Error
+    extra: Annotated[Optional[dict[str, Any]], JsonWords] = None
+
+    @classmethod
+    def upgrade(cls, data: Any) -> Any:
+        """Rewrite a record of an older release in today's spelling."""
+        return upgrade_correctness(data)
+
+
+class Performance(SchemaModel):
+    """How fast the solution was.
+
+    Parameters
+    ----------
+    latency_ms : float
+        Latency of the solution in milliseconds.
+    reference_latency_ms : float
+        Latency of the definition's reference in milliseconds; 0 if it was not timed.
+    speedup_factor : float
+        Reference latency over latency; 0 if the reference was not timed.
+    samples_ms : list of float, optional
+        The single measurements of the solution in milliseconds, in the order taken.
+    """
+
+    latency_ms: Duration
+    reference_latency_ms: Duration
+    speedup_factor: Duration
+    samples_ms: Optional[list[Duration]] = None
+
+
+class Environment(SchemaModel):
+    """Where it ran.
+
+    Parameters
+    ----------
+    hardware : str
+        Name of the device.
+    libs : dict of str to str
+        Version of each library that matters.
+    """
+
+    hardware: NonEmptyStr
+    libs: dict[str, str] = Field(default_factory=dict)
+
+
+class Provenance(SchemaModel):
+    """How the numbers came about, so that they can be taken again.
+
+    Everything is optional, and further keys are kept.
+
+    Parameters
+    ----------
+    seed : int, optional
+        Seed of the inputs.
+    timer, timer_version : str, optional
+        The clock.
+    evaluator : str, optional
+        Who judged the outputs.
+    harness_version : str, optional
+        Release of this project.
+    warmup_runs, iterations, num_trials : int, optional
+        How often the solution was called.
+    transient : bool
+        Whether another try may end differently (a time-out, a crash); ``--resume`` retries those.
+    wall_s, build_s : float, optional
+        Seconds that the evaluation and the build took.
+    device : str, optional
+        The device's name for the program: ``cuda:0``.
+    extra : dict
+        Anything else.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    seed: Optional[int] = None
+    timer: Optional[str] = None
+    timer_version: Optional[str] = None
+    evaluator: Optional[str] = None
+    harness_version: Optional[str] = None
+    warmup_runs: Optional[int] = None
+    iterations: Optional[int] = None
+    num_trials: Optional[int] = None
+    transient: bool = False
+    wall_s: Optional[float] = None
+    build_s: Optional[float] = None
+    device: Optional[str] = None
+    extra: Annotated[dict[str, Any], JsonWords] = Field(default_factory=dict)
+
+
+class Evaluation(SchemaModel):
+    """Result of one run.
+
+    Parameters
+    ----------
+    status : EvaluationStatus
+        The verdict.
+    environment : Environment
+        Where it ran.
+    timestamp : str
+        When, in ISO 8601.
+    log : str
+        Output of the run and what was noticed.
+    correctness : Correctness, optional
+        Given exactly when `status` is ``PASSED`` or ``INCORRECT_NUMERICAL``.
+    performance : Performance, optional
+        Given exactly when `status` is ``PASSED``.
+    provenance : Provenance, optional
+        How the numbers came about.
+    """
+
+    status: EvaluationStatus
+    environment: Environment
+    timestamp: NonEmptyStr
+    log: str = ""
+    correctness: Optional[Correctness] = None
+    performance: Optional[Performance] = None
+    provenance: Optional[Provenance] = None
+
+    @classmethod
+    def upgrade(cls, data: Any) -> Any:
+        """Rewrite a record of an older release in today's spelling."""
+        return upgrade_evaluation(data)
+
+    @model_validator(mode="after")
+    def _fits_status(self) -> Self:
+        given = (self.correctness is not None, self.performance is not None)
+        wanted = _WANTED.get(self.status, (False, False))
+        if given != wanted:
+            name, must = (
+                ("performance", wanted[1]) if given[0] is wanted[0] else ("correctness", wanted[0])
+            )
+            rule = "must be given" if must else "must be absent"
+            raise DataError(f"{name} {rule} when the status is {self.status}", field=name)
+        return self
+
+
+class Trace(SchemaModel):
+    """A workload of a definition and, unless it is a workload trace, one run of a solution on it.
+
+    Parameters
+    ----------
+    definition : str
+        Name of the definition.
+    workload : Workload
+        The problem.
+    solution : str, optional
+        Name of the solution.
+    evaluation : Evaluation, optional
+        What came of it. Solution and evaluation are given together or not at all.
+    """
+
+    definition: NonEmptyStr
+    workload: Workload
+    solution: Optional[NonEmptyStr] = None
+    evaluation: Optional[Evaluation] = None
+
+    @classmethod
+    def upgrade(cls, data: Any) -> Any:
+        """Rewrite a record of an older release in today's spelling."""
+        return upgrade_trace(data)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.solution is None) != (self.evaluation is None):
+            missing = "solution" if self.solution is None else "evaluation"
+            problem = f"{missing} is missing: give both solution and evaluation, or neither"
+            raise DataError(problem, field=missing)
+        return self
+
+    def is_workload_trace(self) -> bool:
+        """Return whether this is a workload alone, without a run."""
+        return self.solution is None
+
+    def is_workload(self) -> bool:
+        """Return `is_workload_trace`, under its old name."""
+        return self.is_workload_trace()
+
+    def is_successful(self) -> bool:
+        """Return whether there was a run and it passed."""
+        return self.evaluation is not None and self.evaluation.status is EvaluationStatus.PASSED

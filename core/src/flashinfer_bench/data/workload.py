@@ -1,0 +1,84 @@
+"""Workloads: the axis values and inputs of one run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import Field
+
+from flashinfer_bench.data.base import JsonWords, NonEmptyStr, SchemaModel, Size
+from flashinfer_bench.data.legacy import upgrade_workload
+
+ScalarValue = Union[
+    Annotated[bool, Field(strict=True)],
+    Annotated[int, Field(strict=True)],
+    Annotated[float, Field(strict=True)],
+]
+"""Value of a scalar input; booleans, integers and floats are kept apart."""
+
+
+class RandomInput(SchemaModel):
+    """An input whose elements are drawn at random."""
+
+    type: Literal["random"] = "random"
+
+
+class ScalarInput(SchemaModel):
+    """An input that is one number.
+
+    Parameters
+    ----------
+    value : bool, int or float
+        The number.
+    """
+
+    type: Literal["scalar"] = "scalar"
+    value: Annotated[ScalarValue, JsonWords]
+
+
+class SafetensorsInput(SchemaModel):
+    """An input that is read from a safetensors file.
+
+    Parameters
+    ----------
+    path : str
+        The file, relative to the dataset's root.
+    tensor_key : str
+        Name of the tensor in the file.
+    """
+
+    type: Literal["safetensors"] = "safetensors"
+    path: NonEmptyStr
+    tensor_key: NonEmptyStr
+
+
+InputSpec = Annotated[
+    Union[RandomInput, ScalarInput, SafetensorsInput], Field(discriminator="type")
+]
+"""How one input of a workload comes about."""
+
+InputDesc = InputSpec
+"""Old name of `InputSpec`."""
+
+
+class Workload(SchemaModel):
+    """One concrete problem: what sizes, and what inputs.
+
+    Parameters
+    ----------
+    axes : dict of str to int
+        Value of each variable axis.
+    inputs : dict of str to InputSpec
+        How each input comes about.
+    uuid : str
+        Identity of the workload. Files of 2025-07 have none; it is then derived from the content.
+    """
+
+    axes: dict[str, Size]
+    inputs: dict[str, InputSpec]
+    uuid: NonEmptyStr
+
+    @classmethod
+    def upgrade(cls, data: Any) -> Any:
+        """Rewrite a record of an older release in today's spelling."""
+        return upgrade_workload(data, definition="")

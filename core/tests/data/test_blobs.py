@@ -1,0 +1,359 @@
+"""Tensor files: headers without a tensor library, pointers, safe paths, tensors."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.data import TraceSet, is_lfs_pointer, read_safetensors_header, resolve_blob
+from flashinfer_bench.data.blobs import MAX_HEADER_BYTES, SAFETENSORS_TO_DTYPE
+from flashinfer_bench.data.dtypes import DType
+from flashinfer_bench.errors import BlobError, DataError, StorageError, UnsafePathError
+
+POINTER = (
+    "version https://git-lfs.github.com/spec/v1\n"
+    "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+    "size 12345\n"
+)
+
+
+def safetensors(header, data=b"", length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "x.safetensors"
+
+
+# ------------------------------------------------------------------------------------------ headers
+
+
+def test_a_header(path):
+    header = {
+        "__metadata__": {"format": "pt"},
+        "a": entry(),
+        "b": entry("BF16", (2, 3), (8, 20)),
+        "scalar": entry("I64", (), (20, 28)),
+        "empty": entry("I32", (0, 5), (28, 28)),
+        "four": entry("F4", (2, 3), (28, 31)),
+    }
+    path.write_bytes(safetensors(header, b"\0" * 31))
+    assert read_safetensors_header(path) == {
+        "a": ("F32", (2,)),
+        "b": ("BF16", (2, 3)),
+        "scalar": ("I64", ()),
+        "empty": ("I32", (0, 5)),
+        "four": ("F4", (2, 3)),
+    }
+
+
+def test_no_tensors(path):
+    path.write_bytes(safetensors({}))
+    assert read_safetensors_header(path) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "shorter than 8 bytes"),
+        (b"\0" * 7, "shorter than 8 bytes"),
+        (safetensors({}, length=3), "header of 3 bytes in a file of 10"),
+        (safetensors({}, length=1 << 60), "header of"),
+        (safetensors({}, length=MAX_HEADER_BYTES + 1), "header of"),
+        (safetensors(b"{,}"), "its header is not JSON"),
+        (safetensors(b"\xff\xff"), "its header is not JSON"),
+        (safetensors(b"[" * 100_000), "its header is not JSON"),
+        (safetensors([]), "its header is not an object"),
+        (safetensors({"a": []}), "needs dtype, shape and two data_offsets"),
+        (safetensors({"a": {"dtype": "F32", "shape": []}}), "needs dtype, shape"),
+        (safetensors({"a": entry(offsets=(0,))}), "needs dtype, shape"),
+        (safetensors({"a": entry(offsets=(0, 4, 8))}), "needs dtype, shape"),
+        (safetensors({"a": entry("F128")}), "unknown dtype 'F128'"),
+        (safetensors({"a": entry(None)}), "unknown dtype None"),
+        (safetensors({"a": {**entry(), "shape": 2}}), "must be integers"),
+        (safetensors({"a": entry(shape=(-1,))}), "must be integers"),
+        (safetensors({"a": entry(shape=(1.5,))}), "must be integers"),
+        (safetensors({"a": entry(shape=(True, 2))}), "must be integers"),
+        (safetensors({"a": entry(offsets=(-8, 0))}), "must be integers"),
+        (safetensors({"a": entry(shape=(1 << 40, 1 << 40))}), "is too large"),
+        (safetensors({"a": entry()}, b"\0" * 7), "does not fit bytes 0 to 8 of 7"),
+        (safetensors({"a": entry(shape=(3,))}, b"\0" * 8), "does not fit"),
+        (safetensors({"a": entry(offsets=(8, 0))}, b"\0" * 8), "does not fit"),
+    ],
+)
+def test_what_is_no_safetensors_file(path, content, problem):
+    path.write_bytes(content)
+    with pytest.raises(BlobError, match=problem) as caught:
+        read_safetensors_header(path)
+    assert caught.value.path == path
+
+
+def test_the_wrong_tensor_is_named(path):
+    path.write_bytes(safetensors({"good": entry(), "bad": entry("F64")}, b"\0" * 8))
+    with pytest.raises(BlobError) as caught:
+        read_safetensors_header(path)
+    assert caught.value.field == "bad"
+
+
+def test_a_missing_file(path):
+    with pytest.raises(BlobError, match="does not exist") as caught:
+        read_safetensors_header(path)
+    assert caught.value.path == path
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(BlobError, match="cannot be read: Is a directory"):
+        read_safetensors_header(tmp_path)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_header_or_a_blob_error(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "fuzz.safetensors"
+    path.write_bytes(content)
+    header_or_error(path)
+
+
+def header_or_error(path):
+    try:
+        header = read_safetensors_header(path)
+    except BlobError:
+        return None
+    assert all(
+        isinstance(dtype, str) and isinstance(shape, tuple) for dtype, shape in header.values()
+    )
+    return header
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+_ENTRIES = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from(["F32", "I8", "F4", "BOOL"]) | _VALUES,
+        "shape": st.lists(st.integers(-1, 4), max_size=3) | _VALUES,
+        "data_offsets": st.tuples(st.integers(-1, 40), st.integers(-1, 40)) | _VALUES,
+    }
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), _ENTRIES | _VALUES, max_size=3), st.integers(0, 64))
+def test_any_entries_are_a_header_or_a_blob_error(tmp_path_factory, header, size):
+    path = tmp_path_factory.getbasetemp() / "entries.safetensors"
+    path.write_bytes(safetensors(header, b"\0" * size))
+    header_or_error(path)
+
+
+@given(st.data())
+def test_a_changed_byte_is_a_header_or_a_blob_error(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "changed.safetensors"
+    content = bytearray(safetensors({"a": entry(), "b": entry("I8", (4,), (8, 12))}, b"\0" * 12))
+    content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(bytes(content))
+    header_or_error(path)
+
+
+def test_names_of_dtypes_are_those_of_the_format():
+    assert set(SAFETENSORS_TO_DTYPE.values()) == {dtype.value for dtype in DType}
+
+
+# ----------------------------------------------------------------------------------------- pointers
+
+
+def test_pointers_are_told_from_files(path):
+    path.write_text(POINTER)
+    assert is_lfs_pointer(path)
+    for content in (b"", b"version", safetensors({}), POINTER.encode() + b"x" * 2000):
+        path.write_bytes(content)
+        assert not is_lfs_pointer(path)
+
+
+def test_a_pointer_is_named_with_the_remedy(path):
+    path.write_text(POINTER)
+    with pytest.raises(BlobError, match="Git LFS pointer") as caught:
+        read_safetensors_header(path)
+    assert "git lfs pull" in caught.value.hint
+
+
+# -------------------------------------------------------------------------------------------- paths
+
+
+@pytest.mark.parametrize("name", ["blob/x", "./blob/x", "blob//x", "blob/../blob/x", "x"])
+def test_paths_inside(tmp_path, name):
+    found = resolve_blob(tmp_path, name)
+    assert found.is_relative_to(tmp_path.resolve())
+    assert found.name == "x"
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "blob/../../x", "/etc/passwd", "", "a\0b", "..", "blob/../../dataset2/x"]
+)
+def test_paths_outside(tmp_path, name):
+    root = tmp_path / "dataset"
+    root.mkdir()
+    with pytest.raises(UnsafePathError):
+        resolve_blob(root, name)
+
+
+def test_a_root_that_is_a_prefix_of_another(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data2").mkdir()
+    with pytest.raises(UnsafePathError, match="leads out of the dataset"):
+        resolve_blob(tmp_path / "data", "../data2/x")
+
+
+def test_links_that_leave_the_root(tmp_path):
+    root = tmp_path / "dataset"
+    root.mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (root / "link").symlink_to(tmp_path / "secret")
+    (root / "folder").symlink_to(tmp_path)
+    for name in ("link", "folder/secret", "folder/new"):
+        with pytest.raises(UnsafePathError, match="leads out"):
+            resolve_blob(root, name)
+
+
+def test_links_inside_the_root(tmp_path):
+    (tmp_path / "real").write_text("")
+    (tmp_path / "link").symlink_to("real")
+    assert resolve_blob(tmp_path, "link") == tmp_path.resolve() / "real"
+
+
+def test_a_loop_of_links(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    try:
+        found = resolve_blob(tmp_path, "a/x")
+    except UnsafePathError:
+        return
+    assert found.is_relative_to(tmp_path.resolve())
+
+
+def test_a_root_behind_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "root").symlink_to("real")
+    assert resolve_blob(tmp_path / "root", "x") == tmp_path.resolve() / "real" / "x"
+
+
+def test_the_cache_of_a_hub_keeps_files_beside_the_dataset(tmp_path):
+    root = tmp_path / "datasets--a--b" / "snapshots" / "0123"
+    blobs = tmp_path / "datasets--a--b" / "blobs"
+    root.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "abc").write_text("")
+    (root / "x.safetensors").symlink_to("../../blobs/abc")
+    (root / "y.safetensors").symlink_to("../../refs")
+    assert resolve_blob(root, "x.safetensors") == (blobs / "abc").resolve()
+    with pytest.raises(UnsafePathError):
+        resolve_blob(root, "y.safetensors")
+
+
+@given(st.text(st.sampled_from("./\\ab\0~"), max_size=12))
+def test_no_path_leaves_the_root(tmp_path_factory, name):
+    root = tmp_path_factory.getbasetemp() / "root"
+    root.mkdir(exist_ok=True)
+    try:
+        found = resolve_blob(root, name)
+    except UnsafePathError:
+        return
+    assert found.is_relative_to(root.resolve())
+
+
+# ------------------------------------------------------------------------------------------ tensors
+
+
+@pytest.fixture
+def torch():
+    pytest.importorskip("safetensors.torch")
+    return pytest.importorskip("torch")
+
+
+NAME = "gemm_n8_k4"
+
+
+def test_tensors_are_written_and_read(dataset, torch):
+    trace_set = TraceSet.from_path(dataset)
+    tensors = {
+        "a": torch.arange(12).reshape(3, 4).t(),  # not contiguous
+        "b": torch.full((2,), 1.5, dtype=torch.bfloat16, requires_grad=True),
+        "scalar": torch.tensor(3, dtype=torch.int32),
+        "none": torch.empty(0, 4),
+        "mask": torch.tensor([True, False]),
+        "quantised": torch.tensor([1.0, -2.0]).to(torch.float8_e4m3fn),
+    }
+    path = trace_set.add_workload_blob_tensor(NAME, "some-uuid", tensors)
+    assert path == "blob/workloads/gemm/gemm_n8_k4/gemm_n8_k4_some-uuid.safetensors"
+    for name in (path, f"./{path}"):
+        read = trace_set.get_workload_blob_tensor(name)
+        assert read.keys() == tensors.keys()
+        for key, tensor in tensors.items():
+            assert read[key].dtype == tensor.dtype
+            assert torch.equal(read[key].float(), tensor.detach().float())
+    header = read_safetensors_header(dataset / path)
+    assert header["a"] == ("I64", (4, 3))
+    assert header["quantised"] == ("F8_E4M3", (2,))
+
+
+def test_a_tensor_file_is_not_overwritten(dataset, torch):
+    trace_set = TraceSet.from_path(dataset)
+    trace_set.add_workload_blob_tensor(NAME, "u", {"a": torch.ones(1)})
+    with pytest.raises(ValueError, match="exists already"):
+        trace_set.add_workload_blob_tensor(NAME, "u", {"a": torch.zeros(1)})
+
+
+def test_tensors_of_unknown_definitions_are_refused(dataset, torch):
+    with pytest.raises(DataError, match="definition 'other' is not in the dataset"):
+        TraceSet.from_path(dataset).add_workload_blob_tensor("other", "u", {"a": torch.ones(1)})
+
+
+def test_the_identity_cannot_leave_the_folder(dataset, torch):
+    trace_set = TraceSet.from_path(dataset)
+    path = trace_set.add_workload_blob_tensor(NAME, "../../../evil", {"a": torch.ones(1)})
+    assert path.startswith("blob/workloads/gemm/gemm_n8_k4/gemm_n8_k4_%2E.%2F")
+    assert trace_set.get_workload_blob_tensor(path)["a"].item() == 1
+
+
+def test_writing_where_it_is_impossible(dataset, torch, writer):
+    writer.text("blob", "a file")
+    with pytest.raises(StorageError, match="cannot write"):
+        TraceSet.from_path(dataset).add_workload_blob_tensor(NAME, "u", {"a": torch.ones(1)})
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "does not exist"),
+        (POINTER.encode(), "Git LFS pointer"),
+        (b"junk", "not a safetensors"),
+    ],
+)
+def test_reading_what_is_no_tensor_file(dataset, torch, writer, content, problem):
+    if content is not None:
+        writer.text("blob/x.safetensors", content)
+    with pytest.raises(BlobError, match=problem):
+        TraceSet.from_path(dataset).get_workload_blob_tensor("blob/x.safetensors")
+
+
+def test_reading_outside_the_dataset(dataset, torch):
+    with pytest.raises(UnsafePathError):
+        TraceSet.from_path(dataset).get_workload_blob_tensor("../x.safetensors")
+
+
+def test_a_header_that_the_library_alone_refuses(dataset, torch, writer):
+    overlapping = {"a": entry(), "b": entry()}
+    writer.text("blob/x.safetensors", safetensors(overlapping, b"\0" * 8))
+    with pytest.raises(BlobError, match="cannot be read"):
+        TraceSet.from_path(dataset).get_workload_blob_tensor("blob/x.safetensors")

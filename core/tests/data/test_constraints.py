@@ -1,0 +1,182 @@
+"""Constraint expressions: parsed, decided from axes, never evaluated as code."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.data import evaluate_constraint, parse_constraint
+from flashinfer_bench.data.constraints import MAX_BITS, MAX_LENGTH
+from flashinfer_bench.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("len_indptr == batch_size + 1", True),
+        ("len_indptr != batch_size + 1", False),
+        ("heads % groups == 0", True),
+        ("heads // groups >= 4", True),
+        ("1 < groups < heads", True),
+        ("1 < groups < 2", False),
+        ("heads == 2 ** 5 and groups == 8", True),
+        ("heads == 0 or groups == 8", True),
+        ("not (heads == 32)", False),
+        ("-groups <= +heads", True),
+        ("heads * groups - 1 == 255", True),
+        ("True", True),
+        ("heads", True),
+        ("  heads == 32\n", True),
+    ],
+)
+def test_decided_from_axes(text, expected):
+    axes = {"len_indptr": 5, "batch_size": 4, "heads": 32, "groups": 8}
+    assert evaluate_constraint(text, axes) is expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "total_q == qo_indptr[-1].item()",
+        "sparse_indices.shape[-1] == topk",
+        "max(a, b) > 1",
+        "a == 1.5",
+        "a == 'x'",
+        "a is b",
+        "a in (1, 2)",
+        "a if b else c",
+        "(lambda: 1)() == 1",
+        "[x for x in a] == b",
+        "a / b == 1",
+        "a << b",
+        "~a == 1",
+        "(b := 2) == 2",
+        "__import__('os').system('true')",
+    ],
+)
+def test_anything_else_parses_but_cannot_be_decided(text):
+    constraint = parse_constraint(text)
+    assert not constraint.axes_only
+    assert not constraint.decidable(dict.fromkeys(constraint.names, 1))
+    with pytest.raises(DataError, match="depends on tensors"):
+        constraint.evaluate(dict.fromkeys(constraint.names, 1))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a ==", "a = 1", "a; b", "import os", "def f(): pass", "(", "\0"]
+)
+def test_what_is_no_expression_is_refused(text):
+    with pytest.raises(DataError, match="not an expression"):
+        parse_constraint(text)
+
+
+def test_names_are_listed():
+    constraint = parse_constraint("total_q == indptr[-1].item() + n")
+    assert constraint.names == {"total_q", "indptr", "n"}
+
+
+def test_decidable_needs_all_axes():
+    constraint = parse_constraint("a + b == c")
+    assert constraint.decidable({"a": 1, "b": 2, "c": 3, "d": 4})
+    assert not constraint.decidable({"a": 1, "b": 2})
+
+
+def test_a_missing_axis_is_named():
+    with pytest.raises(DataError, match="needs axis 'b'; given are a"):
+        evaluate_constraint("a == b", {"a": 1})
+    with pytest.raises(DataError, match="given are none"):
+        evaluate_constraint("a == b", {})
+
+
+def test_a_missing_axis_behind_a_short_cut_is_not_needed():
+    assert evaluate_constraint("a == 1 or b == 1", {"a": 1}) is True
+
+
+@pytest.mark.parametrize("text", ["a // 0 == 1", "a % 0 == 1", "0 // (a - a) == 1"])
+def test_division_by_zero(text):
+    with pytest.raises(DataError, match="divides by zero"):
+        evaluate_constraint(text, {"a": 1})
+
+
+@pytest.mark.parametrize("text", ["a ** a ** a == 1", "2 ** 100000 == a", "2 ** (0 - 1) == a"])
+def test_exponents_are_small(text):
+    with pytest.raises(DataError, match="exponent"):
+        evaluate_constraint(text, {"a": 9})
+
+
+@pytest.mark.parametrize("text", ["10 ** 200 > a", "a * a * a * a * a > 1"])
+def test_results_are_small(text):
+    with pytest.raises(DataError, match=f"more than {MAX_BITS} bits"):
+        evaluate_constraint(text, {"a": 1 << 63})
+
+
+def test_long_texts_are_refused():
+    with pytest.raises(DataError, match=f"at most {MAX_LENGTH}"):
+        parse_constraint("a" * (MAX_LENGTH + 1))
+
+
+@pytest.mark.parametrize("text", ["(" * 450 + "a" + ")" * 450, "-" * 900 + "a", "not " * 200 + "a"])
+def test_deep_texts_are_refused_or_evaluated(text):
+    try:
+        result = evaluate_constraint(text, {"a": 1})
+    except DataError:
+        return
+    assert isinstance(result, bool)
+
+
+def test_odd_comparisons_print_no_warning():
+    assert not parse_constraint("1 is 2").axes_only
+
+
+_NAMES = st.sampled_from(["a", "b", "c"])
+_OPERATORS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+}
+_COMPARISONS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_AXES = st.fixed_dictionaries({name: st.integers(0, 1 << 32) for name in "abc"})
+
+
+@given(
+    _NAMES,
+    st.sampled_from(list(_OPERATORS)),
+    st.integers(1, 99),
+    st.sampled_from(list(_COMPARISONS)),
+    _NAMES,
+    _AXES,
+)
+def test_agrees_with_python(left, operation, number, comparison, right, axes):
+    text = f"{left} {operation} {number} {comparison} {right}"
+    value = _OPERATORS[operation](axes[left], number)
+    assert evaluate_constraint(text, axes) is _COMPARISONS[comparison](value, axes[right])
+
+
+@given(st.text(max_size=60), _AXES)
+def test_any_text_is_decided_or_refused(text, axes):
+    try:
+        result = evaluate_constraint(text, axes)
+    except DataError:
+        return
+    assert isinstance(result, bool)
+
+
+@given(st.text("ab01+-*/%()<>=!. ~not and or[]", max_size=40), _AXES)
+def test_any_text_of_the_right_letters_is_decided_or_refused(text, axes):
+    try:
+        result = evaluate_constraint(text, axes)
+    except DataError:
+        return
+    assert isinstance(result, bool)

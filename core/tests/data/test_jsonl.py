@@ -1,0 +1,222 @@
+"""JSONL files as they are met."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.data import Trace, load_jsonl_file, to_json
+from flashinfer_bench.data.jsonl import is_torn, read_records
+from flashinfer_bench.errors import DataError
+
+
+def records_of(path, content):
+    path.write_bytes(content)
+    return list(read_records(path))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "x.jsonl"
+
+
+def test_one_line_is_one_document(path):
+    assert records_of(path, b'{"a":1}\n{"b":2}\n') == [(1, b'{"a":1}'), (2, b'{"b":2}')]
+
+
+def test_blank_lines_are_skipped_but_counted(path):
+    assert records_of(path, b'\n  \n{"a":1}\r\n\t\n {"b":2} \n\n') == [
+        (3, b'{"a":1}'),
+        (5, b'{"b":2}'),
+    ]
+
+
+def test_an_empty_file(path):
+    assert records_of(path, b"") == []
+    assert records_of(path, b"\n \n") == []
+
+
+def test_a_byte_order_mark_is_skipped(path):
+    assert records_of(path, b'\xef\xbb\xbf{"a":1}\n') == [(1, b'{"a":1}')]
+
+
+def test_a_last_line_without_newline_counts(path):
+    assert records_of(path, b'{"a":1}\n{"b":2}') == [(1, b'{"a":1}'), (2, b'{"b":2}')]
+
+
+def test_broken_lines_are_handed_on(path):
+    assert records_of(path, b'{"a":1}\nnot json\n[1,2]\n') == [
+        (1, b'{"a":1}'),
+        (2, b"not json"),
+        (3, b"[1,2]"),
+    ]
+
+
+def test_a_pretty_printed_record_is_one_document(path):
+    record = {"a": [1, {"b": None}], "é": "ü"}
+    [(line, text)] = records_of(path, json.dumps(record, indent=2).encode())
+    assert line is None
+    assert json.loads(text) == record
+
+
+def test_a_pretty_printed_list_is_many_documents(path):
+    records = [{"a": 1}, {"b": 2}]
+    found = records_of(path, json.dumps(records, indent=1).encode())
+    assert [json.loads(text) for _, text in found] == records
+
+
+def test_a_broken_pretty_printed_record_is_refused_by_line(path):
+    found = records_of(path, b'{\n  "a": 1,\n}\n')
+    assert [line for line, _ in found] == [1, 2, 3]
+
+
+def test_a_file_of_garbage_is_handed_on(path):
+    assert records_of(path, b"\xff\xfe\n\0\0\nabc") == [(1, b"\xff\xfe"), (2, b"\0\0"), (3, b"abc")]
+
+
+# ------------------------------------------------------------------------------------ torn lines
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"{",
+        b'{"defin',
+        b'{"definition"',
+        b'{"definition":',
+        b'{"definition": "x", "workload": {"axes": {"M": 1',
+        b'{"a": [1, 2',
+        b'{"a": tr',
+        b'{"a": -',
+        b'{"a": "\\u00',
+        b'{"a": "\xc3',
+        b'{"a": "\xf0\x9f\x98',
+        b'{"a": 1\0\0\0\0',
+        b"\0\0\0",
+        b' {"a"',
+    ],
+)
+def test_beginnings_of_an_object_are_torn(tail):
+    assert is_torn(tail)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"",
+        b"  ",
+        b'{"a": 1}',
+        b"{not json",
+        b"{]",
+        b'{"a": 1}}',
+        b"text",
+        b"[1, 2",
+        b'"x',
+        b"12",
+        b'{"a" 1',
+    ],
+)
+def test_anything_else_is_not(tail):
+    assert not is_torn(tail)
+
+
+def test_a_torn_line_is_left_out_with_a_warning(path, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert records_of(path, b'{"a":1}\n{"b": "tw') == [(1, b'{"a":1}')]
+    assert "unfinished last line" in caplog.text
+    assert str(path) in caplog.text
+
+
+def test_a_torn_line_alone(path):
+    assert records_of(path, b'{"b": "tw') == []
+
+
+def test_a_cut_line_in_the_middle_is_an_error_of_that_line(path):
+    assert records_of(path, b'{"a":1}\n{"b": "tw\n{"c":3}\n')[1] == (2, b'{"b": "tw')
+
+
+def test_a_broken_last_line_without_newline_is_handed_on(path):
+    assert records_of(path, b'{"a":1}\n{not json')[1] == (2, b"{not json")
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), _JSON, max_size=4), st.booleans(), st.data())
+def test_every_proper_beginning_of_an_object_is_torn(record, ascii_only, data):
+    text = json.dumps(record, ensure_ascii=ascii_only).encode("utf-8", "replace")
+    assert not is_torn(text)
+    cut = data.draw(st.integers(1, len(text) - 1))
+    assert is_torn(text[:cut])
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_give_lines_in_order(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "bytes.jsonl"
+    lines = [line for line, _ in records_of(path, content) if line is not None]
+    assert lines == sorted(set(lines))
+
+
+_FRAGMENTS = st.sampled_from(
+    [
+        *(
+            text.encode()
+            for text in [
+                "{",
+                "}",
+                "[",
+                "]",
+                ",",
+                ":",
+                '"',
+                "null",
+                "1",
+                '"definition"',
+                '"workload"',
+            ]
+        ),
+        b'{"definition":"d","workload":{"axes":{},"inputs":{},"uuid":"u"}}',
+        b"\n",
+        b"\0",
+        b"\xff",
+        b"\xef\xbb\xbf",
+    ]
+)
+
+
+def read_or_refuse(path):
+    """Whatever is in the file, the only error is ours and names the file."""
+    refusal = None
+    try:
+        traces = load_jsonl_file(Trace, path)
+    except DataError as error:
+        refusal = error
+    if refusal is not None:
+        assert refusal.path == path
+    else:
+        assert all(isinstance(trace, Trace) for trace in traces)
+
+
+@given(st.lists(_FRAGMENTS, max_size=12).map(b"".join) | st.binary(max_size=200))
+def test_any_bytes_are_records_or_a_data_error(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "records.jsonl"
+    path.write_bytes(content)
+    read_or_refuse(path)
+
+
+@given(st.data())
+def test_a_changed_byte_is_a_record_or_a_data_error(make, tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "changed.jsonl"
+    line = bytearray((to_json(make.trace(), indent=None) + "\n").encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        line[data.draw(st.integers(0, len(line) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(bytes(line))
+    read_or_refuse(path)

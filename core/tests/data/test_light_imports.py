@@ -1,0 +1,99 @@
+"""Reading, listing, summarising and writing data imports no torch and no numpy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from textwrap import dedent
+
+HEAVY = ["torch", "numpy", "triton", "safetensors", "rich", "typer", "pandas"]
+
+
+def run_in_process(script, *args):
+    code = dedent(script) + dedent(
+        f"""
+        import sys
+        print("loaded:", *[name for name in {HEAVY!r} if name in sys.modules])
+        """
+    )
+    command = [sys.executable, "-c", code, *map(str, args)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()[-1]
+
+
+def test_importing():
+    assert run_in_process("import flashinfer_bench.data") == "loaded:"
+
+
+def test_every_module_of_the_layer():
+    script = """
+        import importlib, pkgutil
+        import flashinfer_bench.data as package
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"flashinfer_bench.data.{module.name}")
+    """
+    assert run_in_process(script) == "loaded:"
+
+
+def test_the_whole_life_of_a_dataset(dataset, tmp_path):
+    script = """
+        import sys
+        from flashinfer_bench.data import TraceSet, export_trace_set, merge_trace_sets
+        trace_set = TraceSet.from_path(sys.argv[1])
+        traces = trace_set.traces["gemm_n8_k4"]
+        assert trace_set.summary().total == 3
+        trace_set.rank_authors()
+        trace_set.get_best_trace("gemm_n8_k4", {"M": 2})
+        trace_set.filter_traces("gemm_n8_k4")
+        trace_set.to_dict()
+        trace_set.add_traces(traces[:1])
+        trace_set.backup_traces()
+        export_trace_set(merge_trace_sets([trace_set, trace_set]), sys.argv[2])
+        definition = trace_set.definitions["gemm_n8_k4"]
+        definition.get_axes_values([(3, 4), (8, 4)])
+        definition.get_output_shapes({"M": 3})
+    """
+    assert run_in_process(script, dataset, tmp_path / "out") == "loaded:"
+
+
+def test_headers_of_tensor_files(dataset, writer):
+    writer.text("x.safetensors", b"\x02\0\0\0\0\0\0\0{}")
+    script = """
+        import sys
+        from pathlib import Path
+        from flashinfer_bench.data import is_lfs_pointer, read_safetensors_header, resolve_blob
+        path = resolve_blob(Path(sys.argv[1]), "x.safetensors")
+        assert not is_lfs_pointer(path)
+        assert read_safetensors_header(path) == {}
+    """
+    assert run_in_process(script, dataset) == "loaded:"
+
+
+def test_without_torch_tensors_say_what_is_missing(dataset, tmp_path):
+    for name in ("torch", "safetensors"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('no {name}', name='{name}')")
+    script = """
+        import sys
+        sys.path.insert(0, sys.argv[2])
+        from flashinfer_bench.data import TraceSet
+        from flashinfer_bench.errors import CapabilityError
+        trace_set = TraceSet.from_path(sys.argv[1])
+        for use in (
+            lambda: trace_set.get_workload_blob_tensor("x"),
+            lambda: trace_set.definitions["gemm_n8_k4"].torch_input_dtypes,
+        ):
+            try:
+                use()
+            except CapabilityError as error:
+                assert "not installed" in str(error)
+                assert "pip install" in error.hint
+            else:
+                raise AssertionError
+    """
+    assert run_in_process(script, dataset, tmp_path) == "loaded:"
+
+
+def test_a_warning_is_no_error_when_imported():
+    command = [sys.executable, "-W", "error", "-c", "import flashinfer_bench.data"]
+    subprocess.run(command, check=True)

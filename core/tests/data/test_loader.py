@@ -1,0 +1,294 @@
+"""Reading dataset folders: layouts of all releases, broken files, duplicates."""
+
+from __future__ import annotations
+
+import gc
+import json
+
+import pytest
+
+from flashinfer_bench.data import TraceSet
+from flashinfer_bench.data.loader import Problems, load_definition, paused_gc
+from flashinfer_bench.errors import (
+    ConfigError,
+    DataError,
+    DatasetNotFoundError,
+    DuplicateNameError,
+)
+
+
+def load(root):
+    return TraceSet.from_path(root)
+
+
+def collect(root):
+    trace_set = TraceSet.from_path(root, on_error="collect")
+    return trace_set, [error.where for error in trace_set.load_errors]
+
+
+def test_a_dataset(dataset):
+    trace_set = load(dataset)
+    assert list(trace_set.definitions) == ["gemm_n8_k4"]
+    names = [solution.name for solution in trace_set.solutions["gemm_n8_k4"]]
+    assert names == ["alice_v1", "baseline_v1"]
+    assert [w.workload.uuid for w in trace_set.workloads["gemm_n8_k4"]] == ["w1", "w2"]
+    assert len(trace_set.traces["gemm_n8_k4"]) == 3
+    assert trace_set.load_errors == []
+
+
+def test_an_empty_folder_is_an_empty_dataset(tmp_path):
+    trace_set = load(tmp_path)
+    assert trace_set.definitions == trace_set.solutions == {}
+    assert trace_set.workloads == trace_set.traces == {}
+
+
+def test_no_folder_is_no_dataset(tmp_path):
+    with pytest.raises(DatasetNotFoundError, match=r"none does not exist") as caught:
+        load(tmp_path / "none")
+    assert isinstance(caught.value, FileNotFoundError)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_file_is_no_dataset(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatasetNotFoundError, match="is not a folder"):
+        load(tmp_path / "file")
+
+
+def test_the_default_is_the_dataset_of_the_environment(dataset, monkeypatch):
+    monkeypatch.setenv("FIB_DATASET_PATH", str(dataset))
+    assert TraceSet.from_path().root == dataset
+
+
+def test_paths_may_be_text(dataset):
+    assert TraceSet.from_path(str(dataset)).root == dataset
+
+
+def test_only_raise_and_collect_are_known(dataset):
+    with pytest.raises(ConfigError, match="'raise' and 'collect'"):
+        TraceSet.from_path(dataset, on_error="ignore")
+
+
+# ---------------------------------------------------------------------------------------- layouts
+
+
+@pytest.mark.parametrize("place", ["definitions/d.json", "definitions/a/b/c/d.json"])
+def test_definitions_lie_anywhere_below_their_folder(writer, make, place):
+    writer.json(place, make.definition_record())
+    assert "gemm_n8_k4" in load(writer.root).definitions
+
+
+@pytest.mark.parametrize(
+    "place", ["solutions/s.json", "solutions/gemm/d/s.json", "solutions/Jane Doe/gemm/d/other.json"]
+)
+def test_solutions_lie_anywhere_below_their_folder(writer, make, place):
+    writer.json(place, make.solution_record())
+    assert load(writer.root).get_solution("alice_v1") is not None
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "traces/x.jsonl",
+        "traces/alice/gemm/gemm_n8_k4.jsonl",
+        "traces/gemm/gemm_n8_k4.jsonl",
+        "workloads/odd/place.jsonl",
+    ],
+)
+def test_traces_are_told_by_their_content(writer, make, place):
+    writer.lines(place, make.trace_record(None), make.trace_record())
+    trace_set = load(writer.root)
+    assert len(trace_set.workloads["gemm_n8_k4"]) == 1
+    assert len(trace_set.traces["gemm_n8_k4"]) == 1
+
+
+def test_old_workloads_lie_below_traces(writer, make):
+    record = {**make.trace_record(None), "solution": "", "evaluation": {}}
+    del record["workload"]["uuid"]
+    writer.lines("traces/workloads/gemm/gemm.workload.jsonl", record)
+    [workload] = load(writer.root).workloads["gemm_n8_k4"]
+    assert workload.workload.uuid
+
+
+def test_one_record_per_file(writer, make):
+    writer.json("traces/a.json", make.trace_record(uuid="a"))
+    writer.json("traces/b.jsonl", make.trace_record(uuid="b"))
+    writer.json("workloads/c.json", [make.trace_record(None, uuid="c")])
+    trace_set = load(writer.root)
+    assert [trace.workload.uuid for trace in trace_set.traces["gemm_n8_k4"]] == ["a", "b"]
+    assert [trace.workload.uuid for trace in trace_set.workloads["gemm_n8_k4"]] == ["c"]
+
+
+def test_other_files_are_left_alone(dataset, writer):
+    writer.text("README.md", "# about")
+    writer.text("definitions/gemm/notes.txt", "notes")
+    writer.text("definitions/.draft.json", "{")
+    writer.text("traces/gemm/gemm_n8_k4.jsonl.torn", "{")
+    writer.text("blob/workloads/x.safetensors", "")
+    assert collect(dataset)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("place", "op_type"),
+    [("definitions/prefill/d.json", "prefill"), ("definitions/d.json", "unknown")],
+)
+def test_a_definition_without_op_type_takes_that_of_its_folder(writer, make, place, op_type):
+    record = make.definition_record()
+    del record["op_type"]
+    path = writer.json(place, record)
+    assert load(writer.root).definitions["gemm_n8_k4"].op_type == op_type
+    assert load_definition(path, writer.root).op_type == op_type
+
+
+def test_a_definition_with_an_empty_op_type_is_refused(writer, make):
+    path = writer.json("definitions/prefill/d.json", make.definition_record(op_type=""))
+    with pytest.raises(DataError) as caught:
+        load(writer.root)
+    assert caught.value.where == f"{path}: op_type"
+
+
+def test_a_broken_definition_without_op_type_is_refused_for_what_is_broken(writer, make):
+    record = make.definition_record(reference="")
+    del record["op_type"]
+    path = writer.json("definitions/prefill/d.json", record)
+    with pytest.raises(DataError, match="the reference is empty") as caught:
+        load(writer.root)
+    assert caught.value.where == f"{path}: reference"
+
+
+# ------------------------------------------------------------------------------- what is not valid
+
+
+def break_everything(writer, make):
+    """Add one mistake of each kind; return the places as the errors should name them."""
+    places = {}
+    bad = make.definition_record("no_dtype", inputs={"a": {"shape": ["M"]}})
+    path = writer.json("definitions/gemm/no_dtype.json", bad)
+    places[path] = f"{path}: inputs.a.dtype"
+    path = writer.text("definitions/gemm/syntax.json", '{\n "name": "x",\n}')
+    places[path] = f"{path}:3"
+    path = writer.json("definitions/other/again.json", make.definition_record())
+    places[path] = f"{path}: name"
+    path = writer.json("solutions/bob/s.json", make.solution_record("bad", sources=[]))
+    places[path] = f"{path}: sources"
+    path = writer.json("solutions/zoe/alice_v1.json", make.solution_record())
+    places[path] = f"{path}: name"
+    good = json.dumps(make.trace_record(uuid="good"))
+    bad = json.dumps({**make.trace_record(), "definition": ""})
+    path = writer.text("traces/gemm/mixed.jsonl", f"{good}\n{{oops\n{bad}\n{good}\n")
+    places[path] = f"{path}:2"
+    return places, f"{path}:3: definition"
+
+
+def test_the_rest_stays_usable(dataset, writer, make):
+    places, second = break_everything(writer, make)
+    trace_set, errors = collect(dataset)
+    assert sorted(errors) == sorted([*places.values(), second])
+    assert list(trace_set.definitions) == ["gemm_n8_k4"]
+    assert len(trace_set.solutions["gemm_n8_k4"]) == 2
+    assert len(trace_set.traces["gemm_n8_k4"]) == 5
+    assert trace_set.summary().total == 5
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_each_mistake_alone_is_raised(dataset, writer, make, index):
+    places, _ = break_everything(writer, make)
+    for number, path in enumerate(places):
+        if number != index:
+            path.unlink()
+    path = list(places)[index]
+    with pytest.raises(DataError) as caught:
+        load(dataset).load_errors  # noqa: B018 - reads the traces too
+    assert caught.value.where == places[path]
+
+
+def test_duplicates_name_both_files(dataset, writer, make):
+    again = writer.json("solutions/zoe/alice_v1.json", make.solution_record())
+    with pytest.raises(DuplicateNameError, match="another solution named 'alice_v1'") as caught:
+        load(dataset)
+    first = dataset / "solutions/alice/gemm/gemm_n8_k4/alice_v1.json"
+    assert str(first) in str(caught.value)
+    assert str(again) in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert "rename or remove" in str(caught.value)
+
+
+def test_errors_of_traces_come_when_traces_are_read(dataset, writer):
+    writer.text("traces/gemm/bad.jsonl", "nonsense\n")
+    trace_set = load(dataset)
+    with pytest.raises(DataError, match="not valid JSON"):
+        trace_set.traces  # noqa: B018
+    with pytest.raises(DataError, match="not valid JSON"):  # and again: nothing is half-read
+        trace_set.traces  # noqa: B018
+
+
+def test_a_torn_last_line_is_no_error(dataset, writer):
+    path = dataset / "traces/gemm/gemm_n8_k4.jsonl"
+    with path.open("a") as file:
+        file.write('{"definition": "gemm_n8_k4", "work')
+    trace_set, errors = collect(dataset)
+    assert errors == []
+    assert len(trace_set.traces["gemm_n8_k4"]) == 3
+
+
+def test_a_file_that_cannot_be_read_is_named(dataset, monkeypatch):
+    from pathlib import Path
+
+    path = dataset / "definitions/gemm/gemm_n8_k4.json"
+    real = Path.read_bytes
+
+    def read_bytes(self):
+        if self == path:
+            raise PermissionError(13, "Permission denied")
+        return real(self)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    trace_set, _ = collect(dataset)
+    assert [str(error) for error in trace_set.load_errors] == [
+        f"{path}: cannot be read: Permission denied"
+    ]
+    assert trace_set.definitions == {}
+
+
+def test_a_folder_that_cannot_be_listed_is_named(dataset, monkeypatch):
+    import os
+
+    folder = str(dataset / "traces" / "gemm")
+    real = os.scandir
+
+    def scandir(path):
+        if path == folder:
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    _, errors = collect(dataset)
+    assert errors == [str(dataset / "traces")]
+    trace_set = load(dataset)
+    with pytest.raises(DataError, match="cannot be read"):
+        trace_set.traces  # noqa: B018
+
+
+def test_problems_are_kept_in_order():
+    problems = Problems("collect")
+    for number in range(3):
+        problems.add(DataError(f"{number}"))
+    assert [error.message for error in problems.errors] == ["0", "1", "2"]
+
+
+def fail_while_paused():
+    with paused_gc():
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(enabled):
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(ZeroDivisionError):
+            fail_while_paused()
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()

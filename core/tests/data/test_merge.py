@@ -1,0 +1,196 @@
+"""Several datasets into one, and a dataset into a new folder."""
+
+from __future__ import annotations
+
+import pytest
+
+from flashinfer_bench.data import TraceSet, export_trace_set, merge_trace_sets
+from flashinfer_bench.data.merge import blob_paths
+from flashinfer_bench.errors import ConflictError, StorageError, UnsafePathError
+
+NAME = "gemm_n8_k4"
+
+
+def test_nothing_merged_is_an_empty_set():
+    merged = merge_trace_sets([])
+    assert merged.root is None
+    assert merged.to_dict() == TraceSet().to_dict()
+
+
+def test_a_set_merged_with_itself_is_itself(dataset):
+    one, two = TraceSet.from_path(dataset), TraceSet.from_path(dataset)
+    assert merge_trace_sets([one, two, one]).to_dict() == one.to_dict()
+
+
+def test_different_parts_come_together(make):
+    one = make.trace_set(make.trace(uuid="w1"), authors=("alice",))
+    two = make.trace_set(make.trace("bob_v1", uuid="w2"), authors=("bob",))
+    two.definitions["other"] = make.definition("other")
+    two.workloads[NAME] = [make.trace(None)]
+    merged = merge_trace_sets([one, two])
+    assert list(merged.definitions) == [NAME, "other"]
+    assert [solution.name for solution in merged.solutions[NAME]] == ["alice_v1", "bob_v1"]
+    assert [trace.workload.uuid for trace in merged.traces[NAME]] == ["w1", "w2"]
+    assert len(merged.workloads[NAME]) == 1
+    assert merged.get_solution("bob_v1") is two.solutions[NAME][0]
+
+
+def test_the_sources_are_not_changed(make):
+    one = make.trace_set(make.trace(), authors=("alice",))
+    two = make.trace_set(make.trace("bob_v1"), authors=("bob",))
+    before = one.to_dict(), two.to_dict()
+    merged = merge_trace_sets([one, two])
+    merged.traces[NAME].clear()
+    merged.solutions[NAME].clear()
+    merged.definitions.clear()
+    assert (one.to_dict(), two.to_dict()) == before
+
+
+def test_measured_twice_is_two_traces(make):
+    one = make.trace_set(make.trace(latency_ms=1.0))
+    two = make.trace_set(make.trace(latency_ms=1.1))
+    assert len(merge_trace_sets([one, two]).traces[NAME]) == 2
+
+
+def test_equal_traces_are_kept_once(make):
+    trace_set = make.trace_set(make.trace(), make.trace())
+    assert len(merge_trace_sets([trace_set, make.trace_set(make.trace())]).traces[NAME]) == 1
+
+
+def test_different_definitions_of_one_name(make):
+    one, two = make.trace_set(), make.trace_set()
+    two.definitions[NAME] = make.definition(tags=["new"], op_type="other")
+    with pytest.raises(
+        ConflictError, match=f"different definitions named '{NAME}'; they differ in op_type, tags"
+    ):
+        merge_trace_sets([one, two])
+
+
+def test_different_solutions_of_one_name(make):
+    one, two = make.trace_set(), make.trace_set()
+    two.solutions[NAME][1] = make.solution(description="another")
+    with pytest.raises(ConflictError, match="different solutions named 'alice_v1'") as caught:
+        merge_trace_sets([one, two])
+    assert caught.value.field == "description"
+    assert "rename one" in str(caught.value)
+
+
+def test_different_workloads_of_one_identity(make):
+    one, two = make.trace_set(), make.trace_set()
+    one.workloads[NAME] = [make.trace(None, uuid="w", m=2)]
+    two.workloads[NAME] = [make.trace(None, uuid="w", m=3)]
+    with pytest.raises(ConflictError, match="different workloads named 'w'; they differ in axes"):
+        merge_trace_sets([one, two])
+
+
+# ----------------------------------------------------------------------------------------- export
+
+
+def files(root):
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def test_the_canonical_layout(dataset, tmp_path):
+    out = export_trace_set(TraceSet.from_path(dataset), tmp_path / "out")
+    assert files(out) == {
+        "definitions/gemm/gemm_n8_k4.json",
+        "solutions/alice/gemm/gemm_n8_k4/alice_v1.json",
+        "solutions/baseline/gemm/gemm_n8_k4/baseline_v1.json",
+        "workloads/gemm/gemm_n8_k4.jsonl",
+        "traces/gemm/gemm_n8_k4.jsonl",
+    }
+    again = TraceSet.from_path(out)
+    assert again.load_errors == []
+    assert again.to_dict() == TraceSet.from_path(dataset).to_dict()
+
+
+def test_a_set_in_memory_is_exported(make, tmp_path):
+    trace_set = make.trace_set(make.trace())
+    again = TraceSet.from_path(export_trace_set(trace_set, str(tmp_path / "out")))
+    assert again.traces == trace_set.traces
+
+
+def test_things_of_unknown_definitions_are_exported_too(make, tmp_path):
+    trace_set = TraceSet(traces={"lost": [make.trace(definition="lost")]})
+    out = export_trace_set(trace_set, tmp_path / "out")
+    assert files(out) == {"traces/unknown/lost.jsonl"}
+
+
+def test_names_cannot_leave_the_folder(make, tmp_path):
+    solution = make.solution("../../evil", author="/etc")
+    trace_set = TraceSet(definitions={NAME: make.definition()}, solutions={NAME: [solution]})
+    out = export_trace_set(trace_set, tmp_path / "deep" / "out")
+    assert "solutions/%2Fetc/gemm/gemm_n8_k4/%2E.%2F..%2Fevil.json" in files(out)
+    assert files(tmp_path) == {f"deep/out/{path}" for path in files(out)}
+    assert TraceSet.from_path(out).get_solution("../../evil") == solution
+
+
+def test_only_an_empty_folder_is_written_to(dataset, tmp_path):
+    trace_set = TraceSet.from_path(dataset)
+    (tmp_path / "empty").mkdir()
+    export_trace_set(trace_set, tmp_path / "empty")
+    for place in (tmp_path / "empty", dataset):
+        before = files(place)
+        with pytest.raises(StorageError, match="not an empty folder"):
+            export_trace_set(trace_set, place)
+        assert files(place) == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="not an empty folder"):
+        export_trace_set(trace_set, tmp_path / "file")
+
+
+def with_blob(make, path):
+    workload = {"a": {"type": "safetensors", "path": path, "tensor_key": "a"}}
+    record = make.trace_record(None)
+    record["workload"]["inputs"] = workload
+    return record
+
+
+def test_tensor_files_are_copied(dataset, writer, make, tmp_path):
+    writer.lines("workloads/gemm/more.jsonl", with_blob(make, "./blob/workloads/x.safetensors"))
+    writer.lines("traces/gemm/more.jsonl", with_blob(make, "blob/missing.safetensors"))
+    writer.text("blob/workloads/x.safetensors", b"tensors")
+    writer.text("blob/workloads/unused.safetensors", b"unused")
+    trace_set = TraceSet.from_path(dataset)
+    assert blob_paths(trace_set) == {"./blob/workloads/x.safetensors", "blob/missing.safetensors"}
+    out = export_trace_set(trace_set, tmp_path / "out")
+    assert (out / "blob/workloads/x.safetensors").read_bytes() == b"tensors"
+    assert {path for path in files(out) if path.startswith("blob")} == {
+        "blob/workloads/x.safetensors"
+    }
+
+
+def test_tensor_files_of_merged_sets_are_looked_for_in_their_folders(make, new_writer, tmp_path):
+    roots = []
+    for name in "ab":
+        writer = new_writer(tmp_path / name)
+        writer.json("definitions/gemm/d.json", make.definition_record())
+        record = with_blob(make, f"blob/{name}.safetensors")
+        record["workload"]["uuid"] = name
+        writer.lines("workloads/gemm/d.jsonl", record)
+        writer.text(f"blob/{name}.safetensors", name)
+        roots.append(writer.root)
+    merged = merge_trace_sets([TraceSet.from_path(root) for root in roots])
+    out = export_trace_set(merged, tmp_path / "out", blob_roots=roots)
+    assert [(out / f"blob/{name}.safetensors").read_text() for name in "ab"] == ["a", "b"]
+
+
+def test_a_tensor_file_outside_is_not_copied(dataset, writer, make, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    writer.lines("workloads/gemm/more.jsonl", with_blob(make, "../secret"))
+    with pytest.raises(UnsafePathError, match="leads out of the dataset"):
+        export_trace_set(TraceSet.from_path(dataset), tmp_path / "out")
+
+
+def test_a_failing_copy_is_a_storage_error(dataset, writer, make, tmp_path, monkeypatch):
+    import shutil
+
+    writer.lines("workloads/gemm/more.jsonl", with_blob(make, "blob/x.safetensors"))
+    writer.text("blob/x.safetensors", b"tensors")
+
+    def fail(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", fail)
+    with pytest.raises(StorageError, match=r"cannot copy .*No space left"):
+        export_trace_set(TraceSet.from_path(dataset), tmp_path / "out")

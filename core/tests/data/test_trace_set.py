@@ -1,0 +1,402 @@
+"""TraceSet: plain dicts that write through to a folder."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+
+import pytest
+
+from flashinfer_bench.data import Trace, TraceSet, Workload
+from flashinfer_bench.errors import ConfigError, DataError, StorageError
+
+NAME = "gemm_n8_k4"
+
+
+# --------------------------------------------------------------------------------- in memory
+
+
+def test_an_empty_set():
+    trace_set = TraceSet()
+    assert trace_set.root is None
+    assert trace_set.definitions == trace_set.solutions == {}
+    assert trace_set.workloads == trace_set.traces == {}
+    assert trace_set.load_errors == []
+
+
+def test_sets_share_nothing():
+    TraceSet().traces["x"] = []
+    assert TraceSet().traces == {}
+
+
+def test_the_dicts_are_the_ones_given(make):
+    definitions = {NAME: make.definition()}
+    traces = {NAME: [make.trace()]}
+    trace_set = TraceSet(definitions=definitions, traces=traces)
+    assert trace_set.definitions is definitions
+    assert trace_set.traces is traces
+
+
+def test_the_old_name_of_workloads(make):
+    workloads = {NAME: [make.trace(None)]}
+    trace_set = TraceSet(workload=workloads)
+    assert trace_set.workloads is workloads
+    assert trace_set.workload is workloads
+    assert TraceSet(workloads=workloads, workload={}).workloads is workloads
+
+
+def test_positional_construction(make):
+    trace_set = TraceSet(None, {NAME: make.definition()}, {}, {NAME: [make.trace(None)]}, {})
+    assert trace_set.workloads[NAME] == [make.trace(None)]
+
+
+def test_dicts_can_be_assigned(dataset):
+    trace_set = TraceSet.from_path(dataset)
+    trace_set.traces = {}
+    assert trace_set.traces == {}
+    assert len(trace_set.workloads[NAME]) == 2
+    trace_set.workloads = {}
+    assert trace_set.workloads == {}
+
+
+def test_adding_in_memory(make):
+    trace_set = TraceSet()
+    trace_set.add_traces([make.trace(), make.trace("bob_v1", "other")])
+    trace_set.add_workload_traces([make.trace(None)])
+    assert list(trace_set.traces) == [NAME, "other"]
+    assert len(trace_set.workloads[NAME]) == 1
+
+
+def test_what_is_shown(dataset, make):
+    trace_set = TraceSet.from_path(dataset)
+    assert repr(trace_set) == (
+        f"TraceSet(root='{dataset}', 1 definitions, 2 solutions, traces not read yet)"
+    )
+    trace_set.traces  # noqa: B018
+    assert repr(trace_set).endswith("2 solutions, 2 workloads, 3 traces)")
+    assert repr(TraceSet()).startswith("TraceSet(root=None, 0 definitions")
+
+
+def test_sets_can_be_copied_and_pickled(dataset):
+    trace_set = TraceSet.from_path(dataset)
+    for again in (copy.deepcopy(trace_set), pickle.loads(pickle.dumps(trace_set))):
+        assert again.to_dict() == trace_set.to_dict()
+
+
+# --------------------------------------------------------------------------------- solutions
+
+
+def test_solutions_by_name(dataset):
+    trace_set = TraceSet.from_path(dataset)
+    assert trace_set.get_solution("alice_v1").author == "alice"
+    assert trace_set.get_solution("none") is None
+
+
+def test_solutions_added_to_the_dict_are_found(make):
+    trace_set = TraceSet()
+    assert trace_set.get_solution("alice_v1") is None
+    trace_set.solutions[NAME] = [make.solution()]
+    assert trace_set.get_solution("alice_v1") is trace_set.solutions[NAME][0]
+
+
+def test_solutions_replaced_in_the_dict_are_found(make):
+    trace_set = TraceSet(solutions={NAME: [make.solution()]})
+    assert trace_set.get_solution("alice_v1") is not None
+    trace_set.solutions[NAME][0] = make.solution(description="newer")
+    assert trace_set.get_solution("alice_v1").description == "newer"
+    trace_set.solutions[NAME][0] = make.solution("other")
+    assert trace_set.get_solution("alice_v1") is None
+    assert trace_set.get_solution("other") is not None
+    trace_set.solutions = {}
+    assert trace_set.get_solution("other") is None
+
+
+# --------------------------------------------------------------------------------- on disk
+
+
+def test_traces_are_read_when_asked_for(dataset):
+    trace_set = TraceSet.from_path(dataset)
+    (dataset / "traces/gemm/gemm_n8_k4.jsonl").unlink()
+    assert trace_set.traces == {}
+    assert len(trace_set.workloads[NAME]) == 2
+
+
+def test_traces_are_read_once(dataset):
+    trace_set = TraceSet.from_path(dataset)
+    first = trace_set.traces
+    (dataset / "traces/gemm/gemm_n8_k4.jsonl").unlink()
+    assert trace_set.traces is first
+
+
+@pytest.mark.parametrize("read_first", [True, False])
+def test_adding_traces_writes_them(dataset, make, read_first):
+    trace_set = TraceSet.from_path(dataset)
+    if read_first:
+        trace_set.traces  # noqa: B018
+    trace = make.trace(uuid="new", log="é\n")
+    trace_set.add_traces([trace])
+    assert len(trace_set.traces[NAME]) == 4
+    assert trace_set.traces[NAME][-1] == trace
+    assert TraceSet.from_path(dataset).traces[NAME][-1] == trace
+
+
+@pytest.mark.parametrize("read_first", [True, False])
+def test_adding_workloads_writes_them(dataset, make, read_first):
+    trace_set = TraceSet.from_path(dataset)
+    if read_first:
+        trace_set.workloads  # noqa: B018
+    trace_set.add_workload_traces([make.trace(None, uuid="new")])
+    assert [trace.workload.uuid for trace in trace_set.workloads[NAME]] == ["w1", "w2", "new"]
+    again = TraceSet.from_path(dataset)
+    assert again.workloads == trace_set.workloads
+
+
+def test_where_traces_are_written(tmp_path, make):
+    definition = make.definition(op_type="gemm")
+    trace_set = TraceSet(root=str(tmp_path), definitions={NAME: definition})
+    trace_set.add_traces([make.trace()])
+    trace_set.add_workload_traces([make.trace(None)])
+    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.jsonl")}
+    assert files == {"traces/gemm/gemm_n8_k4.jsonl", "workloads/gemm/gemm_n8_k4.jsonl"}
+
+
+def test_traces_of_several_definitions_go_to_their_files(tmp_path, make):
+    definitions = {name: make.definition(name, op_type=f"type_{name}") for name in "ab"}
+    trace_set = TraceSet(tmp_path, definitions)
+    trace_set.add_traces([make.trace(definition=name, uuid=u) for name, u in ("a1", "b2", "a3")])
+    lines = (tmp_path / "traces/type_a/a.jsonl").read_text().splitlines()
+    assert [json.loads(line)["workload"]["uuid"] for line in lines] == ["1", "3"]
+    assert (tmp_path / "traces/type_b/b.jsonl").read_text().count("\n") == 1
+
+
+def test_names_cannot_leave_the_folder(tmp_path, make):
+    name = "../../evil"
+    definition = make.definition(name, op_type="../..")
+    root = tmp_path / "a" / "b" / "dataset"
+    root.mkdir(parents=True)
+    trace_set = TraceSet(root, {name: definition})
+    trace_set.add_traces([make.trace(definition=name)])
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {
+        "%2E.%2F..%2Fevil.jsonl",
+        ".%2E.%2F..%2Fevil.jsonl.lock",
+    }
+    assert len(list((root / "traces").rglob("*.jsonl"))) == 1
+    assert TraceSet.from_path(root).traces[name] == trace_set.traces[name]
+
+
+def test_the_format_on_disk_is_that_of_the_first_release_too(dataset, make):
+    """No field is renamed, none that readers require is left out, none that is None is added."""
+    trace_set = TraceSet.from_path(dataset)
+    trace_set.add_traces([make.trace(uuid="new")])
+    path = dataset / "traces/gemm/gemm_n8_k4.jsonl"
+    written = json.loads(path.read_text().splitlines()[-1])
+    assert written == make.trace_record(uuid="new")
+
+
+def test_definitions_must_be_known(dataset, make):
+    trace_set = TraceSet.from_path(dataset)
+    with pytest.raises(DataError, match="definition 'other' is not in the dataset"):
+        trace_set.add_traces([make.trace(), make.trace(definition="other")])
+    assert len(trace_set.traces[NAME]) == 3
+    assert len(TraceSet.from_path(dataset).traces[NAME]) == 3
+
+
+def test_workloads_are_no_traces_of_runs(dataset, make):
+    trace_set = TraceSet.from_path(dataset)
+    with pytest.raises(DataError, match="a workload trace of 'gemm_n8_k4' does not belong here"):
+        trace_set.add_traces([make.trace(None)])
+    with pytest.raises(DataError, match="a trace of a run of 'gemm_n8_k4' does not belong here"):
+        trace_set.add_workload_traces([make.trace()])
+
+
+def test_adding_nothing(dataset):
+    before = {path: path.read_bytes() for path in dataset.rglob("*.jsonl")}
+    trace_set = TraceSet.from_path(dataset)
+    trace_set.add_traces([])
+    trace_set.add_traces(iter(()))
+    assert {path: path.read_bytes() for path in dataset.rglob("*.jsonl")} == before
+
+
+def test_a_place_that_cannot_be_written(dataset, make):
+    trace_set = TraceSet.from_path(dataset)
+    before = len(trace_set.traces[NAME])
+    (dataset / "traces/gemm/.gemm_n8_k4.jsonl.lock").mkdir()
+    with pytest.raises(StorageError, match="cannot write"):
+        trace_set.add_traces([make.trace()])
+    assert len(trace_set.traces[NAME]) == before
+
+
+def test_paths(dataset):
+    trace_set = TraceSet.from_path(dataset)
+    assert trace_set.definitions_path == dataset / "definitions"
+    assert trace_set.solutions_path == dataset / "solutions"
+    assert trace_set.workloads_path == dataset / "workloads"
+    assert trace_set.traces_path == dataset / "traces"
+    assert trace_set.blob_path == dataset / "blob"
+    assert trace_set.blob_workloads_path == dataset / "blob" / "workloads"
+
+
+def test_a_set_in_memory_has_no_paths():
+    trace_set = TraceSet()
+    with pytest.raises(ConfigError, match="lives in memory"):
+        trace_set.traces_path  # noqa: B018
+    with pytest.raises(ValueError, match="lives in memory"):
+        trace_set.add_workload_blob_tensor("d", "u", {})
+    with pytest.raises(ValueError, match="lives in memory"):
+        trace_set.backup_traces()
+
+
+# --------------------------------------------------------------------------------- backup
+
+
+def test_a_backup_is_a_copy_beside_the_traces(dataset, make):
+    trace_set = TraceSet.from_path(dataset)
+    trace_set.add_traces([make.trace(uuid="new")])
+    content = (dataset / "traces/gemm/gemm_n8_k4.jsonl").read_bytes()
+    trace_set.backup_traces()
+    [backup] = dataset.glob("traces_backup_*")
+    assert {path.name for path in backup.rglob("*") if path.is_file()} == {"gemm_n8_k4.jsonl"}
+    assert (backup / "gemm/gemm_n8_k4.jsonl").read_bytes() == content
+    assert (dataset / "traces/gemm/gemm_n8_k4.jsonl").read_bytes() == content
+    assert len(TraceSet.from_path(dataset).traces[NAME]) == 4
+
+
+def test_backups_do_not_overwrite_one_another(dataset):
+    trace_set = TraceSet.from_path(dataset)
+    for _ in range(3):
+        trace_set.backup_traces()
+    assert len(list(dataset.glob("traces_backup_*"))) == 3
+
+
+def test_nothing_to_back_up(tmp_path):
+    TraceSet(tmp_path).backup_traces()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_backup_that_fails_leaves_nothing_behind(dataset, monkeypatch):
+    import shutil
+
+    def fail(source, target, **options):
+        target.mkdir()
+        raise shutil.Error([("a", "b", "no space")])
+
+    monkeypatch.setattr(shutil, "copytree", fail)
+    with pytest.raises(StorageError, match="cannot back up"):
+        TraceSet.from_path(dataset).backup_traces()
+    assert list(dataset.glob("traces_backup_*")) == []
+    assert (dataset / "traces").is_dir()
+
+
+# --------------------------------------------------------------------------------- plain data
+
+
+def test_to_dict(dataset):
+    plain = TraceSet.from_path(dataset).to_dict()
+    assert list(plain) == ["definitions", "solutions", "workloads", "traces"]
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert plain["definitions"][NAME]["op_type"] == "gemm"
+    assert plain["solutions"][NAME][0]["spec"]["language"] == "python"
+    again = [Trace.model_validate(trace) for trace in plain["traces"][NAME]]
+    assert again == TraceSet.from_path(dataset).traces[NAME]
+
+
+def test_to_dict_gives_what_the_records_give(dataset):
+    trace_set = TraceSet.from_path(dataset)
+    plain = trace_set.to_dict()
+    for part, groups in (("workloads", trace_set.workloads), ("traces", trace_set.traces)):
+        assert plain[part] == {
+            name: [trace.model_dump(mode="json") for trace in traces]
+            for name, traces in groups.items()
+        }
+        assert list(plain[part][NAME][0]) == list(Trace.model_fields)
+
+
+def test_parts_of_to_dict_are_independent(dataset):
+    trace_set = TraceSet.from_path(dataset)
+    assert trace_set.traces[NAME][0].workload is trace_set.traces[NAME][1].workload
+    one, two, _ = trace_set.to_dict()["traces"][NAME]
+    one["workload"]["axes"]["M"] = one["workload"]["inputs"]["a"]["type"] = "changed"
+    assert two["workload"]["axes"] == {"M": 2}
+    assert two["workload"]["inputs"]["a"] == {"type": "random"}
+    assert trace_set.traces[NAME][0].workload.axes == {"M": 2}
+
+
+def test_to_dict_has_no_numbers_that_json_does_not_know(make):
+    record = make.trace_record(status="INCORRECT_NUMERICAL", error=float("nan"))
+    record["evaluation"]["correctness"]["extra"] = {"worst": float("inf")}
+    trace_set = TraceSet(traces={NAME: [Trace(**record)]})
+    [plain] = trace_set.to_dict()["traces"][NAME]
+    assert plain["evaluation"]["correctness"] == {
+        "max_relative_error": "NaN",
+        "max_absolute_error": "NaN",
+        "extra": {"worst": "Infinity"},
+    }
+
+
+def test_models_are_told_apart(make):
+    assert make.workload() == Workload(**make.workload_record())
+    assert make.workload() != make.workload("other")
+
+
+# --------------------------------------------------------------------------------- best traces
+
+
+def traces_of(make, *speedups, **common):
+    return [make.trace(f"s{n}_v1", speedup=s, **common) for n, s in enumerate(speedups)]
+
+
+def test_the_best_trace_has_the_highest_speedup(make):
+    trace_set = make.trace_set(*traces_of(make, 1.0, 3.0, 2.0))
+    assert trace_set.get_best_trace(NAME).solution == "s1_v1"
+
+
+def test_of_equals_the_first_is_best(make):
+    trace_set = make.trace_set(*traces_of(make, 3.0, 3.0))
+    assert trace_set.get_best_trace(NAME).solution == "s0_v1"
+
+
+def test_failures_are_not_the_best(make):
+    failed = [make.trace("f", status=s) for s in ("TIMEOUT", "INCORRECT_NUMERICAL")]
+    assert make.trace_set(*failed).get_best_trace(NAME) is None
+    assert make.trace_set(*failed, make.trace()).get_best_trace(NAME).solution == "alice_v1"
+
+
+def test_the_best_for_exactly_these_axes(make):
+    traces = [*traces_of(make, 5.0, m=4), *traces_of(make, 1.0, m=8)]
+    trace_set = make.trace_set(*traces)
+    assert trace_set.get_best_trace(NAME, {"M": 8}) is traces[1]
+    assert trace_set.get_best_trace(NAME, axes={"M": 9}) is None
+    assert trace_set.get_best_trace(NAME, {}) is None
+    assert trace_set.get_best_trace(NAME, {"M": 8, "N": 8}) is None
+    assert trace_set.get_best_trace(NAME) is traces[0]
+
+
+def test_unknown_definitions_have_no_best_trace(make):
+    assert make.trace_set().get_best_trace("none") is None
+    assert make.trace_set().filter_traces("none") == []
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [(0.0, True), (0.01, True), (0.010001, False), (float("nan"), False), (float("inf"), False)],
+)
+def test_errors_are_bounded(make, error, passes):
+    trace_set = make.trace_set(make.trace(error=error))
+    assert (trace_set.get_best_trace(NAME) is not None) is passes
+    assert bool(trace_set.filter_traces(NAME)) is passes
+
+
+def test_absolute_and_relative_errors_have_their_own_bounds(make):
+    errors = {"max_absolute_error": 0.5, "max_relative_error": 0.001}
+    trace_set = make.trace_set(make.trace(correctness=errors))
+    assert trace_set.filter_traces(NAME) == []
+    assert len(trace_set.filter_traces(NAME, atol=0.5)) == 1
+    assert trace_set.filter_traces(NAME, atol=0.5, rtol=0.0001) == []
+    assert trace_set.get_best_trace(NAME, max_abs_error=0.5) is not None
+    assert trace_set.get_best_trace(NAME, max_abs_error=0.5, max_rel_error=1e-4) is None
+
+
+def test_filtering_keeps_the_order(make):
+    traces = traces_of(make, 1.0, 3.0, 2.0)
+    assert make.trace_set(*traces).filter_traces(NAME) == traces

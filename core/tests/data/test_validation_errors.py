@@ -1,0 +1,167 @@
+"""Errors name file, line and field, in the words of the format and not of the library behind it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flashinfer_bench.data import Definition, Solution, Trace
+from flashinfer_bench.data.json_codec import decode
+from flashinfer_bench.data.validation_errors import field_path
+from flashinfer_bench.errors import DataError
+
+PATH = Path("d/x.json")
+
+
+def error_of(cls, record, line=None) -> DataError:
+    with pytest.raises(DataError) as caught:
+        decode(cls, json.dumps(record), path=PATH, line=line)
+    return caught.value
+
+
+def changed(record, path, value):
+    """Return `record` with the value at a dotted path replaced; a value of ... removes it."""
+    record = json.loads(json.dumps(record))
+    *parents, last = path.split(".")
+    target = record
+    for part in parents:
+        target = target[int(part) if isinstance(target, list) else part]
+    if value is ...:
+        del target[last]
+    else:
+        target[last] = value
+    return record
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("name", ..., "this field is missing"),
+        ("name", 3, "valid string, not 3"),
+        ("axes.M.type", "expr", "'const', 'var'"),
+        ("axes.N.value", "eight", "valid integer, not 'eight'"),
+        ("axes.N.value", -1, "greater than or equal to 0, not -1"),
+        ("axes.N.value", True, "valid integer, not True"),
+        ("inputs.a.dtype", "unknown", "'float32', 'float16'"),
+        ("inputs.a.dtype", ..., "this field is missing"),
+        ("inputs.a.shape", ["Q"], "'Q' is not an axis of the definition (M, N, K)"),
+        ("outputs", {}, None),
+        ("outputs", [], "should be an object"),
+        ("reference", "", "the reference is empty"),
+        ("reference", "def run(:", "its line 1"),
+        ("constraints", ["a ="], "constraint 'a =' is not an expression"),
+    ],
+)
+def test_definition(make, path, value, message):
+    record = changed(make.definition_record(), path, value)
+    if message is None:
+        decode(Definition, json.dumps(record))
+        return
+    error = error_of(Definition, record)
+    assert error.field == path or error.field.startswith(path)
+    assert message in error.message
+    assert str(error).startswith(f"{PATH}: {path}")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("spec.language", ..., "this field is missing"),
+        ("spec.entry_point", "a.py::run", "the entry file 'a.py' is not among the sources"),
+        ("spec.entry_point", "a::b::c", "not of the form 'file::symbol'"),
+        ("spec.target_hardware", [], "at least 1 item"),
+        ("sources.0.path", "/etc/passwd", "must be relative"),
+        ("sources.0.content", ..., "this field is missing"),
+        ("sources.0.content", "", "is empty"),
+    ],
+)
+def test_solution(make, path, value, message):
+    error = error_of(Solution, changed(make.solution_record(), path, value))
+    assert error.field == path
+    assert message in error.message
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("definition", ..., "this field is missing"),
+        ("workload.axes.M", -2, "not -2"),
+        ("workload.inputs.a.type", "custom", "'random', 'scalar', 'safetensors'"),
+        ("workload.inputs.s", {"type": "scalar", "value": "x"}, "not 'x'"),
+        ("workload.inputs.t", {"type": "safetensors", "path": "p"}, "this field is missing"),
+        ("evaluation.status", "GOOD", "'PASSED', 'INCORRECT_SHAPE'"),
+        ("evaluation.environment.hardware", "", "at least 1 character"),
+        ("evaluation.correctness", ..., "correctness must be given when the status is PASSED"),
+        ("evaluation.performance.latency_ms", -1.0, "not -1.0"),
+        ("evaluation.performance.latency_ms", "NaN", "not 'NaN'"),
+        ("evaluation.correctness.max_absolute_error", -1, "not negative"),
+        ("workload.inputs.a.type", ..., "this field is missing"),
+        ("solution", None, "solution is missing: give both"),
+    ],
+)
+def test_trace(make, path, value, message):
+    error = error_of(Trace, changed(make.trace_record(), path, value), line=7)
+    assert error.line == 7
+    assert error.field.startswith(path)
+    assert message in error.message
+    assert str(error).startswith(f"{PATH}:7: {path}")
+
+
+def test_fields_deep_in_a_union_have_no_labels_in_them(make):
+    record = changed(make.trace_record(), "workload.inputs.t", {"type": "safetensors", "path": "p"})
+    assert error_of(Trace, record).field == "workload.inputs.t.tensor_key"
+    record = changed(make.trace_record(), "workload.inputs.s", {"type": "scalar", "value": "x"})
+    assert error_of(Trace, record).field == "workload.inputs.s.value"
+
+
+def test_fields_named_like_the_labels(make):
+    axes = {"const": {"type": "const", "value": -1}, "var": {"type": "var"}}
+    record = make.definition_record(axes=axes, inputs={}, outputs={})
+    assert error_of(Definition, record).field == "axes.const.value"
+
+
+def test_further_problems_are_named(make):
+    record = make.trace_record()
+    for field in ("axes", "inputs", "uuid"):
+        record["workload"][field] = 3
+    del record["definition"]
+    record["evaluation"]["timestamp"] = 3
+    error = error_of(Trace, record)
+    assert error.field == "definition"
+    listed = "workload.axes, workload.inputs, workload.uuid and 1 more"
+    assert f"(also wrong: {listed})" in error.message
+
+
+def test_long_values_are_cut(make):
+    error = error_of(Trace, changed(make.trace_record(), "evaluation.status", "x" * 1000))
+    assert len(error.message) < 400
+    assert "…" in error.message
+
+
+@pytest.mark.parametrize("record", [[], 3, "text", None, True])
+def test_what_is_no_object_at_all(record):
+    for cls in (Definition, Solution, Trace):
+        error = error_of(cls, record)
+        assert error.field is None
+        assert "object" in error.message or "dictionary" in error.message
+
+
+@pytest.mark.parametrize(
+    ("location", "data", "path"),
+    [
+        ((), {}, ""),
+        (("a",), {"a": 1}, "a"),
+        (("a",), {}, "a"),
+        (("a", "tag", "b"), {"a": {"b": 1}}, "a.b"),
+        (("a", "tag", "b"), {"a": {}}, "a.b"),
+        (("a", 1, "b"), {"a": [0, {"b": 1}]}, "a.1.b"),
+        (("a", 5), {"a": [0]}, "a"),
+        (("a", "k", "[key]"), {"a": {"k": 1}}, "a.k"),
+        (("a", "int"), {"a": "x"}, "a"),
+        (("a", "b"), None, ""),
+    ],
+)
+def test_field_path(location, data, path):
+    assert field_path(location, data) == path
