@@ -1,0 +1,198 @@
+"""Between the two calling conventions: outputs that are returned, and those that are passed in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import torch
+
+    from flashinfer_bench.data import Definition
+
+
+def list_outputs(result: Any, definition: Optional[Definition]) -> list[Any]:
+    """Return what a solution returned as a list, one entry for each output.
+
+    Parameters
+    ----------
+    result : Any
+        A single output, a tuple or list of them, a mapping from output name to output, or None.
+    definition : Definition, optional
+        Gives the order of a mapping's entries.
+
+    Returns
+    -------
+    list
+        In declaration order where names are given, else in the order given. The number of a
+        tuple's or list's entries is not checked.
+
+    Raises
+    ------
+    ValueError
+        If a mapping lacks an output, or has one that is not declared.
+    """
+    if result is None:
+        return []
+    if isinstance(result, dict):
+        return _in_order(result, definition)
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def unpack(result: Any, definition: Optional[Definition]) -> Any:
+    """Return a single output as itself, several as a tuple, none as None.
+
+    A mapping from output name to output is put into declaration order where `definition` is given.
+    """
+    if isinstance(result, dict) and definition is not None:
+        result = tuple(_in_order(result, definition))
+    if isinstance(result, tuple) and len(result) < 2:
+        return result[0] if result else None
+    return result
+
+
+def _in_order(result: Mapping[str, Any], definition: Optional[Definition]) -> list[Any]:
+    if definition is None:
+        return list(result.values())
+    names = list(definition.outputs)
+    if set(result) != set(names):
+        raise ValueError(
+            f"returned outputs {_names(result)}, but {definition.name!r} declares {_names(names)}"
+        )
+    return [result[name] for name in names]
+
+
+def _names(names: Iterable[object]) -> str:
+    return ", ".join(str(name) for name in names) or "none"
+
+
+def copy_outputs(
+    results: Sequence[Any], destinations: Sequence[torch.Tensor], names: Sequence[str]
+) -> None:
+    """Copy returned outputs into the tensors that were passed in for them.
+
+    Parameters
+    ----------
+    results : sequence
+        Tensors, or Python numbers for scalars.
+    destinations : sequence of torch.Tensor
+        Where they go.
+    names : sequence of str
+        What they are called, for messages.
+
+    Raises
+    ------
+    ValueError
+        If number, shape or dtype differ.
+    """
+    if len(results) != len(destinations):
+        raise ValueError(
+            f"returned {len(results)} outputs for {len(destinations)} destinations: {_names(names)}"
+        )
+    for name, result, destination in zip(names, results, destinations, strict=True):
+        _copy_output(name, result, destination)
+
+
+def _copy_output(name: str, result: Any, destination: torch.Tensor) -> None:
+    if isinstance(result, (bool, int, float)):
+        destination.fill_(result)
+        return
+    if tuple(result.shape) != tuple(destination.shape) or result.dtype != destination.dtype:
+        raise ValueError(
+            f"output {name!r}: returned {list(result.shape)} of {result.dtype}, "
+            f"but the destination is {list(destination.shape)} of {destination.dtype}"
+        )
+    destination.copy_(result)
+
+
+class OutputAllocator:
+    """Allocates the outputs of a definition from the inputs of a call.
+
+    Where each size comes from is worked out once, so that a call does little more than allocate.
+
+    Parameters
+    ----------
+    definition : Definition
+        Declares inputs and outputs.
+
+    Raises
+    ------
+    ValueError
+        If an output has a variable axis that no input shows.
+    """
+
+    def __init__(self, definition: Definition) -> None:
+        positions = {name: index for index, name in enumerate(definition.inputs)}
+        sources = {
+            axis: (positions[name], dimension)
+            for axis, (name, dimension) in definition.var_axes_bindings.items()
+        }
+        self._outputs = [
+            (
+                _dimensions(name, spec.shape or [], definition.const_axes, sources),
+                spec.dtype.to_torch(),
+            )
+            for name, spec in definition.outputs.items()
+        ]
+        tensors = [name for name, spec in definition.inputs.items() if spec.shape is not None]
+        self._first = positions[tensors[0]] if tensors else None
+        model = definition.inputs[tensors[0]] if tensors else None
+        only = next(iter(definition.outputs.values())) if len(self._outputs) == 1 else None
+        # A single output just like the first tensor is common, and allocated in half the time.
+        self._like_first = (
+            model is not None
+            and only is not None
+            and (only.shape, only.dtype) == (model.shape, model.dtype)
+        )
+
+    def allocate(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """Allocate uninitialised outputs on the device of the first input tensor.
+
+        Parameters
+        ----------
+        inputs : sequence
+            The inputs of the call in declaration order.
+
+        Returns
+        -------
+        list of torch.Tensor
+            In declaration order; a scalar output is a tensor without dimensions.
+        """
+        import torch
+
+        first: Any = inputs[self._first] if self._first is not None else None
+        if self._like_first:
+            return [torch.empty_like(first, memory_format=torch.contiguous_format)]
+        device = first.device if first is not None else None
+        return [
+            torch.empty(
+                [size if source < 0 else inputs[source].size(size) for source, size in dimensions],
+                dtype=dtype,
+                device=device,
+            )
+            for dimensions, dtype in self._outputs
+        ]
+
+
+def _dimensions(
+    name: str,
+    shape: Sequence[str],
+    sizes: Mapping[str, int],
+    sources: Mapping[str, tuple[int, int]],
+) -> list[tuple[int, int]]:
+    """Return for each dimension (input, its dimension), or (-1, size) where the size is fixed."""
+    dimensions = []
+    for entry in shape:
+        if entry in sizes:
+            dimensions.append((-1, sizes[entry]))
+        elif entry in sources:
+            dimensions.append(sources[entry])
+        elif entry.isdigit():
+            dimensions.append((-1, int(entry)))
+        else:
+            raise ValueError(
+                f"output {name!r} cannot be allocated: no input has axis {entry!r}; "
+                "call in destination-passing style instead"
+            )
+    return dimensions

@@ -1,0 +1,233 @@
+"""A built solution that can be called."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn, Optional
+
+from flashinfer_bench.compile.outputs import OutputAllocator, copy_outputs, list_outputs, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flashinfer_bench.compile.metadata import RunnableMetadata
+    from flashinfer_bench.data import Definition
+
+
+class Runnable:
+    """A solution as a function.
+
+    ``runnable(*args)`` calls the built function as it is: with the inputs, or with inputs and
+    outputs if it is destination-passing. ``runnable(x=…, y=…)`` takes arguments by the names that
+    the definition gives them. Both return a single output as itself, several as a tuple, none as
+    None.
+
+    Parameters
+    ----------
+    callable : callable
+        The built function.
+    metadata : RunnableMetadata
+        How it came about.
+    cleaner : callable, optional
+        Releases what the build holds; called once at most.
+
+    Attributes
+    ----------
+    closed : bool
+        Whether `cleanup` has been called.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_allocator",
+        "_callable",
+        "_cleaner",
+        "_definition",
+        "_inputs",
+        "_lock",
+        "_plain",
+        "_total",
+        "closed",
+        "metadata",
+    )
+
+    def __init__(
+        self,
+        callable: Callable[..., Any],
+        metadata: RunnableMetadata,
+        cleaner: Optional[Callable[[], None]] = None,
+    ) -> None:
+        self._callable = callable
+        self.metadata = metadata
+        self._definition = definition = metadata.definition
+        self._inputs = tuple(definition.inputs) if definition is not None else ()
+        self._total = len(self._inputs) + (len(definition.outputs) if definition is not None else 0)
+        # A class whose instances need no unpacking: spares nearly every call the look into it.
+        self._plain: type = type(None)
+        self._cleaner = cleaner
+        self._allocator: Optional[OutputAllocator] = None
+        self._lock = threading.Lock()
+        self.closed = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call with positional arguments as the built function takes them, or by name.
+
+        Parameters
+        ----------
+        *args
+            Inputs in declaration order; for a destination-passing function, outputs after them.
+        **kwargs
+            Arguments by name, see `call_kwargs`.
+
+        Returns
+        -------
+        Any
+            One output, a tuple of them, or None.
+        """
+        if kwargs:
+            return self._call_named(args, kwargs)
+        result = self._callable(*args)
+        if type(result) is self._plain:
+            return result
+        return self._unpack(result)
+
+    def __repr__(self) -> str:
+        state = " (cleaned up)" if self.closed else ""
+        return f"<Runnable {self.metadata.solution_name!r}: {self.metadata.build_type}{state}>"
+
+    def call_kwargs(self, **kwargs: Any) -> Any:
+        """Call with arguments by the names that the definition gives to inputs and outputs.
+
+        Without a definition in the metadata the names go to the built function as they are.
+
+        Parameters
+        ----------
+        **kwargs
+            All inputs; or all inputs and outputs.
+
+        Returns
+        -------
+        Any
+            With inputs alone, the outputs: one as itself, several as a tuple. With outputs among
+            the arguments, None; they have been written to.
+
+        Raises
+        ------
+        ValueError
+            If an argument is missing or unknown.
+        """
+        return self._call_named((), kwargs)
+
+    def call_destination_passing(self, *args: Any) -> None:
+        """Call with inputs and outputs; what the solution computes is in the outputs afterwards.
+
+        A function that returns its outputs is called with the inputs, and they are copied.
+
+        Parameters
+        ----------
+        *args
+            Inputs in declaration order, then outputs in declaration order.
+
+        Raises
+        ------
+        ValueError
+            If the number of arguments is wrong; or if what a value-returning function returned
+            differs in number, shape or dtype from the outputs passed in, or the metadata have no
+            definition.
+        """
+        self._check_count(args, self._total)
+        if self.metadata.destination_passing_style:
+            self._callable(*args)
+            return
+        definition = self._require_definition()
+        inputs = len(self._inputs)
+        results = list_outputs(self._callable(*args[:inputs]), definition)
+        copy_outputs(results, args[inputs:], list(definition.outputs))
+
+    def call_value_returning(self, *args: Any) -> Any:
+        """Call with inputs only and get the outputs.
+
+        A destination-passing function gets newly allocated, uninitialised outputs on the device of
+        the first input tensor; their sizes come from the shapes of the inputs.
+
+        Parameters
+        ----------
+        *args
+            Inputs in declaration order.
+
+        Returns
+        -------
+        Any
+            One output as itself, several as a tuple, none as None. A scalar output of a
+            destination-passing function is a tensor without dimensions.
+
+        Raises
+        ------
+        ValueError
+            If the number of arguments is wrong, the metadata have no definition, or the size of an
+            output does not follow from the inputs.
+        """
+        if len(args) != len(self._inputs):
+            self._check_count(args, len(self._inputs))
+        if not self.metadata.destination_passing_style:
+            return self._unpack(self._callable(*args))
+        if self._allocator is None:
+            self._allocator = OutputAllocator(self._require_definition())
+        outputs = self._allocator.allocate(args)
+        self._callable(*args, *outputs)
+        return outputs[0] if len(outputs) == 1 else unpack(tuple(outputs), None)
+
+    def cleanup(self) -> None:
+        """Release what the build holds; idempotent. The runnable cannot be called afterwards."""
+        with self._lock:
+            cleaner, self._cleaner = self._cleaner, None
+            self._callable = self._refuse
+            self.closed = True
+        if cleaner is not None:
+            cleaner()
+
+    close = cleanup
+
+    def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        raise RuntimeError(
+            f"the runnable of solution {self.metadata.solution_name!r} has been cleaned up; "
+            "build it again"
+        )
+
+    def _unpack(self, result: Any) -> Any:
+        if isinstance(result, (tuple, dict)):
+            return unpack(result, self._definition)
+        self._plain = type(result)
+        return result
+
+    def _call_named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        definition = self._definition
+        if definition is None:
+            return self._unpack(self._callable(*args, **kwargs))
+        if (
+            not args
+            and len(kwargs) == len(self._inputs)
+            and kwargs.keys() == definition.inputs.keys()
+        ):
+            return self.call_value_returning(*[kwargs[name] for name in self._inputs])
+        merged = definition.merge_kwargs_to_args(args, kwargs)
+        if len(merged) == len(self._inputs):
+            return self.call_value_returning(*merged)
+        self.call_destination_passing(*merged)
+        return None
+
+    def _require_definition(self) -> Definition:
+        if self._definition is None:
+            raise ValueError(
+                f"the metadata of solution {self.metadata.solution_name!r} hold no definition, "
+                "which converting between calling conventions needs"
+            )
+        return self._definition
+
+    def _check_count(self, args: tuple[Any, ...], wanted: int) -> None:
+        if len(args) == wanted or self._definition is None:
+            return
+        raise ValueError(
+            f"{self._definition.name!r} got {len(args)} arguments; a value-returning call takes "
+            f"{len(self._inputs)}, a destination-passing call {self._total}"
+        )

@@ -1,0 +1,87 @@
+"""Results of builds on disk: made once, whole or not at all, by whichever process comes first."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flashinfer_bench import env
+from flashinfer_bench.compile.toolkit.locks import build_lock
+from flashinfer_bench.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMPLETE = ".complete"
+"""Name of the empty file that marks a folder whose build went through."""
+
+
+def cache_folder(name: str) -> Path:
+    """Return one builder's (or purpose's) folder in ``FIB_CACHE_PATH``; it may not exist yet."""
+    return env.cache_path() / name
+
+
+def is_complete(folder: Path) -> bool:
+    """Return whether `folder` holds a finished build."""
+    return (folder / COMPLETE).is_file()
+
+
+def build_once(folder: Path, produce: Callable[[Path], None]) -> Path:
+    """Have `produce` fill `folder`, unless it or another process has done so before.
+
+    `produce` works in a folder beside it that gets its final name only at the end. So a build that
+    is killed, or runs out of disk space, leaves nothing that could be taken for a result.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the result shall be; name it after a `content_digest`.
+    produce : callable
+        Called with an empty folder to fill, at most once over all processes; results must not
+        contain that folder's path. What it raises is passed on, and the next caller tries again.
+
+    Returns
+    -------
+    Path
+        `folder`, complete.
+
+    Raises
+    ------
+    StorageError
+        If the folder cannot be made or renamed.
+    """
+    if is_complete(folder):
+        return folder
+    with build_lock(folder.with_name(f"{folder.name}.lock")):
+        if is_complete(folder):
+            return folder
+        working = _fresh_folder(folder)
+        try:
+            produce(working)
+            _publish(working, folder)
+        finally:
+            shutil.rmtree(working, ignore_errors=True)
+    return folder
+
+
+def _fresh_folder(folder: Path) -> Path:
+    """Make an empty working folder; remove those that killed builds of the same thing left."""
+    try:
+        for left in folder.parent.glob(f"{folder.name}.partial-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        return Path(tempfile.mkdtemp(prefix=f"{folder.name}.partial-", dir=folder.parent))
+    except OSError as error:
+        raise StorageError(f"{folder.parent}: cannot be written: {error}") from error
+
+
+def _publish(working: Path, folder: Path) -> None:
+    try:
+        (working / COMPLETE).touch()
+        if folder.exists():  # it has no mark: something else put it there, or damaged it
+            shutil.rmtree(folder)
+        os.replace(working, folder)  # noqa: PTH105 - Path.replace would hide that it is a folder
+    except OSError as error:
+        raise StorageError(f"{folder}: the build cannot be stored: {error}") from error

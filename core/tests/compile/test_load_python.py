@@ -1,0 +1,222 @@
+"""From sources to a function, for all languages that live in Python."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashinfer_bench.compile.toolkit import LoadedPython, load_python
+from flashinfer_bench.errors import BuildError, StorageError, UnsafePathError
+
+X = torch.arange(8.0).reshape(2, 4)
+
+
+@pytest.fixture
+def load(definition):
+    loaded: list[LoadedPython] = []
+
+    def run(solution):
+        loaded.append(load_python(definition, solution, prefix="test"))
+        return loaded[-1]
+
+    yield run
+    for each in loaded:
+        each.cleaner()
+
+
+def scratch_files(cache_folder: Path) -> list[Path]:
+    return list((cache_folder / "scratch").rglob("*.py"))
+
+
+def test_the_function_works(load, make_solution):
+    loaded = load(make_solution())
+    assert torch.equal(loaded.function(X, X), 2 * X)
+    assert loaded.destination_passing_style is False
+
+
+def test_a_package_of_many_files(load, make_solution):
+    loaded = load(
+        make_solution(
+            files={
+                "src/main.py": "import ops\nfrom .lib import scale\n"
+                "def run(x, y):\n    return ops.add(x, y) * scale.FACTOR",
+                "src/lib/scale.py": "FACTOR = 3",
+                "ops/__init__.py": "from .add import add",
+                "ops/add.py": "def add(a, b):\n    return a + b",
+            },
+            entry_point="src/main.py::run",
+        )
+    )
+    assert torch.equal(loaded.function(X, X), 6 * X)
+
+
+def test_files_that_are_not_python_lie_beside_it(load, make_solution):
+    source = (
+        "from pathlib import Path\n"
+        "TEXT = (Path(__file__).parent / 'kernels' / 'k.cu').read_text()\n"
+        "def run(x, y):\n    return TEXT\n"
+    )
+    loaded = load(make_solution(files={"main.py": source, "kernels/k.cu": "// kernel"}))
+    assert loaded.function(None, None) == "// kernel"
+
+
+def test_a_callable_object_can_be_the_entry(load, make_solution):
+    source = "class K:\n    def __call__(self, x, y):\n        return x * y\nkernel = K()\n"
+    loaded = load(make_solution(source, entry_point="main.py::kernel"))
+    assert torch.equal(loaded.function(X, X), X * X)
+
+
+def test_the_package_is_named_after_prefix_name_and_content(load, make_solution):
+    loaded = load(make_solution(name="My Kernel!"))
+    assert loaded.package.startswith("test_my_kernel_")
+    assert len(loaded.package.rpartition("_")[2]) == 64
+
+
+def test_the_same_solution_can_be_loaded_twice(load, make_solution):
+    source = "calls = []\ndef run(x, y):\n    calls.append(1)\n    return len(calls)\n"
+    first, second = load(make_solution(source)), load(make_solution(source))
+    assert first.package != second.package
+    assert [first.function(X, X), first.function(X, X), second.function(X, X)] == [1, 2, 1]
+
+
+def test_cleaning_removes_files_and_modules_and_can_be_repeated(load, make_solution, cache_folder):
+    loaded = load(make_solution())
+    assert len(scratch_files(cache_folder)) == 1
+    assert f"{loaded.package}.main" in sys.modules
+    loaded.cleaner()
+    loaded.cleaner()
+    assert scratch_files(cache_folder) == []
+    assert loaded.package not in sys.modules
+    assert f"{loaded.package}.main" not in sys.modules
+
+
+def test_a_cleaned_solution_is_freed(definition, make_solution):
+    source = "class Big: pass\nbig = Big()\ndef run(x, y):\n    return big\n"
+    loaded = load_python(definition, make_solution(source), prefix="test")
+    big = weakref.ref(loaded.function(X, X))
+    assert big() is not None
+    loaded.cleaner()
+    del loaded
+    gc.collect()
+    assert big() is None
+
+
+class TestErrors:
+    def fails(self, load, solution) -> BuildError:
+        with pytest.raises(BuildError) as caught:
+            load(solution)
+        assert repr(solution.name) in caught.value.message
+        return caught.value
+
+    def test_an_entry_that_is_no_python_file(self, load, make_solution):
+        solution = make_solution(files={"kernel.cu": "x"}, entry_point="kernel.cu::run")
+        assert "must be a .py file, not 'kernel.cu'" in str(self.fails(load, solution))
+
+    def test_a_syntax_error(self, load, make_solution):
+        error = self.fails(load, make_solution("import torch\ndef run(x, y)\n    return x\n"))
+        assert "importing main.py failed: main.py:2: SyntaxError: " in str(error)
+        assert "def run(x, y)" in error.log
+
+    def test_a_syntax_error_in_a_helper(self, load, make_solution):
+        solution = make_solution(
+            files={"main.py": "from .sub import helper", "sub/helper.py": "x = = 1"}
+        )
+        assert "sub/helper.py:1: SyntaxError" in str(self.fails(load, solution))
+
+    def test_null_bytes_are_a_syntax_error_of_that_file(self, load, make_solution):
+        assert "importing main.py failed" in str(self.fails(load, make_solution("x = 1\0")))
+
+    def test_an_import_error(self, load, make_solution):
+        error = self.fails(load, make_solution("import torch\n\nimport no_such_module_xyz\n"))
+        assert "main.py:3: ModuleNotFoundError: No module named 'no_such_module_xyz'" in str(error)
+
+    def test_any_exception(self, load, make_solution):
+        error = self.fails(load, make_solution("def f():\n    raise ValueError('no gpu')\nf()\n"))
+        assert "main.py:2: ValueError: no gpu" in str(error)
+        assert 'File "main.py", line 3' in error.log
+        assert str(Path(__file__).parent) not in error.log
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "raise SystemExit(3)",
+            "import sys; sys.exit('bye')",
+            "exit()",
+            "class Odd(BaseException): pass\nraise Odd('odd')",
+            "raise GeneratorExit",
+            "def f(): f()\nf()",
+            "raise type('E', (Exception,), {'__str__': lambda self: 1/0})()",
+        ],
+    )
+    def test_nothing_that_a_solution_raises_ends_the_process(self, load, make_solution, statement):
+        self.fails(load, make_solution(statement))
+
+    def test_an_interrupt_by_the_user_is_passed_on(self, load, make_solution, cache_folder):
+        with pytest.raises(KeyboardInterrupt):
+            load(make_solution("raise KeyboardInterrupt"))
+        assert scratch_files(cache_folder) == []
+
+    def test_a_missing_symbol_with_a_suggestion(self, load, make_solution):
+        error = self.fails(load, make_solution("def rum(x, y): pass\n_private = 1\n"))
+        assert "main.py defines no 'run'" in str(error)
+        assert error.hint == "Did you mean 'rum'?"
+
+    def test_a_missing_symbol_without_one(self, load, make_solution):
+        assert self.fails(load, make_solution("x = 1\n")).hint is None
+
+    def test_a_symbol_that_cannot_be_called(self, load, make_solution):
+        assert "'run' is a int, which cannot be called" in str(
+            self.fails(load, make_solution("run = 3\n"))
+        )
+
+    def test_a_wrong_signature(self, load, make_solution):
+        assert "takes 1 positional arguments" in str(
+            self.fails(load, make_solution("def run(x): pass\n"))
+        )
+
+    @pytest.mark.parametrize(
+        "source",
+        ["import nowhere_xyz", "def run(x): pass", "x = 1", "def f(:", "raise SystemExit"],
+    )
+    def test_every_failure_leaves_nothing_behind(self, load, make_solution, cache_folder, source):
+        modules, meta_path = set(sys.modules), list(sys.meta_path)
+        self.fails(load, make_solution(source))
+        assert set(sys.modules) == modules
+        assert sys.meta_path == meta_path
+        assert scratch_files(cache_folder) == []
+
+    def test_the_error_does_not_hold_on_to_the_solution_s_frames(self, load, make_solution):
+        error = self.fails(load, make_solution("big = [0] * 1000\nraise ValueError\n"))
+        assert error.__context__ is None
+        assert error.__cause__ is None
+
+    def test_unsafe_paths_are_refused_before_anything_runs(self, definition, make_solution):
+        solution = make_solution()
+        evil = solution.model_copy(
+            update={
+                "sources": [
+                    *solution.sources,
+                    solution.sources[0].model_copy(update={"path": "../evil.py"}),
+                ]
+            }
+        )
+        with pytest.raises(UnsafePathError):
+            load_python(definition, evil, prefix="test")
+
+    def test_a_full_disk_is_no_fault_of_the_solution(self, definition, make_solution, monkeypatch):
+        opened = os.open
+
+        def full(path, flags, *args, **kwargs):
+            if str(path).endswith("main.py"):
+                raise OSError(28, "No space left on device")
+            return opened(path, flags, *args, **kwargs)
+
+        monkeypatch.setattr(os, "open", full)
+        with pytest.raises(StorageError):
+            load_python(definition, make_solution(), prefix="test")

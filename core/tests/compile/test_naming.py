@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.compile.toolkit import content_digest, declared_style, package_name
+from flashinfer_bench.data import Solution
+
+
+def test_a_digest_is_a_full_sha256_and_always_the_same(definition, make_solution):
+    digest = content_digest(definition, make_solution())
+    assert re.fullmatch("[0-9a-f]{64}", digest)
+    assert digest == content_digest(definition.model_copy(deep=True), make_solution())
+
+
+def test_names_authors_and_descriptions_do_not_count(definition, make_solution):
+    first = make_solution(name="one")
+    second = first.model_copy(update={"name": "two", "author": "me", "description": "better"})
+    assert content_digest(definition, first) == content_digest(definition, second)
+    described = definition.model_copy(update={"description": "text", "tags": ["stage:decode"]})
+    assert content_digest(definition, first) == content_digest(described, first)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": "def run(x, y):\n    return y + x\n"},
+        {"files": {"main.py": "def run(x, y):\n    return x + y\n", "extra.h": ""}},
+        {"language": "triton"},
+        {"binding": "torch"},
+        {"destination_passing_style": True},
+        {"destination_passing_style": False},
+        {"dependencies": ["cublas"]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_whatever_changes_the_build_changes_the_digest(definition, make_solution, change):
+    assert content_digest(definition, make_solution()) != content_digest(
+        definition, make_solution(**change)
+    )
+
+
+def test_the_three_ways_of_stating_the_convention_differ(definition, make_solution):
+    digests = {
+        content_digest(definition, make_solution(**spec))
+        for spec in (
+            {},
+            {"destination_passing_style": True},
+            {"destination_passing_style": False},
+        )
+    }
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "other"},
+        {"inputs": {"x": {"shape": ["n"], "dtype": "float32"}}},
+        {"outputs": {"z": {"shape": ["n", "k"], "dtype": "float16"}}},
+        {"outputs": {"w": {"shape": ["n", "k"], "dtype": "float32"}}},
+        {"constraints": ["n > 0"]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_interface_of_the_definition_counts(make_definition, make_solution, change):
+    solution = make_solution()
+    assert content_digest(make_definition(), solution) != content_digest(
+        make_definition(**change), solution
+    )
+
+
+def test_the_order_of_inputs_counts(make_definition, make_solution):
+    spec = {"shape": ["n", "k"], "dtype": "float32"}
+    one, other = make_definition({"x": spec, "y": spec}), make_definition({"y": spec, "x": spec})
+    assert content_digest(one, make_solution()) != content_digest(other, make_solution())
+
+
+def test_the_size_of_a_const_axis_counts(definition, make_solution):
+    other = definition.model_copy(deep=True)
+    other.axes["k"].value = 8
+    assert content_digest(definition, make_solution()) != content_digest(other, make_solution())
+
+
+def test_whatever_else_counts_can_be_added(definition, make_solution):
+    solution = make_solution()
+    digests = {
+        content_digest(definition, solution, *extra)
+        for extra in ((), ("nvcc 13.0",), ("nvcc 13.1",), ("sm_90", "nvcc 13.0"), ("sm_90",))
+    }
+    assert len(digests) == 5
+
+
+def test_a_style_is_declared_only_where_the_file_says_so(make_solution):
+    assert declared_style(make_solution().spec) is None
+    assert declared_style(make_solution(destination_passing_style=True).spec) is True
+    assert declared_style(make_solution(destination_passing_style=False).spec) is False
+
+
+@pytest.mark.parametrize("style", [None, True, False])
+def test_what_was_not_stated_stays_so_on_the_way_to_another_process(make_solution, style):
+    stated = {} if style is None else {"destination_passing_style": style}
+    for written in (
+        make_solution(**stated).model_dump_json(),
+        make_solution(**stated).to_json(),
+        make_solution(**stated).with_unique_name().model_dump_json(exclude_none=True),
+    ):
+        again = Solution.model_validate_json(written)
+        assert declared_style(again.spec) is style
+        assert declared_style(Solution.model_validate(again.model_dump()).spec) is style
+
+
+NAMES = st.text(min_size=1, max_size=60)
+
+
+@given(name=NAMES, prefix=st.sampled_from(["fib_python", "", "9lives", "x"]))
+def test_any_name_gives_an_identifier(name, prefix):
+    digest = "0123456789abcdef" * 4
+    found = package_name(prefix, Solution.model_construct(name=name), digest)
+    assert found.isidentifier()
+    assert found.isascii()
+    assert found.endswith(digest)
+    assert len(found) <= len(prefix) + 24 + 64 + 3
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("my-kernel v2", "p_my_kernel_v2_d"),
+        ("ÄÖ", "p_d"),
+        ("../../etc/passwd", "p_etc_passwd_d"),
+        ("a" * 50, f"p_{'a' * 24}_d"),
+        ("__x__", "p_x_d"),
+    ],
+)
+def test_a_person_can_recognise_the_solution(name, expected):
+    assert package_name("p", Solution.model_construct(name=name), "d") == expected

@@ -1,0 +1,156 @@
+"""Folders that go away with their process, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flashinfer_bench.compile.toolkit import scratch, scratch_folder
+from flashinfer_bench.errors import StorageError
+
+MAKE = """
+import sys, time
+from flashinfer_bench.compile.toolkit import scratch_folder
+for name in sys.argv[2:]:
+    print(scratch_folder(name), flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def start(seconds: float, *names: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", MAKE, str(seconds), *names], stdout=subprocess.PIPE, text=True
+    )
+
+
+def held(base: Path) -> list[str]:
+    return sorted(path.stem for path in base.glob("*.lock"))
+
+
+def test_each_folder_is_new_empty_and_named_after_the_prefix():
+    first, second = scratch_folder("pkg"), scratch_folder("pkg")
+    assert first != second
+    assert first.parent == second.parent
+    for folder in (first, second):
+        assert folder.name.startswith("pkg-")
+        assert list(folder.iterdir()) == []
+
+
+def test_all_is_below_the_cache(cache_folder):
+    assert scratch_folder("pkg").parent.parent == cache_folder / "scratch"
+
+
+def test_a_long_prefix_is_cut():
+    assert len(scratch_folder("x" * 1000).name) < 255
+
+
+def test_another_cache_path_means_another_folder(monkeypatch, tmp_path):
+    first = scratch_folder("pkg")
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path))
+    assert scratch_folder("pkg").parent.parent == tmp_path / "scratch"
+    assert first.exists()
+
+
+def test_a_process_that_ends_takes_its_folders_along(cache_folder):
+    process = start(0, "a", "b")
+    output, _ = process.communicate()
+    assert len(output.split()) == 2
+    assert list((cache_folder / "scratch").iterdir()) == []
+
+
+def test_a_process_may_be_given_a_folder_of_its_own(cache_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(scratch, "_given", None)
+    scratch.use_scratch(tmp_path)
+    assert scratch_folder("pkg").parent == tmp_path
+    assert not (cache_folder / "scratch").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_what_a_killed_process_left_is_removed_by_the_next(cache_folder):
+    process = start(60, "a")
+    left = Path(process.stdout.readline().strip())
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert left.is_dir()
+    scratch_folder("pkg")
+    assert not left.exists()
+    assert len(held(cache_folder / "scratch")) == 1
+
+
+def test_what_a_living_process_uses_is_not(cache_folder):
+    process = start(60, "a")
+    try:
+        used = Path(process.stdout.readline().strip())
+        scratch_folder("pkg")
+        assert used.is_dir()
+        assert len(held(cache_folder / "scratch")) == 2
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+def test_a_forked_child_has_a_folder_of_its_own(cache_folder):
+    mine = scratch_folder("parent")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, str(scratch_folder("child")).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    theirs = Path(os.read(reader, 4096).decode())
+    os.close(reader)
+    assert theirs.parent != mine.parent
+    assert theirs.parent.parent == mine.parent.parent
+    # It did not take the parent's lock along, or drop it.
+    start(0, "other").communicate()
+    assert mine.is_dir()
+    assert not theirs.exists()
+
+
+def test_a_folder_that_was_taken_away_is_made_again(cache_folder):
+    import shutil
+
+    shutil.rmtree(scratch_folder("pkg").parent)
+    assert scratch_folder("pkg").is_dir()
+
+
+def test_many_processes_at_once_do_not_disturb_one_another(cache_folder):
+    processes = [start(0.2, "a", "b", "c") for _ in range(6)]
+    outputs = [process.communicate()[0].split() for process in processes]
+    assert all(process.returncode == 0 for process in processes)
+    assert len({path for output in outputs for path in output}) == 18
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_set(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "file"))
+    with pytest.raises(StorageError, match="cannot be written") as caught:
+        scratch_folder("pkg")
+    assert "FIB_CACHE_PATH" in caught.value.hint
+
+
+def test_a_lock_that_is_swept_away_under_our_hands_is_claimed_anew(cache_folder, monkeypatch):
+    taken = []
+    acquire = scratch.filelock.FileLock.acquire
+
+    def acquire_and_lose(self, *args, **kwargs):
+        result = acquire(self, *args, **kwargs)
+        if not taken:
+            taken.append(self.lock_file)
+            Path(self.lock_file).unlink()
+        return result
+
+    monkeypatch.setattr(scratch.filelock.FileLock, "acquire", acquire_and_lose)
+    assert scratch_folder("pkg").is_dir()
+    assert taken
+    assert Path(taken[0]).stem not in held(cache_folder / "scratch")

@@ -1,0 +1,65 @@
+"""Definitions and workloads to try things on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flashinfer_bench.data import Definition, Workload
+
+ALL_DTYPES = (
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float4_e2m1",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "bool",
+)
+
+
+def tensor(dtype: str = "float32", *shape: str) -> dict[str, Any]:
+    return {"shape": list(shape), "dtype": dtype}
+
+
+def scalar(dtype: str) -> dict[str, Any]:
+    return {"shape": None, "dtype": dtype}
+
+
+@pytest.fixture
+def make_definition():
+    """Return a function that makes a definition; tensors are of shape [n, 4] unless given."""
+
+    def make(inputs=None, outputs=None, *, name="op_n4", op_type="op", axes=None):
+        return Definition(
+            name=name,
+            op_type=op_type,
+            axes=axes or {"n": {"type": "var"}, "k": {"type": "const", "value": 4}},
+            inputs=inputs or {"x": tensor("float32", "n", "k")},
+            outputs=outputs or {"out": tensor("float32", "n", "k")},
+            reference="def run(*args):\n    return args[0]\n",
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_workload():
+    """Return a function that makes a workload; every input is random unless given."""
+
+    def make(definition, axes=None, *, uuid="workload-1", **inputs):
+        sources = {name: {"type": "random"} for name in definition.inputs} | inputs
+        return Workload(axes={"n": 3} if axes is None else axes, inputs=sources, uuid=uuid)
+
+    return make
+
+
+@pytest.fixture(params=ALL_DTYPES)
+def dtype(request: pytest.FixtureRequest) -> str:
+    """Each element type of the format."""
+    return str(request.param)

@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+import itertools
+from types import MappingProxyType
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
+from flashinfer_bench.tensors import generate_inputs, save_blob, to_python_type, to_torch_dtype
+from flashinfer_bench.tensors.generate import coerce_scalar
+
+
+def matrix(dtype="float32"):
+    return {"shape": ["n", "k"], "dtype": dtype}
+
+
+def scalar(dtype):
+    return {"shape": None, "dtype": dtype}
+
+
+def from_file(path="blob/t.safetensors", key="t"):
+    return {"type": "safetensors", "path": path, "tensor_key": key}
+
+
+def same(left, right) -> bool:
+    if not isinstance(left, torch.Tensor):
+        return left == right
+    return left.dtype is right.dtype and torch.equal(
+        left.contiguous().view(torch.uint8), right.contiguous().view(torch.uint8)
+    )
+
+
+class TestRandom:
+    def test_every_type(self, make_definition, make_workload, dtype):
+        definition = make_definition({"x": matrix(dtype)})
+        (x,) = generate_inputs(definition, make_workload(definition), seed=1, root=None)
+        assert tuple(x.shape) == (3, 4)
+        assert x.dtype is to_torch_dtype(dtype)
+
+    def test_inputs_come_in_declaration_order(self, make_definition, make_workload):
+        definition = make_definition(
+            {"b": matrix("int8"), "a": matrix("bool"), "s": scalar("int32"), "c": matrix()}
+        )
+        values = generate_inputs(definition, make_workload(definition), seed=1, root=None)
+        assert [getattr(v, "dtype", int) for v in values] == [
+            torch.int8,
+            torch.bool,
+            int,
+            torch.float32,
+        ]
+
+    def test_a_scalar_is_a_python_value(self, make_definition, make_workload, dtype):
+        definition = make_definition({"s": scalar(dtype)})
+        (value,) = generate_inputs(definition, make_workload(definition), seed=1, root=None)
+        assert type(value) is to_python_type(dtype)
+
+    def test_sizes_of_zero_and_literal_sizes(self, make_definition, make_workload):
+        definition = make_definition({"x": {"shape": ["n", "2", "k"], "dtype": "float16"}})
+        workload = make_workload(definition, {"n": 0})
+        (x,) = generate_inputs(definition, workload, seed=1, root=None)
+        assert tuple(x.shape) == (0, 2, 4)
+
+    def test_const_axes_may_be_listed_in_the_workload(self, make_definition, make_workload):
+        definition = make_definition()
+        workload = make_workload(definition, {"n": 2, "k": 99})
+        (x,) = generate_inputs(definition, workload, seed=1, root=None)
+        assert tuple(x.shape) == (2, 4)
+
+
+class TestDeterminism:
+    INPUTS = MappingProxyType(
+        {"x": matrix(), "y": matrix("bfloat16"), "s": scalar("float32"), "i": matrix("int64")}
+    )
+
+    def generate(self, make_definition, make_workload, *, names=None, seed=1, uuid="u", **kwargs):
+        names = names or list(self.INPUTS)
+        definition = make_definition({name: self.INPUTS[name] for name in names}, **kwargs)
+        values = generate_inputs(
+            definition, make_workload(definition, uuid=uuid), seed=seed, root=None
+        )
+        return dict(zip(names, values, strict=True))
+
+    def test_twice_the_same(self, make_definition, make_workload):
+        first = self.generate(make_definition, make_workload)
+        second = self.generate(make_definition, make_workload)
+        assert all(same(first[name], second[name]) for name in first)
+
+    def test_the_order_and_the_presence_of_other_inputs_change_nothing(
+        self, make_definition, make_workload
+    ):
+        full = self.generate(make_definition, make_workload)
+        for size in (1, 2, 4):
+            for names in itertools.permutations(self.INPUTS, size):
+                part = self.generate(make_definition, make_workload, names=names)
+                assert all(same(part[name], full[name]) for name in names)
+
+    @pytest.mark.parametrize("change", [{"seed": 2}, {"uuid": "v"}, {"name": "other"}])
+    def test_seed_workload_and_definition_change_every_input(
+        self, make_definition, make_workload, change
+    ):
+        first = self.generate(make_definition, make_workload)
+        second = self.generate(make_definition, make_workload, **change)
+        assert not any(same(first[name], second[name]) for name in first)
+
+    def test_two_inputs_alike_get_different_values(self, make_definition, make_workload):
+        definition = make_definition({"x": matrix(), "y": matrix()})
+        x, y = generate_inputs(definition, make_workload(definition), seed=1, root=None)
+        assert not torch.equal(x, y)
+
+    def test_the_global_seed_plays_no_part(self, make_definition, make_workload):
+        torch.manual_seed(1)
+        first = self.generate(make_definition, make_workload)
+        torch.manual_seed(2)
+        second = self.generate(make_definition, make_workload)
+        assert all(same(first[name], second[name]) for name in first)
+
+    def test_the_device_plays_no_part(self, make_definition, make_workload):
+        definition = make_definition({"x": matrix()})
+        workload = make_workload(definition)
+        (meta,) = generate_inputs(definition, workload, seed=1, root=None, device="meta")
+        (plain,) = generate_inputs(definition, workload, seed=1, root=None, device="cpu")
+        assert meta.device.type == "meta"
+        assert plain.device.type == "cpu"
+
+
+class TestProbabilities:
+    def test_probs_of_a_sampling_definition_are_probabilities(self, make_definition, make_workload):
+        definition = make_definition({"probs": matrix()}, op_type="sampling")
+        (probs,) = generate_inputs(definition, make_workload(definition), seed=1, root=None)
+        assert (probs >= 0).all()
+        assert torch.allclose(probs.sum(-1), torch.ones(3))
+        assert len({tuple(row.tolist()) for row in probs}) == 3
+
+    def test_they_keep_their_type(self, make_definition, make_workload):
+        definition = make_definition({"target_probs": matrix("bfloat16")}, op_type="sampling")
+        (probs,) = generate_inputs(definition, make_workload(definition), seed=1, root=None)
+        assert probs.dtype is torch.bfloat16
+        assert (probs >= 0).all()
+
+    def test_probs_elsewhere_are_ordinary(self, make_definition, make_workload):
+        definition = make_definition({"probs": matrix()}, op_type="op")
+        (probs,) = generate_inputs(definition, make_workload(definition), seed=1, root=None)
+        assert (probs < 0).any()
+
+    def test_other_inputs_of_a_sampling_definition_are_ordinary(
+        self, make_definition, make_workload
+    ):
+        definition = make_definition({"logits": matrix()}, op_type="sampling")
+        (logits,) = generate_inputs(definition, make_workload(definition), seed=1, root=None)
+        assert (logits < 0).any()
+
+
+class TestScalar:
+    @pytest.mark.parametrize(
+        ("dtype", "given", "expected"),
+        [
+            ("float32", 0.125, 0.125),
+            ("float32", 3, 3.0),
+            ("bfloat16", True, 1.0),
+            ("int32", 7, 7),
+            ("int64", 3.0, 3),
+            ("int8", -1, -1),
+            ("int32", True, 1),
+            ("bool", True, True),
+            ("bool", 0, False),
+            ("bool", 1.0, True),
+            ("float32", float("inf"), float("inf")),
+        ],
+    )
+    def test_the_value_gets_the_declared_type(
+        self, make_definition, make_workload, dtype, given, expected
+    ):
+        definition = make_definition({"s": scalar(dtype)})
+        workload = make_workload(definition, s={"type": "scalar", "value": given})
+        (value,) = generate_inputs(definition, workload, seed=1, root=None)
+        assert value == expected
+        assert type(value) is type(expected)
+
+    @pytest.mark.parametrize(
+        ("dtype", "given"),
+        [("int32", 2.5), ("bool", 2), ("bool", 0.5), ("int64", float("inf")), ("int8", -1e-9)],
+    )
+    def test_a_value_that_would_change_is_refused(
+        self, make_definition, make_workload, dtype, given
+    ):
+        definition = make_definition({"s": scalar(dtype)})
+        workload = make_workload(definition, s={"type": "scalar", "value": given})
+        with pytest.raises(DataError, match=f"not a value of dtype {dtype}") as caught:
+            generate_inputs(definition, workload, seed=1, root=None)
+        assert caught.value.field == "inputs.s"
+
+    def test_nan_is_a_float_and_no_integer(self):
+        assert coerce_scalar(float("nan"), "float32") != coerce_scalar(float("nan"), "float32")
+        with pytest.raises(DataError):
+            coerce_scalar(float("nan"), "int32")
+
+    def test_a_scalar_for_a_tensor_is_refused(self, make_definition, make_workload):
+        definition = make_definition({"x": matrix()})
+        workload = make_workload(definition, x={"type": "scalar", "value": 1.0})
+        with pytest.raises(DataError, match=r"tensor of shape \[3, 4\], not a scalar") as caught:
+            generate_inputs(definition, workload, seed=1, root=None)
+        assert caught.value.field == "inputs.x"
+        assert "safetensors" in str(caught.value)
+
+
+class TestIncompleteWorkloads:
+    def test_a_missing_axis_is_named(self, make_definition, make_workload):
+        definition = make_definition()
+        with pytest.raises(DataError, match="no value for axis 'n'") as caught:
+            generate_inputs(definition, make_workload(definition, {}), seed=1, root=None)
+        assert caught.value.field == "axes.n"
+
+    def test_a_missing_input_is_named(self, make_definition, make_workload):
+        workload = make_workload(make_definition())
+        definition = make_definition({"x": matrix(), "w": matrix()})
+        with pytest.raises(DataError, match="nothing about input 'w'") as caught:
+            generate_inputs(definition, workload, seed=1, root=None)
+        assert caught.value.field == "inputs.w"
+
+    def test_inputs_that_the_definition_does_not_have_are_passed_over(
+        self, make_definition, make_workload
+    ):
+        definition = make_definition()
+        workload = make_workload(definition, extra={"type": "random"})
+        assert len(generate_inputs(definition, workload, seed=1, root=None)) == 1
+
+
+class TestFiles:
+    @pytest.fixture
+    def blob(self, tmp_path):
+        def write(content, name="t.safetensors"):
+            save_blob(tmp_path / "blob" / name, {"t": content})
+            return tmp_path
+
+        return write
+
+    def one(self, make_definition, make_workload, root, spec, source=None):
+        definition = make_definition({"x": spec})
+        workload = make_workload(definition, x=source or from_file())
+        (value,) = generate_inputs(definition, workload, seed=1, root=root)
+        return value
+
+    def test_every_type_is_read_as_it_was_written(
+        self, make_definition, make_workload, blob, dtype
+    ):
+        from flashinfer_bench.tensors import random_tensor
+
+        content = random_tensor((3, 4), dtype, seed=9)
+        value = self.one(make_definition, make_workload, blob(content), matrix(dtype))
+        assert same(value, content)
+
+    @pytest.mark.parametrize("path", ["blob/t.safetensors", "./blob/t.safetensors"])
+    def test_paths_are_relative_to_the_root(self, make_definition, make_workload, blob, path):
+        root = blob(torch.ones(3, 4))
+        value = self.one(make_definition, make_workload, root, matrix(), from_file(path))
+        assert torch.equal(value, torch.ones(3, 4))
+
+    def test_a_scalar_may_be_stored_as_any_tensor_of_one_element(
+        self, make_definition, make_workload, blob
+    ):
+        for content in (torch.tensor(2.5), torch.tensor([2.5]), torch.tensor([[2.5]])):
+            value = self.one(make_definition, make_workload, blob(content), scalar("float32"))
+            assert value == 2.5
+            assert type(value) is float
+
+    def test_what_is_read_owns_its_memory(self, make_definition, make_workload, blob):
+        root = blob(torch.ones(3, 4))
+        value = self.one(make_definition, make_workload, root, matrix())
+        (root / "blob" / "t.safetensors").write_bytes(b"\0" * 8)
+        value.add_(1)
+        assert torch.equal(value, torch.full((3, 4), 2.0))
+
+    def test_another_shape_is_refused_with_both_shapes(self, make_definition, make_workload, blob):
+        root = blob(torch.ones(4, 3))
+        with pytest.raises(BlobError) as caught:
+            self.one(make_definition, make_workload, root, matrix())
+        text = str(caught.value)
+        assert "t.safetensors" in text
+        assert "tensor 't' must be shape [3, 4] of float32" in text
+        assert "the file has shape [4, 3] of float32" in text
+        assert caught.value.field == "inputs.x"
+
+    def test_another_type_is_refused_with_both_types(self, make_definition, make_workload, blob):
+        root = blob(torch.ones(3, 4, dtype=torch.int64))
+        with pytest.raises(BlobError, match=r"\[3, 4\] of int32, but .* \[3, 4\] of int64"):
+            self.one(make_definition, make_workload, root, matrix("int32"))
+
+    def test_a_tensor_for_a_scalar_is_refused(self, make_definition, make_workload, blob):
+        root = blob(torch.ones(3))
+        with pytest.raises(BlobError, match=r"must be a scalar of float32, but .* \[3\]"):
+            self.one(make_definition, make_workload, root, scalar("float32"))
+
+    def test_a_missing_key_is_refused_with_those_there_are(
+        self, make_definition, make_workload, blob, tmp_path
+    ):
+        (tmp_path / "blob").mkdir()
+        tensors = {"kv_indptr": torch.ones(2), "kv_indices": torch.ones(2)}
+        save_file(tensors, tmp_path / "blob" / "t.safetensors")
+        with pytest.raises(BlobError, match=r"no tensor 't' .* has kv_indices, kv_indptr"):
+            self.one(make_definition, make_workload, tmp_path, matrix())
+
+    def test_a_missing_file_is_named(self, make_definition, make_workload, tmp_path):
+        with pytest.raises(BlobError, match="no such tensor file") as caught:
+            self.one(make_definition, make_workload, tmp_path, matrix())
+        assert caught.value.path == tmp_path / "blob" / "t.safetensors"
+
+    def test_without_a_root_no_file_can_be_read(self, make_definition, make_workload):
+        with pytest.raises(BlobError, match="has no folder") as caught:
+            self.one(make_definition, make_workload, None, matrix())
+        assert caught.value.field == "inputs.x"
+
+    @pytest.mark.parametrize("path", ["../t.safetensors", "/etc/passwd", "blob/../../t"])
+    def test_a_path_out_of_the_dataset_is_refused(self, make_definition, make_workload, blob, path):
+        root = blob(torch.ones(3, 4)) / "blob"
+        with pytest.raises(UnsafePathError):
+            self.one(make_definition, make_workload, root, matrix(), from_file(path))
+
+    def test_a_damaged_file_is_refused(self, make_definition, make_workload, blob):
+        root = blob(torch.ones(3, 4))
+        file = root / "blob" / "t.safetensors"
+        file.write_bytes(file.read_bytes()[:-5])
+        with pytest.raises(BlobError, match="not a readable safetensors file"):
+            self.one(make_definition, make_workload, root, matrix())

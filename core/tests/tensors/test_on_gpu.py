@@ -1,0 +1,84 @@
+"""What differs where tensors live on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flashinfer_bench.compile import Runnable, RunnableMetadata
+from flashinfer_bench.tensors import (
+    allocate_outputs,
+    default_device,
+    env_snapshot,
+    generate_inputs,
+    list_cuda_devices,
+    tensor_from_bytes,
+    tensor_to_bytes,
+)
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+def raw(tensor):
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).tolist()
+
+
+def test_the_device_is_found_and_described():
+    assert default_device() == "cuda:0"
+    assert list_cuda_devices()[0] == "cuda:0"
+    snapshot = env_snapshot("cuda:0")
+    assert snapshot.hardware == torch.cuda.get_device_name(0)
+    assert snapshot.libs["cuda"] == torch.version.cuda
+
+
+def test_inputs_have_the_same_bits_as_on_the_cpu(make_definition, make_workload, dtype):
+    definition = make_definition({"x": {"shape": ["n", "k"], "dtype": dtype}})
+    workload = make_workload(definition, {"n": 100})
+    (here,) = generate_inputs(definition, workload, seed=3, root=None)
+    (there,) = generate_inputs(definition, workload, seed=3, root=None, device="cuda:0")
+    assert there.device == torch.device("cuda:0")
+    assert raw(there) == raw(here)
+
+
+def test_outputs_are_poisoned_alike(make_definition, dtype):
+    definition = make_definition(outputs={"out": {"shape": ["n", "k"], "dtype": dtype}})
+    (here,) = allocate_outputs(definition, {"n": 5}, "cpu")
+    (there,) = allocate_outputs(definition, {"n": 5}, "cuda:0")
+    assert there.device == torch.device("cuda:0")
+    if here.dtype.is_floating_point and dtype != "float4_e2m1":
+        assert there.float().isnan().all()
+    else:
+        assert raw(there) == raw(here)
+
+
+def test_a_tensor_is_taken_apart_from_there(make_definition, make_workload, dtype):
+    definition = make_definition({"x": {"shape": ["k", "n"], "dtype": dtype}})
+    workload = make_workload(definition, {"n": 6})
+    (x,) = generate_inputs(definition, workload, seed=3, root=None, device="cuda:0")
+    name, shape, data = tensor_to_bytes(x)
+    assert raw(tensor_from_bytes(name, shape, bytes(data))) == raw(x)
+
+
+def test_a_destination_passing_kernel_gets_outputs_on_the_device(make_definition):
+    definition = make_definition(
+        outputs={
+            "out": {"shape": ["n", "k"], "dtype": "float32"},
+            "s": {"shape": None, "dtype": "int32"},
+        }
+    )
+    metadata = RunnableMetadata(
+        build_type="t", definition_name="d", solution_name="s", definition=definition
+    )
+
+    def kernel(x, out, s):
+        out.copy_(x * 2)
+        s.fill_(7)
+
+    x = torch.ones(3, 4, device="cuda:0")
+    out, s = Runnable(kernel, metadata).call_value_returning(x)
+    assert out.device == s.device == x.device
+    assert out.sum().item() == 24
+    assert s.item() == 7

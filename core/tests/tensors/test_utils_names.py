@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from flashinfer_bench import tensors, utils
+from flashinfer_bench.data import DType
+from flashinfer_bench.errors import StorageError
+
+
+def test_the_names_that_users_import_are_there():
+    assert utils.env_snapshot is tensors.env_snapshot
+    assert utils.hardware_from_device is tensors.hardware_from_device
+    assert utils.list_cuda_devices is tensors.list_cuda_devices
+    assert utils.torch_dtype_from_def is utils.dtype_str_to_torch_dtype
+    assert all(hasattr(utils, name) for name in utils.__all__)
+
+
+def test_dtypes_by_name(dtype):
+    assert utils.dtype_str_to_torch_dtype(dtype) is tensors.to_torch_dtype(dtype)
+    assert utils.dtype_str_to_python_dtype(dtype) is tensors.to_python_type(dtype)
+
+
+def test_an_unknown_dtype_is_a_value_error():
+    with pytest.raises(ValueError, match="float128"):
+        utils.dtype_str_to_torch_dtype("float128")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("int32", True),
+        (DType.INT64, True),
+        (torch.int8, True),
+        (torch.uint8, True),
+        ("bool", False),
+        (torch.bool, False),
+        ("float32", False),
+        (torch.bfloat16, False),
+    ],
+)
+def test_integers_are_told_by_name_and_by_torch_type(dtype, expected):
+    assert utils.is_dtype_integer(dtype) is expected
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
+def test_everything_that_a_process_prints_goes_into_the_file(tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_text("before\n")
+    done = run(
+        "import os, sys, subprocess\n"
+        "from flashinfer_bench.utils import redirect_stdio_to_file\n"
+        "print('shown')\n"
+        f"redirect_stdio_to_file({str(log)!r})\n"
+        "print('from print')\n"
+        "print('from stderr', file=sys.stderr)\n"
+        "os.write(1, b'from the descriptor\\n')\n"
+        "subprocess.run([sys.executable, '-c', 'print(\"from a child\")'])\n"
+    )
+    assert done.stdout == "shown\n"
+    assert done.stderr == ""
+    assert log.read_text().splitlines() == [
+        "before",
+        "from print",
+        "from stderr",
+        "from the descriptor",
+        "from a child",
+    ]
+
+
+def test_a_file_that_cannot_be_opened_changes_nothing(tmp_path, capfd):
+    with pytest.raises(StorageError, match="cannot be opened"):
+        utils.redirect_stdio_to_file(tmp_path / "no" / "such" / "folder")
+    print("still here")
+    assert capfd.readouterr().out == "still here\n"

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from flashinfer_bench.errors import ProtocolError
+from flashinfer_bench.tensors import (
+    dtypes,
+    random_tensor,
+    tensor_from_bytes,
+    tensor_to_bytes,
+    to_torch_dtype,
+)
+
+PLAIN = sorted(dtypes.NAMES - {"complex64", "complex128", "uint16", "uint32", "uint64"})
+
+
+def raw(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def assert_round_trip(tensor: torch.Tensor) -> None:
+    name, shape, data = tensor_to_bytes(tensor)
+    back = tensor_from_bytes(name, shape, bytes(data))
+    assert back.dtype is tensor.dtype
+    assert back.shape == tensor.shape
+    assert raw(back) == raw(tensor)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (0,), (2, 0, 3), (3, 5)])
+def test_every_type_survives(name, shape):
+    assert_round_trip(random_tensor(shape, name, seed=1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(PLAIN),
+    shape=st.lists(st.integers(0, 4), max_size=5),
+    data=st.data(),
+)
+def test_any_bits_survive(name, shape, data):
+    size = math.prod(shape) * to_torch_dtype(name).itemsize
+    content = data.draw(st.binary(min_size=size, max_size=size))
+    if name == "bool":
+        content = bytes(byte & 1 for byte in content)
+    tensor = tensor_from_bytes(name, shape, content)
+    found_name, found_shape, found = tensor_to_bytes(tensor)
+    assert (found_name, list(found_shape), bytes(found)) == (name, shape, content)
+
+
+@pytest.mark.parametrize("name", ["complex64", "uint16", "uint32", "uint64"])
+def test_types_that_no_definition_declares_survive_too(name):
+    assert_round_trip(torch.arange(6).to(to_torch_dtype(name)).reshape(2, 3))
+
+
+def test_nan_keeps_its_bits():
+    tensor = torch.tensor([0x7FC00001, 0x7F800001, -0x400000], dtype=torch.int32)
+    assert_round_trip(tensor.view(torch.float32))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(12).reshape(3, 4).t(),
+        torch.arange(12)[::3],
+        torch.ones(1).expand(3, 4),
+        torch.ones(3, requires_grad=True),
+        torch.arange(24).reshape(2, 3, 4).permute(2, 0, 1)[1:, :, ::2],
+    ],
+    ids=["transposed", "strided", "expanded", "grad", "permuted"],
+)
+def test_any_layout_is_written_row_by_row(tensor):
+    _, _, data = tensor_to_bytes(tensor)
+    assert bytes(data) == raw(tensor.detach())
+    assert_round_trip(tensor.detach())
+
+
+def test_a_conjugated_view_is_resolved():
+    tensor = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    name, shape, data = tensor_to_bytes(tensor)
+    assert tensor_from_bytes(name, shape, bytes(data)).tolist() == [1 - 2j, 3 + 4j]
+
+
+def test_a_contiguous_tensor_is_not_copied():
+    tensor = torch.zeros(4)
+    _, _, data = tensor_to_bytes(tensor)
+    tensor.fill_(1)
+    assert bytes(data) == raw(torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.ones(3).to_sparse(), torch.empty(3, device="meta")],
+    ids=["sparse", "meta"],
+)
+def test_what_has_no_plain_bytes_is_refused(tensor):
+    with pytest.raises(TypeError, match="no plain bytes"):
+        tensor_to_bytes(tensor)
+
+
+def test_a_quantised_tensor_is_refused():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer releases of torch say that it will go
+        quantised = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+    with pytest.raises(TypeError):
+        tensor_to_bytes(quantised)
+
+
+def test_a_writable_buffer_is_shared_and_a_read_only_one_is_not():
+    buffer = bytearray(8)
+    shared = tensor_from_bytes("int32", [2], buffer)
+    buffer[0] = 5
+    assert shared.tolist() == [5, 0]
+    copied = tensor_from_bytes("int32", [2], bytes(buffer))
+    copied[1] = 7
+    assert bytes(buffer) == b"\x05" + bytes(7)
+
+
+def test_a_buffer_that_is_not_aligned_is_copied():
+    buffer = bytearray(9)
+    tensor = tensor_from_bytes("int64", [1], memoryview(buffer)[1:])
+    assert tensor.data_ptr() % 8 == 0
+    assert tensor.tolist() == [0]
+
+
+def test_a_byte_that_is_no_bool_becomes_true():
+    tensor = tensor_from_bytes("bool", [4], b"\x00\x01\x02\xff")
+    assert tensor.view(torch.uint8).tolist() == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["float31", "", "nn", "__class__", "qint8"])
+def test_an_unknown_type_breaks_the_protocol(name):
+    with pytest.raises(ProtocolError, match="not known"):
+        tensor_from_bytes(name, [1], b"\0")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [[-1], [2, -3], [1.0], ["2"], [True], [None], [2**63], [2**40, 2**40], [0, 2**63], [1] * 65],
+)
+def test_a_shape_that_is_none_breaks_the_protocol(shape):
+    with pytest.raises(ProtocolError, match="not the shape"):
+        tensor_from_bytes("int8", shape, b"")
+
+
+@pytest.mark.parametrize(("shape", "size"), [([2], 7), ([2], 9), ([], 0), ([0], 4), ([2**40], 8)])
+def test_the_number_of_bytes_must_fit(shape, size):
+    with pytest.raises(ProtocolError, match=f"but {size} came"):
+        tensor_from_bytes("float32", shape, bytes(size))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    name=st.one_of(st.sampled_from(PLAIN), st.text(max_size=12)),
+    shape=st.lists(st.integers(-(2**64), 2**64), max_size=4),
+    content=st.binary(max_size=64),
+)
+def test_nonsense_raises_nothing_but_a_protocol_error(name, shape, content):
+    try:
+        tensor = tensor_from_bytes(name, shape, content)
+    except ProtocolError:
+        return
+    assume(tensor.dtype is not torch.bool)
+    assert raw(tensor) == content

@@ -1,0 +1,61 @@
+"""The builder for solutions written in Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flashinfer_bench.compile import Builder, Runnable, RunnableMetadata
+from flashinfer_bench.compile.toolkit import load_python
+from flashinfer_bench.data import SupportedLanguages
+
+if TYPE_CHECKING:
+    from flashinfer_bench.data import Definition, Solution
+
+
+class PythonBuilder(Builder):
+    """Imports a solution's sources as a package of its own and returns the entry point."""
+
+    # Each process imports for itself, from files of its own.
+    shares_builds = False
+
+    def __init__(self) -> None:
+        super().__init__(package_prefix="fib_python", build_dir_name="python")
+
+    def can_build(self, solution: Solution) -> bool:
+        """Return whether the solution's language is Python."""
+        return solution.spec.language == SupportedLanguages.PYTHON
+
+    def build(self, definition: Definition, solution: Solution) -> Runnable:
+        """Import a solution.
+
+        Parameters
+        ----------
+        definition : Definition
+            What the function's signature is checked against.
+        solution : Solution
+            One or more files; the entry point names a function in a ``.py`` file.
+
+        Returns
+        -------
+        Runnable
+            ``metadata.misc["package"]`` is the name that its modules were imported under.
+
+        Raises
+        ------
+        BuildError
+            If the entry file is no Python file, cannot be imported, or does not define the entry
+            symbol; or if that cannot be called with the inputs (or inputs and outputs) of the
+            definition.
+        StorageError
+            If the sources cannot be written.
+        """
+        loaded = load_python(definition, solution, prefix=self.package_prefix)
+        metadata = RunnableMetadata(
+            build_type="python",
+            definition_name=definition.name,
+            solution_name=solution.name,
+            destination_passing_style=loaded.destination_passing_style,
+            definition=definition,
+            misc={"package": loaded.package, "entry_point": solution.spec.entry_point},
+        )
+        return Runnable(loaded.function, metadata, loaded.cleaner)
