@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import struct
 import uuid
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def workload(one: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     blob = {"type": "safetensors", "path": path}
     return {
         "uuid": identity,
-        "axes": {"batch_size": batch, "num_pages": rng.randrange(1000), "len_indptr": batch + 1},
+        "axes": {"batch_size": batch, "num_pages": rng.randrange(1, 1000), "len_indptr": batch + 1},
         "inputs": {
             "x": {"type": "random"},
             "kv_indptr": {**blob, "tensor_key": "kv_indptr"},
@@ -149,6 +150,8 @@ def generate(
             _write(file, json.dumps(item, indent=2))
         records = (_trace(one["name"], problem) for problem in problems)
         _write(out / f"workloads/{group}.jsonl", "".join(records))
+        for problem in problems:
+            _write_blob(out, problem)
         share = traces // definitions + (index < traces % definitions)
         lines = [
             _trace(
@@ -161,6 +164,20 @@ def generate(
         ]
         _write(out / f"traces/{group}.jsonl", "".join(lines))
     return out
+
+
+def _write_blob(out: Path, problem: dict[str, Any]) -> None:
+    """Write the tensor file of a workload: zeros of the declared shapes, in safetensors' layout."""
+    header: dict[str, Any] = {}
+    end = 0
+    for key, axis in (("kv_indptr", "len_indptr"), ("kv_indices", "num_pages")):
+        size = problem["axes"][axis]
+        header[key] = {"dtype": "I32", "shape": [size], "data_offsets": [end, end + 4 * size]}
+        end += 4 * size
+    text = json.dumps(header).encode()
+    path = out / problem["inputs"]["kv_indptr"]["path"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
 
 
 def _trace(definition_name: str, problem: Any, name: str | None = None, result: Any = None) -> str:

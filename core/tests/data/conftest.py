@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
@@ -135,6 +138,42 @@ class Make:
             traces={definition.name: list(traces)},
         )
 
+    @classmethod
+    def run(
+        cls,
+        author: str,
+        ms: float = 1.0,
+        *,
+        uuid: str = "w1",
+        status: str = "PASSED",
+        definition: str = "gemm_n8_k4",
+    ) -> Trace:
+        """Return a trace of the solution ``<author>_v1``."""
+        return cls.trace(f"{author}_v1", definition, uuid=uuid, status=status, latency_ms=ms)
+
+    @classmethod
+    def two_definitions(
+        cls,
+        *runs: tuple[str, str, float],
+        authors: tuple[str, ...] = ("baseline", "alice", "bob"),
+    ) -> TraceSet:
+        """Definitions ``a`` and ``b`` of types ``type_a`` and ``type_b``; a solution an author.
+
+        Each of `runs` is an author, a definition and a latency.
+        """
+        names = ("a", "b")
+        trace_set = TraceSet(
+            definitions={name: cls.definition(name, op_type=f"type_{name}") for name in names},
+            solutions={
+                name: [cls.solution(f"{author}_{name}", name, author) for author in authors]
+                for name in names
+            },
+        )
+        for author, name, ms in runs:
+            trace = cls.trace(f"{author}_{name}", name, latency_ms=ms)
+            trace_set.traces.setdefault(name, []).append(trace)
+        return trace_set
+
 
 class DatasetWriter:
     """Writes files of a dataset, well-formed or not."""
@@ -190,3 +229,28 @@ def dataset(writer: DatasetWriter, make: type[Make]) -> Path:
         make.trace_record("alice_v1", uuid="w2", m=16, status="TIMEOUT"),
     )
     return writer.root
+
+
+class Python:
+    """Runs scripts in processes of their own."""
+
+    @staticmethod
+    def start(script: str, *args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", dedent(script), *map(str, args)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+    @staticmethod
+    def finish(process: subprocess.Popen[bytes], code: int = 0) -> str:
+        """Wait for the end of a process, check its exit code, return its output."""
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == code, err.decode()
+        return out.decode()
+
+    @classmethod
+    def run(cls, script: str, *args: Any, code: int = 0) -> str:
+        return cls.finish(cls.start(script, *args), code)
+
+
+@pytest.fixture(scope="session")
+def python() -> type[Python]:
+    return Python

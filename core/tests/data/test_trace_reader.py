@@ -123,6 +123,15 @@ def test_different_workloads_of_one_identity_stay_apart(make):
     assert (one.workload.axes["M"], two.workload.axes["M"]) == (2, 3)
 
 
+@pytest.mark.parametrize(("first", "second"), [(1, 1.0), (1, True), (0.0, False)])
+def test_scalars_of_different_types_stay_apart(make, first, second):
+    records = [make.trace_record(), make.trace_record()]
+    for record, value in zip(records, (first, second), strict=True):
+        record["workload"]["inputs"] = {"s": {"type": "scalar", "value": value}}
+    values = [trace.workload.inputs["s"].value for trace in read_all(make, *records)]
+    assert [type(value) for value in values] == [type(first), type(second)]
+
+
 def test_different_environments_stay_apart(make):
     other = {"hardware": "NVIDIA H200", "libs": {"torch": "2.12.0"}}
     one, two = read_all(make, make.trace_record(), make.trace_record(environment=other))

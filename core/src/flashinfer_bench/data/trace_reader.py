@@ -8,7 +8,6 @@ messages. Both ways give equal traces.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Optional
 
 import msgspec
@@ -80,11 +79,12 @@ class TraceReader:
         DataError
             If it is not JSON, or not a trace.
         """
-        trace = None
-        with contextlib.suppress(msgspec.MsgspecError, ValidationError, ValueError, RecursionError):
+        try:
             if not text.isascii():
                 text.decode()  # the quick decoder does not look into what it skips
             trace = self._read_current(self._split.decode(text))
+        except (msgspec.MsgspecError, ValidationError, ValueError, RecursionError):
+            trace = None
         if trace is None:
             trace = decode(Trace, text, path=path, line=line)
             trace.workload = self._shared(trace.definition, trace.workload)
@@ -119,7 +119,9 @@ class TraceReader:
     def _shared(self, definition: str, workload: Workload) -> Workload:
         """Return an equal workload that was met before, written with other blanks maybe."""
         known = self._by_uuid.setdefault((definition, workload.uuid), workload)
-        return known if known == workload else workload
+        # Compared as text, because to Python a scalar of 1 equals one of 1.0 and one of true.
+        same = known is workload or known.model_dump_json() == workload.model_dump_json()
+        return known if same else workload
 
     def _evaluation(self, text: bytes) -> Optional[Evaluation]:
         if text == b"null":
