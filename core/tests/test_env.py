@@ -89,3 +89,16 @@ def test_every_variable_is_documented() -> None:
     for variable in env.VARIABLES:
         assert source.count(f'"{variable.name}"') >= 2, variable.name
         assert variable.meaning
+
+
+def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert env.cpu_threads() is None
+    monkeypatch.setenv("FIB_CPU_THREADS", "3")
+    assert env.cpu_threads() == 3
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])
+def test_a_number_of_threads_must_be_one(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("FIB_CPU_THREADS", text)
+    with pytest.raises(ValueError, match="FIB_CPU_THREADS"):
+        env.cpu_threads()

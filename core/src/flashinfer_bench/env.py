@@ -31,6 +31,7 @@ VARIABLES = (
     Variable("FIB_PLUGINS", "", "comma-separated modules loaded as plugins without installation"),
     Variable("FIB_STRICT_PLUGINS", "0", "1 raises where a broken plugin is otherwise set aside"),
     Variable("FIB_PROBE_TIMEOUT_S", "1.0", "seconds that a plugin's probe may take"),
+    Variable("FIB_CPU_THREADS", "cores - 1", "threads of a solution that runs on the CPU"),
     Variable("FIB_LOG_LEVEL", "", "default of --log-level"),
     Variable("FIB_TRACEBACK", "0", "1 prints the traceback of every error of the command line"),
 )
@@ -105,6 +106,16 @@ def probe_timeout_s() -> float:
     if not 0.0 < seconds < float("inf"):
         raise ValueError(f"FIB_PROBE_TIMEOUT_S={text!r} is not a positive number of seconds")
     return seconds
+
+
+def cpu_threads() -> Optional[int]:
+    """Return ``FIB_CPU_THREADS``, or None when it is not set."""
+    text = os.environ.get("FIB_CPU_THREADS", "").strip()
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"FIB_CPU_THREADS={text!r} is not a positive whole number")
+    return int(text)
 
 
 def log_level() -> Optional[str]:

@@ -11,6 +11,7 @@ import torch
 import flashinfer_bench
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.tensors import (
+    cpu_threads,
     default_device,
     devices,
     env_snapshot,
@@ -155,3 +156,15 @@ def test_importing_the_layer_imports_nothing_heavy(module):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class TestThreads:
+    @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (16, 15)])
+    def test_one_core_stays_free(self, monkeypatch, cores, threads):
+        monkeypatch.delenv("FIB_CPU_THREADS", raising=False)
+        monkeypatch.setattr(devices, "_usable_cores", lambda: cores)
+        assert cpu_threads() == threads
+
+    def test_the_environment_decides_otherwise(self, monkeypatch):
+        monkeypatch.setenv("FIB_CPU_THREADS", "7")
+        assert cpu_threads() == 7

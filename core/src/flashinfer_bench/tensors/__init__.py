@@ -5,6 +5,7 @@ Nothing here imports torch before it is called.
 
 from flashinfer_bench.tensors.blobs import load_blob, save_blob
 from flashinfer_bench.tensors.devices import (
+    cpu_threads,
     default_device,
     env_snapshot,
     hardware_from_device,
@@ -26,6 +27,7 @@ from flashinfer_bench.tensors.wire import tensor_from_bytes, tensor_to_bytes
 
 __all__ = [
     "allocate_outputs",
+    "cpu_threads",
     "default_device",
     "derive_seed",
     "dtype_name",

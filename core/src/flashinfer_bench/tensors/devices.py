@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flashinfer_bench import env
 from flashinfer_bench._version import __version__
 from flashinfer_bench.errors import CapabilityError
 
@@ -103,6 +104,21 @@ def env_snapshot(device: str) -> Environment:
     if torch.version.cuda is not None:
         libs["cuda"] = torch.version.cuda
     return Environment(hardware=hardware, libs=libs)
+
+
+def cpu_threads() -> int:
+    """Return how many threads torch may use for a solution on the CPU.
+
+    One core stays free for the judge and the rest of the machine: an OpenMP loop waits for its
+    slowest thread, so that a single busy core would show in every latency. ``FIB_CPU_THREADS`` sets
+    another number.
+
+    Returns
+    -------
+    int
+        At least 1.
+    """
+    return env.cpu_threads() or max(1, _usable_cores() - 1)
 
 
 def _require_cuda(device: str) -> None:

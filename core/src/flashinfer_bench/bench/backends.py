@@ -1,0 +1,103 @@
+"""Choosing the plugins that a run needs on a device, and saying so where it is not the best one."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Optional
+
+from flashinfer_bench.bench.executors.base import Executor
+from flashinfer_bench.errors import CapabilityError, PluginLoadError
+
+if TYPE_CHECKING:
+    from flashinfer_bench.plugins import Catalog
+
+logger = logging.getLogger(__name__)
+
+
+def choose_devices(device: Optional[str]) -> list[str]:
+    """Return the devices of a run.
+
+    Parameters
+    ----------
+    device : str, optional
+        ``cpu``, ``cuda`` or ``cuda:N``; None stands for all CUDA devices, else the CPU.
+
+    Raises
+    ------
+    CapabilityError
+        If there is no such device here.
+    """
+    from flashinfer_bench.tensors import list_cuda_devices
+
+    if device is None:
+        return list_cuda_devices() or ["cpu"]
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        return [device]
+    name = f"cuda:{index or 0}"
+    available = list_cuda_devices()
+    if name not in available:
+        there = ", ".join(available) or "no CUDA device"
+        raise CapabilityError(
+            f"device {device!r} is not there; this machine has {there}",
+            hint="use --device cpu, or check the driver and CUDA_VISIBLE_DEVICES",
+        )
+    return [name]
+
+
+def choose_timer(catalog: Catalog, device: str, name: Optional[str] = None) -> str:
+    """Return the name of the timing backend for `device`.
+
+    A better one that cannot be used here is named in a warning: latencies that different timers
+    take are not comparable.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        What is installed.
+    device : str
+        The device.
+    name : str, optional
+        Take this one, or none.
+
+    Raises
+    ------
+    CapabilityError
+        If there is none.
+    """
+    chosen = catalog.select_timer(device, name)
+    if name is None:
+        kind = device.partition(":")[0]
+        for better in catalog.timers:
+            if better.spec.name == chosen.spec.name:
+                break
+            if kind in better.spec.devices:
+                reason = better.availability().reason
+                logger.warning(
+                    "timing %s with %r, because %r cannot be used: %s",
+                    device,
+                    chosen.spec.name,
+                    better.spec.name,
+                    reason,
+                )
+    return chosen.spec.name
+
+
+def make_executor(catalog: Catalog, device: str, name: Optional[str] = None) -> Executor:
+    """Return a new executor for `device`, not started yet.
+
+    Raises
+    ------
+    CapabilityError
+        If there is none (of that name).
+    PluginLoadError
+        If what is registered is not an `Executor`, or cannot be imported.
+    """
+    registered = catalog.select_executor(device, name)
+    factory = registered.load()
+    if not (isinstance(factory, type) and issubclass(factory, Executor)):
+        raise PluginLoadError(
+            f"executor {registered.spec.name!r} of {registered.origin}: "
+            f"{registered.spec.factory} is not a subclass of Executor"
+        )
+    return factory(device)

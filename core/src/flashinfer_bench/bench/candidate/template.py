@@ -1,0 +1,205 @@
+"""The fork server: ``python -m flashinfer_bench.bench.candidate.template FD FOLDER``.
+
+It imports torch and everything else that candidates need once, then forks one child per request,
+ready in a few milliseconds. It has one thread, no device context and has run no parallel operation,
+so its children can do all of that. It never runs code of a solution.
+
+`FD` is the control socket (see `flashinfer_bench.bench.transport.control`). The server ends, and
+with it every candidate, when that socket closes; no candidate outlives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Optional
+
+from flashinfer_bench.bench.candidate import enter, processes, start
+from flashinfer_bench.bench.candidate.children import Child, kill_strays
+from flashinfer_bench.bench.candidate.folders import remove_folder
+from flashinfer_bench.bench.transport import control
+from flashinfer_bench.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+# The control socket tells when the judge ends, unless another process of its has inherited it.
+_PARENT_CHECK_MS = 2000
+_END_TIMEOUT_S = 5.0
+_START_FAILED = 70
+
+
+class Template:
+    """The server's loop.
+
+    Parameters
+    ----------
+    sock : socket.socket
+        The control socket.
+    folder : Path
+        Where candidates get a folder each; removed at the end.
+    """
+
+    def __init__(self, sock: socket.socket, folder: Path) -> None:
+        self._sock = sock
+        self._folder = folder
+        self._pid, self._parent = os.getpid(), os.getppid()
+        self._children: dict[int, Child] = {}
+        self._stopping = False
+        self._wakeup = _wake_up_on_signals()
+
+    def run(self) -> None:
+        """Serve until the control socket closes, the parent ends, or SIGTERM comes."""
+        signal.signal(signal.SIGTERM, self._stop)
+        try:
+            while not self._stopping and os.getppid() == self._parent:
+                self._step()
+        finally:
+            self._end_all()
+
+    def _stop(self, number: int, frame: Optional[FrameType]) -> None:
+        self._stopping = True
+
+    def _step(self) -> None:
+        leashes = {
+            child.leash.fileno(): child for child in self._children.values() if not child.condemned
+        }
+        poller = select.poll()
+        for fd in (self._sock.fileno(), self._wakeup.fileno(), *leashes):
+            poller.register(fd, select.POLLIN)
+        for fd, _ in poller.poll(_PARENT_CHECK_MS):
+            if fd in leashes:
+                leashes[fd].kill()
+            elif fd == self._sock.fileno():
+                self._on_request()
+            else:
+                with contextlib.suppress(BlockingIOError):
+                    self._wakeup.recv(4096)
+        self._bury_the_dead()
+
+    def _bury_the_dead(self) -> None:
+        for child in list(self._children.values()):
+            code = child.ended()
+            if code is not None:
+                del self._children[child.pid]
+                child.bury(code, spared=self._children)
+
+    def _on_request(self) -> None:
+        data, fds, _, _ = socket.recv_fds(
+            self._sock, control.MAX_PACKET_BYTES, control.SPAWN_DESCRIPTORS
+        )
+        if not data:
+            self._stopping = True
+            return
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        if len(fds) != control.SPAWN_DESCRIPTORS:
+            raise ProtocolError(f"a request came with {len(fds)} descriptors")
+        channel, log, leash = fds
+        request = control.unpack(data, control.SpawnRequest)
+        self._spawn(request, channel, log, socket.socket(fileno=leash))
+        os.close(channel)
+        os.close(log)
+
+    def _spawn(
+        self, request: control.SpawnRequest, channel: int, log: int, leash: socket.socket
+    ) -> None:
+        try:
+            workdir = Path(tempfile.mkdtemp(prefix="candidate-", dir=self._folder))
+            pid = os.fork()
+        except OSError as error:
+            _tell(leash, control.Refused(f"no process could be forked: {error}"))
+            leash.close()
+            return
+        if pid == 0:
+            self._become_candidate(request.device, channel, log, workdir)
+        self._children[pid] = Child(pid, leash, workdir)
+        _tell(leash, control.Started(pid))
+
+    def _become_candidate(self, device: str, channel: int, log: int, workdir: Path) -> NoReturn:
+        """Do everything that the child does."""
+        code = _START_FAILED
+        try:
+            os.setsid()
+            processes.die_with_parent(self._pid)
+            processes.adopt_orphans()
+            enter.reset_signals()
+            enter.arrange_descriptors(channel, log)
+            enter.settle_in(workdir)
+            enter.limit_damage()
+            start.serve(socket.socket(fileno=enter.CHANNEL_FD), device)
+            code = 0
+        except BaseException:  # noqa: BLE001 - nothing may return into the server's loop
+            sys.excepthook(*sys.exc_info())
+        finally:
+            # No teardown of torch, and no atexit function of the solution.
+            os._exit(code)
+
+    def _end_all(self) -> None:
+        for pid in self._children:
+            processes.kill_group(pid)
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while self._children and time.monotonic() < deadline:
+            self._bury_the_dead()
+            time.sleep(0.001)
+        kill_strays(())
+        remove_folder(self._folder)
+
+
+def _tell(leash: socket.socket, packet: control.Started | control.Refused) -> None:
+    with contextlib.suppress(OSError):  # the executor has given up already
+        leash.send(control.pack(packet))
+
+
+def _wake_up_on_signals() -> socket.socket:
+    """Return a socket that becomes readable when a child ends or a signal comes."""
+    reader, writer = socket.socketpair()
+    for sock in (reader, writer):
+        sock.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
+    return reader
+
+
+def _end_threads() -> None:
+    """Fork once: libraries that keep threads, such as numpy's, end them for that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is the point
+        pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Run the server.
+
+    Parameters
+    ----------
+    arguments : list of str
+        Number of the control socket's descriptor, and the folder.
+    """
+    sock = socket.socket(fileno=int(arguments[0]))
+    sock.set_inheritable(False)
+    # Ctrl-C is for the judge, who then closes the control socket.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    processes.adopt_orphans()
+    enter.open_streams()
+    start.preload()
+    _end_threads()
+    template = Template(sock, Path(arguments[1]))
+    sock.send(control.pack(control.ServerReady(os.getpid(), processes.thread_count())))
+    template.run()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

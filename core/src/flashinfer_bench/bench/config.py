@@ -1,0 +1,239 @@
+"""Settings of a benchmark run, and the layers in which they are resolved."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
+
+from pydantic import Field, PrivateAttr, field_validator
+
+from flashinfer_bench.bench._settings import SettingsModel, read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from flashinfer_bench.data import Definition
+
+_Count = Annotated[int, Field(ge=1, strict=True)]
+_Warmups = Annotated[int, Field(ge=0, strict=True)]
+_Tolerance = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+_Ratio = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
+_Name = Annotated[str, Field(min_length=1)]
+
+#: The settings that can differ between definitions.
+EVAL_FIELDS = (
+    "warmup_runs",
+    "iterations",
+    "num_trials",
+    "rtol",
+    "atol",
+    "required_matched_ratio",
+)
+_DEVICE = re.compile(r"[a-z]+(:\d+)?", re.ASCII)
+LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
+
+
+class EvalConfig(SettingsModel):
+    """Settings for one operation type or one definition; what is None is left to the layer below.
+
+    Attributes
+    ----------
+    warmup_runs : int, optional
+        Untimed calls before each round of timed ones.
+    iterations : int, optional
+        Timed calls of each round.
+    num_trials : int, optional
+        Sets of random inputs on which the outputs are checked, and rounds of timing.
+    rtol, atol : float, optional
+        An element passes if its relative error is at most `rtol` **or** its absolute error at most
+        `atol`.
+    required_matched_ratio : float, optional
+        Share of the elements of each output that must pass, in (0, 1].
+    extra : dict
+        Settings that only some evaluators know; merged key by key over the layers.
+    """
+
+    warmup_runs: Optional[_Warmups] = None
+    iterations: Optional[_Count] = None
+    num_trials: Optional[_Count] = None
+    rtol: Optional[_Tolerance] = None
+    atol: Optional[_Tolerance] = None
+    required_matched_ratio: Optional[_Ratio] = None
+    extra: dict[str, Any] = Field(default_factory=dict)
+
+
+class ResolvedEvalConfig(SettingsModel):
+    """The settings that hold for one definition, all layers merged.
+
+    Attributes
+    ----------
+    warmup_runs, iterations, num_trials, rtol, atol
+        As in `EvalConfig`.
+    required_matched_ratio : float, optional
+        None leaves it to the evaluator; the default evaluator then asks for every element.
+    extra : dict
+        Settings that only some evaluators know.
+    """
+
+    warmup_runs: _Warmups
+    iterations: _Count
+    num_trials: _Count
+    rtol: _Tolerance
+    atol: _Tolerance
+    required_matched_ratio: Optional[_Ratio] = None
+    extra: dict[str, Any] = Field(default_factory=dict)
+
+
+class BenchmarkConfig(SettingsModel):
+    """Settings of a run.
+
+    Values given to the constructor, or to `from_yaml` and `default` as keywords, are *explicit*
+    and stand over everything in a file; see `resolve_eval_config`.
+
+    Attributes
+    ----------
+    warmup_runs, iterations, num_trials, rtol, atol, required_matched_ratio
+        As in `EvalConfig`.
+    log_level : str
+        Least severe level that is logged: DEBUG, INFO, WARNING, ERROR or CRITICAL.
+    device : str, optional
+        ``cpu``, ``cuda`` or ``cuda:N``; None takes every CUDA device, or the CPU if there is none.
+    definitions, solutions : list of str, optional
+        Names to restrict the run to; None means all.
+    timeout_seconds : float
+        Wall time that one evaluation may take, building included; waiting for the device is free.
+    profile_baseline : bool
+        Whether the reference is timed. If not, ``reference_latency_ms`` and ``speedup_factor`` of
+        the traces are 0, which stands for "not measured".
+    use_isolated_runner : bool
+        Start a fresh process for every evaluation, instead of one for each solution.
+    op_type_config : dict of str to EvalConfig
+        Settings by operation type.
+    definition_config : dict of str to EvalConfig
+        Settings by definition name.
+    seed : int, optional
+        Seed of all random inputs; None draws a fresh one for each run. Every trace records it.
+    executor, timer, evaluator : str, optional
+        Name of the plugin record to use; None takes the best that is available.
+
+    Raises
+    ------
+    ConfigError
+        If a value is not allowed or a name is not known.
+    """
+
+    warmup_runs: _Warmups = 10
+    iterations: _Count = 50
+    num_trials: _Count = 3
+    rtol: _Tolerance = 1e-2
+    atol: _Tolerance = 1e-2
+    required_matched_ratio: Optional[_Ratio] = None
+    log_level: str = "INFO"
+    device: Optional[str] = None
+    definitions: Optional[list[str]] = None
+    solutions: Optional[list[str]] = None
+    timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 300
+    profile_baseline: bool = True
+    use_isolated_runner: bool = False
+    op_type_config: dict[str, EvalConfig] = Field(default_factory=dict)
+    definition_config: dict[str, EvalConfig] = Field(default_factory=dict)
+    seed: Optional[Annotated[int, Field(ge=0, lt=2**63, strict=True)]] = None
+    executor: Optional[_Name] = None
+    timer: Optional[_Name] = None
+    evaluator: Optional[_Name] = None
+
+    # Fields that came from a file: they are defaults, which more specific layers override.
+    _from_file: frozenset[str] = PrivateAttr(default=frozenset())
+
+    @field_validator("log_level")
+    @classmethod
+    def _known_level(cls, value: str) -> str:
+        if value.upper() not in LOG_LEVELS:
+            raise ValueError(f"must be one of {', '.join(LOG_LEVELS)}")
+        return value.upper()
+
+    @field_validator("device")
+    @classmethod
+    def _device_name(cls, value: Optional[str]) -> Optional[str]:
+        if value is not None and not _DEVICE.fullmatch(value):
+            raise ValueError("a device is written cpu, cuda or cuda:N")
+        return value
+
+    @classmethod
+    def from_yaml(cls, path: Union[str, Path], **overrides: Any) -> BenchmarkConfig:
+        """Read settings from a YAML file whose keys are the fields of this class.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        **overrides
+            Fields that stand over the file; None means "not given".
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be read or a value is not allowed.
+        """
+        return cls._layered(read_settings(Path(path)), overrides, str(path))
+
+    @classmethod
+    def default(cls, **overrides: Any) -> BenchmarkConfig:
+        """Return the packaged settings, with `overrides` as explicit values (None: not given)."""
+        return cls._layered(_packaged_settings(), overrides, "eval_config.yaml")
+
+    @classmethod
+    def _layered(
+        cls, from_file: dict[str, Any], overrides: dict[str, Any], source: str
+    ) -> BenchmarkConfig:
+        given = {name: value for name, value in overrides.items() if value is not None}
+        config = cls.checked({**from_file, **given}, source)
+        config._from_file = frozenset(from_file) - set(given)
+        return config
+
+    @property
+    def explicit_fields(self) -> frozenset[str]:
+        """Names of the fields that were set by code or on the command line."""
+        return frozenset(self.model_fields_set) - self._from_file
+
+    def resolve_eval_config(self, definition: Definition) -> ResolvedEvalConfig:
+        """Merge the layers that hold for `definition`.
+
+        From weak to strong: the defaults (of this class, or from the top level of a file), the
+        packaged settings of the operation type, `op_type_config`, `definition_config`, and the
+        explicit values. ``extra`` is merged key by key, everything else is replaced.
+        """
+        explicit = self.explicit_fields
+        own = {name: getattr(self, name) for name in EVAL_FIELDS}
+        layers = [
+            {name: value for name, value in own.items() if name not in explicit},
+            _set_values(_packaged().get(definition.op_type)),
+            _set_values(self.op_type_config.get(definition.op_type)),
+            _set_values(self.definition_config.get(definition.name)),
+            {name: value for name, value in own.items() if name in explicit},
+        ]
+        return ResolvedEvalConfig(**_merged(layers))
+
+
+def _set_values(config: Optional[EvalConfig]) -> dict[str, Any]:
+    return {} if config is None else config.model_dump(exclude_none=True)
+
+
+def _merged(layers: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for layer in layers:
+        extra.update(layer.get("extra", {}))
+        merged.update(layer)
+    return {**merged, "extra": extra}
+
+
+def _packaged_settings() -> dict[str, Any]:
+    return read_settings(Path(__file__).with_name("eval_config.yaml"))
+
+
+@cache
+def _packaged() -> dict[str, EvalConfig]:
+    return BenchmarkConfig(**_packaged_settings()).op_type_config

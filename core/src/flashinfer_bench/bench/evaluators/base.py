@@ -1,0 +1,130 @@
+"""What an evaluator is: the part of the judge that knows what a correct output looks like."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench.data import Correctness, EvaluationStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from flashinfer_bench.bench.config import ResolvedEvalConfig
+    from flashinfer_bench.data import Definition, Workload
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One set of inputs and what the reference made of it.
+
+    Attributes
+    ----------
+    index : int
+        Number of the set, from 0.
+    seed : int
+        Seed that the inputs were made from.
+    inputs : list
+        CPU tensors and Python scalars in the order of the definition's inputs.
+    expected : list of torch.Tensor
+        The reference's outputs on the CPU, in the order of the definition's outputs; scalars are
+        0-d tensors.
+    """
+
+    index: int
+    seed: int
+    inputs: list[Any]
+    expected: list[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What an evaluator says about the outputs of one trial.
+
+    Attributes
+    ----------
+    status : EvaluationStatus
+        ``PASSED``, ``INCORRECT_NUMERICAL``, ``INCORRECT_SHAPE`` or ``INCORRECT_DTYPE``.
+    correctness : Correctness, optional
+        Required for the first two, absent for the others.
+    message : str
+        Why it did not pass.
+    """
+
+    status: EvaluationStatus
+    correctness: Optional[Correctness] = None
+    message: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the outputs are right."""
+        return self.status == EvaluationStatus.PASSED
+
+
+class Evaluator(ABC):
+    """Decides whether outputs are correct. Trusted code, in the judge's process.
+
+    Attributes
+    ----------
+    name : str
+        Name under which it is registered; goes into every trace.
+    version : str
+        Changes whenever a verdict may change.
+    """
+
+    name: str = ""
+    version: str = "1"
+
+    def calls_per_trial(self, config: ResolvedEvalConfig) -> int:
+        """Return how often a solution is called on each set of inputs; more than once to sample."""
+        del config
+        return 1
+
+    @abstractmethod
+    def check(
+        self,
+        definition: Definition,
+        workload: Workload,
+        trial: Trial,
+        calls: Sequence[Sequence[Any]],
+        config: ResolvedEvalConfig,
+    ) -> Check:
+        """Judge what a solution returned for one set of inputs.
+
+        Parameters
+        ----------
+        definition : Definition
+            What is computed.
+        workload : Workload
+            Gives the axes.
+        trial : Trial
+            Inputs and expected outputs.
+        calls : sequence of sequence
+            For each call its outputs: CPU tensors and Python scalars, of any number, shape and
+            dtype, from untrusted code.
+        config : ResolvedEvalConfig
+            Tolerances.
+        """
+
+    def combine(self, checks: Sequence[Check]) -> Correctness:
+        """Merge the checks of all trials, the last of which is the only one that may have failed.
+
+        Returns
+        -------
+        Correctness
+            The largest errors of any trial, and the ``extra`` of the worst one.
+        """
+        measured = [check.correctness for check in checks if check.correctness is not None]
+        worst = min(measured, key=_matched_ratio)
+        return Correctness(
+            max_relative_error=max(item.max_relative_error for item in measured),
+            max_absolute_error=max(item.max_absolute_error for item in measured),
+            extra=worst.extra,
+        )
+
+
+def _matched_ratio(correctness: Correctness) -> float:
+    return float((correctness.extra or {}).get("matched_ratio", 1.0))

@@ -1,0 +1,227 @@
+"""The seam between the judge and the processes that run untrusted code.
+
+An `Executor` knows how to start processes on one device; a `Candidate` is the judge's handle to one
+such process. The judge hands over plain data and gets plain data back: nothing that a candidate
+sends is unpickled, evaluated or imported.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Optional
+
+from flashinfer_bench.errors import RunnerError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from flashinfer_bench.data import Definition, Solution
+
+Stage = Literal["start", "load", "inputs", "call", "time"]
+
+
+class CandidateError(RunnerError):
+    """A candidate process did not do what it was asked.
+
+    Parameters
+    ----------
+    message : str
+        What happened.
+    stage : str
+        What it had been asked to do: ``start``, ``load``, ``inputs``, ``call`` or ``time``.
+    """
+
+    def __init__(self, message: str, *, stage: Stage, hint: Optional[str] = None) -> None:
+        super().__init__(message, hint=hint)
+        self.stage = stage
+
+
+class CandidateTimeout(CandidateError):
+    """It did not answer in time; its whole process group has been killed."""
+
+
+class CandidateCrashed(CandidateError):
+    """Its process ended without an answer.
+
+    Parameters
+    ----------
+    exit_code : int or None
+        As of `subprocess.Popen.returncode`: negative for a signal, None when it is not known.
+    """
+
+    def __init__(self, message: str, *, stage: Stage, exit_code: Optional[int]) -> None:
+        super().__init__(message, stage=stage)
+        self.exit_code = exit_code
+
+
+class CandidateFailed(CandidateError):
+    """The solution raised; the process is still usable.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the exception's class, as the candidate tells it (untrusted text).
+    traceback : str
+        Formatted traceback (untrusted text).
+    """
+
+    def __init__(self, message: str, *, stage: Stage, kind: str, traceback: str) -> None:
+        super().__init__(message, stage=stage)
+        self.kind = kind
+        self.traceback = traceback
+
+
+class CandidateMisbehaved(CandidateError):
+    """It broke the protocol; its process group has been killed."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Answer to `Candidate.load`.
+
+    Attributes
+    ----------
+    build_type : str
+        Kind of build, such as ``python``.
+    destination_passing_style : bool
+        Whether the built callable takes its outputs as arguments.
+    seconds : float
+        Wall time of the build as the judge saw it.
+    """
+
+    build_type: str
+    destination_passing_style: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Answer to `Candidate.time`.
+
+    Attributes
+    ----------
+    samples_ms : tuple of float
+        One latency per timed call, in milliseconds, in the order taken.
+    timer, timer_version : str
+        The timing backend that took them.
+    wall_s : float
+        Wall time of the whole request, warm-up included, by the judge's own clock.
+    """
+
+    samples_ms: tuple[float, ...]
+    timer: str
+    timer_version: str
+    wall_s: float
+    notes: tuple[str, ...] = field(default=())
+
+
+class Candidate(ABC):
+    """The judge's handle to one untrusted process that holds one solution.
+
+    Every method that asks the process for something raises a `CandidateError`: `CandidateFailed`
+    leaves the process usable (unless `alive` says otherwise: a GPU context may be lost), the others
+    mean that it is gone. Requests come from one thread at a time; `close` may come from any.
+    """
+
+    pid: int
+
+    @abstractmethod
+    def load(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Loaded:
+        """Build `solution` for `definition` in the process."""
+
+    @abstractmethod
+    def put_inputs(
+        self, slot: int, inputs: Sequence[Any], axes: Mapping[str, int], *, timeout_s: float
+    ) -> None:
+        """Copy one set of inputs into the process, on its device.
+
+        Parameters
+        ----------
+        slot : int
+            Number by which `call` and `time` refer to this set; an old set of that number
+            is dropped.
+        inputs : sequence
+            CPU tensors and Python scalars in the order of the definition's inputs.
+        axes : mapping
+            Value of every variable axis, for allocating outputs.
+        """
+
+    @abstractmethod
+    def call(self, slot: int, *, timeout_s: float) -> list[Any]:
+        """Call the solution once and return its outputs.
+
+        Returns
+        -------
+        list
+            CPU tensors and Python scalars, as many as the solution returned (destination-passing
+            solutions: one per declared output). Shapes, dtypes and count are *not* checked here.
+            A tensor far larger than what is declared comes without its data, on device ``meta``.
+        """
+
+    @abstractmethod
+    def time(
+        self,
+        slots: Sequence[int],
+        *,
+        timer: str,
+        warmup: int,
+        iterations: int,
+        timeout_s: float,
+    ) -> Timing:
+        """Time `iterations` calls after `warmup` untimed ones, going round the sets in `slots`."""
+
+    @abstractmethod
+    def log(self) -> str:
+        """Return what the process has printed so far; long output is cut in the middle."""
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether the process can take another request."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Kill the whole process group; idempotent, never raises.
+
+        May be called from any thread: a request in progress then ends as a `CandidateCrashed`.
+        """
+
+
+class Executor(ABC):
+    """Starts candidates on one device.
+
+    Parameters
+    ----------
+    device : str
+        ``cpu``, ``cuda`` or ``cuda:N``.
+    """
+
+    name: str = ""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    @abstractmethod
+    def start(self) -> None:
+        """Pay once what all candidates share, such as importing torch; idempotent.
+
+        Raises
+        ------
+        RunnerFatalError
+            If no candidate can be started on this device at all.
+        """
+
+    @abstractmethod
+    def spawn(self) -> Candidate:
+        """Start one process.
+
+        Raises
+        ------
+        RunnerFatalError
+            If that cannot be done, even after one restart.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End every process it started; idempotent, never raises."""

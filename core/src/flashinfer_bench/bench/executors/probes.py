@@ -1,0 +1,25 @@
+"""Whether an executor works on this system."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+from flashinfer_bench.plugins import Availability
+
+
+def fork() -> Availability:
+    """Say whether processes can be forked and cleaned up as the fork server needs it."""
+    if sys.platform != "linux":
+        return Availability(False, f"needs Linux, this is {sys.platform}", "use executor 'spawn'")
+    missing = [
+        name
+        for module, name in ((os, "fork"), (os, "waitid"), (socket, "SOCK_SEQPACKET"))
+        if not hasattr(module, name)
+    ]
+    if missing:
+        return Availability(
+            False, f"this Python lacks {', '.join(missing)}", "use executor 'spawn'"
+        )
+    return Availability(True)

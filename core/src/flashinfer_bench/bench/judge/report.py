@@ -1,0 +1,183 @@
+"""Turning what happened into the record that goes into a trace."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench._version import __version__
+from flashinfer_bench.bench.executors.base import (
+    CandidateCrashed,
+    CandidateError,
+    CandidateFailed,
+    CandidateTimeout,
+)
+from flashinfer_bench.data import Evaluation, EvaluationStatus, Performance, Provenance
+
+if TYPE_CHECKING:
+    from flashinfer_bench.bench.config import ResolvedEvalConfig
+    from flashinfer_bench.bench.evaluators.base import Check, Evaluator
+    from flashinfer_bench.bench.judge.baseline import DeviceBaseline
+    from flashinfer_bench.bench.judge.measure import Measurement
+    from flashinfer_bench.bench.judge.session import Session
+    from flashinfer_bench.data import Correctness, Solution
+
+MAX_LOG_CHARACTERS = 16_384
+
+
+def status_of(error: CandidateError) -> EvaluationStatus:
+    """Return the verdict on a solution whose process answered with `error`."""
+    if isinstance(error, CandidateTimeout):
+        return EvaluationStatus.TIMEOUT
+    if error.stage == "load":
+        return EvaluationStatus.COMPILE_ERROR
+    return EvaluationStatus.RUNTIME_ERROR
+
+
+def is_transient(error: CandidateError) -> bool:
+    """Return whether another try may end differently: after time-outs, crashes, lack of memory."""
+    outside_the_solution = error.stage in ("start", "inputs")
+    return isinstance(error, (CandidateTimeout, CandidateCrashed)) or outside_the_solution
+
+
+class Report:
+    """Collects what belongs into an evaluation, and makes it.
+
+    Parameters
+    ----------
+    session : Session
+        The run.
+    solution : Solution
+        What is evaluated.
+    baseline : DeviceBaseline
+        What it is held against.
+    evaluator : Evaluator
+        Who judges its outputs.
+    config : ResolvedEvalConfig
+        The settings.
+
+    Attributes
+    ----------
+    output : str
+        What the solution printed.
+    build_s : float, optional
+        Seconds that building took.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        solution: Solution,
+        baseline: DeviceBaseline,
+        evaluator: Evaluator,
+        config: ResolvedEvalConfig,
+    ) -> None:
+        self._session = session
+        self._solution = solution
+        self._baseline = baseline
+        self._evaluator = evaluator
+        self._config = config
+        self._began = time.monotonic()
+        self.output = ""
+        self.build_s: Optional[float] = None
+
+    def failed(self, error: CandidateError) -> Evaluation:
+        """Return the evaluation of a solution that did not come to an end."""
+        message = f"{error.stage}: {error.message}"
+        if isinstance(error, CandidateTimeout):
+            message += f" (an evaluation may take {self._session.timeout_s:g} s)"
+        if isinstance(error, CandidateFailed) and error.traceback:
+            message += f"\n{error.traceback.rstrip()}"
+        return self._evaluation(status_of(error), message, transient=is_transient(error))
+
+    def not_judged(self, reason: str) -> Evaluation:
+        """Return the evaluation of a solution about which the evaluator could not decide."""
+        return self._evaluation(EvaluationStatus.RUNTIME_ERROR, reason, transient=True)
+
+    def wrong(self, check: Check, correctness: Optional[Correctness]) -> Evaluation:
+        """Return the evaluation of a solution whose outputs are not right."""
+        return self._evaluation(check.status, check.message, correctness=correctness)
+
+    def passed(self, correctness: Correctness, measurement: Measurement) -> Evaluation:
+        """Return the evaluation of a solution that is correct and has been timed."""
+        latency, reference = measurement.latency_ms, self._baseline.latency_ms
+        performance = Performance(
+            latency_ms=latency,
+            reference_latency_ms=reference,
+            speedup_factor=reference / latency,
+            samples_ms=list(measurement.samples_ms),
+        )
+        return self._evaluation(
+            EvaluationStatus.PASSED,
+            "\n".join(measurement.notes),
+            correctness=correctness,
+            performance=performance,
+            timer=measurement.timer,
+            timer_version=measurement.timer_version,
+        )
+
+    def _evaluation(
+        self,
+        status: EvaluationStatus,
+        message: str,
+        *,
+        correctness: Optional[Correctness] = None,
+        performance: Optional[Performance] = None,
+        **provenance: Any,
+    ) -> Evaluation:
+        return Evaluation(
+            status=status,
+            environment=self._session.environment,
+            timestamp=datetime.now(timezone.utc).isoformat(),
+            log=make_log(message, self.output),
+            correctness=correctness,
+            performance=performance,
+            provenance=self._provenance(**provenance),
+        )
+
+    def _provenance(self, **details: Any) -> Provenance:
+        return Provenance(
+            seed=self._session.seed,
+            evaluator=f"{self._evaluator.name} {self._evaluator.version}",
+            harness_version=__version__,
+            warmup_runs=self._config.warmup_runs,
+            iterations=self._config.iterations,
+            num_trials=self._config.num_trials,
+            wall_s=round(time.monotonic() - self._began, 6),
+            build_s=self.build_s,
+            device=self._session.device,
+            extra=self._extra(),
+            **details,
+        )
+
+    def _extra(self) -> dict[str, Any]:
+        extra: dict[str, Any] = {"solution_hash": self._solution.hash()}
+        if self._session.device == "cpu":
+            from flashinfer_bench.tensors import cpu_threads
+
+            extra["cpu_threads"] = cpu_threads()
+        reference = self._baseline.measurement
+        if reference is not None:
+            extra["reference_iterations"] = reference.rounds.iterations
+        return extra
+
+
+def make_log(message: str, output: str) -> str:
+    """Join the judge's message and what the solution printed, cut to 16,384 characters.
+
+    The text comes from untrusted code: what UTF-8 cannot hold is replaced.
+    """
+    parts = [message.strip(), f"--- output ---\n{output.strip()}" if output.strip() else ""]
+    text = "\n".join(part for part in parts if part)
+    return shortened(text.encode("utf-8", "replace").decode("utf-8"), MAX_LOG_CHARACTERS)
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return `text`, with its middle left out if it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    mark = f"\n… {len(text) - limit} characters left out …\n"
+    kept = max(0, limit - len(mark))
+    head = kept * 2 // 3
+    return text[:head] + mark + text[len(text) - (kept - head) :]

@@ -1,0 +1,72 @@
+"""What all evaluations of a run on one device share."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flashinfer_bench.bench.pool import RunInterrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flashinfer_bench.bench.executors.base import CandidateFailed
+    from flashinfer_bench.bench.judge.deadline import Deadline
+    from flashinfer_bench.bench.locks import DeviceLock
+    from flashinfer_bench.bench.pool import WorkerKey, WorkerPool
+    from flashinfer_bench.data import Environment
+
+
+@dataclass(frozen=True)
+class Session:
+    """What all evaluations of a run on one device share.
+
+    Attributes
+    ----------
+    device : str
+        ``cpu`` or ``cuda:N``.
+    environment : Environment
+        Goes into every evaluation.
+    seed : int
+        Seed of the run.
+    timer : str
+        Name of the timing backend.
+    timeout_s : float
+        Wall time that one evaluation may take.
+    profile_baseline : bool
+        Whether references are timed.
+    pool : WorkerPool
+        Lends candidate processes.
+    lock : DeviceLock
+        Held while something is timed.
+    failed_builds : dict
+        Solutions that are known not to build, with the candidate's answer: building does not
+        depend on the workload, so it is not tried again for the next one.
+    """
+
+    device: str
+    environment: Environment
+    seed: int
+    timer: str
+    timeout_s: float
+    profile_baseline: bool
+    pool: WorkerPool
+    lock: DeviceLock
+    failed_builds: dict[WorkerKey, CandidateFailed] = field(default_factory=dict)
+
+    @contextmanager
+    def device_to_itself(self, deadline: Deadline) -> Iterator[None]:
+        """Keep other processes from timing on this device; waiting for it costs no budget.
+
+        Raises
+        ------
+        RunInterrupted
+            If the run ends while the device is waited for.
+        """
+        with ExitStack() as stack:
+            with deadline.stopped():
+                held = stack.enter_context(self.lock.held(lambda: self.pool.interrupted))
+            if not held:
+                raise RunInterrupted(f"the run ended while waiting for {self.device}")
+            yield

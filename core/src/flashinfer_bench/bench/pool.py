@@ -1,0 +1,183 @@
+"""The processes in which solutions run: starting, reusing and ending them."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Optional
+
+from flashinfer_bench.errors import RunnerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flashinfer_bench.bench.executors.base import Candidate, Executor, Loaded
+    from flashinfer_bench.data import Definition, Solution
+
+#: What a worker is for: role, definition, and for a solution its name and content hash.
+WorkerKey = tuple[str, ...]
+
+
+class RunInterrupted(RunnerError):
+    """An evaluation was broken off because the run is ending; there is no verdict."""
+
+
+class Worker:
+    """A candidate process together with what it has loaded.
+
+    Parameters
+    ----------
+    candidate : Candidate
+        The process.
+
+    Attributes
+    ----------
+    candidate : Candidate
+        The process.
+    loaded : Loaded, optional
+        What it answered when the solution was loaded; None before that.
+    reusable : bool
+        Whether the pool may keep it; set to False for one that holds much memory.
+    """
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self.loaded: Optional[Loaded] = None
+        self.reusable = True
+        self._output_seen = ""
+
+    def load(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Loaded:
+        """Build the solution, unless this process has done so for an earlier evaluation."""
+        if self.loaded is None:
+            self.loaded = self.candidate.load(definition, solution, timeout_s=timeout_s)
+        return self.loaded
+
+    def new_output(self) -> str:
+        """Return what the process has printed since the last call of this method."""
+        output, seen = self.candidate.log(), self._output_seen
+        self._output_seen = output
+        # Once long output is cut in the middle it no longer begins with what was there before.
+        return output.removeprefix(seen) if output.startswith(seen) else output
+
+
+class _Closer:
+    """Closes candidates, each in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def close(self, candidate: Candidate) -> None:
+        thread = threading.Thread(target=candidate.close, name="fib-close", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def settle(self) -> None:
+        while self._threads:
+            self._threads.pop().join()
+
+
+class WorkerPool:
+    """Workers on one device, each for one solution only.
+
+    A worker goes back into the pool if nothing went wrong with it and there is room; whoever came
+    first stays. Evaluations go round the same solutions again and again, and dropping the one that
+    was not used for longest would then drop each of them just before its next turn.
+
+    Parameters
+    ----------
+    executor : Executor
+        Starts the processes. The pool does not close it.
+    keep : int
+        How many idle workers are kept at most; 0 makes every worker a fresh one.
+    overlap : bool
+        End workers in the background, while the next ones start: the end of a process takes as
+        long as its start. `settle` then waits for them.
+    """
+
+    def __init__(self, executor: Executor, *, keep: int, overlap: bool = False) -> None:
+        self._executor = executor
+        self._keep = keep
+        self._closer = _Closer() if overlap else None
+        self._idle: dict[WorkerKey, Worker] = {}
+        self._busy: set[Worker] = set()
+        self._lock = threading.Lock()
+        self._interrupted = threading.Event()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether `interrupt` has been called."""
+        return self._interrupted.is_set()
+
+    @contextmanager
+    def worker(self, key: WorkerKey) -> Iterator[Worker]:
+        """Lend a worker for the body of a ``with`` statement.
+
+        Parameters
+        ----------
+        key : tuple of str
+            Identity of the solution. Workers are never lent under another key.
+
+        Raises
+        ------
+        RunnerFatalError
+            If no process can be started.
+        """
+        worker = self._take(key)
+        went_well = False
+        try:
+            yield worker
+            went_well = True
+        finally:
+            with self._lock:
+                self._busy.discard(worker)
+            if went_well:
+                self._give_back(key, worker)
+            else:
+                self._end(worker)
+
+    def _take(self, key: WorkerKey) -> Worker:
+        worker = self._idle.pop(key, None)
+        if worker is not None and not worker.candidate.alive:
+            self._end(worker)
+            worker = None
+        if worker is None:
+            self._executor.start()
+            worker = Worker(self._executor.spawn())
+        with self._lock:
+            self._busy.add(worker)
+        if self.interrupted:  # `interrupt` may have come before the worker was on the list
+            worker.candidate.close()
+        return worker
+
+    def _give_back(self, key: WorkerKey, worker: Worker) -> None:
+        has_room = len(self._idle) < self._keep and not self.interrupted
+        if has_room and worker.reusable and worker.candidate.alive:
+            self._idle[key] = worker
+        else:
+            self._end(worker)
+
+    def _end(self, worker: Worker) -> None:
+        if self._closer is None:
+            worker.candidate.close()
+        else:
+            self._closer.close(worker.candidate)
+
+    def settle(self) -> None:
+        """Wait until the workers that were given up have really ended."""
+        if self._closer is not None:
+            self._closer.settle()
+
+    def clear(self) -> None:
+        """End all idle workers, and wait until they have ended."""
+        while self._idle:
+            _, worker = self._idle.popitem()
+            self._end(worker)
+        self.settle()
+
+    def interrupt(self) -> None:
+        """End the workers that are busy; to be called from another thread, once and for all."""
+        self._interrupted.set()
+        with self._lock:
+            busy = list(self._busy)
+        for worker in busy:
+            worker.candidate.close()

@@ -1,0 +1,245 @@
+"""Runners: evaluating the solutions of a workload on one device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Optional
+
+from flashinfer_bench.bench.backends import choose_timer, make_executor
+from flashinfer_bench.bench.evaluators import resolve_evaluator
+from flashinfer_bench.bench.judge.baseline import prepare_baseline
+from flashinfer_bench.bench.judge.evaluate import evaluate_solution
+from flashinfer_bench.bench.judge.seeds import fresh_seed
+from flashinfer_bench.bench.judge.session import Session
+from flashinfer_bench.bench.locks import DeviceLock
+from flashinfer_bench.bench.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from flashinfer_bench.bench.config import BenchmarkConfig
+    from flashinfer_bench.bench.executors.base import CandidateFailed, Executor
+    from flashinfer_bench.bench.pool import WorkerKey
+    from flashinfer_bench.data import Definition, Environment, Evaluation, Solution, Workload
+    from flashinfer_bench.plugins import Catalog
+
+
+class Runner:
+    """Evaluates solutions on one device. Use `IsolatedRunner` or `PersistentRunner`.
+
+    The reference runs once for each workload, in a process of its own. A runner belongs to one
+    thread; only `interrupt` may be called from another one.
+
+    Parameters
+    ----------
+    device : str
+        ``cpu`` or ``cuda:N``.
+    executor : Executor, optional
+        Starts the processes; the runner then does not close it. By default the runner makes and
+        closes its own, as the settings and the installed plugins say.
+    catalog : Catalog, optional
+        Where timers, evaluators and executors are looked up; by default all that are installed.
+    """
+
+    #: Idle processes that are kept for later evaluations of their solutions, by type of device.
+    keep: ClassVar[dict[str, int]] = {}
+
+    def __init__(
+        self,
+        device: str,
+        *,
+        executor: Optional[Executor] = None,
+        catalog: Optional[Catalog] = None,
+    ) -> None:
+        self.device = device
+        self._catalog = catalog
+        self._given_executor = executor
+        self._own_executor: Optional[Executor] = None
+        self._pool: Optional[WorkerPool] = None
+        self._environment: Optional[Environment] = None
+        self._timers: dict[Optional[str], str] = {}
+        self._failed_builds: dict[WorkerKey, CandidateFailed] = {}
+        self._definition: Optional[Definition] = None
+        self._interrupted = False
+
+    @property
+    def environment(self) -> Environment:
+        """Hardware and libraries that evaluations of this runner take place on."""
+        if self._environment is None:
+            from flashinfer_bench.tensors import env_snapshot
+
+            self._environment = env_snapshot(self.device)
+        return self._environment
+
+    def run_workload(
+        self,
+        definition: Definition,
+        workload: Workload,
+        solutions: Iterable[Solution],
+        config: BenchmarkConfig,
+        root: Optional[Path] = None,
+    ) -> dict[str, Evaluation]:
+        """Evaluate `solutions` on one workload.
+
+        Parameters
+        ----------
+        definition : Definition
+            What is computed.
+        workload : Workload
+            On what.
+        solutions : iterable of Solution
+            Implementations of `definition`.
+        config : BenchmarkConfig
+            The settings. Without a seed a fresh one is drawn for this call.
+        root : Path, optional
+            Folder of the dataset, for tensors in files.
+
+        Returns
+        -------
+        dict of str to Evaluation
+            By the solution's name.
+
+        Raises
+        ------
+        DataError
+            If the workload does not fit the definition, or a tensor file is missing or wrong.
+        RunnerError
+            If there can be no verdict on any solution, as when the reference fails.
+        RunnerFatalError
+            If no process can be started on this device.
+        CapabilityError
+            If no timer, evaluator or executor is available.
+        """
+        return {
+            solution.name: evaluation
+            for solution, evaluation in self.evaluate_each(
+                definition, workload, solutions, config, root
+            )
+        }
+
+    def evaluate_each(
+        self,
+        definition: Definition,
+        workload: Workload,
+        solutions: Iterable[Solution],
+        config: BenchmarkConfig,
+        root: Optional[Path] = None,
+        *,
+        on_start: Callable[[Solution], None] = lambda solution: None,
+    ) -> Iterator[tuple[Solution, Evaluation]]:
+        """Yield each evaluation as soon as it ends; otherwise like `run_workload`.
+
+        Parameters
+        ----------
+        definition, workload, solutions, config, root
+            As of `run_workload`.
+        on_start : callable
+            Called with each solution before it is evaluated.
+
+        Yields
+        ------
+        tuple of Solution and Evaluation
+        """
+        from flashinfer_bench.compile import reference_solution
+
+        self._enter(definition)
+        session = self._session(config)
+        settings = config.resolve_eval_config(definition)
+        evaluator = resolve_evaluator(definition, config.evaluator, catalog=self._catalog)
+        baseline = prepare_baseline(
+            session, definition, workload, reference_solution(definition), settings, root
+        )
+        for solution in solutions:
+            on_start(solution)
+            evaluation = evaluate_solution(session, solution, baseline, evaluator, settings)
+            yield solution, evaluation
+
+    def _enter(self, definition: Definition) -> None:
+        """Let go of what belongs to the definition before."""
+        if self._definition is not definition:
+            self._definition = definition
+            self._failed_builds.clear()
+            if self._pool is not None:
+                self._pool.clear()
+
+    def _session(self, config: BenchmarkConfig) -> Session:
+        return Session(
+            device=self.device,
+            environment=self.environment,
+            seed=fresh_seed() if config.seed is None else config.seed,
+            timer=self._timer(config.timer),
+            timeout_s=config.timeout_seconds,
+            profile_baseline=config.profile_baseline,
+            pool=self._get_pool(config),
+            lock=DeviceLock(self.device),
+            failed_builds=self._failed_builds,
+        )
+
+    def _timer(self, name: Optional[str]) -> str:
+        if name not in self._timers:
+            self._timers[name] = choose_timer(self._get_catalog(), self.device, name)
+        return self._timers[name]
+
+    def _get_catalog(self) -> Catalog:
+        if self._catalog is None:
+            from flashinfer_bench.plugins import default_catalog
+
+            self._catalog = default_catalog()
+        return self._catalog
+
+    def _get_pool(self, config: BenchmarkConfig) -> WorkerPool:
+        if self._pool is None:
+            executor = self._given_executor
+            if executor is None:
+                executor = make_executor(self._get_catalog(), self.device, config.executor)
+                self._own_executor = executor
+            keep = self.keep.get(self.device.partition(":")[0], 0)
+            self._pool = WorkerPool(executor, keep=keep, overlap=True)
+        if self._interrupted:
+            self._pool.interrupt()
+        return self._pool
+
+    def interrupt(self) -> None:
+        """End what is going on, from another thread; `RunInterrupted` is raised in the runner's."""
+        self._interrupted = True
+        if self._pool is not None:
+            self._pool.interrupt()
+
+    def close(self) -> None:
+        """End all processes; idempotent."""
+        if self._pool is not None:
+            self._pool.clear()
+        if self._own_executor is not None:
+            self._own_executor.close()
+        self._pool = self._own_executor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+
+class IsolatedRunner(Runner):
+    """Starts a fresh process for every evaluation."""
+
+    keep: ClassVar[dict[str, int]] = {}
+
+
+class PersistentRunner(Runner):
+    """Keeps processes alive for further workloads of the same solution, never for another one.
+
+    What a solution has built or compiled stays. A process is given up after anything that went
+    wrong in it, when the next definition begins, or when there are too many: fewer are kept on CUDA
+    devices, where each one holds a context and cached memory.
+    """
+
+    keep: ClassVar[dict[str, int]] = {"cpu": 16, "cuda": 4}

@@ -1,0 +1,40 @@
+"""How judge and candidate talk; this page is the specification.
+
+**Connection.** One pair of connected Unix stream sockets per candidate. The judge, which is
+trusted, holds one end; the candidate, whose memory untrusted code shares, the other. Everything
+that arrives at the judge is hostile input: it is never unpickled, evaluated, imported or used as
+a format string or path.
+
+**Frames** (`frames`). Twelve bytes of header (``FIB``, one letter for the kind, the length as
+unsigned 64-bit little endian), then the payload. Kind ``C`` is one message in JSON; kind ``B`` is
+a *blob*, the plain bytes of one tensor in row-major order and native byte order.
+
+**Messages** (`messages`). Strict records, tagged by ``type``; unknown fields, wrong types and
+values out of bounds are refused. A request carries a random ``token`` that its reply repeats.
+
+=============  =================================  ===========================
+request        meaning                            reply
+=============  =================================  ===========================
+(start)        the process is up                  ``Ready`` with token 0
+``Load``       build a solution for a definition  ``Loaded``
+``PutInputs``  keep the blobs under a slot        ``Done``
+``Call``       call once with a slot's inputs     ``Outputs``; blobs
+``Time``       time calls, taking slots in turn   ``Timed``
+=============  =================================  ===========================
+
+Each of them may be answered with ``Failed`` instead. There is no farewell: the judge kills the
+candidate when it needs it no longer. Requests are answered in order, one at a time;
+a request and its blobs are read completely before the reply is written.
+
+**Blobs** follow the message that announces them, one for each of its tensors in order (those marked
+``omitted`` excepted), and have exactly the announced size.
+
+**Limits.** A request has at most 64 MiB, a reply 4 MiB, blobs not counted. A message announces at
+most 256 values. The judge states with each call how many bytes of outputs it takes; the candidate
+announces larger tensors as ``omitted``, so that their shape can be judged all the same.
+
+**Time.** Each read and write of the judge has a deadline that holds for the whole exchange.
+
+**Violations.** Anything else, at any point, is a `ProtocolError`: the judge kills the candidate and
+reads no further. A connection that ends means that the candidate has ended, or will be.
+"""

@@ -1,0 +1,133 @@
+"""Tensors and Python scalars as records and blobs, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from flashinfer_bench.bench.transport.messages import (
+    BoolValue,
+    FloatValue,
+    IntValue,
+    TensorValue,
+    Value,
+)
+from flashinfer_bench.errors import FibError, ProtocolError
+from flashinfer_bench.tensors import dtype_name, tensor_from_bytes, tensor_to_bytes, to_torch_dtype
+
+if TYPE_CHECKING:
+    import torch
+
+Scalar = Union[bool, int, float]
+
+
+def describe(value: Any, budget: Optional[int] = None) -> tuple[Value, Optional[memoryview]]:
+    """Return the record of a tensor or scalar, and the bytes to send after it.
+
+    Parameters
+    ----------
+    value : torch.Tensor, bool, int or float
+        Tensors may be on any device; those of the CPU are not copied.
+    budget : int, optional
+        Most bytes it may have; a larger tensor is described as omitted. Default: no limit.
+
+    Returns
+    -------
+    record : Value
+        What goes into the message.
+    data : memoryview or None
+        The blob; None for scalars and for omitted tensors.
+
+    Raises
+    ------
+    TypeError
+        If it is neither, or a tensor without plain bytes, such as a sparse one.
+    OverflowError
+        If it is an int of more than 64 bits.
+    """
+    if isinstance(value, bool):
+        return BoolValue(value), None
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise OverflowError("an integer of more than 64 bits cannot be sent")
+        return IntValue(int(value)), None
+    if isinstance(value, float):
+        return FloatValue(float.hex(value)), None
+    return _describe_tensor(value, budget)
+
+
+def _describe_tensor(
+    value: torch.Tensor, budget: Optional[int]
+) -> tuple[TensorValue, Optional[memoryview]]:
+    import torch
+
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        # A subclass could compute its elements when they are read, outside of any timed region.
+        raise TypeError(f"expected a tensor or a number, not {type(value).__name__}")
+    if budget is not None and value.numel() * value.element_size() > budget:
+        return _omitted(value), None
+    dtype, shape, data = tensor_to_bytes(value)
+    return TensorValue(dtype, list(shape), data.nbytes), data
+
+
+def _omitted(value: torch.Tensor) -> TensorValue:
+    nbytes = value.numel() * value.element_size()
+    return TensorValue(dtype_name(value.dtype), list(value.shape), nbytes, omitted=True)
+
+
+def rebuild(record: Value, data: Optional[memoryview]) -> Any:
+    """Return the value that `record` describes.
+
+    Parameters
+    ----------
+    record : Value
+        As received; may come from an untrusted process.
+    data : memoryview or None
+        The blob, for a tensor that is not omitted; shared with the tensor where it is aligned.
+
+    Returns
+    -------
+    torch.Tensor, bool, int or float
+        An omitted tensor is on the device ``meta``: it has a shape and a type but no elements.
+
+    Raises
+    ------
+    ProtocolError
+        If the record makes no sense.
+    """
+    if isinstance(record, TensorValue):
+        if record.omitted:
+            return _without_data(record)
+        return tensor_from_bytes(record.dtype, record.shape, data if data is not None else b"")
+    if isinstance(record, FloatValue):
+        return _float(record.text)
+    return record.value
+
+
+def _float(text: str) -> float:
+    try:
+        return float.fromhex(text)
+    except (ValueError, OverflowError) as error:
+        raise ProtocolError(f"{text!r} is not a number in hexadecimal notation") from error
+
+
+def _without_data(record: TensorValue) -> torch.Tensor:
+    import torch
+
+    try:
+        return torch.empty(record.shape, dtype=to_torch_dtype(record.dtype), device="meta")
+    except (FibError, RuntimeError) as error:
+        raise ProtocolError(f"{record.dtype} {record.shape} is not a tensor: {error}") from error
+
+
+def buffer_of(nbytes: int) -> memoryview:
+    """Allocate writable memory, aligned as torch aligns its own tensors.
+
+    Parameters
+    ----------
+    nbytes : int
+        Its size; no memory is touched yet.
+    """
+    import torch
+
+    array: Any = torch.empty(nbytes, dtype=torch.uint8).numpy()
+    return memoryview(array)

@@ -1,0 +1,310 @@
+"""Tiny problems, and a scripted stand-in for candidate processes.
+
+`FakeCandidate` runs a solution's source in the test's own process. Its sources may raise ``Crash``,
+``Hang`` or ``Misbehave``, which stand for what a real process would do, and may set ``SAMPLES``.
+The real executors are tested with the same problems in ``test_real_*.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from dataclasses import dataclass, field
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flashinfer_bench.bench.config import ResolvedEvalConfig
+from flashinfer_bench.bench.evaluators import DefaultEvaluator
+from flashinfer_bench.bench.executors.base import (
+    Candidate,
+    CandidateCrashed,
+    CandidateFailed,
+    CandidateMisbehaved,
+    CandidateTimeout,
+    Executor,
+    Loaded,
+    Timing,
+)
+from flashinfer_bench.bench.judge.session import Session
+from flashinfer_bench.bench.locks import DeviceLock
+from flashinfer_bench.bench.pool import WorkerPool
+from flashinfer_bench.data import (
+    AxisConst,
+    AxisVar,
+    BuildSpec,
+    Definition,
+    Environment,
+    RandomInput,
+    Solution,
+    SourceFile,
+    TensorSpec,
+    Trace,
+    TraceSet,
+    Workload,
+)
+from flashinfer_bench.errors import RunnerFatalError
+from flashinfer_bench.plugins import BuilderSpec, Catalog, EvaluatorSpec, TimerSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Crash(BaseException):
+    """Stands for the end of the process."""
+
+
+class Hang(BaseException):
+    """Stands for no answer in time."""
+
+
+class Misbehave(BaseException):
+    """Stands for a broken protocol."""
+
+
+class FakeCandidate(Candidate):
+    """Does in this process what a real one does in another; tells `events` about everything."""
+
+    def __init__(self, pid: int, events: list[tuple[Any, ...]]) -> None:
+        self.pid = pid
+        self._events = events
+        self._dead = False
+        self._printed = ""
+        self._space: dict[str, Any] = {}
+        self._inputs: dict[int, list[Any]] = {}
+        self._calls = 0
+
+    def _do(self, stage: Any, work: Callable[[], Any]) -> Any:
+        if self._dead:
+            raise CandidateCrashed("gone", stage=stage, exit_code=None)
+        try:
+            return work()
+        except Crash:
+            self._dead = True
+            raise CandidateCrashed("was killed by SIGSEGV", stage=stage, exit_code=-11) from None
+        except Hang:
+            self._dead = True
+            raise CandidateTimeout("no answer", stage=stage) from None
+        except Misbehave:
+            self._dead = True
+            raise CandidateMisbehaved("bad frame", stage=stage) from None
+        except Exception as error:  # noqa: BLE001 - as the candidate does
+            text = "".join(traceback.format_exception_only(error))
+            raise CandidateFailed(
+                str(error), stage=stage, kind=type(error).__name__, traceback=text
+            ) from None
+
+    def load(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Loaded:
+        self._events.append(("load", self.pid, solution.name))
+        assert not self._space, "a process holds one solution"
+        self._space = {"Crash": Crash, "Hang": Hang, "Misbehave": Misbehave, "print": self._print}
+        entry = solution.get_entry_source()
+        assert entry is not None
+        self._do("load", lambda: exec(entry.content, self._space))
+        return Loaded("python", solution.spec.destination_passing_style, 0.25)
+
+    def _print(self, text: str) -> None:
+        self._printed += f"{text}\n"
+
+    def put_inputs(self, slot: int, inputs: Sequence[Any], axes: Any, *, timeout_s: float) -> None:
+        assert timeout_s > 0
+        self._events.append(("inputs", self.pid, slot, dict(axes)))
+        clones = [x.clone() if hasattr(x, "clone") else x for x in inputs]
+        self._do("inputs", lambda: self._inputs.__setitem__(slot, clones))
+
+    def call(self, slot: int, *, timeout_s: float) -> list[Any]:
+        assert timeout_s > 0
+        self._calls += 1
+        self._events.append(("call", self.pid, slot))
+        result = self._do("call", lambda: self._space["run"](*self._inputs[slot]))
+        return list(result) if isinstance(result, tuple) else [result]
+
+    def time(
+        self, slots: Sequence[int], *, timer: str, warmup: int, iterations: int, timeout_s: float
+    ) -> Timing:
+        self._events.append(("time", self.pid, tuple(slots), timer, warmup, iterations))
+        on_time = self._space.get("on_time", lambda: None)
+        self._do("time", on_time)
+        samples = self._space.get("SAMPLES", [2.0])
+        taken = itertools.islice(itertools.cycle(samples), iterations)
+        if self._space.get("SHORT"):
+            taken = itertools.islice(samples, iterations)
+        return Timing(tuple(taken), timer, "7", 0.1, tuple(self._space.get("NOTES", ())))
+
+    def log(self) -> str:
+        return self._printed
+
+    @property
+    def alive(self) -> bool:
+        return not self._dead
+
+    def close(self) -> None:
+        if not self._dead or ("close", self.pid) not in self._events:
+            self._events.append(("close", self.pid))
+        self._dead = True
+
+
+class FakeExecutor(Executor):
+    """Starts fake candidates; `broken` makes it fail for good."""
+
+    name = "fake"
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.events: list[tuple[Any, ...]] = []
+        self.broken = False
+        self.started = self.closed = 0
+
+    def start(self) -> None:
+        self.started += 1
+
+    def spawn(self) -> FakeCandidate:
+        if self.broken:
+            raise RunnerFatalError("no process can be started")
+        pid = 1000 + sum(event[0] == "spawn" for event in self.events)
+        self.events.append(("spawn", pid))
+        return FakeCandidate(pid, self.events)
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def of(self, kind: str) -> list[tuple[Any, ...]]:
+        """Return the events of one kind, without its name."""
+        return [event[1:] for event in self.events if event[0] == kind]
+
+
+@dataclass
+class Problems:
+    """Makes definitions, workloads, solutions and whole datasets of the smallest kind."""
+
+    reference: str = "def run(x):\n    return x * 2"
+    numbers: Any = field(default_factory=itertools.count)
+
+    def definition(self, name: str = "double", **changes: Any) -> Definition:
+        values: dict[str, Any] = {
+            "name": name,
+            "op_type": "elementwise",
+            "axes": {"n": AxisVar(), "k": AxisConst(value=3)},
+            "inputs": {"x": TensorSpec(shape=["n", "k"], dtype="float32")},
+            "outputs": {"y": TensorSpec(shape=["n", "k"], dtype="float32")},
+            "reference": self.reference,
+        }
+        return Definition(**{**values, **changes})
+
+    def solution(
+        self, source: str, name: str = "", definition: str = "double", **spec: Any
+    ) -> Solution:
+        values: dict[str, Any] = {
+            "language": "python",
+            "target_hardware": ["cpu"],
+            "entry_point": "main.py::run",
+            "destination_passing_style": False,
+        }
+        return Solution(
+            name=name or f"solution_{next(self.numbers)}",
+            definition=definition,
+            author="tests",
+            spec=BuildSpec(**{**values, **spec}),
+            sources=[SourceFile(path="main.py", content=dedent(source))],
+        )
+
+    def good(self, name: str = "good", definition: str = "double") -> Solution:
+        return self.solution("def run(x):\n    return x + x", name, definition)
+
+    def workload(self, n: int = 4, uuid: str = "", **inputs: Any) -> Workload:
+        return Workload(
+            axes={"n": n},
+            inputs=inputs or {"x": RandomInput()},
+            uuid=uuid or f"w{next(self.numbers)}",
+        )
+
+    def dataset(
+        self,
+        *solutions: Solution,
+        root: Any = None,
+        workloads: int = 1,
+        definitions: Sequence[Definition] = (),
+    ) -> TraceSet:
+        used = list(definitions) or [self.definition()]
+        made = TraceSet(
+            root=root,
+            definitions={item.name: item for item in used},
+            solutions={
+                item.name: [s for s in solutions if s.definition == item.name] for item in used
+            },
+            workloads={
+                item.name: [
+                    Trace(definition=item.name, workload=self.workload(uuid=f"{item.name}-{index}"))
+                    for index in range(workloads)
+                ]
+                for item in used
+            },
+        )
+        if root is not None:
+            for group in made.solutions.values():
+                assert group is not None
+        return made
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Keep locks and builds of a test to itself."""
+    folder = tmp_path / "fib-cache"
+    monkeypatch.setenv("FIB_CACHE_PATH", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def problems() -> Problems:
+    return Problems()
+
+
+@pytest.fixture
+def executor() -> FakeExecutor:
+    return FakeExecutor()
+
+
+@pytest.fixture
+def settings() -> Callable[..., ResolvedEvalConfig]:
+    def make(**changes: Any) -> ResolvedEvalConfig:
+        values = {"warmup_runs": 1, "iterations": 4, "num_trials": 2, "rtol": 1e-2, "atol": 1e-2}
+        return ResolvedEvalConfig(**{**values, **changes})
+
+    return make
+
+
+@pytest.fixture
+def session(executor: FakeExecutor) -> Callable[..., Session]:
+    def make(**changes: Any) -> Session:
+        values: dict[str, Any] = {
+            "device": "cpu",
+            "environment": Environment(hardware="a test", libs={"torch": "0"}),
+            "seed": 11,
+            "timer": "clock",
+            "timeout_s": 30.0,
+            "profile_baseline": True,
+            "pool": WorkerPool(executor, keep=0),
+            "lock": DeviceLock("cpu"),
+        }
+        return Session(**{**values, **changes})
+
+    return make
+
+
+@pytest.fixture
+def evaluator() -> DefaultEvaluator:
+    return DefaultEvaluator()
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    """What an installation with a Python builder would offer, without any plugin."""
+    return Catalog.of(
+        BuilderSpec(name="python", factory="nowhere:Builder", handles=(("python", "*"),)),
+        TimerSpec(name="clock", factory="nowhere:Timer", devices=("cpu", "cuda")),
+        EvaluatorSpec(
+            name="default",
+            factory="flashinfer_bench.bench.evaluators.default:DefaultEvaluator",
+        ),
+    )

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flashinfer_bench.bench.judge.baseline import (
+    BaselineHandle,
+    DeviceBaseline,
+    ReferenceFailed,
+    prepare_baseline,
+)
+from flashinfer_bench.bench.judge.seeds import trial_seed
+from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
+from flashinfer_bench.compile import reference_solution
+from flashinfer_bench.data import SafetensorsInput, TensorSpec
+from flashinfer_bench.errors import BlobError, DataError
+
+
+@pytest.fixture
+def prepare(problems: Any, session: Any, settings: Any) -> Any:
+    def make(
+        definition: Any = None, workload: Any = None, config: Any = None, **changes: Any
+    ) -> DeviceBaseline:
+        definition = definition or problems.definition()
+        return prepare_baseline(
+            session(**changes),
+            definition,
+            workload or problems.workload(uuid="w"),
+            reference_solution(definition),
+            config or settings(),
+            None,
+        )
+
+    return make
+
+
+class TestContent:
+    def test_one_input_set_per_trial(self, prepare: Any) -> None:
+        baseline = prepare()
+        assert [trial.index for trial in baseline.trials] == [0, 1]
+        assert [trial.seed for trial in baseline.trials] == [trial_seed(11, 0), trial_seed(11, 1)]
+        first, second = (trial.inputs[0] for trial in baseline.trials)
+        assert first.shape == (4, 3)
+        assert not torch.equal(first, second)
+        for trial in baseline.trials:
+            assert torch.equal(trial.expected[0], trial.inputs[0] * 2)
+
+    def test_seed_decides(self, prepare: Any) -> None:
+        first, again, other = prepare(), prepare(), prepare(seed=12)
+        assert torch.equal(first.trials[0].inputs[0], again.trials[0].inputs[0])
+        assert not torch.equal(first.trials[0].inputs[0], other.trials[0].inputs[0])
+        assert (first.seed, other.seed) == (11, 12)
+
+    def test_names_and_sizes(self, prepare: Any) -> None:
+        baseline = prepare()
+        assert baseline.handle == "double/w"
+        assert isinstance(baseline.handle, BaselineHandle)
+        assert isinstance(baseline.handle, str)
+        assert (baseline.device, baseline.axes) == ("cpu", {"n": 4})
+        assert baseline.nbytes == 2 * 2 * (4 * 3 * 4)
+
+    def test_latency(self, prepare: Any, problems: Any) -> None:
+        definition = problems.definition(
+            reference="SAMPLES = [3.0, 5.0]\ndef run(x):\n    return x * 2"
+        )
+        baseline = prepare(definition)
+        assert baseline.latency_ms == 4.0
+        assert baseline.measurement.samples_ms == (3.0, 5.0) * 4
+
+    def test_unmeasured(self, prepare: Any, executor: Any) -> None:
+        baseline = prepare(profile_baseline=False)
+        assert baseline.measurement is None
+        assert baseline.latency_ms == 0.0
+        assert executor.of("time") == []
+
+    def test_scalar_output_is_a_tensor(self, prepare: Any, problems: Any) -> None:
+        definition = problems.definition(
+            outputs={"s": TensorSpec(shape=None, dtype="float32")},
+            reference="def run(x):\n    return float(x.sum())",
+        )
+        expected = prepare(definition).trials[0].expected[0]
+        assert expected.shape == ()
+        assert expected.dtype == torch.float64
+
+    def test_wider_type_is_kept(self, prepare: Any, problems: Any) -> None:
+        definition = problems.definition(reference="def run(x):\n    return x.double() * 2")
+        assert prepare(definition).trials[0].expected[0].dtype == torch.float64
+
+    def test_slow_reference_is_timed_less_often(
+        self, prepare: Any, problems: Any, settings: Any, executor: Any
+    ) -> None:
+        definition = problems.definition(
+            reference="import time\ndef run(x):\n    time.sleep(0.02)\n    return x * 2"
+        )
+        config = settings(warmup_runs=10, iterations=90)
+        baseline = prepare(definition, config=config, timeout_s=0.8)
+        assert baseline.measurement is not None
+        assert 1 <= baseline.measurement.rounds.iterations < 20
+        assert len(baseline.measurement.samples_ms) == 2 * baseline.measurement.rounds.iterations
+
+
+class TestProcess:
+    def test_has_one_of_its_own_that_is_ended(self, prepare: Any, executor: Any) -> None:
+        prepare()
+        assert executor.of("spawn") == [(1000,)]
+        assert executor.of("load") == [(1000, "double__reference")]
+        assert executor.of("close") == [(1000,)]
+
+    def test_is_kept_for_the_next_workload(
+        self, prepare: Any, executor: Any, problems: Any
+    ) -> None:
+        pool = WorkerPool(executor, keep=2)
+        definition = problems.definition()
+        prepare(definition, pool=pool)
+        prepare(definition, pool=pool)
+        assert len(executor.of("load")) == 1
+        assert len(executor.of("call")) == 4
+
+    def test_gets_the_variable_axes_only(self, prepare: Any, executor: Any, problems: Any) -> None:
+        workload = problems.workload().model_copy(update={"axes": {"n": 2, "k": 3}})
+        prepare(workload=workload)
+        assert executor.of("inputs") == [(1000, 0, {"n": 2}), (1000, 1, {"n": 2})]
+
+
+class TestFailure:
+    @pytest.mark.parametrize(
+        ("reference", "text"),
+        [
+            ("raise OSError('no such library')\ndef run(x): pass", r"\(load\): no such library"),
+            ("def run(x):\n    return x @ x", r"\(call\): "),
+            ("def run(x):\n    raise Crash", r"\(call\): was killed by SIGSEGV"),
+            ("def run(x):\n    raise Hang", r"\(call\): no answer"),
+            ("def run(x):\n    raise Misbehave", r"\(call\): bad frame"),
+            ("SAMPLES = [0.0]\ndef run(x): return x * 2", r"\(time\): the timer"),
+            ("def run(x):\n    return x, x", "2 outputs instead of 1"),
+            ("def run(x):\n    return x[0]", r"shape \[3\] instead of \[4, 3\]"),
+            ("def run(x):\n    return x.int()", "dtype torch.int32 instead of torch.float32"),
+        ],
+    )
+    def test_is_named_as_the_references(
+        self, reference: str, text: str, prepare: Any, problems: Any, executor: Any
+    ) -> None:
+        with pytest.raises(ReferenceFailed, match=text) as caught:
+            prepare(problems.definition(reference=reference))
+        assert "the reference of definition 'double'" in caught.value.message
+        assert executor.of("close") == [(1000,)]
+
+    def test_traceback_is_told(self, prepare: Any, problems: Any) -> None:
+        with pytest.raises(ReferenceFailed, match="ZeroDivisionError: division by zero"):
+            prepare(problems.definition(reference="def run(x):\n    return 1 / 0"))
+
+    def test_flood_is_cut(self, prepare: Any, problems: Any) -> None:
+        reference = "def run(x):\n    raise ValueError('z' * 100_000)"
+        with pytest.raises(ReferenceFailed, match="characters left out") as caught:
+            prepare(problems.definition(reference=reference))
+        assert len(caught.value.message) < 5000
+
+    def test_interrupt_is_no_failure(self, prepare: Any, executor: Any) -> None:
+        pool = WorkerPool(executor, keep=0)
+        pool.interrupt()
+        with pytest.raises(RunInterrupted):
+            prepare(pool=pool)
+
+
+class TestInputs:
+    def test_missing_file(self, prepare: Any, problems: Any, executor: Any) -> None:
+        source = SafetensorsInput(path="blob/none.safetensors", tensor_key="x")
+        with pytest.raises(BlobError):
+            prepare(workload=problems.workload(x=source))
+        assert executor.of("spawn") == []
+
+    def test_missing_axis(self, prepare: Any, problems: Any) -> None:
+        workload = problems.workload().model_copy(update={"axes": {}})
+        with pytest.raises(DataError, match="axis 'n'"):
+            prepare(workload=workload)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import flashinfer_bench.bench as bench
+
+OWED = [
+    "BaselineHandle",
+    "Benchmark",
+    "BenchmarkConfig",
+    "DeviceBaseline",
+    "EvalConfig",
+    "IsolatedRunner",
+    "PersistentRunner",
+    "ResolvedEvalConfig",
+    "RunnerError",
+    "RunnerFatalError",
+    "resolve_evaluator",
+]
+
+
+@pytest.mark.parametrize("name", sorted({*OWED, *bench.__all__}))
+def test_every_name_is_there(name: str) -> None:
+    assert name in bench.__all__
+    assert name in dir(bench)
+    assert getattr(bench, name).__name__ == name
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Bencmark'"):
+        _ = bench.Bencmark  # type: ignore[attr-defined]
+
+
+def test_import_is_light() -> None:
+    heavy = "{'torch', 'numpy', 'pydantic', 'yaml', 'filelock', 'rich'}"
+    code = f"import sys, flashinfer_bench.bench; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_whole_loop_is_imported_without_torch() -> None:
+    code = (
+        "import sys; from flashinfer_bench.bench import Benchmark, BenchmarkConfig, "
+        "IsolatedRunner, DefaultEvaluator; BenchmarkConfig.default(); "
+        "assert not {'torch', 'numpy', 'rich'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,449 @@
+from __future__ import annotations
+
+import gc
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flashinfer_bench.bench import Benchmark, BenchmarkConfig, RunObserver
+from flashinfer_bench.data import SafetensorsInput, Trace, TraceSet
+from flashinfer_bench.errors import (
+    CapabilityError,
+    ConfigError,
+    RunnerFatalError,
+    SelectionError,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = {"device": "cpu", "warmup_runs": 1, "iterations": 2, "num_trials": 1}
+
+
+class Diary(RunObserver):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+
+    def started(self, total: int) -> None:
+        self.entries.append(("started", total))
+
+    def evaluation_started(self, definition: str, workload: Any, solution: str) -> None:
+        self.entries.append(("begins", definition, workload.uuid, solution))
+
+    def evaluation_finished(self, trace: Trace) -> None:
+        assert trace.evaluation is not None
+        self.entries.append(("ends", trace.solution, str(trace.evaluation.status)))
+
+    def skipped(self, skipped: Any) -> None:
+        self.entries.append(("skipped", skipped.kind, skipped.solution))
+
+    def finished(self) -> None:
+        self.entries.append(("finished",))
+
+
+@pytest.fixture
+def benchmark_of(executor: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make benchmarks whose candidates are fakes; all of them are closed in the end."""
+    monkeypatch.setattr("flashinfer_bench.bench.benchmark.make_executor", lambda *names: executor)
+    made: list[Benchmark] = []
+
+    def make(dataset: TraceSet, *observers: RunObserver, **settings: Any) -> Benchmark:
+        config = BenchmarkConfig(**{**CONFIG, **settings})
+        made.append(Benchmark(dataset, config, observers=observers, catalog=catalog))
+        return made[-1]
+
+    yield make
+    for item in made:
+        item.close()
+
+
+def statuses(traces: Any) -> list[tuple[str, str]]:
+    return [(trace.solution, str(trace.evaluation.status)) for trace in traces]
+
+
+def stored_lines(root: Path) -> list[Any]:
+    return [
+        json.loads(line)
+        for path in sorted((root / "traces").rglob("*.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+
+
+class TestRun:
+    def test_results_and_disk(self, benchmark_of: Any, problems: Any, tmp_path: Path) -> None:
+        wrong = problems.solution("def run(x): return x", "wrong")
+        dataset = problems.dataset(problems.good("a"), wrong, root=tmp_path, workloads=2)
+        found = benchmark_of(dataset).run_all()
+        expected = [("a", "PASSED"), ("wrong", "INCORRECT_NUMERICAL")] * 2
+        assert statuses(found.traces["double"]) == expected
+        assert statuses(dataset.traces["double"]) == expected
+        assert [line["solution"] for line in stored_lines(tmp_path)] == ["a", "wrong"] * 2
+        assert found.definitions == dataset.definitions
+        assert found.root == dataset.root
+
+    def test_only_this_runs_traces_come_back(self, benchmark_of: Any, problems: Any) -> None:
+        dataset = problems.dataset(problems.good("a"))
+        benchmark = benchmark_of(dataset)
+        benchmark.run_all()
+        again = benchmark.run_all()
+        assert len(again.traces["double"]) == 1
+        assert len(dataset.traces["double"]) == 2
+        assert benchmark.get_trace_set() is dataset
+
+    def test_run_takes_other_settings(
+        self, benchmark_of: Any, problems: Any, executor: Any
+    ) -> None:
+        benchmark = benchmark_of(problems.dataset(problems.good("a")))
+        benchmark.run(BenchmarkConfig(**{**CONFIG, "iterations": 9}))
+        assert executor.of("time")[-1][-1] == 9
+        benchmark.run()
+        assert executor.of("time")[-1][-1] == 2
+
+    def test_evaluate_stores_nothing_until_flush(
+        self, benchmark_of: Any, problems: Any, tmp_path: Path
+    ) -> None:
+        dataset = problems.dataset(problems.good("a"), root=tmp_path)
+        benchmark = benchmark_of(dataset)
+        assert statuses(benchmark.evaluate().traces["double"]) == [("a", "PASSED")]
+        assert stored_lines(tmp_path) == []
+        assert dataset.traces == {}
+        benchmark.flush()
+        benchmark.flush()
+        assert len(stored_lines(tmp_path)) == 1
+        assert len(dataset.traces["double"]) == 1
+
+    def test_one_seed_for_the_whole_run(self, benchmark_of: Any, problems: Any) -> None:
+        dataset = problems.dataset(problems.good("a"), problems.good("b"), workloads=2)
+        benchmark = benchmark_of(dataset)
+
+        def seeds() -> set[int]:
+            traces = benchmark.evaluate().traces["double"]
+            return {trace.evaluation.provenance.seed for trace in traces}
+
+        first = seeds()
+        assert len(first) == 1
+        assert first != seeds()
+        assert benchmark.config.seed is None
+
+    def test_given_seed(self, benchmark_of: Any, problems: Any) -> None:
+        found = benchmark_of(problems.dataset(problems.good("a")), seed=42).evaluate()
+        assert found.traces["double"][0].evaluation.provenance.seed == 42
+
+    @pytest.mark.parametrize(("isolated", "loads"), [(False, 2), (True, 4)])
+    def test_kind_of_runner(
+        self, isolated: bool, loads: int, benchmark_of: Any, problems: Any, executor: Any
+    ) -> None:
+        dataset = problems.dataset(problems.good("a"), workloads=2)
+        benchmark_of(dataset, use_isolated_runner=isolated).evaluate()
+        assert len(executor.of("load")) == loads
+        assert len(executor.of("close")) == len(executor.of("spawn"))
+
+    def test_workloads_of_a_file(self, benchmark_of: Any, problems: Any, tmp_path: Path) -> None:
+        import torch
+        from safetensors.torch import save_file
+
+        dataset = problems.dataset(problems.good("a"), root=tmp_path)
+        save_file({"t": torch.ones(4, 3)}, tmp_path / "x.safetensors")
+        source = SafetensorsInput(path="x.safetensors", tensor_key="t")
+        dataset.workloads["double"] = [
+            Trace(definition="double", workload=problems.workload(x=source))
+        ]
+        assert statuses(benchmark_of(dataset).evaluate().traces["double"]) == [("a", "PASSED")]
+
+
+class TestObservers:
+    def test_are_told_everything_in_order(self, benchmark_of: Any, problems: Any) -> None:
+        diary = Diary()
+        dataset = problems.dataset(
+            problems.good("a"),
+            problems.solution("def run(x): return x", "b"),
+            problems.solution("x", "m", language="mojo"),
+        )
+        benchmark_of(dataset, diary).run_all()
+        assert diary.entries == [
+            ("skipped", "capability", "m"),
+            ("started", 2),
+            ("begins", "double", "double-0", "a"),
+            ("ends", "a", "PASSED"),
+            ("begins", "double", "double-0", "b"),
+            ("ends", "b", "INCORRECT_NUMERICAL"),
+            ("finished",),
+        ]
+
+    def test_trace_is_on_disk_when_it_is_told(
+        self, benchmark_of: Any, problems: Any, tmp_path: Path
+    ) -> None:
+        counts: list[int] = []
+
+        class Look(RunObserver):
+            def evaluation_finished(self, trace: Trace) -> None:
+                counts.append(len(stored_lines(tmp_path)))
+
+        dataset = problems.dataset(problems.good("a"), problems.good("b"), root=tmp_path)
+        benchmark_of(dataset, Look()).run_all()
+        assert counts == [1, 2]
+
+    def test_one_that_raises_ends_the_run(
+        self, benchmark_of: Any, problems: Any, tmp_path: Path
+    ) -> None:
+        class Bad(Diary):
+            def evaluation_finished(self, trace: Trace) -> None:
+                raise LookupError("terminal is gone")
+
+        bad = Bad()
+        dataset = problems.dataset(problems.good("a"), problems.good("b"), root=tmp_path)
+        with pytest.raises(LookupError, match="terminal is gone"):
+            benchmark_of(dataset, bad).run_all()
+        assert len(stored_lines(tmp_path)) == 1
+        assert bad.entries[-1] == ("finished",)
+
+    def test_default_methods_do_nothing(self, problems: Any) -> None:
+        observer = RunObserver()
+        observer.started(1)
+        observer.evaluation_started("d", problems.workload(), "s")
+        observer.finished()
+
+
+class TestSkips:
+    def test_failing_reference_is_nobodys_trace(self, benchmark_of: Any, problems: Any) -> None:
+        broken = problems.definition("broken", reference="def run(x):\n    return 1 / 0")
+        diary = Diary()
+        dataset = problems.dataset(
+            problems.good("a", "broken"),
+            problems.good("b"),
+            definitions=[broken, problems.definition()],
+        )
+        benchmark = benchmark_of(dataset, diary)
+        found = benchmark.run_all()
+        assert statuses(found.traces["double"]) == [("b", "PASSED")]
+        assert "broken" not in found.traces
+        (entry,) = benchmark.skipped
+        assert (entry.kind, entry.solution, entry.workload) == ("reference", "a", "broken-0")
+        assert "division by zero" in entry.reason
+        assert ("started", 2) in diary.entries
+        assert ("skipped", "reference", "a") in diary.entries
+
+    def test_bad_workload_costs_only_itself(
+        self, benchmark_of: Any, problems: Any, tmp_path: Path
+    ) -> None:
+        dataset = problems.dataset(problems.good("a"), root=tmp_path)
+        missing = SafetensorsInput(path="none.safetensors", tensor_key="t")
+        escaping = SafetensorsInput(path="../../etc/passwd", tensor_key="t")
+        for source in (missing, escaping):
+            workload = problems.workload(x=source)
+            dataset.workloads["double"].append(Trace(definition="double", workload=workload))
+        benchmark = benchmark_of(dataset)
+        assert statuses(benchmark.run_all().traces["double"]) == [("a", "PASSED")]
+        assert [entry.kind for entry in benchmark.skipped] == ["workload", "workload"]
+
+    def test_missing_builder(self, benchmark_of: Any, problems: Any) -> None:
+        dataset = problems.dataset(problems.solution("x", "m", language="mojo"), workloads=2)
+        benchmark = benchmark_of(dataset)
+        assert benchmark.run_all().traces == {}
+        assert [(entry.kind, entry.count) for entry in benchmark.skipped] == [("capability", 2)]
+
+    def test_missing_evaluator(self, benchmark_of: Any, problems: Any) -> None:
+        benchmark = benchmark_of(problems.dataset(problems.good("a")), evaluator="absent")
+        assert benchmark.run_all().traces == {}
+        assert [entry.kind for entry in benchmark.skipped] == ["capability"]
+
+    def test_are_those_of_the_last_run(self, benchmark_of: Any, problems: Any) -> None:
+        dataset = problems.dataset(problems.good("a"), problems.solution("x", "m", language="mojo"))
+        benchmark = benchmark_of(dataset)
+        benchmark.run_all()
+        del dataset.solutions["double"][1]
+        benchmark.run_all()
+        assert benchmark.skipped == ()
+
+
+class TestResume:
+    def test_decided_ones_are_left_out(
+        self, benchmark_of: Any, problems: Any, executor: Any
+    ) -> None:
+        diary = Diary()
+        dataset = problems.dataset(
+            problems.good("a"),
+            problems.solution("def run(x): return 1 / 0", "raises"),
+            problems.solution("def run(x): raise Crash", "crashes"),
+            problems.solution("def run(x): raise Hang", "hangs"),
+        )
+        benchmark = benchmark_of(dataset, diary)
+        benchmark.run_all()
+        diary.entries.clear()
+        again = benchmark.run_all(resume=True)
+        assert [name for name, _ in statuses(again.traces["double"])] == ["crashes", "hangs"]
+        assert diary.entries[0] == ("started", 2)
+
+    def test_nothing_left_starts_nothing(
+        self, benchmark_of: Any, problems: Any, executor: Any
+    ) -> None:
+        diary = Diary()
+        benchmark = benchmark_of(problems.dataset(problems.good("a")), diary)
+        benchmark.run_all()
+        executor.events.clear()
+        diary.entries.clear()
+        assert benchmark.run_all(resume=True).traces == {}
+        assert executor.events == []
+        assert diary.entries == [("started", 0), ("finished",)]
+
+    def test_after_reading_the_dataset_again(
+        self, benchmark_of: Any, problems: Any, tmp_path: Path
+    ) -> None:
+        first = problems.dataset(problems.good("a"), root=tmp_path)
+        benchmark_of(first).run_all()
+        second = problems.dataset(problems.good("a"), problems.good("b"), root=tmp_path)
+        second.traces = {"double": [Trace.model_validate(line) for line in stored_lines(tmp_path)]}
+        again = benchmark_of(second).run_all(resume=True)
+        assert statuses(again.traces["double"]) == [("b", "PASSED")]
+
+
+class TestErrors:
+    def test_nothing_to_do(self, benchmark_of: Any, problems: Any) -> None:
+        with pytest.raises(SelectionError, match="nothing to evaluate"):
+            benchmark_of(problems.dataset()).run_all()
+
+    def test_unknown_filter(self, benchmark_of: Any, problems: Any) -> None:
+        with pytest.raises(SelectionError, match="no solution is called 'q'"):
+            benchmark_of(problems.dataset(problems.good("a")), solutions=["q"]).run_all()
+
+    def test_no_such_device(self, benchmark_of: Any, problems: Any) -> None:
+        benchmark = benchmark_of(problems.dataset(problems.good("a")), device="cuda:77")
+        with pytest.raises(CapabilityError, match="cuda:77"):
+            benchmark.run_all()
+
+    def test_no_processes(
+        self, benchmark_of: Any, problems: Any, executor: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        executor.broken = True
+        with pytest.raises(RunnerFatalError, match="no process"):
+            benchmark_of(problems.dataset(problems.good("a"))).run_all()
+        assert executor.closed == 1
+
+    def test_full_disk_keeps_what_was_done(
+        self, benchmark_of: Any, problems: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        dataset = problems.dataset(problems.good("a"), problems.good("b"), workloads=2)
+        stored: list[Trace] = []
+
+        def add(traces: list[Trace]) -> None:
+            if len(stored) == 2:
+                raise StorageError("no space left")
+            stored.extend(traces)
+
+        benchmark = benchmark_of(dataset)
+        monkeypatch.setattr(dataset, "add_traces", add)
+        with pytest.raises(StorageError, match="no space left"):
+            benchmark.run_all()
+        assert [trace.solution for trace in stored] == ["a", "b"]
+        monkeypatch.setattr(dataset, "add_traces", stored.extend)
+        benchmark.flush()
+        assert [trace.solution for trace in stored] == ["a", "b", "a"]
+
+    def test_ctrl_c_keeps_what_was_done(
+        self, benchmark_of: Any, problems: Any, tmp_path: Path, executor: Any
+    ) -> None:
+        class Stop(RunObserver):
+            def evaluation_started(self, definition: str, workload: Any, solution: str) -> None:
+                if solution == "b":
+                    raise KeyboardInterrupt
+
+        dataset = problems.dataset(problems.good("a"), problems.good("b"), root=tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            benchmark_of(dataset, Stop()).run_all()
+        assert [line["solution"] for line in stored_lines(tmp_path)] == ["a"]
+        assert len(executor.of("close")) == len(executor.of("spawn"))
+        assert executor.closed == 1
+
+
+class TestLife:
+    def test_context_manager_closes(
+        self, problems: Any, executor: Any, catalog: Any, benchmark_of: Any
+    ) -> None:
+        with benchmark_of(problems.dataset(problems.good("a"))) as benchmark:
+            benchmark.evaluate()
+            benchmark.evaluate()
+            assert executor.closed == 0
+        assert executor.closed == 1
+        benchmark.close()
+        assert executor.closed == 1
+
+    def test_usable_after_close(self, problems: Any, benchmark_of: Any) -> None:
+        benchmark = benchmark_of(problems.dataset(problems.good("a")))
+        benchmark.evaluate()
+        benchmark.close()
+        assert statuses(benchmark.evaluate().traces["double"]) == [("a", "PASSED")]
+
+    def test_forgotten_one_closes_too(
+        self, problems: Any, executor: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(
+            "flashinfer_bench.bench.benchmark.make_executor", lambda *names: executor
+        )
+        config = BenchmarkConfig(**CONFIG)
+        Benchmark(problems.dataset(problems.good("a")), config, catalog=catalog).evaluate()
+        gc.collect()
+        assert executor.closed == 1
+
+
+class TestLogLevel:
+    @pytest.fixture(autouse=True)
+    def restored(self) -> Any:
+        logger = logging.getLogger("flashinfer_bench.bench")
+        before = logger.level
+        yield
+        logger.setLevel(before)
+
+    def level(self) -> int:
+        return logging.getLogger("flashinfer_bench.bench").level
+
+    def test_argument(self, problems: Any) -> None:
+        Benchmark(problems.dataset(), log_level="warning")
+        assert self.level() == logging.WARNING
+
+    def test_place_of_the_first_release(self, problems: Any) -> None:
+        benchmark = Benchmark(problems.dataset(), "ERROR")
+        assert self.level() == logging.ERROR
+        assert benchmark.config == BenchmarkConfig.default()
+
+    def test_config_stands_over_it(self, problems: Any) -> None:
+        Benchmark(problems.dataset(), BenchmarkConfig(log_level="DEBUG"), log_level="ERROR")
+        assert self.level() == logging.DEBUG
+
+    def test_unknown(self, problems: Any) -> None:
+        with pytest.raises(ConfigError, match="'LOUD' is not one of"):
+            Benchmark(problems.dataset(), log_level="LOUD")
+
+
+class TestSeveralDevices:
+    def test_each_has_its_runner(
+        self, problems: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch, executor: Any
+    ) -> None:
+        monkeypatch.setattr(
+            "flashinfer_bench.bench.benchmark.choose_devices", lambda device: ["cpu", "cpu:1"]
+        )
+        monkeypatch.setattr(
+            "flashinfer_bench.tensors.env_snapshot",
+            lambda device: __import__("flashinfer_bench.data").data.Environment(hardware="h"),
+        )
+        made: dict[str, Any] = {}
+
+        def make(catalog: Any, device: str, name: Any) -> Any:
+            made[device] = type(executor)(device)
+            return made[device]
+
+        monkeypatch.setattr("flashinfer_bench.bench.benchmark.make_executor", make)
+        dataset = problems.dataset(problems.good("a"), problems.good("b"), workloads=20)
+        config = BenchmarkConfig(**CONFIG)
+        with Benchmark(dataset, config, catalog=catalog) as benchmark:
+            found = benchmark.run_all().traces["double"]
+        assert len(found) == 40
+        assert len({(trace.solution, trace.workload.uuid) for trace in found}) == 40
+        by_device = {trace.evaluation.provenance.device for trace in found}
+        assert by_device <= {"cpu", "cpu:1"}
+        assert sorted(made) == ["cpu", "cpu:1"]
+        assert all(item.closed == 1 for item in made.values())

@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flashinfer_bench._version import __version__
+from flashinfer_bench.bench.evaluators import Check, DefaultEvaluator
+from flashinfer_bench.bench.judge import evaluate
+from flashinfer_bench.bench.judge.baseline import prepare_baseline
+from flashinfer_bench.bench.judge.evaluate import evaluate_solution, solution_key
+from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
+from flashinfer_bench.compile import reference_solution
+from flashinfer_bench.data import Evaluation
+from flashinfer_bench.errors import RunnerFatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@pytest.fixture
+def judge(problems: Any, session: Any, settings: Any, evaluator: Any, executor: Any) -> Any:
+    """Evaluate a solution, given as source or object, against the doubling reference."""
+
+    def run(solution: Any, **options: Any) -> Evaluation:
+        if isinstance(solution, str):
+            solution = problems.solution(solution)
+        config = settings(**options.pop("config", {}))
+        definition = options.pop("definition", None) or problems.definition()
+        judged_by = options.pop("evaluator", evaluator)
+        run_session = options.pop("session", None) or session(**options)
+        baseline = prepare_baseline(
+            run_session,
+            definition,
+            problems.workload(uuid="w"),
+            reference_solution(definition),
+            config,
+            None,
+        )
+        executor.events.clear()
+        return evaluate_solution(run_session, solution, baseline, judged_by, config)
+
+    return run
+
+
+class TestStatuses:
+    @pytest.mark.parametrize(
+        ("source", "status", "transient", "log"),
+        [
+            ("def run(x): return x + x", "PASSED", False, ""),
+            ("import nothing_of_this_name", "COMPILE_ERROR", False, "load: No module named"),
+            ("def run(x: return", "COMPILE_ERROR", False, "SyntaxError"),
+            ("raise Crash", "COMPILE_ERROR", True, "load: was killed by SIGSEGV"),
+            ("raise Hang", "TIMEOUT", True, "load: no answer"),
+            ("def run(x): return 1 / 0", "RUNTIME_ERROR", False, "call: division by zero"),
+            ("def run(x): raise Crash", "RUNTIME_ERROR", True, "call: was killed by SIGSEGV"),
+            ("def run(x): raise Hang", "TIMEOUT", True, "may take 30 s"),
+            ("def run(x): raise Misbehave", "RUNTIME_ERROR", False, "call: bad frame"),
+            ("def run(x): return x[:2]", "INCORRECT_SHAPE", False, "shape [2, 3] instead"),
+            ("def run(x): return x, x", "INCORRECT_SHAPE", False, "2 outputs instead of 1"),
+            ("def run(x): return (x + x).half()", "INCORRECT_DTYPE", False, "torch.float16"),
+            ("def run(x): return x * 3", "INCORRECT_NUMERICAL", False, "elements match"),
+            (
+                "def on_time(): 1 / 0\ndef run(x): return x * 2",
+                "RUNTIME_ERROR",
+                False,
+                "time: division by zero",
+            ),
+            (
+                "def on_time(): raise Hang\ndef run(x): return x * 2",
+                "TIMEOUT",
+                True,
+                "time: no answer",
+            ),
+            (
+                "SAMPLES = [0.0]\ndef run(x): return x * 2",
+                "RUNTIME_ERROR",
+                False,
+                "cannot tell the latency from zero",
+            ),
+        ],
+    )
+    def test_each(self, source: str, status: str, transient: bool, log: str, judge: Any) -> None:
+        evaluation = judge(source)
+        assert evaluation.status == status
+        assert evaluation.provenance.transient is transient
+        assert log in evaluation.log
+        assert Evaluation.model_validate_json(evaluation.model_dump_json()) == evaluation
+
+    def test_later_trials_count_too(self, judge: Any, executor: Any) -> None:
+        evaluation = judge(
+            "seen = []\ndef run(x):\n    seen.append(x)\n    return x * len(seen) * 2"
+        )
+        assert evaluation.status == "INCORRECT_NUMERICAL"
+        assert evaluation.correctness.extra["first_failing"]["trial"] == 1
+        assert executor.of("time") == []
+
+    def test_wrong_structure_in_a_later_trial(self, judge: Any) -> None:
+        evaluation = judge("n = [0]\ndef run(x):\n    n[0] += 1\n    return x[: 5 - n[0]] * 2")
+        assert evaluation.status == "INCORRECT_SHAPE"
+        assert evaluation.correctness is None
+
+
+class TestRecord:
+    def test_performance(self, judge: Any, problems: Any) -> None:
+        definition = problems.definition(reference="SAMPLES = [6.0]\ndef run(x): return x * 2")
+        evaluation = judge("SAMPLES = [1.0, 2.0]\ndef run(x): return x * 2", definition=definition)
+        performance = evaluation.performance
+        assert performance.latency_ms == 1.5
+        assert performance.reference_latency_ms == 6.0
+        assert performance.speedup_factor == 4.0
+        assert performance.samples_ms == [1.0, 2.0, 1.0, 2.0] * 2
+
+    def test_without_a_baseline_latency(self, judge: Any) -> None:
+        performance = judge("def run(x): return x * 2", profile_baseline=False).performance
+        assert (performance.reference_latency_ms, performance.speedup_factor) == (0.0, 0.0)
+        assert performance.latency_ms == 2.0
+
+    def test_provenance(self, judge: Any, problems: Any) -> None:
+        solution = problems.good()
+        provenance = judge(solution).provenance
+        assert (provenance.seed, provenance.device) == (11, "cpu")
+        assert (provenance.timer, provenance.timer_version) == ("clock", "7")
+        assert provenance.evaluator == "default 1"
+        assert provenance.harness_version == __version__
+        counts = provenance.warmup_runs, provenance.iterations, provenance.num_trials
+        assert counts == (1, 4, 2)
+        assert provenance.build_s == 0.25
+        assert provenance.wall_s >= 0
+        assert provenance.extra == {"solution_hash": solution.hash(), "reference_iterations": 4}
+
+    def test_provenance_of_a_failure(self, judge: Any) -> None:
+        provenance = judge("import nothing_of_this_name").provenance
+        assert provenance.seed == 11
+        assert provenance.timer is None
+        assert provenance.build_s is None
+
+    def test_environment_and_time(self, judge: Any) -> None:
+        from datetime import datetime
+
+        evaluation = judge("def run(x): return x * 2")
+        assert evaluation.environment.hardware == "a test"
+        assert datetime.fromisoformat(evaluation.timestamp).tzinfo is not None
+
+    def test_errors_over_all_trials(self, judge: Any) -> None:
+        correctness = judge("def run(x): return x * 2 + 0.005").correctness
+        assert correctness.max_absolute_error == pytest.approx(0.005, rel=1e-3)
+        assert correctness.extra == {"matched_ratio": 1.0}
+
+    def test_nan(self, judge: Any) -> None:
+        evaluation = judge("def run(x): return x * float('nan')")
+        assert evaluation.status == "INCORRECT_NUMERICAL"
+        assert evaluation.correctness.max_absolute_error == math.inf
+
+    def test_output_is_in_the_log(self, judge: Any) -> None:
+        passed = judge("print('hello')\ndef run(x): return x * 2")
+        assert passed.log == "--- output ---\nhello"
+        failed = judge("print('hello')\ndef run(x): return 1 / 0")
+        assert failed.log.startswith("call: division by zero\nZeroDivisionError")
+        assert failed.log.endswith("--- output ---\nhello")
+
+    def test_notes_of_the_timer_are_in_the_log(self, judge: Any) -> None:
+        assert judge("NOTES = ['odd']\ndef run(x): return x * 2").log == "odd"
+
+
+class TestProcesses:
+    def test_order_of_requests(self, judge: Any, executor: Any) -> None:
+        judge("def run(x): return x * 2")
+        kinds = [event[0] for event in executor.events]
+        assert kinds == ["spawn", "load", *["inputs", "call"] * 2, "time", "time", "close"]
+
+    def test_reference_and_solution_never_share_one(
+        self, problems: Any, session: Any, settings: Any, evaluator: Any, executor: Any
+    ) -> None:
+        definition, workload, config = problems.definition(), problems.workload(), settings()
+        shared = session(pool=WorkerPool(executor, keep=9))
+        for _ in range(2):
+            baseline = prepare_baseline(
+                shared, definition, workload, reference_solution(definition), config, None
+            )
+            for solution in (problems.good("a"), problems.good("b")):
+                evaluate_solution(shared, solution, baseline, evaluator, config)
+        loads = executor.of("load")
+        assert sorted(name for _, name in loads) == ["a", "b", "double__reference"]
+        assert len({pid for pid, _ in loads}) == 3
+
+    def test_build_time_counts_once(
+        self, judge: Any, problems: Any, session: Any, executor: Any
+    ) -> None:
+        kept = session(pool=WorkerPool(executor, keep=9))
+        solution, definition = problems.good(), problems.definition()
+        first = judge(solution, session=kept, definition=definition)
+        second = judge(solution, session=kept, definition=definition)
+        assert (first.provenance.build_s, second.provenance.build_s) == (0.25, 0.0)
+        assert second.status == "PASSED"
+
+    @pytest.mark.parametrize("source", ["def run(x): return 1 / 0", "def run(x): raise Hang"])
+    def test_one_that_failed_is_not_used_again(
+        self, source: str, judge: Any, session: Any, executor: Any
+    ) -> None:
+        judge(source, session=session(pool=WorkerPool(executor, keep=9)))
+        assert len(executor.of("close")) == 1
+
+    def test_failed_build_is_not_repeated(
+        self, judge: Any, problems: Any, session: Any, executor: Any
+    ) -> None:
+        same, broken = session(), problems.solution("import nothing_of_this_name")
+        first, second = judge(broken, session=same), judge(broken, session=same)
+        assert executor.of("load") == []
+        assert first.status == second.status == "COMPILE_ERROR"
+        assert first.log == second.log
+
+    def test_crash_while_building_is_repeated(
+        self, judge: Any, problems: Any, session: Any, executor: Any
+    ) -> None:
+        same, broken = session(), problems.solution("raise Crash")
+        judge(broken, session=same)
+        judge(broken, session=same)
+        assert len(executor.of("load")) == 1
+
+    def test_others_have_ended_before_it_is_called(
+        self, judge: Any, session: Any, executor: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pool = WorkerPool(executor, keep=0)
+        monkeypatch.setattr(pool, "settle", lambda: executor.events.append(("settled",)))
+        judge("def run(x): return x * 2", session=session(pool=pool))
+        kinds = [event[0] for event in executor.events]
+        assert kinds[:4] == ["spawn", "load", "settled", "inputs"]
+
+    def test_large_ones_are_not_kept(
+        self, judge: Any, session: Any, executor: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(evaluate, "_KEEP_BELOW_BYTES", 10)
+        judge("def run(x): return x * 2", session=session(pool=WorkerPool(executor, keep=9)))
+        assert len(executor.of("close")) == 1
+
+    def test_keys_tell_content_apart(self, problems: Any) -> None:
+        one = problems.solution("def run(x): return 1", "s")
+        two = problems.solution("def run(x): return 2", "s")
+        assert solution_key(one) != solution_key(two)
+        assert solution_key(one)[:3] == ("solution", "double", "s")
+
+
+class TestTimeLimit:
+    def test_covers_the_whole_evaluation(self, judge: Any) -> None:
+        evaluation = judge(
+            "import time\ndef run(x):\n    time.sleep(0.06)\n    return x * 2", timeout_s=0.1
+        )
+        assert evaluation.status == "TIMEOUT"
+        assert "no time left of 0.1 s" in evaluation.log
+
+
+class Repeating(DefaultEvaluator):
+    """Wants three calls of each trial, and notes what it gets."""
+
+    name = "repeating"
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def calls_per_trial(self, config: Any) -> int:
+        return 3
+
+    def check(
+        self, definition: Any, workload: Any, trial: Any, calls: Sequence[Any], config: Any
+    ) -> Check:
+        self.seen.append(len(calls))
+        return super().check(definition, workload, trial, calls, config)
+
+
+class Broken(DefaultEvaluator):
+    name = "broken"
+
+    def __init__(self, where: str) -> None:
+        def fail(*args: Any, **options: Any) -> Any:
+            raise LookupError("oops")
+
+        setattr(self, where, fail)
+
+
+class TestEvaluators:
+    def test_several_calls_of_a_trial(self, judge: Any, executor: Any) -> None:
+        repeating = Repeating()
+        evaluation = judge("def run(x): return x * 2", evaluator=repeating)
+        assert evaluation.provenance.evaluator == "repeating 1"
+        assert repeating.seen == [3, 3]
+        assert [slot for _, slot in executor.of("call")] == [0, 0, 0, 1, 1, 1]
+
+    @pytest.mark.parametrize("where", ["check", "combine", "calls_per_trial"])
+    def test_one_that_raises_is_not_the_solutions_fault(self, where: str, judge: Any) -> None:
+        evaluation = judge("def run(x): return x * 2", evaluator=Broken(where))
+        assert evaluation.status == "RUNTIME_ERROR"
+        assert evaluation.provenance.transient
+        assert evaluation.log.startswith(
+            "evaluator 'broken' failed on these outputs: LookupError: oops"
+        )
+
+
+class TestRun:
+    def test_interrupt_gives_no_verdict(
+        self, problems: Any, session: Any, settings: Any, evaluator: Any, executor: Any
+    ) -> None:
+        pool = WorkerPool(executor, keep=0)
+        running = session(pool=pool)
+        definition = problems.definition()
+        baseline = prepare_baseline(
+            running,
+            definition,
+            problems.workload(),
+            reference_solution(definition),
+            settings(),
+            None,
+        )
+        pool.interrupt()
+        with pytest.raises(RunInterrupted):
+            evaluate_solution(running, problems.good(), baseline, evaluator, settings())
+
+    def test_no_process_is_fatal(
+        self, problems: Any, session: Any, settings: Any, evaluator: Any, executor: Any
+    ) -> None:
+        definition = problems.definition()
+        running = session()
+        baseline = prepare_baseline(
+            running,
+            definition,
+            problems.workload(),
+            reference_solution(definition),
+            settings(),
+            None,
+        )
+        executor.broken = True
+        with pytest.raises(RunnerFatalError):
+            evaluate_solution(running, problems.good(), baseline, evaluator, settings())

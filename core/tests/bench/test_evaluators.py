@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from flashinfer_bench.bench import DefaultEvaluator, Evaluator, resolve_evaluator
+from flashinfer_bench.bench.evaluators import Check, Trial
+from flashinfer_bench.bench.evaluators.default import plain_number
+from flashinfer_bench.data import Correctness, EvaluationStatus, TensorSpec
+from flashinfer_bench.errors import CapabilityError, PluginLoadError
+from flashinfer_bench.plugins import Catalog, EvaluatorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PASSED = EvaluationStatus.PASSED
+NUMERICAL = EvaluationStatus.INCORRECT_NUMERICAL
+
+
+@pytest.fixture
+def check(problems: Any, settings: Any, evaluator: DefaultEvaluator) -> Callable[..., Check]:
+    """Judge outputs against expected ones; the definition has one 4x3 output if none is given."""
+
+    def judge(expected: list[Any], *calls: list[Any], **options: Any) -> Check:
+        definition = options.pop("definition", problems.definition())
+        trial = Trial(index=1, seed=5, inputs=[], expected=expected)
+        return evaluator.check(definition, problems.workload(), trial, calls, settings(**options))
+
+    return judge
+
+
+class TestDefault:
+    def test_right(self, check: Callable[..., Check]) -> None:
+        found = check([torch.ones(4, 3)], [torch.ones(4, 3)])
+        assert (found.status, found.passed, found.message) == (PASSED, True, "")
+        assert found.correctness == Correctness(
+            max_relative_error=0.0, max_absolute_error=0.0, extra={"matched_ratio": 1.0}
+        )
+
+    def test_within_tolerance(self, check: Callable[..., Check]) -> None:
+        found = check([torch.ones(4, 3)], [torch.ones(4, 3) * 1.0625], atol=0.07, rtol=0.0)
+        assert found.passed
+        assert found.correctness is not None
+        assert found.correctness.max_absolute_error == 0.0625
+
+    def test_wrong(self, check: Callable[..., Check]) -> None:
+        actual = torch.ones(4, 3)
+        actual[2, 1] = 3.0
+        found = check([torch.ones(4, 3)], [actual])
+        assert found.status == NUMERICAL
+        assert found.correctness is not None
+        assert found.correctness.extra == {
+            "matched_ratio": 11 / 12,
+            "required_matched_ratio": 1.0,
+            "nonfinite_mismatches": 0,
+            "first_failing": {
+                "output": "y",
+                "index": [2, 1],
+                "trial": 1,
+                "actual": 3.0,
+                "expected": 1.0,
+            },
+        }
+        assert found.message == (
+            "output 'y': 11 of 12 elements match, largest error 2 absolute, 2 relative; "
+            "first at [2, 1]: 3 instead of 1"
+        )
+
+    def test_nan_is_named_and_storable(self, check: Callable[..., Check]) -> None:
+        actual = torch.ones(4, 3)
+        actual[0, 0] = math.nan
+        found = check([torch.ones(4, 3)], [actual])
+        assert "1 NaN or inf out of place" in found.message
+        assert found.correctness is not None
+        assert found.correctness.max_absolute_error == math.inf
+        text = json.dumps(found.correctness.extra, allow_nan=False)
+        assert '"actual": "NaN"' in text
+
+    def test_ratio_allows_a_few(self, check: Callable[..., Check]) -> None:
+        actual = torch.ones(4, 3)
+        actual[0, 0] = 9.0
+        lenient = check([torch.ones(4, 3)], [actual], required_matched_ratio=0.9)
+        assert lenient.passed
+        assert lenient.correctness is not None
+        extra = lenient.correctness.extra
+        assert extra is not None
+        assert extra["matched_ratio"] == pytest.approx(11 / 12)
+        assert extra["first_failing"]["index"] == [0, 0]
+        strict = check([torch.ones(4, 3)], [actual], required_matched_ratio=0.95)
+        assert strict.status == NUMERICAL
+        assert "(0.916667 < 0.95)" in strict.message
+
+    def test_ratio_never_allows_nan(self, check: Callable[..., Check]) -> None:
+        actual = torch.ones(4, 3)
+        actual[0, 0] = math.nan
+        assert not check([torch.ones(4, 3)], [actual], required_matched_ratio=0.5).passed
+
+    @pytest.mark.parametrize(
+        ("outputs", "status"),
+        [
+            ([], EvaluationStatus.INCORRECT_SHAPE),
+            ([torch.ones(3, 4)], EvaluationStatus.INCORRECT_SHAPE),
+            ([torch.ones(4, 3).double()], EvaluationStatus.INCORRECT_DTYPE),
+        ],
+    )
+    def test_structure_comes_first(
+        self, check: Callable[..., Check], outputs: list[Any], status: EvaluationStatus
+    ) -> None:
+        found = check([torch.ones(4, 3)], outputs)
+        assert (found.status, found.correctness) == (status, None)
+        assert found.message
+
+    def test_every_output_counts(self, check: Callable[..., Check], problems: Any) -> None:
+        definition = problems.definition(
+            outputs={
+                "y": TensorSpec(shape=["n", "k"], dtype="float32"),
+                "top": TensorSpec(shape=["n"], dtype="int64"),
+                "s": TensorSpec(shape=None, dtype="float32"),
+            }
+        )
+        expected = [torch.ones(4, 3), torch.arange(4), torch.tensor(2.0)]
+        right = [torch.ones(4, 3), torch.arange(4), 2.0]
+        assert check(expected, right, definition=definition).passed
+        wrong = [torch.ones(4, 3), torch.arange(4), 3.0]
+        found = check(expected, wrong, definition=definition)
+        assert found.correctness is not None
+        assert found.correctness.extra is not None
+        assert found.correctness.extra["matched_ratio"] == 0.0
+        assert found.correctness.extra["first_failing"]["output"] == "s"
+        off_by_one = [torch.ones(4, 3), torch.tensor([0, 1, 2, 4]), 2.0]
+        found = check(expected, off_by_one, definition=definition, rtol=1.0, atol=1.0)
+        assert found.status == NUMERICAL
+
+    def test_first_failing_is_of_an_output_that_fails(
+        self, check: Callable[..., Check], problems: Any
+    ) -> None:
+        pair = {name: TensorSpec(shape=["n", "k"], dtype="float32") for name in ("a", "b")}
+        definition = problems.definition(outputs=pair)
+        nearly, bad = torch.ones(4, 3), torch.zeros(4, 3)
+        nearly[0, 0] = 9.0
+        expected = [torch.ones(4, 3), torch.ones(4, 3)]
+        found = check(expected, [nearly, bad], definition=definition, required_matched_ratio=0.9)
+        assert found.correctness is not None
+        assert found.correctness.extra is not None
+        assert found.correctness.extra["first_failing"]["output"] == "b"
+        assert "'a'" not in found.message
+
+    def test_definition_without_outputs(self, check: Callable[..., Check], problems: Any) -> None:
+        found = check([], [], definition=problems.definition(outputs={}))
+        assert found.passed
+
+
+def test_plain_numbers() -> None:
+    values = [1.5, 3, math.nan, math.inf, -math.inf]
+    assert [plain_number(value) for value in values] == [1.5, 3, "NaN", "Infinity", "-Infinity"]
+
+
+class TestCombine:
+    def made(self, absolute: float, relative: float, ratio: float, **extra: Any) -> Check:
+        measured = Correctness(
+            max_absolute_error=absolute,
+            max_relative_error=relative,
+            extra={"matched_ratio": ratio, **extra},
+        )
+        return Check(PASSED, measured)
+
+    def test_largest_errors_and_worst_extra(self, evaluator: DefaultEvaluator) -> None:
+        combined = evaluator.combine(
+            [self.made(1.0, 0.5, 1.0), self.made(0.5, 2.0, 0.9, mark=1), self.made(0.0, 0.0, 1.0)]
+        )
+        assert (combined.max_absolute_error, combined.max_relative_error) == (1.0, 2.0)
+        assert combined.extra == {"matched_ratio": 0.9, "mark": 1}
+
+    def test_without_extra(self, evaluator: DefaultEvaluator) -> None:
+        bare = Check(PASSED, Correctness(max_absolute_error=1.0, max_relative_error=1.0))
+        assert evaluator.combine([bare, bare]).extra is None
+
+
+class TopK(DefaultEvaluator):
+    """What a plugin would bring."""
+
+    name = "topk"
+
+
+class TestResolve:
+    def catalog(self, factory: str, **options: Any) -> Catalog:
+        default = EvaluatorSpec(
+            name="default", factory="flashinfer_bench.bench.evaluators:DefaultEvaluator", priority=0
+        )
+        return Catalog.of(default, EvaluatorSpec(name="topk", factory=factory, **options))
+
+    def test_default_is_the_fallback(self, problems: Any) -> None:
+        catalog = self.catalog("nowhere:X", op_types=("dsa",))
+        found = resolve_evaluator(problems.definition(), catalog=catalog)
+        assert type(found) is DefaultEvaluator
+
+    def test_by_op_type_and_by_name(self, problems: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        import sys
+        import types
+
+        module = types.ModuleType("a_plugin")
+        module.TopK = TopK  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "a_plugin", module)
+        catalog = self.catalog("a_plugin:TopK", op_types=("dsa",))
+        assert resolve_evaluator(problems.definition(op_type="dsa"), catalog=catalog).name == "topk"
+        assert resolve_evaluator(problems.definition(), "topk", catalog=catalog).name == "topk"
+        assert (
+            resolve_evaluator(problems.definition(), "default", catalog=catalog).name == "default"
+        )
+
+    def test_unknown_name(self, problems: Any) -> None:
+        with pytest.raises(CapabilityError, match="tokp"):
+            resolve_evaluator(problems.definition(), "tokp", catalog=self.catalog("nowhere:X"))
+
+    def test_what_is_no_evaluator(self, problems: Any) -> None:
+        catalog = self.catalog("math:sqrt", op_types=("dsa",))
+        with pytest.raises(PluginLoadError, match="not a subclass of Evaluator"):
+            resolve_evaluator(problems.definition(op_type="dsa"), catalog=catalog)
+
+    def test_installed_ones(self, problems: Any) -> None:
+        assert isinstance(resolve_evaluator(problems.definition()), Evaluator)
+
+
+def test_sampling_once_is_the_default(evaluator: DefaultEvaluator, settings: Any) -> None:
+    assert evaluator.calls_per_trial(settings()) == 1

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flashinfer_bench.bench import BenchmarkConfig
+from flashinfer_bench.bench.plan import Plan, Skipped, WorkItem, make_plan
+from flashinfer_bench.bench.resume import Done, finished, is_final
+from flashinfer_bench.data import (
+    Correctness,
+    Environment,
+    Evaluation,
+    EvaluationStatus,
+    Performance,
+    Provenance,
+    Trace,
+)
+from flashinfer_bench.errors import CapabilityError, SelectionError
+from flashinfer_bench.plugins import Catalog
+
+
+def names(plan: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
+    return [
+        (item.definition.name, item.workload.uuid, tuple(s.name for s in item.solutions))
+        for item in plan.items
+    ]
+
+
+@pytest.fixture
+def dataset(problems: Any) -> Any:
+    """Two definitions, two workloads each; solutions a and b of the first, c of the second."""
+    return problems.dataset(
+        problems.good("a"),
+        problems.good("b"),
+        problems.good("c", "twice"),
+        definitions=[problems.definition(), problems.definition("twice")],
+        workloads=2,
+    )
+
+
+class TestPlan:
+    def test_everything(self, dataset: Any, catalog: Catalog) -> None:
+        plan = make_plan(dataset, BenchmarkConfig(), catalog)
+        assert names(plan) == [
+            ("double", "double-0", ("a", "b")),
+            ("double", "double-1", ("a", "b")),
+            ("twice", "twice-0", ("c",)),
+            ("twice", "twice-1", ("c",)),
+        ]
+        assert (plan.total, plan.resumed, plan.skipped) == (6, 0, ())
+
+    def test_filters(self, dataset: Any, catalog: Catalog) -> None:
+        by_definition = make_plan(dataset, BenchmarkConfig(definitions=["twice"]), catalog)
+        assert by_definition.total == 2
+        by_solution = make_plan(dataset, BenchmarkConfig(solutions=["b"]), catalog)
+        assert names(by_solution) == [
+            ("double", "double-0", ("b",)),
+            ("double", "double-1", ("b",)),
+        ]
+
+    @pytest.mark.parametrize(
+        ("config", "unknown", "hint"),
+        [
+            ({"definitions": ["duoble", "twice"]}, ("duoble",), "did you mean double?"),
+            ({"definitions": ["zzzzz"]}, ("zzzzz",), "there are: double, twice"),
+            ({"solutions": ["a", "q"]}, ("q",), "there are: a, b, c"),
+        ],
+    )
+    def test_unknown_names(
+        self, config: Any, unknown: Any, hint: str, dataset: Any, catalog: Catalog
+    ) -> None:
+        with pytest.raises(SelectionError) as caught:
+            make_plan(dataset, BenchmarkConfig(**config), catalog)
+        assert caught.value.unknown == unknown
+        assert caught.value.hint == hint
+
+    def test_many_names_are_not_all_listed(self, problems: Any, catalog: Catalog) -> None:
+        dataset = problems.dataset(*(problems.good(f"s{index:02}") for index in range(12)))
+        with pytest.raises(SelectionError) as caught:
+            make_plan(dataset, BenchmarkConfig(solutions=["zzzzz"]), catalog)
+        assert str(caught.value.hint).endswith("s09, …")
+
+    def test_filters_that_exclude_each_other(self, dataset: Any, catalog: Catalog) -> None:
+        config = BenchmarkConfig(definitions=["double"], solutions=["c"])
+        with pytest.raises(SelectionError, match="definition 'double' has no solution") as caught:
+            make_plan(dataset, config, catalog)
+        assert caught.value.unknown == ()
+
+    def test_empty_dataset(self, problems: Any, catalog: Catalog) -> None:
+        from flashinfer_bench.data import TraceSet
+
+        with pytest.raises(SelectionError, match="nothing to evaluate"):
+            make_plan(TraceSet(), BenchmarkConfig(), catalog)
+
+    def test_definition_that_lacks_something_is_named(
+        self, problems: Any, catalog: Catalog, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        dataset = problems.dataset(
+            problems.good("a"), definitions=[problems.definition(), problems.definition("twice")]
+        )
+        dataset.workloads["twice"] = []
+        with caplog.at_level("WARNING"):
+            assert make_plan(dataset, BenchmarkConfig(), catalog).total == 1
+        assert caplog.messages == ["definition 'twice' has no solution and no workload"]
+
+    def test_missing_builder_is_a_skip(self, problems: Any, catalog: Catalog) -> None:
+        dataset = problems.dataset(
+            problems.good("a"), problems.solution("x", "m", language="mojo"), workloads=3
+        )
+        plan = make_plan(dataset, BenchmarkConfig(), catalog)
+        assert plan.total == 3
+        (entry,) = plan.skipped
+        assert (entry.kind, entry.definition, entry.solution) == ("capability", "double", "m")
+        assert (entry.workload, entry.count) == (None, 3)
+        assert "mojo" in entry.reason
+
+    def test_all_builders_missing(self, problems: Any, catalog: Catalog) -> None:
+        dataset = problems.dataset(problems.solution("x", "m", language="mojo"))
+        plan = make_plan(dataset, BenchmarkConfig(), catalog)
+        assert (plan.items, len(plan.skipped)) == ((), 1)
+
+    def test_no_builder_for_references(self, dataset: Any) -> None:
+        with pytest.raises(CapabilityError, match="python"):
+            make_plan(dataset, BenchmarkConfig(), Catalog.of())
+
+    def test_what_is_done_is_left_out(self, dataset: Any, catalog: Catalog) -> None:
+        done = {Done("double", "a", "double-0"), Done("double", "b", "double-0")}
+        plan = make_plan(dataset, BenchmarkConfig(), catalog, done)
+        assert names(plan)[0] == ("double", "double-1", ("a", "b"))
+        assert (plan.total, plan.resumed) == (4, 2)
+
+    def test_all_done(self, dataset: Any, catalog: Catalog) -> None:
+        done = {
+            Done(definition, solution, f"{definition}-{index}")
+            for definition, solution in [("double", "a"), ("double", "b"), ("twice", "c")]
+            for index in range(2)
+        }
+        plan = make_plan(dataset, BenchmarkConfig(), catalog, done)
+        assert (plan.items, plan.total, plan.resumed) == ((), 0, 6)
+
+    def test_one_workload_stored_twice_is_one_item(self, problems: Any, catalog: Catalog) -> None:
+        dataset = problems.dataset(problems.good("a"))
+        dataset.workloads["double"] *= 2
+        plan = make_plan(dataset, BenchmarkConfig(), catalog)
+        assert names(plan) == [("double", "double-0", ("a",))]
+
+    def test_skips_are_values(self) -> None:
+        one = Skipped("workload", "d", "s", "w", 1, "r")
+        assert one == Skipped("workload", "d", "s", "w", 1, "r")
+
+
+def test_item_without_what_is_finished(problems: Any) -> None:
+    item = WorkItem(
+        problems.definition(), problems.workload(), (problems.good("a"), problems.good("b"))
+    )
+    left = item.without({"a"})
+    assert left is not None
+    assert [solution.name for solution in left.solutions] == ["b"]
+    assert item.without({"a", "b"}) is None
+    assert item.without(()) == item
+
+
+@pytest.fixture
+def traced(problems: Any) -> Any:
+    def make(
+        status: str = "RUNTIME_ERROR", hardware: str = "here", provenance: Any = None
+    ) -> Trace:
+        chosen = EvaluationStatus(status)
+        measured = Correctness(max_absolute_error=0.0, max_relative_error=0.0)
+        evaluation = Evaluation(
+            status=chosen,
+            environment=Environment(hardware=hardware),
+            timestamp="2026-01-01T00:00:00",
+            correctness=measured if status in ("PASSED", "INCORRECT_NUMERICAL") else None,
+            performance=Performance(latency_ms=1.0, reference_latency_ms=1.0, speedup_factor=1.0)
+            if status == "PASSED"
+            else None,
+            provenance=provenance,
+        )
+        return Trace(
+            definition="double",
+            workload=problems.workload(uuid="w"),
+            solution="a",
+            evaluation=evaluation,
+        )
+
+    return make
+
+
+class TestResume:
+    @pytest.mark.parametrize("status", [status.value for status in EvaluationStatus])
+    def test_all_but_a_time_out_are_final(self, status: str, traced: Any) -> None:
+        assert is_final(traced(status)) is (status != "TIMEOUT")
+
+    def test_crashes_are_retried(self, traced: Any) -> None:
+        assert not is_final(traced(provenance=Provenance(transient=True)))
+        assert is_final(traced(provenance=Provenance(transient=False)))
+
+    def test_workload_traces_decide_nothing(self, problems: Any) -> None:
+        workload = Trace(definition="double", workload=problems.workload())
+        assert not is_final(workload)
+        assert finished([workload], [], {"here"}) == set()
+
+    def test_same_hardware_only(self, traced: Any, problems: Any) -> None:
+        traces = [traced(hardware="there")]
+        assert finished(traces, [problems.good("a")], {"here"}) == set()
+        assert finished(traces, [problems.good("a")], {"here", "there"}) == {
+            Done("double", "a", "w")
+        }
+
+    def test_one_decision_is_enough(self, traced: Any, problems: Any) -> None:
+        traces = [traced("TIMEOUT"), traced("PASSED"), traced("TIMEOUT")]
+        assert len(finished(traces, [problems.good("a")], {"here"})) == 1
+
+    def test_changed_solution_is_run_again(self, traced: Any, problems: Any) -> None:
+        solution = problems.good("a")
+        same = Provenance(extra={"solution_hash": solution.hash()})
+        other = Provenance(extra={"solution_hash": "something else"})
+        odd = Provenance(extra={"solution_hash": 3})
+        assert finished([traced(provenance=same)], [solution], {"here"})
+        assert not finished([traced(provenance=other)], [solution], {"here"})
+        assert finished([traced(provenance=odd)], [solution], {"here"})
+        assert finished([traced()], [solution], {"here"})

@@ -1,0 +1,66 @@
+"""A plugin as a user would write one: a Python builder and timers, found through FIB_PLUGINS.
+
+Core is tested without any plugin installed, so the tests bring their own.
+"""
+
+from __future__ import annotations
+
+from flashinfer_bench.compile import Builder, Runnable, RunnableMetadata
+from flashinfer_bench.compile.toolkit import load_python
+from flashinfer_bench.plugins import BuilderSpec, TimerSpec, hookimpl
+
+
+class InlineBuilder(Builder):
+    shares_builds = False
+
+    def __init__(self) -> None:
+        super().__init__(package_prefix="candidate_test", build_dir_name="candidate_test")
+
+    def can_build(self, solution):
+        return True
+
+    def build(self, definition, solution):
+        loaded = load_python(definition, solution, prefix=self.package_prefix)
+        metadata = RunnableMetadata(
+            build_type="inline",
+            definition_name=definition.name,
+            solution_name=solution.name,
+            destination_passing_style=loaded.destination_passing_style,
+            definition=definition,
+        )
+        return Runnable(loaded.function, metadata, loaded.cleaner)
+
+
+class BrokenTimer:
+    def __init__(self) -> None:
+        raise OSError("this clock has stopped")
+
+
+class ShortTimer:
+    """Forgets one sample."""
+
+    name, version = "short", "0"
+
+    def measure(self, function, arguments, *, warmup, iterations, device):
+        return [1.0] * (iterations - 1)
+
+
+@hookimpl
+def fib_register_builders():
+    yield BuilderSpec(
+        name="inline",
+        handles=(("python", "*"),),
+        priority=1000,
+        factory="candidate_test_plugin:InlineBuilder",
+    )
+
+
+@hookimpl
+def fib_register_timers():
+    for name in ("Broken", "Short"):
+        yield TimerSpec(
+            name=name.lower(),
+            devices=("cpu",),
+            priority=1,
+            factory=f"candidate_test_plugin:{name}Timer",
+        )

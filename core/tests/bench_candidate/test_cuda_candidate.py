@@ -1,0 +1,137 @@
+"""Candidates on a GPU: forked from a server without a context, each with a context of its own."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashinfer_bench.bench.executors.base import CandidateFailed, CandidateTimeout
+from flashinfer_bench.bench.executors.fork import ForkExecutor
+
+pytestmark = [
+    pytest.mark.gpu,
+    # Asked without making a context: the test's own process stays out of the way.
+    pytest.mark.skipif(torch.cuda.device_count() == 0, reason="there is no CUDA device"),
+]
+
+X, Y = torch.arange(8.0), torch.ones(8)
+ADD = "def run(x, y):\n    return x + y\n"
+FREE = "import torch\ndef run(x, y):\n    return torch.cuda.mem_get_info()[0] >> 20\n"
+
+
+@pytest.fixture(scope="module")
+def server_executor():
+    """Hide the executor of the CPU: the fixture ``bench`` takes this one here."""
+    executor = ForkExecutor("cuda:0")
+    yield executor
+    executor.close()
+
+
+@pytest.fixture
+def bench(bench, server_executor, plugin_in_reach):
+    server_executor.start()
+    return bench
+
+
+def call(candidate, timeout_s=60):
+    return candidate.call(0, timeout_s=timeout_s)
+
+
+def test_inputs_are_on_the_device_and_outputs_come_back(bench):
+    code = "def run(x, y):\n    assert x.is_cuda and y.is_cuda\n    return x + y\n"
+    (got,) = call(bench.load(code))
+    assert got.device.type == "cpu"
+    assert torch.equal(got, X + Y)
+
+
+def test_destination_passing(bench):
+    code = "def run(x, y, z):\n    assert z.is_cuda and z.isnan().all()\n    z.copy_(x + y)\n"
+    (got,) = call(bench.load(code, dps=True))
+    assert torch.equal(got, X + Y)
+
+
+def test_outputs_are_complete_when_they_arrive(bench):
+    code = """
+        import torch
+        def run(x, y):
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(200_000_000)
+                return x + y
+    """
+    (got,) = call(bench.load(code))
+    assert torch.equal(got, X + Y)
+
+
+def test_event_times_grow_with_the_work(bench):
+    code = "import torch\ndef run(x, y):\n    torch.cuda._sleep({})\n    return x\n"
+    medians = []
+    for cycles in (2_000_000, 20_000_000):
+        candidate = bench.load(code.format(cycles))
+        timing = candidate.time([0], timer="cuda_event", warmup=3, iterations=20, timeout_s=60)
+        assert timing.timer == "cuda_event"
+        assert timing.wall_s * 1000 >= sum(timing.samples_ms) * 0.9
+        medians.append(statistics.median(timing.samples_ms))
+    assert 8 < medians[1] / medians[0] < 12
+
+
+def test_the_fork_server_never_has_a_context(bench, server_executor):
+    call(bench.load(ADD))
+    maps = Path(f"/proc/{server_executor._server.pid}/maps").read_text()
+    assert "/dev/nvidia" not in maps
+
+
+def test_a_lost_context_ends_the_process_and_no_other(bench):
+    code = """
+        import torch
+        def run(x, y):
+            index = torch.full((8,), 10**6, device=x.device)
+            return x[index] + y
+    """
+    candidate = bench.load(code)
+    with pytest.raises(CandidateFailed, match="CUDA error"):
+        call(candidate)
+    assert not candidate.alive
+    assert torch.equal(call(bench.load(ADD))[0], X + Y)
+
+
+def test_running_out_of_memory_leaves_the_process_usable(bench):
+    code = """
+        import torch
+        def run(x, y):
+            if x[0] == 0:
+                torch.empty(2**45, device=x.device)
+            return x + y
+    """
+    candidate = bench.load(code)
+    with pytest.raises(CandidateFailed, match="out of memory"):
+        call(candidate)
+    assert candidate.alive
+    candidate.put_inputs(0, [X + 1, Y], {"n": 8}, timeout_s=60)
+    assert torch.equal(call(candidate)[0], X + 1 + Y)
+
+
+def test_a_kernel_that_does_not_end_is_killed_and_its_memory_is_free(bench):
+    (before,) = call(bench.load(FREE))
+    code = """
+        import torch
+        kept = []
+        def run(x, y):
+            kept.append(torch.zeros(2**32, device=x.device, dtype=torch.uint8))
+            torch.cuda._sleep(10**13)
+            return x
+    """
+    candidate = bench.load(code)
+    with pytest.raises(CandidateTimeout):
+        call(candidate, timeout_s=3)
+    (after,) = call(bench.load(FREE))
+    assert after > before - 1024
+
+
+def test_two_at_a_time(bench):
+    first, second = bench.load(ADD), bench.load("def run(x, y):\n    return x * 2\n")
+    assert torch.equal(call(first)[0], X + Y)
+    assert torch.equal(call(second)[0], X * 2)

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.bench.transport.deadline import Deadline
+from flashinfer_bench.bench.transport.frames import (
+    HEADER,
+    MAGIC,
+    FrameKind,
+    FrameStream,
+    PeerClosed,
+    TruncatedFrame,
+    flat,
+    wait_ready,
+)
+from flashinfer_bench.errors import ProtocolError
+
+SOON = 5.0
+LIMIT = 1000
+
+
+def frame(kind: bytes, payload: bytes, *, length: int | None = None, magic: bytes = MAGIC) -> bytes:
+    return HEADER.pack(magic, kind, len(payload) if length is None else length) + payload
+
+
+@contextlib.contextmanager
+def fed(data: bytes):
+    """A stream at whose other end `data` was written, and the connection closed."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.sendall(data)
+        theirs.close()
+        yield FrameStream(ours)
+
+
+def receive(data: bytes, limit: int = LIMIT) -> bytes:
+    with fed(data) as stream:
+        return bytes(stream.receive(limit=limit, deadline=Deadline(SOON)))
+
+
+class TestRoundTrip:
+    @given(st.lists(st.tuples(st.sampled_from(list(FrameKind)), st.binary(max_size=3000))))
+    def test_frames_arrive_in_order_and_whole(self, frames):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            sender, receiver = FrameStream(ours), FrameStream(theirs)
+            for kind, payload in frames:
+                sender.send(kind, payload, Deadline(SOON))
+                if kind is FrameKind.CONTROL:
+                    got = receiver.receive(limit=3000, deadline=Deadline(SOON))
+                else:
+                    got = bytearray(len(payload))
+                    receiver.receive_into(memoryview(got), Deadline(SOON))
+                assert bytes(got) == payload
+
+    def test_more_than_the_socket_holds(self, sockets):
+        payload = bytes(range(256)) * 40_000
+        sender, receiver = (FrameStream(sock) for sock in sockets)
+        thread = threading.Thread(
+            target=sender.send, args=(FrameKind.BLOB, payload, Deadline(30.0))
+        )
+        thread.start()
+        got = bytearray(len(payload))
+        receiver.receive_into(memoryview(got), Deadline(30.0))
+        thread.join()
+        assert got == payload
+
+    def test_a_view_of_larger_elements_is_sent_as_its_bytes(self, sockets):
+        sender, receiver = (FrameStream(sock) for sock in sockets)
+        numbers = memoryview(bytearray(range(64))).cast("d", (2, 4))
+        sender.send(FrameKind.BLOB, numbers, Deadline(SOON))
+        got = bytearray(64)
+        receiver.receive_into(memoryview(got), Deadline(SOON))
+        assert got == bytes(range(64))
+
+    def test_an_empty_view_of_several_dimensions_is_flat(self):
+        np = pytest.importorskip("numpy")
+        assert flat(memoryview(np.empty((3, 0), dtype="float32"))).nbytes == 0
+
+    def test_closing_twice_is_fine(self, sockets):
+        stream = FrameStream(sockets[0])
+        assert stream.fileno() >= 0
+        stream.close()
+        stream.close()
+        assert stream.fileno() == -1
+
+
+class TestRefused:
+    def test_other_bytes(self):
+        with pytest.raises(ProtocolError, match="no frame"):
+            receive(b"HTTP/1.1 200 OK\r\n\r\n")
+
+    def test_an_unknown_kind(self):
+        with pytest.raises(ProtocolError, match="kind b'X'"):
+            receive(frame(b"X", b"1234"))
+
+    def test_the_other_kind(self):
+        with pytest.raises(ProtocolError, match="kind"):
+            receive(frame(b"B", b"1234"))
+        with fed(frame(b"C", b"1234")) as stream, pytest.raises(ProtocolError, match="kind"):
+            stream.receive_into(memoryview(bytearray(4)), Deadline(SOON))
+
+    @pytest.mark.parametrize("length", [LIMIT + 1, 2**31, 2**63, 2**64 - 1])
+    def test_a_message_that_is_too_long_before_memory_is_allocated(self, length):
+        with pytest.raises(ProtocolError, match=f"{length} bytes was announced"):
+            receive(frame(b"C", b"x", length=length))
+
+    @pytest.mark.parametrize("length", [0, 3, 5, 2**64 - 1])
+    def test_a_blob_of_another_size_than_announced(self, length):
+        with (
+            fed(frame(b"B", b"1234", length=length)) as stream,
+            pytest.raises(ProtocolError, match="4 were announced"),
+        ):
+            stream.receive_into(memoryview(bytearray(4)), Deadline(SOON))
+
+    @given(st.data())
+    def test_a_frame_that_ends_early(self, data):
+        whole = frame(b"C", data.draw(st.binary(min_size=1, max_size=50)))
+        cut = data.draw(st.integers(1, len(whole) - 1))
+        with pytest.raises(TruncatedFrame):
+            receive(whole[:cut])
+
+    @given(st.binary(max_size=200))
+    def test_random_bytes_are_a_frame_or_an_error(self, data):
+        with contextlib.suppress(ProtocolError, PeerClosed):
+            payload = receive(data)
+            assert data.startswith(frame(b"C", payload))
+
+    @given(st.binary(max_size=100), st.integers(0, 2**64 - 1))
+    def test_a_length_that_lies(self, payload, length):
+        if length == len(payload):
+            assert receive(frame(b"C", payload)) == payload
+        elif length < len(payload):
+            assert receive(frame(b"C", payload, length=length)) == payload[:length]
+        else:
+            with pytest.raises(ProtocolError):
+                receive(frame(b"C", payload, length=length))
+
+
+class TestNobodyThere:
+    def test_a_closed_connection_between_frames(self):
+        with pytest.raises(PeerClosed):
+            receive(b"")
+
+    def test_sending_to_a_closed_connection(self, sockets):
+        sockets[1].close()
+        with pytest.raises(PeerClosed):
+            FrameStream(sockets[0]).send(FrameKind.CONTROL, b"x" * 10**6, Deadline(SOON))
+
+    def test_a_reset_while_receiving(self, sockets):
+        ours, theirs = sockets
+        ours.send(b"unread")
+        theirs.close()  # with unread data: the other side sees a reset
+        with pytest.raises((PeerClosed, TruncatedFrame)):
+            FrameStream(ours).receive(limit=LIMIT, deadline=Deadline(SOON))
+
+
+class TestDeadlines:
+    def test_a_silent_peer(self, sockets):
+        with pytest.raises(TimeoutError):
+            FrameStream(sockets[0]).receive(limit=LIMIT, deadline=Deadline(0.05))
+
+    def test_a_peer_that_does_not_read(self, sockets):
+        with pytest.raises(TimeoutError):
+            FrameStream(sockets[0]).send(FrameKind.BLOB, bytes(10**7), Deadline(0.05))
+
+    def test_a_peer_that_stops_inside_a_frame(self, sockets):
+        sockets[1].sendall(frame(b"C", b"half of it", length=LIMIT))
+        with pytest.raises(TimeoutError):
+            FrameStream(sockets[0]).receive(limit=LIMIT, deadline=Deadline(0.05))
+
+    def test_a_peer_that_drips(self, sockets):
+        """Each byte comes in time, the whole frame does not."""
+        done = threading.Event()
+
+        def drip():
+            with contextlib.suppress(OSError):
+                for byte in frame(b"C", bytes(LIMIT)):
+                    sockets[1].send(bytes([byte]))
+                    if done.wait(0.005):
+                        return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            with pytest.raises(TimeoutError):
+                FrameStream(sockets[0]).receive(limit=LIMIT, deadline=Deadline(0.1))
+        finally:
+            done.set()
+            thread.join()
+
+    def test_a_peer_that_reads_in_sips(self, sockets):
+        done = threading.Event()
+
+        def sip():
+            while not done.wait(0.002):
+                sockets[1].recv(100)
+
+        thread = threading.Thread(target=sip)
+        thread.start()
+        try:
+            with pytest.raises(TimeoutError):
+                FrameStream(sockets[0]).send(FrameKind.BLOB, bytes(10**8), Deadline(0.1))
+        finally:
+            done.set()
+            thread.join()
+
+    def test_waiting_leaves_the_processor_alone(self, sockets):
+        used = time.process_time()
+        with pytest.raises(TimeoutError):
+            wait_ready(sockets[0].fileno(), 1, Deadline(0.2))
+        assert time.process_time() - used < 0.1
+
+    def test_data_that_is_there_is_received_after_the_deadline(self):
+        """The deadline limits waiting: what needs no wait does not fail for being late."""
+        with fed(frame(b"C", b"here")) as stream:
+            assert stream.receive(limit=LIMIT, deadline=Deadline(0)) == b"here"

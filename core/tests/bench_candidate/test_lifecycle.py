@@ -1,0 +1,323 @@
+"""Starting, restarting and ending: nothing leaks, nothing is left, whoever dies first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashinfer_bench.bench.candidate.processes import own_children
+from flashinfer_bench.bench.executors import fork as fork_module
+from flashinfer_bench.bench.executors import server as server_module
+from flashinfer_bench.bench.executors.base import CandidateCrashed
+from flashinfer_bench.bench.executors.fork import ForkExecutor
+from flashinfer_bench.errors import RunnerError, RunnerFatalError
+
+ADD = "def run(x, y):\n    return x + y\n"
+SLEEP = "import time\ndef run(x, y):\n    time.sleep(1000)\n"
+
+
+@pytest.fixture(scope="module")
+def module_executor():
+    executor = ForkExecutor("cpu")
+    yield executor
+    executor.close()
+
+
+@pytest.fixture
+def executor(module_executor, plugin_in_reach):
+    """One with a fork server that may be harmed: it starts another one."""
+    module_executor.start()
+    return module_executor
+
+
+def put_and_load(candidate, definition, solution):
+    candidate.load(definition, solution, timeout_s=30)
+    candidate.put_inputs(0, [torch.ones(8), torch.ones(8)], {"n": 8}, timeout_s=30)
+
+
+def test_two_hundred_candidates_leak_nothing(server_executor, descriptors, eventually):
+    server_executor.spawn().close()
+    server = server_executor._server
+    ours, theirs, children = descriptors(), descriptors(server.pid), len(own_children())
+    for number in range(200):
+        candidate = server_executor.spawn()
+        if number % 3 == 0:
+            os.kill(candidate.pid, signal.SIGKILL)
+        candidate.close()
+    assert descriptors() == ours
+    assert eventually(lambda: descriptors(server.pid) == theirs)
+    assert len(own_children()) == children
+    assert not Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    assert not list(server._folder.iterdir())
+    assert not server_executor._candidates
+
+
+class TestClosing:
+    def test_a_candidate_twice(self, bench, exists):
+        candidate = bench.load(ADD)
+        candidate.close()
+        candidate.close()
+        assert not candidate.alive
+        assert not exists(candidate.pid)
+        with pytest.raises(CandidateCrashed):
+            candidate.call(0, timeout_s=5)
+
+    def test_a_candidate_from_another_thread_ends_its_request(self, bench):
+        candidate = bench.load(SLEEP)
+        threading.Timer(0.2, candidate.close).start()
+        with pytest.raises(CandidateCrashed, match="SIGKILL"):
+            candidate.call(0, timeout_s=60)
+        assert not candidate.alive
+
+    def test_the_executor_ends_everything(
+        self, plugin_in_reach, exists, definition_of, solution_of
+    ):
+        executor = ForkExecutor("cpu")
+        candidates = [executor.spawn() for _ in range(3)]
+        put_and_load(candidates[0], definition_of(), solution_of(SLEEP))
+        errors = []
+
+        def call():
+            try:
+                candidates[0].call(0, timeout_s=60)
+            except CandidateCrashed as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        time.sleep(0.1)
+        server, folder = executor._server.pid, executor._server._folder
+        executor.close()
+        thread.join()
+        executor.close()
+        assert len(errors) == 1
+        assert not any(exists(candidate.pid) for candidate in candidates)
+        assert not exists(server)
+        assert not folder.exists()
+        with pytest.raises(RunnerFatalError, match="closed"):
+            executor.spawn()
+
+    def test_an_executor_that_never_started(self):
+        ForkExecutor("cpu").close()
+
+    def test_an_interrupt_in_mid_request_leaves_it_unusable(self, bench, monkeypatch):
+        """Its answer to that request would be taken for the answer to the next."""
+        candidate = bench.load(ADD)
+
+        def interrupt(deadline):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(candidate._channel, "receive", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            candidate.call(0, timeout_s=30)
+        monkeypatch.undo()
+        assert not candidate.alive
+        with pytest.raises(CandidateCrashed, match="cannot be used"):
+            candidate.call(0, timeout_s=30)
+
+    def test_its_output_and_exit_code_survive(self, bench):
+        candidate = bench.load("print('hello')\n" + SLEEP)
+        os.kill(candidate.pid, signal.SIGTERM)
+        with pytest.raises(CandidateCrashed, match="SIGTERM"):
+            candidate.call(0, timeout_s=30)
+        candidate.close()
+        assert candidate.log() == "hello\n"
+
+
+class TestServerDies:
+    def test_the_next_candidate_comes_from_a_new_one(
+        self, executor, exists, eventually, definition_of, solution_of, caplog
+    ):
+        first = executor.spawn()
+        put_and_load(first, definition_of(), solution_of(SLEEP))
+        old = executor._server.pid
+        os.kill(old, signal.SIGKILL)
+        with pytest.raises(CandidateCrashed):
+            first.call(0, timeout_s=30)
+        assert eventually(lambda: not exists(first.pid))
+        second = executor.spawn()
+        put_and_load(second, definition_of(), solution_of(ADD))
+        assert torch.equal(second.call(0, timeout_s=30)[0], torch.full((8,), 2.0))
+        assert executor._server.pid != old
+        assert "starting another one" in caplog.text
+
+    def test_by_the_hand_of_a_candidate(
+        self, executor, exists, eventually, definition_of, solution_of
+    ):
+        code = (
+            "import os, time\ndef run(x, y):\n    os.kill(os.getppid(), 9)\n    time.sleep(100)\n"
+        )
+        candidate = executor.spawn()
+        put_and_load(candidate, definition_of(), solution_of(code))
+        with pytest.raises(CandidateCrashed):
+            candidate.call(0, timeout_s=30)
+        assert eventually(lambda: not exists(candidate.pid))
+        assert executor.spawn().alive
+
+    def test_without_answering_it_is_replaced(self, executor, exists, monkeypatch):
+        monkeypatch.setattr(server_module, "_END_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(executor, "_spawn_timeout_s", 2.0)
+        old = executor._server.pid
+        os.kill(old, signal.SIGSTOP)
+        assert executor.spawn().alive
+        assert not exists(old)
+
+    def test_a_refusal_is_tried_once_more_with_a_new_one_and_then_is_fatal(self, monkeypatch):
+        servers = []
+
+        class Refusing:
+            alive = True
+            closed = False
+
+            def __init__(self, timeout_s):
+                servers.append(self)
+
+            def fork(self, device, *, timeout_s):
+                raise RunnerError("no more processes")
+
+            def close(self):
+                self.closed = True
+
+        monkeypatch.setattr(fork_module, "ForkServer", Refusing)
+        executor = ForkExecutor("cpu")
+        with pytest.raises(RunnerFatalError, match="no more processes"):
+            executor.spawn()
+        executor.close()
+        assert [server.closed for server in servers] == [True, True]
+
+
+class TestServerDoesNotStart:
+    def start(self, timeout_s=60.0):
+        executor = ForkExecutor("cpu", start_timeout_s=timeout_s)
+        try:
+            executor.start()
+        finally:
+            executor.close()
+
+    def test_an_import_fails(self, monkeypatch, tmp_path):
+        (tmp_path / "torch.py").write_text("raise ImportError('this torch is broken')\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(RunnerFatalError, match="this torch is broken") as caught:
+            self.start()
+        assert "exited with code 1" in str(caught.value)
+        assert "spawn" in str(caught.value.hint)
+
+    def test_it_takes_too_long(self, monkeypatch, tmp_path):
+        (tmp_path / "torch.py").write_text("import time\ntime.sleep(1000)\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(RunnerFatalError, match="did not answer in time"):
+            self.start(timeout_s=0.5)
+
+    @pytest.mark.parametrize("path", ["/no/such/python", ""])
+    def test_there_is_no_interpreter(self, monkeypatch, path):
+        monkeypatch.setattr(sys, "executable", path)
+        with pytest.raises(RunnerFatalError):
+            self.start()
+
+    def test_nothing_is_left(self, monkeypatch, tmp_path, descriptors):
+        before, children = descriptors(), len(own_children())
+        scratch = tmp_path / "scratch"
+        scratch.mkdir()
+        monkeypatch.setattr(server_module.tempfile, "tempdir", str(scratch))
+        monkeypatch.setattr(sys, "executable", "/no/such/python")
+        with pytest.raises(RunnerFatalError):
+            self.start()
+        assert (descriptors(), len(own_children())) == (before, children)
+        assert not list(scratch.iterdir())
+
+
+JUDGE = """
+    import sys
+    from flashinfer_bench.bench.executors.fork import ForkExecutor
+    from flashinfer_bench.bench.executors.spawn import SpawnExecutor
+    from flashinfer_bench.data import Definition, Solution
+
+    definition, solution = (open(path).read() for path in sys.argv[2:4])
+    executor = {"fork": ForkExecutor, "spawn": SpawnExecutor}[sys.argv[1]]("cpu")
+    try:
+        executor.start()
+        candidate = executor.spawn()
+        server = getattr(executor, "_server", None)
+        print(candidate.pid, server.pid if server else candidate.pid, flush=True)
+        candidate.load(
+            Definition.model_validate_json(definition),
+            Solution.model_validate_json(solution),
+            timeout_s=600,
+        )
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    finally:
+        executor.close()
+"""
+
+
+@pytest.fixture
+def judge(plugin_in_reach, tmp_path, definition_of, solution_of):
+    """A process with a solution that never ends; returned with the pids to watch."""
+    started = []
+
+    def start(executor: str, code: str):
+        (tmp_path / "judge.py").write_text(textwrap.dedent(JUDGE))
+        (tmp_path / "definition").write_text(definition_of().model_dump_json())
+        (tmp_path / "solution").write_text(solution_of(code).model_dump_json())
+        (tmp_path / "tmp").mkdir()
+        files = [str(tmp_path / name) for name in ("judge.py", "definition", "solution")]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+            "TMPDIR": str(tmp_path / "tmp"),
+        }
+        process = subprocess.Popen(
+            [sys.executable, files[0], executor, *files[1:]],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        started.append(process)
+        pids = [int(word) for word in process.stdout.readline().split()]
+        assert len(pids) == 2
+        return process, pids
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+FORKS_AND_LOOPS = """
+    import os
+    os.fork()
+    while True: pass
+"""
+
+
+@pytest.mark.parametrize("executor", ["fork", "spawn"])
+class TestJudgeEnds:
+    def test_killed(self, judge, exists, group_exists, eventually, executor, tmp_path):
+        process, pids = judge(executor, FORKS_AND_LOOPS)
+        time.sleep(0.2)
+        process.kill()
+        process.wait()
+        assert eventually(lambda: not any(exists(pid) for pid in pids))
+        assert eventually(lambda: not group_exists(pids[0]))
+        if executor == "fork":  # the server outlives the judge for a moment, and clears up
+            assert eventually(lambda: not list((tmp_path / "tmp").iterdir()))
+
+    def test_interrupted(self, judge, exists, executor, tmp_path):
+        process, pids = judge(executor, FORKS_AND_LOOPS)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 0
+        assert process.stdout.read() == "interrupted\n"
+        assert not any(exists(pid) for pid in pids)
+        assert not list((tmp_path / "tmp").iterdir())

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flashinfer_bench.bench.transport import messages as wire
+from flashinfer_bench.errors import ProtocolError
+
+TENSOR = {
+    "type": "TensorValue",
+    "dtype": "float32",
+    "shape": [2, 3],
+    "nbytes": 24,
+    "omitted": False,
+}
+OUTPUTS = {"type": "Outputs", "token": 1, "values": [TENSOR]}
+FAILED = {"type": "Failed", "token": 1, "kind": "ValueError", "message": "m", "traceback": "t"}
+TIMED = {"type": "Timed", "token": 1, "timer": "cpu", "timer_version": "1", "samples_ms": [0.5]}
+LOADED = {"type": "Loaded", "token": 1, "build_type": "x", "destination_passing_style": True}
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=10,
+)
+
+
+def reply(content: object) -> wire.Message:
+    return wire.REPLIES.decode(json.dumps(content).encode())
+
+
+def refuse(content: object) -> None:
+    with pytest.raises(ProtocolError, match="not allowed"):
+        reply(content)
+
+
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+values = st.one_of(
+    st.builds(wire.BoolValue, st.booleans()),
+    st.builds(wire.IntValue, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(wire.FloatValue, st.floats().map(float.hex)),
+    st.builds(
+        wire.TensorValue,
+        names,
+        st.lists(st.integers(0, 2**40), max_size=6),
+        st.integers(0, 2**47),
+        st.booleans(),
+    ),
+)
+tokens = st.integers(0, 2**53 - 1)
+slots = st.integers(0, 2**31 - 1)
+requests = st.one_of(
+    st.builds(wire.Load, tokens, names, names),
+    st.builds(
+        wire.PutInputs,
+        tokens,
+        slots,
+        st.lists(values, max_size=5),
+        st.dictionaries(names, st.integers(0, 2**40), max_size=4),
+    ),
+    st.builds(wire.Call, tokens, slots, st.integers(0, 2**47)),
+    st.builds(
+        wire.Time,
+        tokens,
+        st.lists(slots, min_size=1, max_size=5),
+        names,
+        st.integers(0, 1000),
+        st.integers(1, 1000),
+    ),
+)
+replies = st.one_of(
+    st.builds(wire.Ready, tokens),
+    st.builds(wire.Done, tokens),
+    st.builds(wire.Loaded, tokens, names, st.booleans()),
+    st.builds(wire.Outputs, tokens, st.lists(values, max_size=5)),
+    st.builds(wire.Failed, tokens, names, names, names, st.booleans()),
+    st.builds(
+        wire.Timed,
+        tokens,
+        names,
+        names,
+        st.lists(st.floats(0, 1e9), max_size=5),
+        st.lists(names, max_size=3),
+    ),
+)
+
+
+class TestRoundTrip:
+    @given(requests)
+    def test_requests(self, message):
+        assert wire.REQUESTS.decode(wire.encode(message)) == message
+
+    @given(replies)
+    def test_replies(self, message):
+        assert wire.REPLIES.decode(wire.encode(message)) == message
+
+    def test_the_strategies_above_know_every_message(self):
+        assert len(get_args(wire.Request)) == 4
+        assert len(get_args(wire.Reply)) == 6
+
+    @pytest.mark.parametrize("content", [OUTPUTS, FAILED, TIMED, LOADED])
+    def test_the_json_is_what_the_specification_says(self, content):
+        written = json.loads(wire.encode(reply(content)))
+        assert {**written, **content} == written
+
+
+class TestRefused:
+    @pytest.mark.parametrize("content", [OUTPUTS, FAILED, TIMED, LOADED])
+    def test_each_missing_field(self, content):
+        for field in content:
+            refuse({key: value for key, value in content.items() if key != field})
+
+    @pytest.mark.parametrize("content", [OUTPUTS, FAILED, TIMED, LOADED])
+    def test_each_field_of_a_wrong_type(self, content):
+        for field in content:
+            refuse({**content, field: {"surprise": 1}})
+            refuse({**content, field: None})
+
+    def test_an_unknown_field(self):
+        refuse({**FAILED, "status": "PASSED"})
+        refuse({**OUTPUTS, "values": [{**TENSOR, "data": "AAAA"}]})
+
+    def test_an_unknown_message(self):
+        refuse({**FAILED, "type": "Passed"})
+        refuse({"type": "builtins.eval", "token": 1})
+
+    def test_a_message_of_the_other_direction(self):
+        refuse({"type": "Call", "token": 1, "slot": 0, "budget": 1})
+        with pytest.raises(ProtocolError):
+            wire.REQUESTS.decode(json.dumps(FAILED).encode())
+
+    @pytest.mark.parametrize("token", [-1, 2**53, 2**200, 1.5, "1", True, None])
+    def test_tokens_out_of_bounds(self, token):
+        refuse({**FAILED, "token": token})
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"shape": [-1]},
+            {"shape": [1] * 65},
+            {"shape": [2**48]},
+            {"shape": [1.5]},
+            {"nbytes": -1},
+            {"nbytes": 2**48},
+            {"dtype": "x" * 257},
+            {"omitted": "no"},
+            {"type": "ndarray"},
+        ],
+    )
+    def test_tensors_out_of_bounds(self, change):
+        refuse({**OUTPUTS, "values": [{**TENSOR, **change}]})
+
+    @pytest.mark.parametrize("sample", [-0.001, 1e12, "1", None, [1.0]])
+    def test_samples_out_of_bounds(self, sample):
+        refuse({**TIMED, "samples_ms": [0.5, sample]})
+
+    @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "nan"])
+    def test_samples_that_are_no_numbers(self, text):
+        with pytest.raises(ProtocolError):
+            wire.REPLIES.decode(json.dumps(TIMED).replace("0.5", text).encode())
+
+    def test_too_much_of_everything(self):
+        refuse({**OUTPUTS, "values": [TENSOR] * (wire.MAX_VALUES + 1)})
+        refuse({**TIMED, "samples_ms": [0.5] * (wire.MAX_SAMPLES + 1)})
+        refuse({**TIMED, "notes": ["note"] * 17})
+        refuse({**FAILED, "traceback": "x" * (wire.MAX_TEXT + 1)})
+
+    def test_integers_of_more_than_64_bits(self):
+        refuse({**OUTPUTS, "values": [{"type": "IntValue", "value": 2**63}]})
+        refuse({**OUTPUTS, "values": [{"type": "IntValue", "value": 10**400}]})
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"",
+            b"null",
+            b"[]",
+            b"{",
+            b'{"type":"Done","token":1}x',
+            b'{"type":"Done","token":1,"token":',
+            b'{"type":"Done\xff","token":1}',
+            b"\x80\x04\x95\x0b\x00\x00\x00.",
+            b'{"type":"Outputs","token":1,"values":' + b"[" * 100_000,
+        ],
+    )
+    def test_what_is_no_message(self, data):
+        with pytest.raises(ProtocolError):
+            wire.REPLIES.decode(data)
+
+    @given(st.binary(max_size=300))
+    def test_random_bytes(self, data):
+        with pytest.raises(ProtocolError):
+            wire.REPLIES.decode(data)
+
+    @settings(suppress_health_check=[HealthCheck.too_slow])
+    @given(replies, st.data())
+    def test_a_message_with_a_byte_changed(self, message, data):
+        raw = bytearray(wire.encode(message))
+        place = data.draw(st.integers(0, len(raw) - 1))
+        raw[place] = data.draw(st.integers(0, 255))
+        try:
+            decoded = wire.REPLIES.decode(raw)
+        except ProtocolError:
+            return
+        assert isinstance(decoded, get_args(wire.Reply))
+
+    @given(st.sampled_from([OUTPUTS, FAILED, TIMED, LOADED]), st.data())
+    def test_any_json_in_any_field(self, content, data):
+        changed = {**content, data.draw(st.sampled_from(list(content))): data.draw(json_values)}
+        try:
+            decoded = reply(changed)
+        except ProtocolError:
+            return
+        assert isinstance(decoded, get_args(wire.Reply))
+
+
+def test_the_longest_failure_fits_into_a_reply():
+    # Every character escaped, as control characters are.
+    text = "\x01" * wire.MAX_TEXT
+    assert len(wire.encode(wire.Failed(1, "k", text, text))) < wire.MAX_REPLY_BYTES
+
+
+def test_the_most_samples_fit_into_a_reply():
+    samples = [math.pi * 1e-5] * wire.MAX_SAMPLES
+    assert len(wire.encode(wire.Timed(1, "cpu", "1", samples))) < wire.MAX_REPLY_BYTES
+
+
+def test_not_finite_samples_cannot_be_sent_as_numbers():
+    written = wire.encode(wire.Timed(1, "cpu", "1", [math.nan]))
+    with pytest.raises(ProtocolError):
+        wire.REPLIES.decode(written)
+
+
+def test_there_is_no_type_but_records_on_the_wire():
+    """No custom decoding hook, so nothing a candidate sends can name code."""
+    for codec in (wire.REQUESTS, wire.REPLIES):
+        assert codec._decoder.dec_hook is None
+    assert issubclass(wire.Record, msgspec.Struct)

@@ -1,0 +1,208 @@
+"""Scores of authors, rankings and summaries."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from flashinfer_bench.data import SpeedupMetrics, TraceSet
+from flashinfer_bench.data.ranking import select_definitions
+from flashinfer_bench.errors import ConfigError, SelectionError
+
+NAME = "gemm_n8_k4"
+
+# ------------------------------------------------------------------------------ score of an author
+
+
+def test_the_score_of_an_author_is_the_mean_over_definitions(make):
+    trace_set = make.two_definitions(
+        ("baseline", "a", 4.0),
+        ("alice", "a", 2.0),
+        ("baseline", "b", 9.0),
+        ("alice", "b", 1.5),
+    )
+    score = trace_set.get_author_score("alice")
+    assert score == SpeedupMetrics(avg_speedup=4.0, n_workloads=2, n_definitions=2)
+
+
+def test_the_best_solution_of_each_definition_counts(make):
+    trace_set = make.trace_set(make.run("baseline", 4.0), make.run("alice", 2.0))
+    trace_set.solutions[NAME].append(make.solution("alice_v2", author="alice"))
+    trace_set.traces[NAME].append(make.trace("alice_v2", latency_ms=1.0))
+    assert trace_set.get_author_score("alice").avg_speedup == 4.0
+
+
+def test_a_failed_solution_does_not_hurt_a_good_one(make):
+    trace_set = make.trace_set(make.run("baseline", 4.0), make.run("alice", 2.0))
+    trace_set.solutions[NAME].append(make.solution("alice_v0", author="alice"))
+    trace_set.traces[NAME].append(make.trace("alice_v0", status="TIMEOUT"))
+    assert trace_set.get_author_score("alice").avg_speedup == 2.0
+
+
+def test_failures_alone_are_zero(make):
+    trace_set = make.trace_set(make.run("baseline", 4.0), make.run("alice", status="TIMEOUT"))
+    assert trace_set.get_author_score("alice").avg_speedup == 0.0
+
+
+def test_definitions_without_a_score_are_left_out_of_the_mean(make):
+    trace_set = make.two_definitions(("baseline", "a", 4.0), ("alice", "a", 2.0))
+    assert trace_set.get_author_score("alice").n_definitions == 1
+
+
+def test_authors_without_a_score(make):
+    trace_set = make.trace_set(make.run("baseline", 4.0))
+    assert trace_set.get_author_score("alice") is None
+    assert trace_set.get_author_score("nobody") is None
+    assert trace_set.get_author_score("baseline") is None
+
+
+def test_scopes(make):
+    trace_set = make.two_definitions(
+        ("baseline", "a", 4.0),
+        ("alice", "a", 2.0),
+        ("baseline", "b", 9.0),
+        ("alice", "b", 1.5),
+    )
+    assert trace_set.get_author_score("alice", definition_name="a").avg_speedup == 2.0
+    assert trace_set.get_author_score("alice", op_type="type_b").avg_speedup == 6.0
+    assert trace_set.get_author_score("alice", op_type="none") is None
+    with pytest.raises(ValueError, match="not both"):
+        trace_set.get_author_score("alice", op_type="type_a", definition_name="a")
+    with pytest.raises(KeyError, match="no definition 'c'"):
+        trace_set.get_author_score("alice", definition_name="c")
+
+
+def test_a_missing_baseline_elsewhere_does_not_matter_to_an_author(make):
+    trace_set = make.two_definitions(("baseline", "a", 4.0), ("alice", "a", 2.0))
+    trace_set.solutions["b"] = [make.solution("bob_b", "b", "bob")]
+    assert trace_set.get_author_score("alice").avg_speedup == 2.0
+    with pytest.raises(ValueError, match="'b' has no solution by the baseline author"):
+        trace_set.get_author_score("bob")
+
+
+def test_unknown_names_are_both_of_our_errors_and_pythons(make):
+    with pytest.raises(SelectionError) as caught:
+        select_definitions(make.trace_set(), definition_name="c")
+    assert isinstance(caught.value, KeyError)
+    assert caught.value.unknown == ("c",)
+    assert str(caught.value) == "there is no definition 'c' in the dataset"
+    with pytest.raises(ConfigError):
+        select_definitions(make.trace_set(), "gemm", NAME)
+
+
+def test_all_definitions_include_those_only_traces_know(make):
+    known = {NAME: make.definition()}
+    trace_set = TraceSet(definitions=known, solutions={"x": []}, traces={"y": []})
+    assert select_definitions(trace_set) == [NAME, "x", "y"]
+
+
+# ------------------------------------------------------------------------------------------ ranking
+
+
+def test_authors_are_ranked(make):
+    trace_set = make.two_definitions(
+        ("baseline", "a", 4.0),
+        ("alice", "a", 2.0),
+        ("bob", "a", 1.0),
+        ("baseline", "b", 9.0),
+        ("bob", "b", 9.0),
+    )
+    ranking = trace_set.rank_authors()
+    assert [(author, score.avg_speedup) for author, score in ranking] == [
+        ("bob", 2.5),
+        ("alice", 2.0),
+    ]
+    assert trace_set.rank_authors(op_type="type_b") == [
+        ("bob", SpeedupMetrics(avg_speedup=1.0, n_workloads=1))
+    ]
+
+
+def test_equals_are_ranked_by_name(make):
+    trace_set = make.trace_set(
+        *(make.run(author, 2.0) for author in ("zoe", "baseline", "alice", "bob")),
+        authors=("zoe", "baseline", "alice", "bob"),
+    )
+    assert [author for author, _ in trace_set.rank_authors()] == ["alice", "bob", "zoe"]
+
+
+def test_ranking_agrees_with_the_scores_of_authors(make):
+    trace_set = make.two_definitions(
+        ("baseline", "a", 4.0), ("alice", "a", 2.0), ("bob", "a", 1.0), ("baseline", "b", 1.0)
+    )
+    for author, score in trace_set.rank_authors():
+        assert trace_set.get_author_score(author) == score
+
+
+def test_ranking_needs_a_baseline_everywhere(make):
+    trace_set = make.two_definitions()
+    trace_set.solutions["b"] = [make.solution("bob_b", "b", "bob")]
+    with pytest.raises(ValueError, match="definition 'b' has no solution by the baseline author"):
+        trace_set.rank_authors()
+    assert trace_set.rank_authors(definition_name="a") == []
+
+
+def test_definitions_without_solutions_need_no_baseline(make):
+    trace_set = make.two_definitions(("baseline", "a", 4.0), ("alice", "a", 2.0))
+    del trace_set.solutions["b"]
+    assert [author for author, _ in trace_set.rank_authors()] == ["alice"]
+
+
+def test_an_empty_set_has_no_ranking():
+    assert TraceSet().rank_authors() == []
+
+
+# ------------------------------------------------------------------------------------------ summary
+
+
+def test_summary(make):
+    trace_set = make.trace_set(
+        make.run("baseline", 4.0),
+        make.run("alice", 2.0),
+        make.run("alice", uuid="w2", status="TIMEOUT"),
+    )
+    summary = trace_set.summary()
+    assert (summary.total, summary.passed, summary.failed) == (3, 2, 1)
+    assert [author for author, _ in summary.rankings] == ["alice"]
+    assert summary.unranked == {}
+
+
+def test_summary_of_nothing():
+    summary = TraceSet().summary()
+    assert (summary.total, summary.passed, summary.failed, summary.rankings) == (0, 0, 0, [])
+
+
+def test_summary_says_what_cannot_be_ranked(make):
+    trace_set = make.two_definitions(("baseline", "a", 4.0), ("alice", "a", 2.0), ("bob", "b", 1.0))
+    trace_set.solutions["b"] = [make.solution("bob_b", "b", "bob")]
+    summary = trace_set.summary()
+    assert summary.total == 3
+    assert [author for author, _ in summary.rankings] == ["alice"]
+    assert list(summary.unranked) == ["b"]
+    assert "no solution by the baseline author 'baseline'" in summary.unranked["b"]
+    assert trace_set.summary(baseline_author="nobody").rankings == []
+    assert list(trace_set.summary(baseline_author="nobody").unranked) == ["a", "b"]
+
+
+def test_summary_of_a_scope(make):
+    trace_set = make.two_definitions(("baseline", "a", 4.0), ("alice", "a", 2.0), ("bob", "b", 1.0))
+    assert trace_set.summary(op_type="type_a").total == 2
+    assert trace_set.summary(definition_name="b").total == 1
+    with pytest.raises(KeyError):
+        trace_set.summary(definition_name="c")
+    with pytest.raises(ValueError, match="not both"):
+        trace_set.summary(op_type="x", definition_name="a")
+
+
+def test_traces_of_solutions_that_are_not_there_are_counted(make):
+    trace_set = make.trace_set(make.run("stranger", 1.0), make.trace(None))
+    summary = trace_set.summary()
+    assert (summary.total, summary.passed) == (1, 1)
+
+
+def test_a_summary_is_plain_data(make):
+    summary = make.trace_set(make.run("baseline", 4.0), make.run("alice", 2.0)).summary()
+    plain = summary.model_dump(mode="json")
+    assert plain["rankings"][0][1]["avg_speedup"] == 2.0
+    assert type(summary).model_validate(plain) == summary
+    with pytest.raises(ValidationError):
+        type(summary)(total="many", passed=0, failed=0)

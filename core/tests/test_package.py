@@ -1,0 +1,118 @@
+"""What ``import flashinfer_bench`` gives, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import flashinfer_bench
+from flashinfer_bench._lazy import import_string
+
+
+def modules_after(code: str) -> set[str]:
+    program = f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout))
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    loaded = modules_after("import flashinfer_bench")
+    assert not loaded & {
+        "torch",
+        "pydantic",
+        "numpy",
+        "rich",
+        "typer",
+        "pluggy",
+        "msgspec",
+        "safetensors",
+    }
+    assert [name for name in loaded if name.startswith("flashinfer_bench.")] == [
+        "flashinfer_bench._version"
+    ]
+
+
+def test_the_data_layer_needs_no_torch() -> None:
+    loaded = modules_after("from flashinfer_bench import TraceSet, Definition, load_jsonl_file")
+    assert not loaded & {"torch", "numpy", "safetensors"}
+
+
+def test_importing_changes_nothing_process_wide() -> None:
+    code = (
+        "import signal, sys, json\n"
+        "def state():\n"
+        "    import warnings\n"
+        "    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGCHLD]\n"
+        "    handlers = [str(signal.getsignal(n)) for n in numbers]\n"
+        "    return handlers, list(sys.path), str(sys.excepthook)\n"
+        "before = state()\n"
+        "import flashinfer_bench, flashinfer_bench.data, flashinfer_bench.plugins\n"
+        "import flashinfer_bench.cli.main\n"
+        "assert state() == before\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", flashinfer_bench.__all__)
+@pytest.mark.torch
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(flashinfer_bench, name) is not None
+    assert name in dir(flashinfer_bench)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = flashinfer_bench.nonsense
+
+
+def module_names() -> list[str]:
+    path, prefix = flashinfer_bench.__path__, "flashinfer_bench."
+    return [
+        info.name
+        for info in pkgutil.walk_packages(path, prefix)
+        if not info.name.endswith("__main__")
+    ]
+
+
+@pytest.mark.slow
+def test_every_module_imports_alone_and_without_torch() -> None:
+    """Each in a fresh interpreter: no hidden order of imports, and nothing heavy at module level."""
+    code = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    for loaded in [m for m in sys.modules if m.startswith('flashinfer_bench')]:\n"
+        "        del sys.modules[loaded]\n"
+        "    importlib.import_module(name)\n"
+        "    heavy = {'torch', 'numpy', 'safetensors'} & set(sys.modules)\n"
+        "    assert not heavy, f'{name} imports {heavy}'\n"
+    )
+    command = [sys.executable, "-W", "error", "-c", code, *module_names()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+class TestImportString:
+    def test_finds_an_attribute(self) -> None:
+        assert import_string("os.path:join") is __import__("os").path.join
+
+    def test_finds_a_dotted_attribute(self) -> None:
+        assert import_string("collections:OrderedDict.fromkeys")
+
+    @pytest.mark.parametrize("path", ["os.path", ":join", "os.path:", ""])
+    def test_refuses_a_path_without_both_sides(self, path: str) -> None:
+        with pytest.raises(ValueError, match=r"package\.module:Attribute"):
+            import_string(path)
+
+    def test_a_missing_module_is_an_import_error(self) -> None:
+        with pytest.raises(ImportError):
+            import_string("no_such_module_here:x")
+
+    def test_a_missing_attribute_is_an_attribute_error(self) -> None:
+        with pytest.raises(AttributeError):
+            import_string("os.path:nope")

@@ -1,0 +1,148 @@
+"""Every task of the project, each in an environment of its own under ``.nox``.
+
+``nox -l`` lists them; ``nox -s demo`` and ``nox -s tests`` are the two a newcomer needs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
+CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
+TEST_TOOLS = ("pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "pyte")
+
+# pip, not uv: a machine's own pip settings (an index of CPU builds of torch, say) then apply.
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["tests"]
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_missing_interpreters = False
+nox.needs_version = ">=2024.4.15"
+
+
+def _install(session: nox.Session, *packages: str) -> None:
+    session.install("-q", "--disable-pip-version-check", *CONSTRAINTS, *packages)
+
+
+def _install_torch(session: nox.Session) -> None:
+    # First and pinned: a bare "torch" asked for by anything else would bring the newest release.
+    _install(session, "torch", "numpy", "safetensors")
+
+
+def _editable(*folders: str) -> list[str]:
+    return [part for folder in folders for part in ("-e", str(ROOT / folder))]
+
+
+def _install_everything(session: nox.Session, *more: str) -> None:
+    _install_torch(session)
+    plugins = [f"plugins/{name}" for name in PLUGINS]
+    _install(session, *_editable("core", *plugins), *more)
+
+
+def _workers() -> list[str]:
+    return ["-n", str(min(8, os.cpu_count() or 1))]
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Benchmark the bundled sample dataset: a table of results, and traces under demo-output/."""
+    _install_torch(session)
+    # One call, so that pip finds the parts that the meta-distribution pins in their folders.
+    parts = ("core", *(f"plugins/{name}" for name in PLUGINS))
+    _install(session, str(ROOT), *(str(ROOT / part) for part in parts))
+    output = ROOT / "demo-output"
+    shutil.rmtree(output, ignore_errors=True)
+    shutil.copytree(ROOT / "examples" / "sample-dataset", output)
+    options = session.posargs or ["--iterations", "20", "--warmup-runs", "3", "--num-trials", "2"]
+    session.run("fib", "run", "--local", str(output), *options)
+    session.run(
+        "fib",
+        "report",
+        "visualize",
+        "--local",
+        str(output),
+        "--output",
+        str(output / "report.html"),
+    )
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run every test, with core and all plugins installed."""
+    _install_everything(session, *TEST_TOOLS)
+    session.run("pytest", *_workers(), *session.posargs, env={"FIB_STRICT_PLUGINS": "1"})
+
+
+@nox.session
+def core(session: nox.Session) -> None:
+    """Run core's tests with core alone: zero plugins."""
+    _install_torch(session)
+    _install(session, *_editable("core"), *TEST_TOOLS)
+    session.run("pytest", *_workers(), "core/tests", *session.posargs)
+
+
+@nox.session(python=["3.10", "3.11", "3.12", "3.13"])
+def light(session: nox.Session) -> None:
+    """Run what needs no torch, on every supported Python: data, plugin host, command line."""
+    _install(session, *_editable("core"), *TEST_TOOLS)
+    session.run("pytest", *_workers(), "core/tests", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("name", PLUGINS, ids=PLUGINS)
+def plugin(session: nox.Session, name: str) -> None:
+    """Run the tests of one plugin with core and that plugin alone."""
+    _install_torch(session)
+    _install(session, *_editable("core", f"plugins/{name}"), *TEST_TOOLS)
+    session.run(
+        "pytest", f"plugins/{name}/tests", *session.posargs, env={"FIB_STRICT_PLUGINS": "1"}
+    )
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and formatting."""
+    _install(session, "ruff")
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", "--check", "--diff")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types: strict on core and the plugins."""
+    _install_everything(session, "mypy", "types-PyYAML", "nox", *TEST_TOOLS)
+    sources = ["core/src", *(f"plugins/{name}/src" for name in PLUGINS)]
+    for source in sources:
+        session.run("mypy", *session.posargs, source)
+
+
+@nox.session
+def imports(session: nox.Session) -> None:
+    """Check the layers of core, and that plugins do not know one another."""
+    plugins = [f"plugins/{name}" for name in PLUGINS]
+    _install(session, *_editable("core", *plugins), "import-linter")
+    session.run("lint-imports", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build the wheel and source archive of every distribution into dist/."""
+    _install(session, "build", "hatchling", "twine")
+    dist = ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    for folder in (".", "core", *(f"plugins/{name}" for name in PLUGINS)):
+        session.run("python", "-m", "build", "--no-isolation", "--outdir", str(dist), folder)
+    session.run("twine", "check", "--strict", *map(str, sorted(dist.iterdir())))
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run the project's own benchmarks, each printing JSON: nox -s bench -- bench_data.py."""
+    _install_everything(session)
+    names = session.posargs or [path.name for path in sorted(ROOT.glob("benchmarks/bench_*.py"))]
+    for name in names:
+        session.run("python", str(ROOT / "benchmarks" / name))
