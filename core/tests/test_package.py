@@ -82,7 +82,7 @@ def module_names() -> list[str]:
 
 @pytest.mark.slow
 def test_every_module_imports_alone_and_without_torch() -> None:
-    """Each in a fresh interpreter: no hidden order of imports, and nothing heavy at module level."""
+    """No hidden order of imports, and nothing heavy at module level."""
     code = (
         "import importlib, sys\n"
         "for name in sys.argv[1:]:\n"

@@ -60,7 +60,7 @@ _EXPORTS = {
     **dict.fromkeys(("BuildError", "FibError"), "flashinfer_bench.errors"),
 }
 
-__all__ = ["__version__", *sorted(_EXPORTS)]  # noqa: PLE0604 - every element is a string
+__all__ = ["__version__", *sorted(_EXPORTS)]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,7 +23,8 @@
         ├── RunnerFatalError     … and neither can the following ones
         └── ProtocolError        a candidate sent something that is not allowed
 
-A message says what is wrong, which thing it is, and what would be allowed; ``hint`` says what to do next.
+A message says what is wrong, which thing it is, and what would be allowed; ``hint`` says what to do
+next.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class UnknownNameError(SelectionError, KeyError):
 
 
 class CapabilityError(FibError):
-    """This machine or environment lacks something that the request needs."""
+    """A thing that the request needs is missing from this machine or environment."""
 
 
 class DataError(FibError, ValueError):

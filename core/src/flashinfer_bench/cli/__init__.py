@@ -1,0 +1,1 @@
+"""The command line: ``fib``, also installed as ``flashinfer-bench``."""

@@ -1,0 +1,85 @@
+"""``fib validate``: whether a dataset is sound."""
+
+# ruff: noqa: TC001 - typer reads the annotations at run time
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flashinfer_bench.cli.datasets import dataset_roots
+from flashinfer_bench.cli.exit_codes import ExitCode
+from flashinfer_bench.cli.greedy import GreedyCommand
+from flashinfer_bench.cli.logs import set_up_logging
+from flashinfer_bench.cli.options import AsJson, Hub, Local, LogLevel
+from flashinfer_bench.cli.output import emit_json, table, talk
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flashinfer_bench.validate import Finding, ValidationReport
+
+SCHEMA_VERSION = 1
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command("validate", cls=GreedyCommand)
+def validate(
+    local: Local = None,
+    hub: Hub = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
+    errors_only: Annotated[bool, typer.Option("--errors-only", help="Hide warnings.")] = False,
+    as_json: AsJson = False,
+    log_level: LogLevel = None,
+) -> None:
+    """Check that a dataset is sound; change nothing, run nothing, need no GPU.
+
+    Exits with 1 if there is an error, or a warning under --strict.
+    """
+    set_up_logging(log_level, default="ERROR")  # an unfinished line is a finding, not a log line
+    from flashinfer_bench.validate import validate_dataset
+
+    reports = [validate_dataset(root) for root in dataset_roots(local, hub)]
+    if as_json:
+        emit_json(_document(reports, errors_only))
+    else:
+        for report in reports:
+            _print(report, errors_only, several=len(reports) > 1)
+    bad = any(report.errors or (strict and report.warnings) for report in reports)
+    raise typer.Exit(ExitCode.FINDINGS if bad else ExitCode.OK)
+
+
+def _shown(report: ValidationReport, errors_only: bool) -> Sequence[Finding]:
+    return report.errors if errors_only else report.findings
+
+
+def _print(report: ValidationReport, errors_only: bool, *, several: bool) -> None:
+    rows = [_row(report, finding, several) for finding in _shown(report, errors_only)]
+    if rows:
+        table(f"Findings in {report.root}", ("severity", "check", "place", "message"), rows)
+    seen = ", ".join(f"{count:,} {noun}" for noun, count in report.counts.items())
+    talk(f"{report.root}: {len(report.errors)} errors, {len(report.warnings)} warnings in {seen}")
+
+
+def _row(report: ValidationReport, finding: Finding, several: bool) -> tuple[str, ...]:
+    place = f"{report.root}/{finding.where}" if several else finding.where
+    message = f"{finding.message} ({finding.hint})" if finding.hint else finding.message
+    return finding.severity.value, finding.check, place, message
+
+
+def _document(reports: Sequence[ValidationReport], errors_only: bool) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "datasets": [
+            {
+                "root": report.root,
+                "counts": report.counts,
+                "errors": len(report.errors),
+                "warnings": len(report.warnings),
+                "findings": _shown(report, errors_only),
+            }
+            for report in reports
+        ],
+    }

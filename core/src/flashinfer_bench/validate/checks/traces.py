@@ -1,0 +1,94 @@
+"""Traces should speak about what is in the dataset, in numbers that are possible."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flashinfer_bench.data import EvaluationStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flashinfer_bench.data import Performance, Trace
+    from flashinfer_bench.validate.findings import Finding, Place
+    from flashinfer_bench.validate.records import Contents, Record
+
+_TOLERANCE = 0.02
+"""Difference between the recorded and the computed speed-up that rounding may explain."""
+
+
+class TraceCheck:
+    """Finds traces of unknown definitions, solutions and workloads, and impossible numbers.
+
+    A trace outlives what it speaks about: that its solution or workload is gone is a warning, one
+    for each of them and not for each trace.
+    """
+
+    def __init__(self, contents: Contents) -> None:
+        self._definitions = contents.definitions
+        self._targets = contents.solution_targets
+        self._workloads: dict[str, set[str]] = {}
+        self._runs: dict[str, dict[str, Place]] = {}
+        self._orphans: dict[str, tuple[Place, int]] = {}
+
+    def visit(self, record: Record) -> Iterator[Finding]:
+        """Check one trace of a run, and remember workloads."""
+        trace, place = record
+        if trace.solution is None:
+            self._workloads.setdefault(trace.definition, set()).add(trace.workload.uuid)
+            return
+        self._runs.setdefault(trace.definition, {}).setdefault(trace.workload.uuid, place)
+        yield from self._check_names(trace, trace.solution, place)
+        yield from _check_numbers(trace, place)
+
+    def finish(self) -> Iterator[Finding]:
+        """Tell of what is gone."""
+        for name, (place, count) in self._orphans.items():
+            traces = "this is the only trace" if count == 1 else f"this is one of {count} traces"
+            message = f"there is no solution {name!r} in the dataset; {traces} of it"
+            yield place.warning(message, "solution")
+        for definition, runs in self._runs.items():
+            gone = runs.keys() - self._workloads.get(definition, set())
+            if gone and definition in self._definitions:
+                first = next(uuid for uuid in runs if uuid in gone)
+                message = (
+                    f"{len(gone)} of the {len(runs)} workloads in the traces of {definition!r} are "
+                    f"not in the dataset; the first is {first}"
+                )
+                yield runs[first].warning(message, "workload.uuid")
+
+    def _check_names(self, trace: Trace, solution: str, place: Place) -> Iterator[Finding]:
+        if trace.definition not in self._definitions:
+            message = f"there is no definition {trace.definition!r} in the dataset"
+            yield place.error(message, "definition")
+        target = self._targets.get(solution)
+        if target is None:
+            first, count = self._orphans.get(solution, (place, 0))
+            self._orphans[solution] = (first, count + 1)
+        elif target != trace.definition:
+            message = f"{solution!r} is a solution of {target!r}, not of {trace.definition!r}"
+            yield place.error(message, "solution")
+
+
+def _check_numbers(trace: Trace, place: Place) -> Iterator[Finding]:
+    evaluation = trace.evaluation
+    if evaluation is None or evaluation.status is not EvaluationStatus.PASSED:
+        return
+    if evaluation.performance is not None:
+        yield from _check_performance(evaluation.performance, place)
+    errors = evaluation.correctness
+    if errors is not None and errors.max_absolute_error != errors.max_absolute_error:
+        message = "it passed with an error that is not a number"
+        yield place.warning(message, "evaluation.correctness.max_absolute_error")
+
+
+def _check_performance(performance: Performance, place: Place) -> Iterator[Finding]:
+    field = "evaluation.performance"
+    if performance.latency_ms <= 0.0:
+        yield place.error("a latency must be positive", f"{field}.latency_ms")
+        return
+    computed = performance.reference_latency_ms / performance.latency_ms
+    recorded = performance.speedup_factor
+    if computed and abs(recorded - computed) > _TOLERANCE * max(computed, recorded):
+        message = f"{recorded:g} is recorded, but the latencies give {computed:.4g}"
+        yield place.warning(message, f"{field}.speedup_factor")

@@ -1,0 +1,273 @@
+"""``fib run``: real runs of real solutions on the CPU, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.plugin("python")]
+
+QUICK = ["--device", "cpu", "--iterations", "2", "--warmup-runs", "0", "--num-trials", "1"]
+WRONG = "def run(x):\n    return x * 3\n"
+SLEEPER = """
+import pathlib, time
+
+def run(x):
+    pathlib.Path({marker!r}).touch()
+    time.sleep(120)
+    return x * 2
+"""
+
+
+def traces_of(root):
+    path = root / "traces/op/double.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def rows(text):
+    header, *lines = (line.split("\t") for line in text.splitlines())
+    return {line[1]: dict(zip(header, line, strict=True)) for line in lines}
+
+
+@pytest.fixture
+def dataset(maker):
+    """One definition and workload; a good, a wrong, and a solution that does not compile."""
+    maker.definition()
+    maker.workload()
+    maker.solution("good_double", author="alice")
+    maker.solution("wrong_double", author="bob", code=WRONG)
+    maker.solution("broken_double", author="carol", code="def run(x:\n")
+    return maker
+
+
+def test_a_run_records_traces_and_ends_with_a_table(fib_process, dataset):
+    done = fib_process("run", "--local", dataset.root, *QUICK)
+    assert done.returncode == 0, done.stderr
+    results = rows(done.stdout)
+    assert {name: row["outcome"] for name, row in results.items()} == {
+        "good_double": "PASSED",
+        "wrong_double": "INCORRECT_NUMERICAL",
+        "broken_double": "COMPILE_ERROR",
+    }
+    assert float(results["good_double"]["latency_ms"]) > 0
+    assert float(results["good_double"]["speedup"]) > 0
+    assert results["wrong_double"]["latency_ms"] == ""
+    recorded = {one["solution"]: one["evaluation"]["status"] for one in traces_of(dataset.root)}
+    assert recorded == {name: row["outcome"] for name, row in results.items()}
+    assert "3 evaluations in" in done.stderr
+    assert f"traces written to {dataset.root / 'traces'}" in done.stderr
+    assert "[3/3]" in done.stderr
+    check = fib_process("validate", "--local", dataset.root)
+    assert check.returncode == 0, check.stdout
+
+
+def test_strict_makes_a_failed_solution_a_finding(fib_process, dataset):
+    done = fib_process("run", "--local", dataset.root, *QUICK, "--strict", "--no-save-results")
+    assert done.returncode == 1
+    assert "traces not written" in done.stderr
+    assert traces_of(dataset.root) == []
+
+
+def test_json_and_selected_solutions_and_settings(fib_process, dataset, tmp_path):
+    (tmp_path / "config.yaml").write_text("iterations: 3\nnum_trials: 1\nwarmup_runs: 0\n")
+    done = fib_process(
+        "run", "--local", dataset.root, "--solutions", "good_double", "--device", "cpu", "--json",
+        "--config", tmp_path / "config.yaml", "--seed", "7", "--log-level", "WARNING", "--strict",
+        "--no-profile-baseline", "--use-isolated-runner",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema_version"] == 1
+    assert document["interrupted"] is False
+    (one,) = document["datasets"]
+    assert (one["planned"], one["evaluations"], one["statuses"]) == (1, 1, {"PASSED": 1})
+    (result,) = one["results"]
+    assert result["solution"] == "good_double"
+    assert result["speedup"] is None
+    assert "[1/1]" not in done.stderr
+    (trace,) = traces_of(dataset.root)
+    provenance = trace["evaluation"]["provenance"]
+    assert (provenance["seed"], provenance["iterations"]) == (7, 3)
+
+
+def test_resume_does_what_is_left(fib_process, dataset):
+    first = fib_process("run", "--local", dataset.root, *QUICK, "--solutions", "good_double")
+    assert first.returncode == 0, first.stderr
+    second = fib_process("run", "--local", dataset.root, *QUICK, "--resume")
+    assert second.returncode == 0, second.stderr
+    assert set(rows(second.stdout)) == {"wrong_double", "broken_double"}
+    third = fib_process("run", "--local", dataset.root, *QUICK, "--resume")
+    assert third.returncode == 0, third.stderr
+    assert third.stdout == ""
+    assert "nothing was left to do" in third.stderr
+    assert len(traces_of(dataset.root)) == 3
+
+
+def test_what_this_machine_cannot_build_is_skipped_with_the_reason(fib_process, dataset):
+    dataset.solution("mojo_double", language="mojo", code="fn run(): pass")
+    done = fib_process(
+        "run", "--local", dataset.root, *QUICK, "--solutions", "good_double", "mojo_double"
+    )
+    assert done.returncode == 4
+    assert set(rows(done.stdout)) == {"good_double"}
+    assert "skipped 1 evaluations:" in done.stderr
+    assert "No builder for language 'mojo'" in done.stderr
+
+
+def test_a_reference_that_fails_is_a_finding_about_the_data(fib_process, maker):
+    maker.definition(reference="def run(x):\n    raise ValueError('no reference today')\n")
+    maker.workload()
+    maker.solution()
+    done = fib_process("run", "--local", maker.root, *QUICK)
+    assert done.returncode == 1
+    assert "no reference today" in done.stderr
+    assert traces_of(maker.root) == []
+
+
+def test_a_tensor_file_with_a_wrong_shape_is_a_finding(fib_process, maker):
+    maker.definition()
+    maker.solution()
+    maker.workload(uuid="good")
+    maker.blob("blob/x.safetensors", {"x": ("F32", [17])})
+    maker.from_blob("blob/x.safetensors", uuid="bad")
+    maker.from_blob("../x.safetensors", uuid="outside")
+    done = fib_process("run", "--local", maker.root, *QUICK)
+    assert done.returncode == 1
+    assert "[17]" in done.stderr
+    assert "leads out of the dataset" in done.stderr
+    assert [one["workload"]["uuid"] for one in traces_of(maker.root)] == ["good"]
+
+
+def test_unreadable_records_do_not_stop_a_run(fib_process, dataset):
+    dataset.raw("solutions/broken.json", "{")
+    done = fib_process("run", "--local", dataset.root, *QUICK, "--solutions", "good_double")
+    assert done.returncode == 1
+    assert "solutions/broken.json:1: not valid JSON" in done.stderr
+    assert len(traces_of(dataset.root)) == 1
+
+
+def test_datasets_are_run_one_after_the_other(fib_process, dataset, tmp_path):
+    other = type(dataset)(tmp_path / "other")
+    other.definition("double")
+    other.workload("double")
+    other.solution("other_double", "double")
+    done = fib_process(
+        "run", "--local", dataset.root, other.root, *QUICK, "--op-type", "op", "--strict"
+    )
+    assert done.returncode == 1
+    assert set(rows(done.stdout)) == {
+        "good_double",
+        "wrong_double",
+        "broken_double",
+        "other_double",
+    }
+    assert len(traces_of(dataset.root)) == 3
+    assert len(traces_of(other.root)) == 1
+
+
+def test_nothing_to_evaluate(fib, maker):
+    maker.definition()
+    maker.workload()
+    result = fib("run", "--local", maker.root, *QUICK)
+    assert result.exit_code == 5
+    assert "nothing to evaluate" in result.stderr
+
+
+def test_a_device_that_is_not_there(fib, dataset):
+    result = fib("run", "--local", dataset.root, "--device", "cuda:99")
+    assert result.exit_code == 4
+    assert "cuda:99" in result.stderr
+    assert "--device cpu" in result.stderr
+
+
+@pytest.mark.parametrize("flag", ["--executor", "--timer"])
+def test_a_plugin_that_is_not_there(fib, dataset, flag):
+    result = fib("run", "--local", dataset.root, *QUICK, flag, "sundial")
+    assert result.exit_code in (1, 4)
+    assert "sundial" in result.stderr
+
+
+# --------------------------------------------------------------------------------------- disk
+
+
+def test_a_dataset_that_cannot_be_written(fib_process, dataset):
+    (dataset.root / "traces").write_text("a file in place of the folder")
+    done = fib_process("run", "--local", dataset.root, *QUICK)
+    assert done.returncode == 4
+    assert "error: the run stopped" in done.stderr
+    assert "--resume" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the limits of Linux")
+def test_a_disk_that_fills_up_keeps_what_was_written(fib_process, dataset):
+    import resource
+
+    for index in range(12):
+        dataset.solution(f"good_{index}", author="alice")
+    limited = fib_process(
+        "run", "--local", dataset.root, *QUICK,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)),
+    )  # fmt: skip
+    assert limited.returncode == 4, limited.stderr
+    kept = traces_of(dataset.root)
+    assert 1 <= len(kept) < 15
+    resumed = fib_process("run", "--local", dataset.root, *QUICK, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    done = [one["solution"] for one in traces_of(dataset.root)]
+    assert len(done) == len(set(done)) == 15
+
+
+# ------------------------------------------------------------------------------------- Ctrl-C
+
+
+@pytest.fixture
+def sleepy(maker):
+    """A solution that is done at once, and one that would take minutes."""
+    maker.definition()
+    maker.workload()
+    maker.solution("a_quick", author="alice")
+    code = SLEEPER.format(marker=str(maker.root / "asleep"))
+    maker.solution("b_sleeper", author="bob", code=code)
+    return maker
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["the program", "as a terminal does"])
+def test_ctrl_c_keeps_what_is_done(sleepy, whole_group, fib_process):
+    command = [sys.executable, "-m", "flashinfer_bench", "run", "--local", sleepy.root, *QUICK]
+    with subprocess.Popen(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ,
+    ) as process:
+        _wait_for((sleepy.root / "asleep").exists, process)
+        begun = time.monotonic()
+        if whole_group:
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert time.monotonic() - begun < 60
+    assert "interrupted after 1 evaluations" in err
+    assert "Traceback" not in err
+    assert set(rows(out)) == {"a_quick"}
+    assert [one["solution"] for one in traces_of(sleepy.root)] == ["a_quick"]
+    assert fib_process("validate", "--local", sleepy.root, "--strict").returncode == 0
+
+
+def _wait_for(condition, process):
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,83 @@
+"""``fib validate``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_a_sound_dataset(fib, maker):
+    result = fib("validate", "--local", maker.sound().root)
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert "0 errors, 0 warnings in 1 definitions, 2 solutions, 2 workloads, 4 traces" in (
+        result.stderr
+    )
+
+
+def test_errors_are_findings(fib, maker):
+    maker.sound()
+    maker.solution("lost", definition="triple")
+    result = fib("validate", "--local", maker.root)
+    assert result.exit_code == 1
+    header, line = result.stdout.splitlines()
+    assert header == "severity\tcheck\tplace\tmessage"
+    assert line.startswith("error\tsolutions\tsolutions/alice/op/triple/lost.json: definition\t")
+    assert "1 errors, 0 warnings" in result.stderr
+
+
+@pytest.mark.parametrize(("flags", "code"), [([], 0), (["--strict"], 1)])
+def test_warnings_count_only_when_asked(fib, maker, flags, code):
+    maker.sound()
+    maker.trace("gone")
+    result = fib("validate", "--local", maker.root, *flags)
+    assert result.exit_code == code
+    assert result.stdout.splitlines()[1].startswith("warning\t")
+
+
+def test_warnings_can_be_hidden(fib, maker):
+    maker.sound()
+    maker.trace("gone")
+    result = fib("validate", "--local", maker.root, "--errors-only")
+    assert result.stdout == ""
+    assert "1 warnings" in result.stderr
+
+
+def test_json(fib, maker):
+    maker.sound()
+    maker.raw("definitions/op/broken.json", '{"name": "x",\n "op_type": }')
+    result = fib("validate", "--json", "--local", maker.root)
+    assert result.exit_code == 1
+    (dataset,) = json.loads(result.stdout)["datasets"]
+    assert dataset["errors"] == 1
+    assert dataset["counts"]["traces"] == 4
+    (finding,) = dataset["findings"]
+    assert (finding["severity"], finding["check"]) == ("error", "definitions")
+    assert (finding["path"], finding["line"]) == ("definitions/op/broken.json", 2)
+
+
+def test_several_datasets_are_checked_one_by_one(fib, maker, tmp_path):
+    other = type(maker)(tmp_path / "other")
+    other.sound().solution("lost", definition="triple")
+    result = fib("validate", "--local", maker.sound().root, other.root)
+    assert result.exit_code == 1
+    assert str(other.root) in result.stdout.splitlines()[1]
+    assert result.stderr.count("errors") == 2
+
+
+def test_hostile_names_do_not_reach_the_terminal(fib, maker):
+    maker.sound()
+    maker.raw("solutions/x.json", json.dumps({"name": "\x1b[2J", "definition": 3}))
+    result = fib("validate", "--local", maker.root)
+    assert "\x1b" not in result.output
+
+
+def test_help_of_the_remedy_is_told(fib, maker):
+    maker.sound()
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+    maker.raw("blob/x.safetensors", pointer)
+    maker.from_blob("blob/x.safetensors", uuid="w3")
+    result = fib("validate", "--local", maker.root)
+    assert result.exit_code == 0
+    assert "git lfs pull" in result.stdout

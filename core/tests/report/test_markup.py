@@ -1,0 +1,108 @@
+"""Nothing from a dataset can become markup."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.report.page.markup import Markup, breakable, element, escape, join
+
+HOSTILE = st.one_of(
+    st.text(),
+    st.lists(
+        st.sampled_from(
+            ["<", ">", '"', "'", "&", "/", "script", "<!--", "-->", "]]>", "</", "=", "\0"]
+        )
+    ).map("".join),
+)
+
+
+class Collector(HTMLParser):
+    """Notes tags, attributes and text."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.attributes, self.text = [], [], ""
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.text += data
+
+    def handle_comment(self, data):
+        raise AssertionError(f"a comment: {data}")
+
+    def handle_decl(self, decl):
+        raise AssertionError(f"a declaration: {decl}")
+
+
+def parse(html):
+    parser = Collector()
+    parser.feed(html)
+    parser.close()
+    return parser
+
+
+@given(HOSTILE)
+def test_text_stays_text(text):
+    parsed = parse(element("p", text))
+    assert parsed.tags == ["p"]
+    assert parsed.attributes == []
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=0xD7FF, exclude_categories=["Cc"])))
+def test_text_arrives_unchanged(text):
+    assert parse(element("p", text)).text == text
+
+
+@given(HOSTILE)
+def test_values_of_attributes_stay_values(text):
+    parsed = parse(element("p", data_tip=text))
+    assert parsed.tags == ["p"]
+    assert [name for name, _ in parsed.attributes] == ["data-tip"]
+
+
+@given(HOSTILE)
+def test_breakable_names_stay_text(text):
+    parsed = parse(element("p", breakable(text)))
+    assert set(parsed.tags) <= {"p", "wbr"}
+
+
+def test_breakable_names_read_as_before():
+    html = breakable("alice_rmsnorm_h512/v2.1")
+    assert html == "alice_<wbr>rmsnorm_<wbr>h512/<wbr>v2.<wbr>1"
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\x1bb", "a\x9bb", "a\ud800b"])
+def test_what_is_no_text_is_replaced(text):
+    assert escape(text) == "a\ufffdb"
+    assert escape("line\n\ttab") == "line\n\ttab"
+
+
+def test_elements_nest():
+    assert element("ul", element("li", "a & b"), None, "x", 3) == "<ul><li>a &amp; b</li>x3</ul>"
+
+
+def test_attributes():
+    made = element("a", class_="k", data_tip="t", hidden=True, open=False, title=None, x=1.50, n=2)
+    assert made == '<a class="k" data-tip="t" hidden x="1.5" n="2"></a>'
+
+
+def test_void_elements_are_not_closed():
+    assert element("meta", charset="utf-8") == '<meta charset="utf-8">'
+
+
+def test_numbers_are_short():
+    assert (
+        element("circle", cx=1 / 3, cy=-0.0, r=100.0)
+        == '<circle cx="0.33" cy="-0" r="100"></circle>'
+    )
+
+
+def test_join_escapes_what_is_not_markup():
+    assert join([Markup("<b></b>"), "<i>"]) == "<b></b>&lt;i&gt;"

@@ -1,0 +1,148 @@
+"""The page as a document: self-contained, escaped, and complete whatever the results are."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from flashinfer_bench.report import PageInfo, render_page
+
+INFO = PageInfo("A title", "/data/set", "2026-01-01 00:00 UTC")
+HOSTILE = "</script><script>document.title='pwned'</script><img src=x onerror=alert(1)>\"'&\x1b[31m"
+VOID = {"meta", "input", "wbr"}
+
+
+class Checker(HTMLParser):
+    """Checks nesting, and collects what could ask for something."""
+
+    def __init__(self):
+        super().__init__()
+        self.stack, self.tags, self.references, self.handlers, self.ids = [], [], [], [], []
+        self.styles = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.stack.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "action", "srcset", "data", "poster", "xlink:href"):
+                self.references.append((tag, value))
+            if name.startswith("on"):
+                self.handlers.append(name)
+            if name == "style":
+                self.styles.append(value)
+            if name == "id":
+                self.ids.append(value)
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+
+def check(page):
+    checker = Checker()
+    checker.feed(page)
+    checker.close()
+    assert checker.stack == []
+    return checker
+
+
+@pytest.fixture
+def results(make_result):
+    return [
+        make_result(name, workload=uuid, latency_ms=latency, samples_ms=(latency, latency * 1.1))
+        for name, latency in (("alice_double", 1.0), ("bob_double", 0.5))
+        for uuid in ("w1", "w2")
+    ]
+
+
+def test_it_asks_for_nothing(results):
+    page = render_page(results, INFO)
+    checker = check(page)
+    assert checker.references == []
+    assert checker.handlers == []
+    assert checker.styles == []  # the policy forbids them
+    assert checker.tags.count("script") == 1
+    assert "link" not in checker.tags
+    assert not re.search(r"url\(|@import|https?://", page)
+
+
+def test_identifiers_are_unique(results):
+    ids = check(render_page(results, INFO)).ids
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("kind", ["script", "style"])
+def test_the_policy_lets_exactly_its_own_script_and_style_run(results, kind):
+    page = render_page(results, INFO)
+    (content,) = re.findall(rf"<{kind}>(.*?)</{kind}>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page).group(1)
+    assert policy.startswith("default-src &#x27;none&#x27;")
+    assert f"{kind}-src &#x27;sha256-{digest}&#x27;" in policy
+    assert "unsafe" not in policy
+
+
+def test_hostile_names_and_logs_are_text(make_result):
+    results = [
+        make_result(
+            HOSTILE + str(n), definition=HOSTILE, op_type=HOSTILE, author=HOSTILE, status=status,
+            language=HOSTILE, workload=HOSTILE, axes={HOSTILE: 3}, hardware=HOSTILE, log=HOSTILE,
+        )
+        for n, status in enumerate(("PASSED", "RUNTIME_ERROR"))
+    ]  # fmt: skip
+    page = render_page(results, PageInfo(HOSTILE, HOSTILE, HOSTILE))
+    checker = check(page)
+    assert checker.tags.count("script") == 1
+    assert "img" not in checker.tags
+    assert checker.handlers == []
+    assert "\x1b" not in page
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{}],
+        [{"status": "COMPILE_ERROR"}],
+        [{"reference_latency_ms": None}],
+        [{"max_absolute_error": float("nan")}, {"max_absolute_error": float("inf")}],
+        [{"axes": {}}],
+        [{"latency_ms": 1e-9}, {"latency_ms": 1e9}],
+        [{"author": "(unknown)", "op_type": "", "language": ""}],
+        [{"definition": f"d{n}", "solution": f"s{n}"} for n in range(200)],
+        [{"solution": f"s{n}", "author": f"a{n}"} for n in range(50)],
+        [{"workload": f"w{n}", "axes": {"N": n}} for n in range(300)],
+        [{"hardware": f"H{n}"} for n in range(5)],
+        [{"samples_ms": (1.0,)}, {"samples_ms": (0.0, 0.0)}],
+        [{"definition": "名前", "solution": "解", "author": "作者"}],
+    ],
+)
+def test_any_results_make_a_page(make_result, changes):
+    results = [
+        make_result(**{"solution": f"s_{index}", **change}) for index, change in enumerate(changes)
+    ]
+    page = render_page(results, INFO)
+    check(page)
+    for result in results[:3]:
+        assert result.definition in page
+    page.encode()
+
+
+def test_numbers_of_the_tiles(results, make_result):
+    results.append(make_result("carol_x", definition="other", status="TIMEOUT"))
+    tiles = re.findall(r"<b>([^<]*)</b><span>([^<]*)</span>", render_page(results, INFO))
+    assert {label: value for value, label in tiles} == {
+        "Definitions solved": "1 / 2",
+        "Solutions": "3",
+        "Workloads": "3",
+        "Latest evaluations": "5",
+        "Passed": "80%",
+        "Mean speed-up of the best": "4×",
+    }
+
+
+def test_the_same_results_give_the_same_page(results):
+    assert render_page(results, INFO) == render_page(results, INFO)

@@ -1,0 +1,133 @@
+"""The style sheet: complete in light and dark, with colours that can be told from their ground."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from importlib.resources import files
+
+import pytest
+
+from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.report import PageInfo, render_page
+from flashinfer_bench.report.page.frame import COLOURS, OTHERS, colours
+from flashinfer_bench.report.page.status_chart import status_class
+
+CSS = files("flashinfer_bench.report.page").joinpath("page.css").read_text()
+JS = files("flashinfer_bench.report.page").joinpath("page.js").read_text()
+
+SERIES = [f"c{n}" for n in range(1, COLOURS + 1)]
+STATUSES = ["ok", "shape", "numerical", "dtype", "runtime", "compile", "timeout"]
+
+
+def themes():
+    """Return the variables of each theme: light, dark by the system, dark by hand."""
+    blocks = re.findall(r":root[^{]*\{([^}]*--page[^}]*)\}", CSS)
+    return [dict(re.findall(r"--([\w-]+):\s*([^;]+);", block)) for block in blocks]
+
+
+LIGHT, DARK_BY_SYSTEM, DARK_BY_HAND = themes()
+
+
+def luminance(colour):
+    """Return the relative luminance of WCAG 2."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    """Return the contrast of WCAG 2, from 1 to 21."""
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_same_variables_everywhere():
+    assert LIGHT.keys() == DARK_BY_SYSTEM.keys() == DARK_BY_HAND.keys()
+
+
+def test_dark_is_dark_whoever_chooses_it():
+    assert DARK_BY_SYSTEM == DARK_BY_HAND
+    assert luminance(DARK_BY_HAND["page"]) < 0.05 < 0.8 < luminance(LIGHT["page"])
+
+
+def test_every_variable_that_is_used_is_defined():
+    used = set(re.findall(r"var\(--([\w-]+)\)", CSS)) - {"c"}  # --c is set by each series
+    assert used <= LIGHT.keys()
+    assert LIGHT.keys() <= used
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK_BY_HAND], ids=["light", "dark"])
+@pytest.mark.parametrize(("ink", "least"), [("ink", 12), ("soft", 5), ("accent", 4.5), ("rule", 3)])
+@pytest.mark.parametrize("ground", ["page", "card"])
+def test_text_can_be_read(theme, ink, least, ground):
+    assert contrast(theme[ink], theme[ground]) >= least
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK_BY_HAND], ids=["light", "dark"])
+@pytest.mark.parametrize("series", SERIES)
+def test_series_stand_out_from_the_card(theme, series):
+    assert contrast(theme[series], theme["card"]) >= 3.0
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK_BY_HAND], ids=["light", "dark"])
+@pytest.mark.parametrize("status", [s for s in STATUSES if s not in ("numerical", "shape")])
+def test_statuses_stand_out_from_the_card(theme, status):
+    assert contrast(theme[status], theme["card"]) >= 3.0
+
+
+def distance(one, other):
+    """Return a rough distance of two colours as eyes see it (weighted, after Riemersma)."""
+    a, b = ([int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (one, other))
+    mean = (a[0] + b[0]) / 2
+    red, green, blue = (x - y for x, y in zip(a, b, strict=True))
+    weights = (2 + mean / 256, 4, 2 + (255 - mean) / 256)
+    squares = (weights[0] * red**2, weights[1] * green**2, weights[2] * blue**2)
+    return sum(squares) ** 0.5
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK_BY_HAND], ids=["light", "dark"])
+@pytest.mark.parametrize("names", [SERIES, STATUSES], ids=["series", "statuses"])
+def test_no_two_look_alike(theme, names):
+    for one, other in itertools.combinations(names, 2):
+        assert distance(theme[one], theme[other]) > 60, (one, other)
+
+
+def test_every_status_and_series_has_a_colour():
+    for status in EvaluationStatus:
+        assert f".{status_class(status.value)} {{ --c:" in CSS
+    for name in (*SERIES, OTHERS):
+        assert f".{name} {{ --c: var(--{name}); }}" in CSS
+    assert set(colours("abcdefghijkl").values()) == {*SERIES, OTHERS}
+
+
+def test_every_class_on_the_page_is_styled(make_result):
+    results = [
+        make_result(
+            f"author{n}_x", workload=f"w{n}", axes={"N": n}, samples_ms=(1.0, 2.0, 3.0),
+            status=status, log="x",
+        )
+        for n, status in enumerate([*EvaluationStatus, "PASSED", "PASSED", "PASSED"])
+    ]  # fmt: skip
+    page = render_page(results, PageInfo("T", "D", "G"))
+    body = page.split("</style>")[1].split("<script>")[0]
+    used = {name for classes in re.findall(r'class="([^"]*)"', body) for name in classes.split()}
+    styled = set(re.findall(r"\.([a-z][\w-]*)", CSS))
+    assert used <= styled
+    assert {"dot", "whisker", "box", "cross", "badge", "legend", "tile", "n"} <= used
+
+
+def test_every_element_that_the_script_looks_for_is_there(make_result):
+    page = render_page([make_result()], PageInfo("T", "D", "G"))
+    wanted = re.findall(r'getElementById\("([\w-]+)"\)', JS)
+    assert wanted
+    for name in wanted:
+        assert page.count(f'id="{name}"') == 1
+
+
+def test_style_and_script_ask_for_nothing():
+    for text in (CSS, JS):
+        assert not re.search(
+            r"url\(|@import|fetch\(|XMLHttp|https?:|import\(|eval\(|innerHTML", text
+        )
+    assert "</" not in CSS + JS  # it would end the element that they are in

@@ -1,0 +1,170 @@
+"""Whatever is done to the files of a dataset, validating it ends with a report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flashinfer_bench.data import TraceSet
+from flashinfer_bench.validate import CHECKS, Severity, validate_dataset
+
+RELAXED = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def whole(maker):
+    """A dataset in which everything occurs."""
+    maker.sound()
+    maker.definition("triple", op_type="gemm", constraints=["N >= 1"], tags=["t"])
+    maker.solution("bob_triple", definition="triple", author="bob")
+    maker.blob("blob/x.safetensors", {"x": ("F32", [16])})
+    maker.from_blob("blob/x.safetensors", uuid="w3")
+    maker.trace(uuid="w3", samples_ms=[1.0, 2.0])
+    maker.trace(uuid="w3", status="INCORRECT_NUMERICAL", error=float("inf"))
+    assert validate_dataset(maker.root).errors == ()
+    return maker.root
+
+
+def files_of(root):
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def damaged(root, choose, damage):
+    """Copy the dataset, replace one file by `damage` of its content, and validate the copy."""
+    copy = root.with_name("damaged")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(root, copy)
+    paths = files_of(copy)
+    path = paths[choose % len(paths)]
+    path.write_bytes(damage(path.read_bytes()))
+    return copy, validate_dataset(copy)
+
+
+def check_report(copy, report):
+    for finding in report.findings:
+        assert finding.check in CHECKS
+        assert finding.message
+        assert not finding.path.is_absolute()
+        assert finding.line is None or finding.line >= 1
+    # Whatever a reader of the dataset has to leave out is an error here too.
+    refused = TraceSet.from_path(copy, on_error="collect").load_errors
+    assert len(report.errors) >= len(refused)
+    for error in refused:
+        relative = Path(error.path).relative_to(copy)
+        assert any(f.path == relative and f.severity is Severity.ERROR for f in report.findings)
+
+
+@RELAXED
+@given(st.integers(0, 50), st.binary(max_size=60), st.integers(0, 2000), st.integers(0, 40))
+def test_bytes_put_anywhere(whole, choose, garbage, place, dropped):
+    def damage(content):
+        at = place % (len(content) + 1)
+        return content[:at] + garbage + content[at + dropped :]
+
+    check_report(*damaged(whole, choose, damage))
+
+
+@RELAXED
+@given(st.integers(0, 50), st.integers(0, 3000))
+def test_files_cut_off_anywhere(whole, choose, place):
+    check_report(*damaged(whole, choose, lambda content: content[: place % (len(content) + 1)]))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+def paths_in(value, at=()):
+    """Return the path of every value in a JSON document."""
+    found = [at]
+    items = value.items() if isinstance(value, dict) else ()
+    items = enumerate(value) if isinstance(value, list) else items
+    for key, inner in items:
+        found += paths_in(inner, (*at, key))
+    return found
+
+
+def replaced(value, path, new):
+    if not path:
+        return new
+    copy = value.copy()
+    copy[path[0]] = replaced(value[path[0]], path[1:], new)
+    return copy
+
+
+@RELAXED
+@given(st.integers(0, 50), st.integers(0, 500), JSON)
+def test_values_of_another_kind_anywhere(whole, choose, place, new):
+    def damage(content):
+        try:
+            record = json.loads(content.splitlines()[0])
+        except (ValueError, UnicodeDecodeError):
+            return content
+        paths = paths_in(record)
+        changed = replaced(record, paths[place % len(paths)], new)
+        return json.dumps(changed).encode() + b"\n" + b"\n".join(content.splitlines()[1:])
+
+    check_report(*damaged(whole, choose, damage))
+
+
+@RELAXED
+@given(st.integers(0, 50), st.integers(0, 500))
+def test_fields_missing_anywhere(whole, choose, place):
+    def damage(content):
+        try:
+            record = json.loads(content.splitlines()[0])
+        except (ValueError, UnicodeDecodeError):
+            return content
+        paths = [path for path in paths_in(record) if path and isinstance(path[-1], str)]
+        path = paths[place % len(paths)]
+        holder = record
+        for key in path[:-1]:
+            holder = holder[key]
+        del holder[path[-1]]
+        return json.dumps(record).encode() + b"\n" + b"\n".join(content.splitlines()[1:])
+
+    check_report(*damaged(whole, choose, damage))
+
+
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        lambda text: "\ufeff" + text,
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\n", "\n\n"),
+        lambda text: text.rstrip("\n"),
+    ],
+    ids=["byte-order mark", "line ends of Windows", "blank lines", "no last line end"],
+)
+def test_harmless_differences_are_no_findings(whole, rewrite):
+    for path in files_of(whole):
+        if path.suffix == ".jsonl":
+            path.write_bytes(rewrite(path.read_text()).encode())
+    assert validate_dataset(whole).errors == ()
+
+
+def test_one_record_over_several_lines(maker):
+    maker.definition()
+    maker.solution()
+    path = maker.workload()
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=2))
+    report = validate_dataset(maker.root)
+    assert report.findings == ()
+    assert report.counts["workloads"] == 1
+
+
+def test_a_deep_document_is_refused_not_fatal(maker):
+    maker.sound()
+    maker.raw("definitions/op/deep.json", "[" * 100_000 + "]" * 100_000)
+    (finding,) = validate_dataset(maker.root).errors
+    assert str(finding.path) == "definitions/op/deep.json"

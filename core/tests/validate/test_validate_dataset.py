@@ -1,0 +1,164 @@
+"""The report as a whole: a sound dataset has no findings; what is broken is no exception."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flashinfer_bench.errors import DatasetNotFoundError, SelectionError
+from flashinfer_bench.validate import CHECKS, Severity, validate_dataset
+
+
+def test_a_sound_dataset_has_no_findings(maker):
+    report = validate_dataset(maker.sound().root)
+    assert report.findings == ()
+    assert report.counts == {"definitions": 1, "solutions": 2, "workloads": 2, "traces": 4}
+
+
+def test_it_changes_nothing(maker):
+    root = maker.sound().root
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    validate_dataset(root)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_a_missing_folder_is_an_error(tmp_path):
+    with pytest.raises(DatasetNotFoundError, match="does not exist"):
+        validate_dataset(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_file_in_place_of_the_folder_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatasetNotFoundError, match="not a folder"):
+        validate_dataset(tmp_path / "file")
+
+
+def test_an_empty_folder_has_nothing_to_check(tmp_path):
+    with pytest.raises(SelectionError, match="nothing in the dataset"):
+        validate_dataset(tmp_path)
+
+
+def test_unparsable_json_names_file_and_line(maker):
+    maker.sound()
+    maker.raw("definitions/op/broken.json", '{\n  "name": "broken",\n  oops\n}')
+    maker.raw("solutions/x/broken.json", "[1, 2")
+    with (maker.root / "traces/op/double.jsonl").open("a") as file:
+        file.write('{"definition": }\n')
+    found = {(f.check, str(f.path), f.line) for f in validate_dataset(maker.root).errors}
+    assert ("definitions", "definitions/op/broken.json", 3) in found
+    assert ("traces", "traces/op/double.jsonl", 5) in found
+    assert any(path == "solutions/x/broken.json" for _, path, _ in found)
+
+
+def test_the_rest_of_a_broken_file_is_still_checked(maker):
+    maker.sound()
+    path = maker.root / "workloads/op/double.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], "not json", lines[1]]) + "\n")
+    report = validate_dataset(maker.root)
+    assert [(f.line, f.check) for f in report.findings] == [(2, "workloads")]
+    assert report.counts["workloads"] == 2
+
+
+def test_a_wrong_field_is_named(maker):
+    maker.sound()
+    maker.definition("negative", axes={"N": {"type": "const", "value": -1}})
+    (finding,) = validate_dataset(maker.root).errors
+    assert finding.field == "axes.N.value"
+    assert finding.severity is Severity.ERROR
+    assert finding.where == "definitions/op/negative.json: axes.N.value"
+
+
+def test_an_unfinished_last_line_is_a_warning(maker):
+    maker.sound()
+    path = maker.root / "traces/op/double.jsonl"
+    whole = path.read_text()
+    path.write_text(whole + whole.splitlines()[0][:100])
+    report = validate_dataset(maker.root)
+    assert report.errors == ()
+    (finding,) = report.warnings
+    assert "never finished" in finding.message
+    assert report.counts["traces"] == 4
+
+
+def test_a_file_that_cannot_be_read_is_a_finding(maker):
+    maker.sound()
+    (maker.root / "traces/op/loop.jsonl").symlink_to("loop.jsonl")
+    (maker.root / "definitions/op/folder.json").mkdir()
+    (maker.root / "solutions/gone.json").symlink_to("nowhere.json")
+    report = validate_dataset(maker.root)
+    nowhere = [str(f.path) for f in report.errors if "leads nowhere" in f.message]
+    assert nowhere == ["solutions/gone.json", "traces/op/loop.jsonl"]
+    assert report.counts["solutions"] == 2
+
+
+def test_a_folder_that_cannot_be_listed_is_a_finding(maker, monkeypatch):
+    from flashinfer_bench.data import layout
+
+    maker.sound()
+    original = layout.files
+
+    def files(folder, *suffixes):
+        if folder.name == "solutions":
+            raise PermissionError(13, "Permission denied", str(folder / "alice"))
+        return original(folder, *suffixes)
+
+    monkeypatch.setattr(layout, "files", files)
+    report = validate_dataset(maker.root)
+    assert (str(report.errors[0].path), report.errors[0].message) == (
+        "solutions/alice",
+        "cannot be listed: Permission denied",
+    )
+    assert report.counts["traces"] == 4
+
+
+def test_findings_are_in_the_order_of_the_checks_then_of_place(maker):
+    maker.sound()
+    maker.raw("definitions/notes.txt", "")
+    maker.definition("unused", axes={"N": {"type": "var"}, "M": {"type": "var"}})
+    maker.solution("lost_b", definition="lost")
+    maker.solution("lost_a", definition="lost")
+    maker.workload(uuid="w9", axes={})
+    maker.workload(uuid="w8", axes={})
+    found = [(f.check, str(f.path), f.line or 0) for f in validate_dataset(maker.root).findings]
+    assert found == sorted(found, key=lambda f: (CHECKS.index(f[0]), f[1], f[2]))
+    assert {check for check, _, _ in found} == {"layout", "definitions", "solutions", "workloads"}
+
+
+def test_counts_by_check(maker):
+    maker.sound()
+    maker.solution("lost_a", definition="lost")
+    maker.solution("lost_b", definition="lost")
+    assert validate_dataset(maker.root).by_check() == {("solutions", "error"): 2}
+
+
+def test_old_datasets_keep_workloads_among_the_traces(maker):
+    maker.definition()
+    maker.solution()
+    maker.workload(uuid="w1", folder="traces/workloads")
+    maker.trace(uuid="w1")
+    report = validate_dataset(maker.root)
+    assert report.findings == ()
+    assert report.counts["workloads"] == report.counts["traces"] == 1
+
+
+def test_workloads_after_the_traces_that_use_them_are_known(maker):
+    maker.definition()
+    maker.solution()
+    maker.trace(uuid="w1")  # traces/op/double.jsonl is read before traces/workloads/…
+    maker.workload(uuid="w1", folder="traces/workloads")
+    assert validate_dataset(maker.root).findings == ()
+
+
+def test_torch_is_neither_needed_nor_imported(maker):
+    root = maker.sound().root
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['numpy'] = None\n"
+        "from flashinfer_bench.validate import validate_dataset\n"
+        f"assert validate_dataset({str(root)!r}).findings == ()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(root).parent)
