@@ -172,6 +172,13 @@ class TestYaml:
         with pytest.raises(ConfigError, match=r"bench\.yaml: iterations"):
             BenchmarkConfig.from_yaml(write(tmp_path, "iterations: zero"))
 
+    def test_bad_override_is_not_blamed_on_the_file(self, tmp_path: Path) -> None:
+        path = write(tmp_path, "iterations: 20")
+        with pytest.raises(ConfigError, match="^iterations:"):
+            BenchmarkConfig.from_yaml(path, iterations=0)
+        with pytest.raises(ConfigError, match="^iterations:"):
+            BenchmarkConfig.default(iterations=0)
+
 
 class TestLayers:
     def resolve(self, config: BenchmarkConfig, problems: Any, **changes: Any) -> ResolvedEvalConfig:

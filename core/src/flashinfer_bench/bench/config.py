@@ -189,7 +189,8 @@ class BenchmarkConfig(SettingsModel):
         cls, from_file: dict[str, Any], overrides: dict[str, Any], source: str
     ) -> BenchmarkConfig:
         given = {name: value for name, value in overrides.items() if value is not None}
-        config = cls.checked({**from_file, **given}, source)
+        cls.checked(from_file, source)  # so that the file is blamed for its own mistakes only
+        config = cls(**{**from_file, **given})
         config._from_file = frozenset(from_file) - set(given)
         return config
 
