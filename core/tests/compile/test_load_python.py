@@ -220,3 +220,42 @@ class TestErrors:
         monkeypatch.setattr(os, "open", full)
         with pytest.raises(StorageError):
             load_python(definition, make_solution(), prefix="test")
+
+
+@pytest.mark.parametrize("entry", ["json.py", "types.py", "__init__.py", "__main__.py"])
+def test_an_entry_file_with_a_special_name_may_import_the_file_beside_it(
+    load, make_solution, entry
+):
+    files = {entry: "import helper\ndef run(x, y):\n    return helper.F * x", "helper.py": "F = 3"}
+    loaded = load(make_solution(files=files, entry_point=f"{entry}::run"))
+    assert torch.equal(loaded.function(X, X), 3 * X)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "no-such-encoding"])
+def test_sources_are_text_whatever_encoding_they_declare(load, make_solution, encoding):
+    source = f"# -*- coding: {encoding} -*-\ndef run(x, y):\n    return 'é'"
+    assert load(make_solution(source)).function(X, X) == "é"
+
+
+def test_a_byte_order_mark_in_a_source(load, make_solution):
+    assert load(make_solution("\ufeffdef run(x, y):\n    return 1")).function(X, X) == 1
+
+
+def test_an_exception_that_cannot_be_shown(load, make_solution):
+    source = """
+class Odd(Exception):
+    @property
+    def __cause__(self):
+        raise SystemExit(4)
+
+    __context__ = __traceback__ = __cause__
+
+raise Odd
+"""
+    with pytest.raises(BuildError, match="Odd"):
+        load(make_solution(source))
+
+
+def test_a_module_that_puts_something_else_in_its_place(load, make_solution):
+    with pytest.raises(BuildError, match="defines no 'run'"):
+        load(make_solution("import sys\nsys.modules[__name__] = None"))

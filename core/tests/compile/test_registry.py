@@ -511,3 +511,19 @@ class TestCatalog:
         finally:
             reset_default_registry()
             reset_default_catalog()
+
+
+@pytest.mark.parametrize("returned", [None, lambda x, y: x + y])
+def test_a_builder_that_returns_something_else(definition, make_solution, returned):
+    class Odd(Failing):
+        def build(self, definition, solution):
+            self.asked += 1
+            return returned
+
+    builder = Odd()
+    registry = BuilderRegistry([builder])
+    for _ in range(2):
+        with pytest.raises(BuildError, match=r"returned a (NoneType|function), not a Runnable"):
+            registry.build(definition, make_solution())
+    assert builder.asked == 1
+    registry.cleanup()

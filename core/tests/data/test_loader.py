@@ -165,8 +165,8 @@ def break_everything(writer, make):
     bad = make.definition_record("no_dtype", inputs={"a": {"shape": ["M"]}})
     path = writer.json("definitions/gemm/no_dtype.json", bad)
     places[path] = f"{path}: inputs.a.dtype"
-    path = writer.text("definitions/gemm/syntax.json", '{\n "name": "x",\n}')
-    places[path] = f"{path}:3"
+    path = writer.text("definitions/gemm/syntax.json", '{\n "name" "x",\n}')
+    places[path] = f"{path}:2"
     path = writer.json("definitions/other/again.json", make.definition_record())
     places[path] = f"{path}: name"
     path = writer.json("solutions/bob/s.json", make.solution_record("bad", sources=[]))

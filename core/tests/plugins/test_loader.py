@@ -338,3 +338,65 @@ def test_a_blocked_plugin_has_its_reason():
 def test_refused_records_are_not_among_the_contributed_ones():
     result = loaded(plugin_of(fib_register_timers=lambda: [TIMER]))
     assert result.status({("timer", "t")}).records == ()
+
+
+# ---------------------------------------------------------------------------- hostile plugins
+
+
+class Unspeakable(BaseException):
+    def __str__(self):
+        raise SystemExit(3)
+
+
+class Untraceable(Exception):
+    @property
+    def __cause__(self):
+        raise SystemExit(4)
+
+    __context__ = __cause__
+
+
+class Nameless(BuilderSpec):
+    @property
+    def name(self):
+        raise RuntimeError("no name for you")
+
+
+class Tagged(BuilderSpec):
+    """A record of a type of the plugin's own."""
+
+
+@pytest.mark.parametrize("error", [Unspeakable, Untraceable])
+def test_an_exception_that_raises_when_it_is_shown(error):
+    def fail():
+        raise error
+
+    status = loaded(fail).status()
+    assert status.state == "broken"
+    assert error.__name__ in status.reason
+    status = loaded(plugin_of(fib_register_builders=fail)).status()
+    assert status.state == "broken"
+    assert error.__name__ in status.traceback
+
+
+@pytest.mark.parametrize("record_type", [Nameless, BuilderSpec])
+def test_a_record_that_was_made_past_its_checks(record_type):
+    hollow = object.__new__(record_type)
+    result = loaded(plugin_of(fib_register_builders=lambda: [BUILDER, hollow]))
+    assert result.records == []
+    assert result.status().state == "broken"
+
+
+def test_a_record_whose_content_was_changed_past_its_checks():
+    spoiled = BuilderSpec(name="b", handles=(("b", None),), factory="m:B")
+    object.__setattr__(spoiled, "priority", "high")
+    result = loaded(plugin_of(fib_register_builders=lambda: [spoiled]))
+    assert result.records == []
+    assert "priority" in result.status().reason
+
+
+def test_a_record_of_a_derived_type_becomes_an_ordinary_one():
+    tagged = Tagged(name="b", handles=(("b", None),), factory="m:B")
+    (record,) = gather("fib_register_builders", lambda: [tagged])
+    assert type(record) is BuilderSpec
+    assert record == BUILDER

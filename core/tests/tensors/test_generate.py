@@ -7,7 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
+from flashinfer_bench.data import Definition, Workload
+from flashinfer_bench.errors import BlobError, CapabilityError, DataError, UnsafePathError
 from flashinfer_bench.tensors import generate_inputs, save_blob, to_python_type, to_torch_dtype
 from flashinfer_bench.tensors.generate import coerce_scalar
 
@@ -323,3 +324,31 @@ class TestFiles:
         file.write_bytes(file.read_bytes()[:-5])
         with pytest.raises(BlobError, match="not a readable safetensors file"):
             self.one(make_definition, make_workload, root, matrix())
+
+
+class TestTooLarge:
+    """A workload that fits no machine must cost that workload, not the whole run."""
+
+    @staticmethod
+    def generate(size):
+        vector = {"shape": ["n"], "dtype": "float32"}
+        definition = Definition(
+            name="d",
+            op_type="op",
+            axes={"n": {"type": "var"}},
+            inputs={"x": vector},
+            outputs={"y": vector},
+            reference="def run(x):\n    return x\n",
+        )
+        workload = Workload(axes={"n": size}, inputs={"x": {"type": "random"}}, uuid="w")
+        return generate_inputs(definition, workload, seed=1, root=None)
+
+    @pytest.mark.parametrize("size", [2**58, 2**63, 2**64, 10**400])
+    def test_for_any_machine(self, size):
+        with pytest.raises(DataError, match="too large for any machine") as caught:
+            self.generate(size)
+        assert caught.value.field == "inputs.x"
+
+    def test_for_this_machine(self):
+        with pytest.raises(CapabilityError, match="cannot be allocated"):
+            self.generate(2**57)

@@ -80,7 +80,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="cannot be written"):
+    with pytest.raises(StorageError, match="cannot write"):
         save_blob(tmp_path / "file" / "f", {"a": torch.ones(1)})
 
 
@@ -100,3 +100,8 @@ def test_what_is_no_tensor_file_is_refused(tmp_path, content):
 def test_a_folder_is_no_tensor_file(tmp_path):
     with pytest.raises(BlobError, match="no such tensor file"):
         load_blob(tmp_path)
+
+
+def test_a_name_that_is_too_long_is_a_blob_error(tmp_path):
+    with pytest.raises(BlobError):
+        load_blob(tmp_path / ("x" * 300))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from flashinfer_bench.compile.toolkit.cache import cache_folder
 from flashinfer_bench.compile.toolkit.naming import content_digest, package_name
+from flashinfer_bench.errors import BuildError as BuildError  # its place in older releases
 
 if TYPE_CHECKING:
     from pathlib import Path

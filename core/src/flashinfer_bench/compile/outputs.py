@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
+from flashinfer_bench.data.shapes import is_literal
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -188,7 +190,7 @@ def _dimensions(
             dimensions.append((-1, sizes[entry]))
         elif entry in sources:
             dimensions.append(sources[entry])
-        elif entry.isdigit():
+        elif is_literal(entry):
             dimensions.append((-1, int(entry)))
         else:
             raise ValueError(

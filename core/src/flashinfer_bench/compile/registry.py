@@ -173,7 +173,7 @@ class BuilderRegistry:
     ) -> Runnable:
         try:
             with _lock_for(builder, digest):
-                return builder.build(definition, solution)
+                return _require_runnable(builder.build(definition, solution), builder, solution)
         except (BuildError, StorageError):
             raise
         except CapabilityError as error:
@@ -185,6 +185,17 @@ class BuilderRegistry:
         raise BuildError(
             f"solution {solution.name!r}: builder {_name_of(builder)} raised {reason}", log=log
         )
+
+
+def _require_runnable(made: Any, builder: Builder, solution: Solution) -> Runnable:
+    from flashinfer_bench.compile.runnable import Runnable
+
+    if not isinstance(made, Runnable):
+        raise BuildError(
+            f"solution {solution.name!r}: builder {_name_of(builder)} returned "
+            f"a {type(made).__name__}, not a Runnable"
+        )
+    return made
 
 
 def _lock_for(builder: Builder, digest: str) -> AbstractContextManager[Any]:

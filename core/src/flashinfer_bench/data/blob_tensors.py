@@ -5,36 +5,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flashinfer_bench.data.blobs import read_safetensors_header, resolve_blob
+from flashinfer_bench.data.dtypes import DType
 from flashinfer_bench.data.storage import replace_file
 from flashinfer_bench.errors import BlobError, CapabilityError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
     from types import ModuleType
 
     import torch
 
 
-def save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write tensors to a safetensors file, as a whole or not at all.
 
     Parameters
     ----------
     path : Path
         The file.
-    tensors : dict of str to Tensor
-        By key; on any device, in any memory order.
+    tensors : mapping of str to Tensor
+        By key; dense, on any device, in any memory order. They may share memory. Packed 4-bit
+        floats are stored as ``uint8``, which every release of safetensors reads.
 
     Raises
     ------
     CapabilityError
         If torch or safetensors is not installed.
     StorageError
-        If writing fails.
+        If writing fails; a file that was there is unchanged.
     """
     library = _safetensors_torch()
-    on_cpu = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-    replace_file(path, library.save(on_cpu))
+    replace_file(path, library.save({key: _storable(tensor) for key, tensor in tensors.items()}))
+
+
+def _storable(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    plain = tensor.detach().to("cpu").contiguous().clone()  # the library refuses shared memory
+    packed = str(plain.dtype).removeprefix("torch.") == DType.FLOAT4_E2M1.torch_name
+    return plain.view(torch.uint8) if packed else plain
 
 
 def load_tensors(root: Path, path: str) -> dict[str, torch.Tensor]:

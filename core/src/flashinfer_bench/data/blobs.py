@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import stat
 import struct
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,9 @@ def is_lfs_pointer(path: Path) -> bool:
     OSError
         If it cannot be read.
     """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would keep us waiting for ever
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     with path.open("rb") as file:
         start = file.read(len(_LFS_FIRST_LINE))
     return start == _LFS_FIRST_LINE and path.stat().st_size <= _LFS_MAX_BYTES
@@ -136,8 +141,31 @@ def _parse_header(text: bytes, data_bytes: int, path: Path) -> Header:
         ) from error
     if not isinstance(header, dict):
         raise BlobError("not a safetensors file: its header is not an object", path=path)
-    entries = {key: value for key, value in header.items() if key != "__metadata__"}
-    return {key: _parse_entry(key, entry, data_bytes, path) for key, entry in entries.items()}
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(
+        isinstance(text, str) for text in metadata.values()
+    ):
+        raise BlobError("must hold strings by name", path=path, field="__metadata__")
+    found = {key: _parse_entry(key, entry, data_bytes, path) for key, entry in header.items()}
+    _require_gapless([entry["data_offsets"] for entry in header.values()], data_bytes, path)
+    return found
+
+
+def _require_gapless(spans: list[list[int]], data_bytes: int, path: Path) -> None:
+    """Check that the tensors lie one behind the other, as the safetensors library demands."""
+    reached = 0
+    for begin, end in sorted(spans):
+        if begin != reached:
+            raise BlobError(
+                f"not a safetensors file: a tensor begins at byte {begin}, "
+                f"but the one before it ends at {reached}",
+                path=path,
+            )
+        reached = end
+    if reached != data_bytes:
+        raise BlobError(
+            f"not a safetensors file: {data_bytes - reached} bytes belong to no tensor", path=path
+        )
 
 
 def _parse_entry(key: str, entry: Any, data_bytes: int, path: Path) -> tuple[str, tuple[int, ...]]:
@@ -148,7 +176,9 @@ def _parse_entry(key: str, entry: Any, data_bytes: int, path: Path) -> tuple[str
     if not isinstance(dtype, str) or dtype not in _ITEM_BITS:
         raise BlobError(f"unknown dtype {dtype!r}", path=path, field=key)
     if not isinstance(shape, list) or not all(map(_is_size, [*shape, begin, end])):
-        raise BlobError("shape and offsets must be integers of at least 0", path=path, field=key)
+        raise BlobError(
+            "shape and offsets must be integers from 0 to 2**63 - 1", path=path, field=key
+        )
     elements = 1
     for extent in shape:
         elements *= extent
@@ -164,4 +194,4 @@ def _parse_entry(key: str, entry: Any, data_bytes: int, path: Path) -> tuple[str
 
 
 def _is_size(value: object) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < 2**63

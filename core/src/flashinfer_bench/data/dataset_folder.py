@@ -74,13 +74,25 @@ class DatasetFolder:
         source = self.traces_path
         if not source.is_dir():
             return
-        stamp = time.strftime("%Y%m%d_%H%M%S")
-        target, counter = source.with_name(f"traces_backup_{stamp}"), 1
-        while target.exists():
-            counter += 1
-            target = source.with_name(f"traces_backup_{stamp}_{counter}")
+        target = _new_folder(source.with_name(f"traces_backup_{time.strftime('%Y%m%d_%H%M%S')}"))
+        ignored = shutil.ignore_patterns(".*.lock")
         try:
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*.lock"))
+            shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
         except OSError as error:  # shutil.Error is one
             shutil.rmtree(target, ignore_errors=True)
             raise StorageError(f"{target}: cannot back up {source}: {error}") from error
+
+
+def _new_folder(wanted: Path) -> Path:
+    """Make a folder that nobody has made before, with a number behind its name if need be."""
+    target, number = wanted, 1
+    while True:
+        try:
+            target.mkdir()
+        except FileExistsError:
+            number += 1
+            target = wanted.with_name(f"{wanted.name}_{number}")
+        except OSError as error:
+            raise StorageError(f"{target}: cannot be made: {error}") from error
+        else:
+            return target

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING
+
+from flashinfer_bench.data.name_enum import NameEnum
 
 if TYPE_CHECKING:
     import torch
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 _FIXED_NAMES = {"float4_e2m1": "float4_e2m1fn_x2"}
 
 
-class DType(str, Enum):
+class DType(NameEnum):
     """Element type of a tensor; a member equals its name as a string."""
 
     FLOAT32 = "float32"
@@ -25,12 +26,6 @@ class DType(str, Enum):
     INT16 = "int16"
     INT8 = "int8"
     BOOL = "bool"
-
-    def __str__(self) -> str:
-        return self.value
-
-    def __format__(self, spec: str) -> str:
-        return format(self.value, spec)
 
     @property
     def itemsize_bits(self) -> int:

@@ -6,6 +6,7 @@ missing run of a workload trace. Every failure to read is a `DataError` with fil
 
 from __future__ import annotations
 
+import codecs
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union
@@ -59,6 +60,25 @@ def from_json(text: str | bytes, cls: type[Model]) -> Model:
     return decode(cls, text)
 
 
+def dataclass_to_dict(obj: BaseModel) -> dict[str, Any]:
+    """Return a record as plain Python data (an old name for pydantic's `model_dump`)."""
+    return obj.model_dump(mode="json")
+
+
+def dict_to_dataclass(data: Any, cls: type[Model]) -> Model:
+    """Make a record of plain Python data, the other way round than `dataclass_to_dict`.
+
+    Raises
+    ------
+    DataError
+        If it is not such a record.
+    """
+    try:
+        return cls.model_validate(data)
+    except ValidationError as error:
+        raise to_data_error(error, data) from error
+
+
 def decode(
     cls: type[Model], text: str | bytes, *, path: Path | None = None, line: int | None = None
 ) -> Model:
@@ -80,6 +100,8 @@ def decode(
     DataError
         If `text` is not JSON, or not such a record.
     """
+    if isinstance(text, bytes):
+        text = text.removeprefix(codecs.BOM_UTF8)  # some editors on Windows put it there
     try:
         return cls.model_validate_json(text)
     except ValidationError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import itertools
 import json
 import logging
 from typing import TYPE_CHECKING, BinaryIO
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _logger = logging.getLogger(__name__)
-_BOM = b"\xef\xbb\xbf"
 
 
 def read_records(path: Path) -> Iterator[tuple[int | None, bytes]]:
@@ -42,17 +40,12 @@ def read_records(path: Path) -> Iterator[tuple[int | None, bytes]]:
     OSError
         If the file cannot be read.
     """
+    whole = read_whole(path)
+    if whole is not None:
+        yield from ((None, text) for text in whole)
+        return
     with path.open("rb") as file:
-        lines = _numbered(file)
-        first = next(lines, None)
-        if first is None:
-            return
-        if not _is_object(first[1]):
-            whole = _whole_document(path)
-            if whole is not None:
-                yield from ((None, text) for text in whole)
-                return
-        for line, text in itertools.chain([first], lines):
+        for line, text in _numbered(file):
             if not text.endswith(b"\n") and is_torn(text):
                 _logger.warning("%s: left out an unfinished last line: %d bytes", path, len(text))
             else:
@@ -62,7 +55,7 @@ def read_records(path: Path) -> Iterator[tuple[int | None, bytes]]:
 def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that are not blank, without a byte order mark."""
     for number, line in enumerate(file, 1):
-        text = line.removeprefix(_BOM) if number == 1 else line
+        text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if text and not text.isspace():
             yield number, text
 
@@ -112,10 +105,20 @@ def _is_object(text: bytes) -> bool:
     return text.lstrip().startswith(b"{") and _is_json(text)
 
 
-def _whole_document(path: Path) -> list[bytes] | None:
-    """Return the records of a file that is a single JSON document; None if it is not one."""
+def read_whole(path: Path) -> list[bytes] | None:
+    """Return the records of a file that is a single JSON document, or None if it is of lines.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    """
+    with path.open("rb") as file:
+        first = next(_numbered(file), None)
+    if first is None or _is_object(first[1]):
+        return None
     try:
-        document = json.loads(path.read_bytes().removeprefix(_BOM))
+        document = json.loads(path.read_bytes().removeprefix(codecs.BOM_UTF8))
     except (ValueError, RecursionError):
         return None
     records = document if isinstance(document, list) else [document]

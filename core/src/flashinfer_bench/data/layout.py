@@ -74,7 +74,7 @@ def workloads_file(root: Path, op_type: str, definition: str) -> Path:
 def blob_file(root: Path, op_type: str, definition: str, uuid: str) -> Path:
     """Return ``blob/workloads/<op_type>/<definition>/<definition>_<uuid>.safetensors``."""
     folder = root / BLOB / WORKLOADS / safe_segment(op_type) / safe_segment(definition)
-    return folder / f"{safe_segment(definition)}_{safe_segment(uuid)}.safetensors"
+    return folder / f"{safe_segment(f'{definition}_{uuid}')}.safetensors"
 
 
 def files(folder: Path, *suffixes: str) -> list[Path]:

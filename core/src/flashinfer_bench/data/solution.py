@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from enum import Enum
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -19,23 +18,14 @@ from pydantic import (
 
 from flashinfer_bench.data.base import NonEmptyStr, SchemaModel
 from flashinfer_bench.data.legacy import upgrade_build_spec, upgrade_solution
+from flashinfer_bench.data.name_enum import NameEnum
 from flashinfer_bench.errors import DataError, UnsafePathError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class _NameEnum(str, Enum):
-    """A list of known names; a member equals its name as a string."""
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-    def __format__(self, spec: str) -> str:
-        return format(self.value, spec)
-
-
-class SupportedLanguages(_NameEnum):
+class SupportedLanguages(NameEnum):
     """Languages that the project knows of.
 
     The list is not closed: whether a language can be built is up to the installed plugins.
@@ -51,7 +41,7 @@ class SupportedLanguages(_NameEnum):
     SYCL = "sycl"
 
 
-class SupportedBindings(_NameEnum):
+class SupportedBindings(NameEnum):
     """Ways of calling compiled code that the project knows of."""
 
     TVM_FFI = "tvm-ffi"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from flashinfer_bench.data.jsonl import is_torn
+from flashinfer_bench.data.jsonl import is_torn, read_whole
 from flashinfer_bench.errors import StorageError
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def append_lines(path: Path, lines: Sequence[bytes]) -> None:
     with locked(path):
         existed = path.exists()
         try:
+            if path.is_file():  # a device may have no end
+                _split_into_lines(path)
             _append(path, b"".join(lines))
         except OSError as error:
             if not existed:
@@ -89,6 +91,13 @@ def append_lines(path: Path, lines: Sequence[bytes]) -> None:
             raise _storage_error(path, error) from error
         if not existed:
             sync_folder(path.parent)
+
+
+def _split_into_lines(path: Path) -> None:
+    """Rewrite a file that is one JSON document, which no line could be put behind."""
+    records = read_whole(path)
+    if records is not None:
+        replace_file(path, b"".join(record + b"\n" for record in records))
 
 
 def _append(path: Path, data: bytes) -> None:
@@ -119,13 +128,13 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 def _unfinished_line(descriptor: int) -> bytes:
     """Return what follows the last newline."""
-    size = os.fstat(descriptor).st_size
-    tail = b""
-    while len(tail) < size and b"\n" not in tail:
-        end = size - len(tail)
+    end = os.fstat(descriptor).st_size
+    blocks: list[bytes] = []
+    while end > 0 and not (blocks and b"\n" in blocks[-1]):
         start = max(0, end - _BLOCK)
-        tail = os.pread(descriptor, end - start, start) + tail
-    return tail.rpartition(b"\n")[2]
+        blocks.append(os.pread(descriptor, end - start, start))
+        end = start
+    return b"".join(reversed(blocks)).rpartition(b"\n")[2]
 
 
 def _move_aside(path: Path, tail: bytes) -> None:

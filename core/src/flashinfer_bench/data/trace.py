@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from flashinfer_bench.data.base import JsonWords, NonEmptyStr, SchemaModel
 from flashinfer_bench.data.legacy import upgrade_correctness, upgrade_evaluation, upgrade_trace
+from flashinfer_bench.data.name_enum import NameEnum
+from flashinfer_bench.data.workload import InputDesc as InputDesc  # older releases have these here
+from flashinfer_bench.data.workload import RandomInput as RandomInput
+from flashinfer_bench.data.workload import SafetensorsInput as SafetensorsInput
+from flashinfer_bench.data.workload import ScalarInput as ScalarInput
+from flashinfer_bench.data.workload import ScalarValue as ScalarValue
 from flashinfer_bench.data.workload import Workload
 from flashinfer_bench.errors import DataError
 
@@ -26,7 +31,7 @@ Error = Annotated[float, Field(strict=True), AfterValidator(_not_negative), Json
 Duration = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
-class EvaluationStatus(str, Enum):
+class EvaluationStatus(NameEnum):
     """Verdict of an evaluation; a member equals its name as a string."""
 
     PASSED = "PASSED"
@@ -36,12 +41,6 @@ class EvaluationStatus(str, Enum):
     RUNTIME_ERROR = "RUNTIME_ERROR"
     COMPILE_ERROR = "COMPILE_ERROR"
     TIMEOUT = "TIMEOUT"
-
-    def __str__(self) -> str:
-        return self.value
-
-    def __format__(self, spec: str) -> str:
-        return format(self.value, spec)
 
 
 _WANTED = {

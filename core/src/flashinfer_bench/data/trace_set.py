@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from flashinfer_bench.data.definition import Definition
     from flashinfer_bench.data.solution import Solution
     from flashinfer_bench.data.trace import Trace
+
+
+# Of two threads that ask first, one reads. One lock for all sets, so that a set can be copied.
+_reading = threading.RLock()
 
 
 class TraceSet(DatasetFolder, TraceQueries):
@@ -129,9 +134,11 @@ class TraceSet(DatasetFolder, TraceQueries):
     def _read(self) -> None:
         if not self._unread:
             return
-        assert self.root is not None
-        self._workloads, self._traces = load_traces(self.root, self._problems)
-        self._unread = False
+        with _reading:
+            if self._unread:
+                assert self.root is not None
+                self._workloads, self._traces = load_traces(self.root, self._problems)
+                self._unread = False
 
     @property
     def load_errors(self) -> list[DataError]:
@@ -227,11 +234,12 @@ class TraceSet(DatasetFolder, TraceQueries):
             groups.setdefault(trace.definition, []).append(trace)
         op_types = {name: self._op_type(name) for name in groups} if self.root else {}
         for name, group in groups.items():
-            if self.root is not None:
-                append_jsonl_file(group, file_of(self.root, op_types[name], name))
-            if not self._unread:  # else they will be read from the file
-                target = self._traces if of_runs else self._workloads
-                target.setdefault(name, []).extend(group)
+            with _reading:  # else a thread that reads meanwhile could miss them, or see them twice
+                if self.root is not None:
+                    append_jsonl_file(group, file_of(self.root, op_types[name], name))
+                if not self._unread:  # else they will be read from the file
+                    target = self._traces if of_runs else self._workloads
+                    target.setdefault(name, []).extend(group)
 
     def _op_type(self, def_name: str) -> str:
         if def_name not in self.definitions:

@@ -110,7 +110,7 @@ def _message(detail: ErrorDetails) -> str:
         return "this field is missing"
     text = detail["msg"].removeprefix("Value error, ")
     value = detail["input"]
-    if detail["type"] == "value_error" or isinstance(value, (dict, list)):
+    if detail["type"] in ("value_error", "json_invalid") or isinstance(value, (dict, list)):
         return text
     return f"{text}, not {_shown(value)}"
 

@@ -28,7 +28,9 @@ def one_line(error: BaseException) -> str:
     """Return type and message of `error` on one line of bounded length."""
     try:
         message = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - the __str__ of a plugin's exception is the plugin's code
+    except PASSED_ON:
+        raise
+    except BaseException:  # noqa: BLE001 - the __str__ of a plugin's exception is the plugin's code
         message = "(its message cannot be shown)"
     if isinstance(error, SystemExit):
         return f"SystemExit: it called sys.exit({message})"
@@ -38,8 +40,13 @@ def one_line(error: BaseException) -> str:
 
 def full_traceback(error: BaseException) -> str:
     """Return the traceback of `error` from where our code ends, its middle cut if very long."""
-    frames = _outside(error.__traceback__)
-    text = "".join(traceback.format_exception(type(error), error, frames))
+    try:
+        frames = _outside(error.__traceback__)
+        text = "".join(traceback.format_exception(type(error), error, frames))
+    except PASSED_ON:
+        raise
+    except BaseException:  # noqa: BLE001 - as above: it may have a __cause__ that raises
+        text = f"{type(error).__name__}: its traceback cannot be shown\n"
     if len(text) <= _TRACEBACK_LIMIT:
         return text
     half = _TRACEBACK_LIMIT // 2

@@ -11,6 +11,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import fields
 from itertools import islice
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -237,7 +238,9 @@ def gather(hook: str, function: Hook) -> list[Record]:
             raise _Refused(
                 f"{hook} returned {_described(record)} where a {expected.__name__} belongs"
             )
-    return records
+    # Made anew, so that everything is checked even where a plugin found a way round the checks.
+    names = [field.name for field in fields(expected)]
+    return [expected(**{name: getattr(record, name) for name in names}) for record in records]
 
 
 def _iterate(hook: str, returned: Any) -> Iterator[Any]:

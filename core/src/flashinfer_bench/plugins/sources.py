@@ -81,7 +81,9 @@ def installed_sources() -> list[Source]:
         try:
             plugins = _plugins_of(distribution)
         except Exception as error:  # noqa: BLE001 - the metadata of any distribution may be damaged
-            logger.warning("The metadata of a distribution cannot be read: %s", error)
+            # Where it lies is the one thing that is known for sure, but the interface hides it.
+            place = getattr(distribution, "_path", "a distribution")
+            logger.warning("The entry points of %s cannot be read: %s", place, error)
             continue
         if plugins:  # the first one on sys.path is the one that is imported
             found.setdefault(canonical(plugins[0].distribution), plugins)

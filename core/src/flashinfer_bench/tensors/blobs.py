@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.errors import BlobError, StorageError
+from flashinfer_bench.data.blob_tensors import save_tensors
+from flashinfer_bench.errors import BlobError
 from flashinfer_bench.tensors.dtypes import dtype_name
 from flashinfer_bench.tensors.lfs import fetch_if_pointer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     import torch
 
@@ -39,9 +38,9 @@ def load_blob(path: Path, keys: Optional[Iterable[str]] = None) -> dict[str, tor
     """
     from safetensors import SafetensorError, safe_open
 
-    if not path.is_file():
-        raise BlobError("there is no such tensor file", path=path)
     try:
+        if not path.is_file():
+            raise BlobError("there is no such tensor file", path=path)
         fetch_if_pointer(path)
         with safe_open(path, framework="pt") as opened:
             present = list(opened.keys())
@@ -116,14 +115,7 @@ def save_blob(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     StorageError
         If it cannot be written; a file that was there is unchanged.
     """
-    from safetensors.torch import save
-
-    content = save({key: _storable(tensor) for key, tensor in tensors.items()})
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, content)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written: {error}") from error
+    save_tensors(path, tensors)
 
 
 def _require(path: Path, wanted: list[str], present: list[str]) -> None:
@@ -135,33 +127,3 @@ def _require(path: Path, wanted: list[str], present: list[str]) -> None:
 
 def _shape(shape: Iterable[int]) -> str:
     return str(list(shape))
-
-
-def _storable(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    plain = tensor.detach().to("cpu").contiguous().clone()
-    return plain.view(torch.uint8) if dtype_name(plain.dtype) == "float4_e2m1" else plain
-
-
-def _replace(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-            _set_usual_mode(stream)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _set_usual_mode(stream: Any) -> None:
-    """Give the file the permissions that open() would have; mkstemp makes it private."""
-    if hasattr(os, "fchmod"):
-        mask = os.umask(0)
-        os.umask(mask)
-        os.fchmod(stream.fileno(), 0o666 & ~mask)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.data import RandomInput, SafetensorsInput, ScalarInput
 from flashinfer_bench.data.blobs import resolve_blob
-from flashinfer_bench.errors import BlobError, DataError
+from flashinfer_bench.errors import BlobError, CapabilityError, DataError
 from flashinfer_bench.tensors.blobs import load_checked
-from flashinfer_bench.tensors.dtypes import is_bool, is_integer, is_low_precision, to_python_type
+from flashinfer_bench.tensors.dtypes import (
+    is_bool,
+    is_integer,
+    is_low_precision,
+    to_python_type,
+    to_torch_dtype,
+)
 from flashinfer_bench.tensors.rand import derive_seed, random_tensor
 
 if TYPE_CHECKING:
@@ -20,6 +27,8 @@ if TYPE_CHECKING:
 
     Scalar = Union[bool, int, float]
     Shape = Optional[tuple[int, ...]]
+
+_TOO_MANY_BYTES = 2**60
 
 
 def generate_inputs(
@@ -65,6 +74,8 @@ def generate_inputs(
         If the workload lacks an axis or an input, or a scalar is not of the declared type.
     BlobError
         If a file is missing, or has another key, shape or dtype than declared.
+    CapabilityError
+        If this machine has not the memory for an input.
     """
     shapes = _shapes(definition, workload)
     return [
@@ -142,10 +153,24 @@ def _from_random(definition: Definition, name: str, shape: Shape, dtype: str, se
         # Python's float is wider than all of them; some narrow types have no single elements.
         drawn = "float32" if is_low_precision(dtype) else dtype
         return _to_scalar(random_tensor((), drawn, seed), drawn)
-    tensor = random_tensor(shape, dtype, seed)
+    tensor = _draw(name, shape, dtype, seed)
     if definition.op_type == "sampling" and "probs" in name:
         return _softmax(tensor)
     return tensor
+
+
+def _draw(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> torch.Tensor:
+    nbytes = prod(shape) * to_torch_dtype(dtype).itemsize
+    what = f"input {name!r} of shape {list(shape)} and dtype {dtype}"
+    if nbytes >= _TOO_MANY_BYTES:
+        raise DataError(f"{what} is too large for any machine", field=f"inputs.{name}")
+    try:
+        return random_tensor(shape, dtype, seed)
+    except (RuntimeError, MemoryError) as error:  # torch has no error of its own for this
+        raise CapabilityError(
+            f"{what} takes {nbytes / 2**30:.1f} GiB, which cannot be allocated",
+            hint="leave this workload out, or use a machine with more memory",
+        ) from error
 
 
 def coerce_scalar(value: Scalar, dtype: str, *, field: str = "") -> Scalar:

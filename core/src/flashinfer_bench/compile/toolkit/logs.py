@@ -80,6 +80,13 @@ def describe_exception(error: BaseException, root: Path) -> tuple[str, str]:
     log : str
         The traceback, without the frames above the code.
     """
+    try:
+        return _describe(error, root)
+    except (Exception, SystemExit):  # noqa: BLE001 - the exception is the candidate's code, too
+        return f"{type(error).__name__}, which cannot be shown", ""
+
+
+def _describe(error: BaseException, root: Path) -> tuple[str, str]:
     place = _place(error, root)
     reason = traceback.format_exception_only(type(error), error)[-1].strip()
     log = "".join(

@@ -171,6 +171,13 @@ class _Loader(SourceFileLoader):
             module.__dict__["__builtins__"] = self._builtins
         super().exec_module(module)
 
+    def source_to_code(  # type: ignore[override]  # to typeshed it is static
+        self, data: Any, path: Any, **options: Any
+    ) -> Any:
+        """Compile text, which was written as UTF-8 whatever encoding it may declare."""
+        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+        return super().source_to_code(text, path, **options)
+
     def set_data(self, path: Any, data: Any, *, _mode: int = 0o666) -> None:
         """Do not write bytecode: the folder is read once."""
 
@@ -220,7 +227,8 @@ def _namespace_for(package: SourcePackage) -> Optional[dict[str, Any]]:
     if len(names) < 2:  # a single file has nothing to import from beside it
         return None
     namespace = dict(vars(builtins))
-    namespace["__import__"] = _make_import(package, names)
+    own = names - {_INIT} - sys.stdlib_module_names
+    namespace["__import__"] = _make_import(package, own)
     return namespace
 
 
@@ -230,7 +238,7 @@ def _module_names(root: Path) -> frozenset[str]:
     for _, folders, files in os.walk(root):
         names.update(folders)
         names.update(file.partition(".")[0] for file in files if file.endswith(suffixes))
-    return frozenset(names - {_INIT} - sys.stdlib_module_names)
+    return frozenset(names)
 
 
 def _make_import(package: SourcePackage, names: frozenset[str]) -> Callable[..., Any]:

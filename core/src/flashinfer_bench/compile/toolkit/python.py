@@ -106,7 +106,7 @@ def find_entry(module: ModuleType, solution: Solution) -> Callable[..., Any]:
     symbol = solution.get_entry_symbol()
     place = f"solution {solution.name!r}: {solution.get_entry_path()}"
     if not hasattr(module, symbol):
-        near = difflib.get_close_matches(symbol, [n for n in vars(module) if n[:1] != "_"], n=1)
+        near = difflib.get_close_matches(symbol, [n for n in dir(module) if n[:1] != "_"], n=1)
         hint = f"Did you mean {near[0]!r}?" if near else None
         raise BuildError(f"{place} defines no {symbol!r}", hint=hint)
     found = getattr(module, symbol)
