@@ -174,9 +174,9 @@ class TestYaml:
 
     def test_bad_override_is_not_blamed_on_the_file(self, tmp_path: Path) -> None:
         path = write(tmp_path, "iterations: 20")
-        with pytest.raises(ConfigError, match="^iterations:"):
+        with pytest.raises(ConfigError, match=r"^iterations:"):
             BenchmarkConfig.from_yaml(path, iterations=0)
-        with pytest.raises(ConfigError, match="^iterations:"):
+        with pytest.raises(ConfigError, match=r"^iterations:"):
             BenchmarkConfig.default(iterations=0)
 
 
