@@ -6,6 +6,7 @@ tests marked ``plugin("name")`` are skipped. Both say so.
 
 from __future__ import annotations
 
+import signal
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,12 @@ HERE = Path(__file__).parent
 HAS_TORCH = find_spec("torch") is not None
 NEED_TORCH = ("tensors", "compile", "bench", "bench_candidate")
 INSTALLED = {point.name for point in entry_points(group="flashinfer_bench.plugins")}
+
+
+def pytest_configure() -> None:
+    # A shell's background job ignores Ctrl-C, and so would every process that a test starts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> list[str]:

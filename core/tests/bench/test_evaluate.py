@@ -14,6 +14,7 @@ from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
 from flashinfer_bench.compile import reference_solution
 from flashinfer_bench.data import Evaluation
 from flashinfer_bench.errors import RunnerFatalError
+from flashinfer_bench.tensors import cpu_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +129,8 @@ class TestRecord:
         assert counts == (1, 4, 2)
         assert provenance.build_s == 0.25
         assert provenance.wall_s >= 0
-        assert provenance.extra == {"solution_hash": solution.hash(), "reference_iterations": 4}
+        extra = {"solution_hash": solution.hash(), "reference_iterations": 4}
+        assert provenance.extra == {**extra, "cpu_threads": cpu_threads()}
 
     def test_provenance_of_a_failure(self, judge: Any) -> None:
         provenance = judge("import nothing_of_this_name").provenance

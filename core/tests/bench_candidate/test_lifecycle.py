@@ -54,10 +54,12 @@ def test_two_hundred_candidates_leak_nothing(server_executor, descriptors, event
             os.kill(candidate.pid, signal.SIGKILL)
         candidate.close()
     assert descriptors() == ours
-    assert eventually(lambda: descriptors(server.pid) == theirs)
+    # At most: the server may not have let go of the first one when its descriptors were counted.
+    assert eventually(lambda: descriptors(server.pid) <= theirs)
     assert len(own_children()) == children
-    assert not Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-    assert not list(server._folder.iterdir())
+    their_children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+    assert eventually(lambda: not their_children.read_text().split())
+    assert eventually(lambda: not list(server._folder.iterdir()))
     assert not server_executor._candidates
 
 

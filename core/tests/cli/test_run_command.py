@@ -249,13 +249,16 @@ def test_ctrl_c_keeps_what_is_done(sleepy, whole_group, fib_process):
         start_new_session=True,
         env=os.environ,
     ) as process:
-        _wait_for((sleepy.root / "asleep").exists, process)
-        begun = time.monotonic()
-        if whole_group:
-            os.killpg(process.pid, signal.SIGINT)
-        else:
-            process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        try:
+            _wait_for((sleepy.root / "asleep").exists, process)
+            begun = time.monotonic()
+            if whole_group:
+                os.killpg(process.pid, signal.SIGINT)
+            else:
+                process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130, err
     assert time.monotonic() - begun < 60
     assert "interrupted after 1 evaluations" in err

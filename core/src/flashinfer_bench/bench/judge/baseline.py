@@ -11,9 +11,9 @@ from flashinfer_bench.bench.evaluators.base import Trial
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
 from flashinfer_bench.bench.judge.deadline import Deadline
 from flashinfer_bench.bench.judge.measure import Rounds, measure, time_left
-from flashinfer_bench.bench.judge.report import shortened
 from flashinfer_bench.bench.judge.seeds import trial_seed
 from flashinfer_bench.bench.judge.structure import as_tensors, find_problem, output_specs
+from flashinfer_bench.bench.judge.text import shortened
 from flashinfer_bench.bench.pool import RunInterrupted
 from flashinfer_bench.errors import RunnerError
 

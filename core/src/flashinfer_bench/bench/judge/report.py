@@ -13,6 +13,7 @@ from flashinfer_bench.bench.executors.base import (
     CandidateFailed,
     CandidateTimeout,
 )
+from flashinfer_bench.bench.judge.text import shortened
 from flashinfer_bench.data import Evaluation, EvaluationStatus, Performance, Provenance
 
 if TYPE_CHECKING:
@@ -171,13 +172,3 @@ def make_log(message: str, output: str) -> str:
     parts = [message.strip(), f"--- output ---\n{output.strip()}" if output.strip() else ""]
     text = "\n".join(part for part in parts if part)
     return shortened(text.encode("utf-8", "replace").decode("utf-8"), MAX_LOG_CHARACTERS)
-
-
-def shortened(text: str, limit: int) -> str:
-    """Return `text`, with its middle left out if it is longer than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    mark = f"\n… {len(text) - limit} characters left out …\n"
-    kept = max(0, limit - len(mark))
-    head = kept * 2 // 3
-    return text[:head] + mark + text[len(text) - (kept - head) :]
