@@ -97,7 +97,7 @@ def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env.cpu_threads() == 3
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "100000"])
 def test_a_number_of_threads_must_be_one(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("FIB_CPU_THREADS", text)
     with pytest.raises(ValueError, match="FIB_CPU_THREADS"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
+_MOST_THREADS = 4096
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 
@@ -113,8 +114,11 @@ def cpu_threads() -> Optional[int]:
     text = os.environ.get("FIB_CPU_THREADS", "").strip()
     if not text:
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"FIB_CPU_THREADS={text!r} is not a positive whole number")
+    # Beyond any machine's cores, threads only exhaust it.
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_THREADS:
+        raise ValueError(
+            f"FIB_CPU_THREADS={text!r} is not a whole number from 1 to {_MOST_THREADS}"
+        )
     return int(text)
 
 

@@ -64,6 +64,7 @@ class TestValidation:
             ("device", "GPU 1"),
             ("device", "cuda:"),
             ("device", "cuda:-1"),
+            ("device", "cpu:7"),
             ("seed", -1),
             ("seed", 2**63),
             ("definitions", "double"),

@@ -130,6 +130,16 @@ class TestScheduler:
         with pytest.raises(LookupError, match="disk on fire"):
             schedule(items(a=2, b=2), work, devices=2)
 
+    def test_a_runner_that_cannot_be_closed_ends_the_run(self, items: Any) -> None:
+        class Stuck(StubRunner):
+            def close(self) -> None:
+                raise RuntimeError("can't start new thread")
+
+        runners: list[Any] = [Stuck("cuda:0")]
+        scheduler = Scheduler(WorkQueue(items(a=1)), runners, lambda runner, item: None)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            scheduler.run()
+
     def test_lost_device_leaves_the_work_to_the_others(
         self, items: Any, caplog: pytest.LogCaptureFixture
     ) -> None:

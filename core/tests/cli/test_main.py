@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -156,7 +157,9 @@ def test_mistakes_in_the_command_line(fib, args, words):
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("name", ["FIB_NO_PLUGINS", "FIB_STRICT_PLUGINS", "FIB_TRACEBACK"])
+@pytest.mark.parametrize(
+    "name", ["FIB_NO_PLUGINS", "FIB_STRICT_PLUGINS", "FIB_TRACEBACK", "FIB_CPU_THREADS"]
+)
 def test_malformed_variables_are_usage_errors(fib, monkeypatch, maker, name):
     monkeypatch.setenv(name, "perhaps")
     result = fib("validate", "--local", maker.sound().root)
@@ -282,6 +285,36 @@ def test_a_reader_that_goes_away_is_no_error(maker):
     assert process.returncode == 141
     assert "Traceback" not in said
     assert "BrokenPipe" not in said
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_closed_stream_is_no_error(maker, closed):
+    command = [sys.executable, "-m", "flashinfer_bench", "report", "summary", "--local"]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *command, str(maker.sound().root)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert ("definition\t" in done.stdout) == (closed == 2)
+    assert "error" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_an_output_that_is_full_is_no_bug(maker):
+    command = [sys.executable, "-m", "flashinfer_bench", "report", "summary", "--local"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, str(maker.sound().root)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 4
+    assert "error: cannot write the output" in done.stderr
+    assert "internal error" not in done.stderr
 
 
 def test_the_app_can_be_embedded():

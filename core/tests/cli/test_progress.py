@@ -62,6 +62,17 @@ def test_a_line_for_each_evaluation(traces, capsys):
     ]
 
 
+def test_names_cannot_forge_lines(traces, capsys):
+    progress = PlainProgress()
+    progress.started(2)
+    progress.evaluation_finished(traces[0].model_copy(update={"solution": "x\n[2/2] PASSED y"}))
+    progress.skipped(skip(count=1, solution="x\ny"))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert r"x\n[2/2] PASSED y" in lines[1]
+    assert lines[2].endswith(r"skipped double / x\ny")
+
+
 def test_time_left_after_a_few(traces, capsys):
     progress = PlainProgress()
     progress.started(100)
@@ -222,6 +233,11 @@ def test_unreadable_records_are_findings(session, maker):
     assert session().exit_code(strict=False) == 1
 
 
+def test_names_of_skips_stay_on_their_line(session, capsys):
+    session(skips=[skip(count=1, solution="x\nerror: y")])
+    assert r"  double / x\nerror: y: no builder" in capsys.readouterr().err
+
+
 def test_skips_are_summed_up(session, capsys):
     session(skips=[skip(count=3, solution=f"s{n}") for n in range(8)])
     shown = capsys.readouterr().err
@@ -257,6 +273,18 @@ def test_without_torch_the_remedy_is_told(session):
     with pytest.raises(CapabilityError, match="needs torch") as caught:
         session(error=ModuleNotFoundError("No module named 'torch'", name="torch"))
     assert "flashinfer-bench-core[torch]" in caught.value.hint
+
+
+def test_without_torch_nothing_else_that_is_missing_comes_first(session, monkeypatch):
+    monkeypatch.setattr("flashinfer_bench.cli.run_session.find_spec", lambda name: None)
+    with pytest.raises(CapabilityError, match="needs torch"):
+        session(error=CapabilityError("No builder for language 'python'. Available: none."))
+
+
+def test_with_torch_the_missing_thing_is_named(session, monkeypatch):
+    monkeypatch.setattr("flashinfer_bench.cli.run_session.find_spec", lambda name: object())
+    with pytest.raises(CapabilityError, match="No builder"):
+        session(error=CapabilityError("No builder for language 'python'. Available: none."))
 
 
 def test_any_other_missing_module_is_a_bug(session):

@@ -159,6 +159,8 @@ class BenchmarkConfig(SettingsModel):
     def _device_name(cls, value: Optional[str]) -> Optional[str]:
         if value is not None and not _DEVICE.fullmatch(value):
             raise ValueError("a device is written cpu, cuda or cuda:N")
+        if value is not None and value.startswith("cpu:"):
+            raise ValueError("the CPU is one device, without a number: write cpu")
         return value
 
     @classmethod

@@ -158,7 +158,14 @@ class Scheduler:
                 if other is not runner:
                     other.interrupt()
         finally:
+            self._end(runner)
+
+    def _end(self, runner: Runner) -> None:
+        try:
             runner.close()
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            self._error = self._error or error
+        finally:
             with self._lock:
                 self._at_work -= 1
                 if not self._at_work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import suppress
@@ -49,6 +50,8 @@ def exit_code_of(exc: BaseException) -> ExitCode:
     for kind, code in _CODES:
         if isinstance(exc, kind):
             return code
+    if _is_full_output(exc):
+        return ExitCode.CAPABILITY
     return ExitCode.INTERNAL
 
 
@@ -72,6 +75,9 @@ def report_failure(exc: BaseException) -> ExitCode:
         talk("interrupted")
     elif _is_usage_error(exc):
         _tell_usage(exc)
+    elif _is_full_output(exc):
+        discard_output()
+        _tell(f"cannot write the output: {exc}", "make room where it goes")
     elif isinstance(exc, errors.FibError):
         _tell(_message(exc), exc.hint)
     else:
@@ -95,6 +101,20 @@ def discard_output() -> None:
         os.close(descriptor)
 
 
+def replace_closed_streams() -> None:
+    """Point standard streams that were closed, as by ``fib >&-``, at nothing.
+
+    Otherwise the next file to be opened would get the descriptor, and what is printed with it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+
+
 def _message(exc: errors.FibError) -> str:
     if isinstance(exc, errors.DataError) and exc.where:
         return f"{exc.where}: {exc.message}"
@@ -110,6 +130,11 @@ def _tell(message: str, hint: str | None) -> None:
 def _is_usage_error(exc: BaseException) -> bool:
     # The classes of typer's usage errors are private to it; this is how they can be told.
     return hasattr(exc, "format_message") and hasattr(exc, "exit_code")
+
+
+def _is_full_output(exc: BaseException) -> bool:
+    # A full disk below a dataset is a StorageError; a bare one is that of our standard output.
+    return isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _tell_usage(exc: BaseException) -> None:

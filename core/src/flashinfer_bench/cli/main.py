@@ -10,7 +10,7 @@ import typer
 from flashinfer_bench import env
 from flashinfer_bench._version import __version__
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.failures import discard_output, report_failure
+from flashinfer_bench.cli.failures import discard_output, replace_closed_streams, report_failure
 from flashinfer_bench.cli.lazy_group import LazyCommand, LazyGroup
 from flashinfer_bench.errors import ConfigError
 
@@ -83,7 +83,13 @@ class FibGroup(LazyGroup):
 
 def _check_environment() -> None:
     """Refuse a malformed FIB_* variable as a usage error, before anything depends on it."""
-    readers = (env.no_plugins, env.strict_plugins, env.probe_timeout_s, env.show_traceback)
+    readers = (
+        env.no_plugins,
+        env.strict_plugins,
+        env.probe_timeout_s,
+        env.cpu_threads,
+        env.show_traceback,
+    )
     for read in readers:
         try:
             read()
@@ -128,5 +134,6 @@ def root(
 
 def main() -> NoReturn:
     """Run ``fib`` on the arguments of this process and exit."""
+    replace_closed_streams()
     typer.main.get_command(app)()
     raise AssertionError("the command exits by itself")  # pragma: no cover

@@ -59,13 +59,14 @@ class PlainProgress(RunObserver):
     def evaluation_finished(self, trace: Trace) -> None:
         """Write the result and the time left."""
         self._done += 1
-        talk(f"[{self._done}/{self._total}] {_outcome(trace)}{self._left()}")
+        talk(f"[{self._done}/{self._total}] {printable(_outcome(trace))}{self._left()}")
 
     def skipped(self, skipped: Skipped) -> None:
         """Tell of evaluations that turn out to be impossible, and count them as done."""
         if self._total:
             self._done += skipped.count
-            talk(f"[{self._done}/{self._total}] skipped {skipped.definition} / {skipped.solution}")
+            names = printable(f"{skipped.definition} / {skipped.solution}")
+            talk(f"[{self._done}/{self._total}] skipped {names}")
 
     def _left(self) -> str:
         to_do = self._total - self._done

@@ -7,10 +7,11 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.output import emit_json, table, talk
+from flashinfer_bench.cli.output import emit_json, printable, table, talk
 from flashinfer_bench.cli.progress import RunCollector, make_progress
 from flashinfer_bench.errors import CapabilityError, StorageError, UnknownNameError
 
@@ -115,8 +116,11 @@ class RunSession:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            hint = "pip install 'flashinfer-bench-core[torch]'; reports and validation do without"
-            raise CapabilityError("running a benchmark needs torch", hint=hint) from error
+            raise _no_torch() from error
+        except CapabilityError as error:
+            if find_spec("torch") is not None:
+                raise
+            raise _no_torch() from error  # which is behind whatever else was found to be missing
         except StorageError as error:
             with suppress(StorageError):  # it may have been a matter of the moment
                 benchmark.flush()
@@ -194,6 +198,11 @@ class RunSession:
         }
 
 
+def _no_torch() -> CapabilityError:
+    hint = "pip install 'flashinfer-bench-core[torch]'; reports and validation do without"
+    return CapabilityError("running a benchmark needs torch", hint=hint)
+
+
 _COLUMNS = (
     "definition",
     "solution",
@@ -227,7 +236,7 @@ def _tell_skips(skips: list[Skipped]) -> None:
     talk(f"skipped {sum(skip.count for skip in skips):,} evaluations:")
     for skip in skips[:_SKIPS_SHOWN]:
         first_line = skip.reason.splitlines()[0] if skip.reason else skip.kind
-        talk(f"  {skip.definition} / {skip.solution}: {first_line}")
+        talk("  " + printable(f"{skip.definition} / {skip.solution}: {first_line}"))
     if len(skips) > _SKIPS_SHOWN:
         talk(f"  … and {len(skips) - _SKIPS_SHOWN} more")
 
