@@ -252,6 +252,12 @@ class TestSkips:
         assert benchmark.run_all().traces == {}
         assert [entry.kind for entry in benchmark.skipped] == ["capability"]
 
+    def test_a_timer_that_is_not_there_is_told_once(self, benchmark_of: Any, problems: Any) -> None:
+        benchmark = benchmark_of(problems.dataset(problems.good("a")), timer="absent")
+        with pytest.raises(CapabilityError, match="absent"):
+            benchmark.run_all()
+        assert benchmark.skipped == ()
+
     def test_are_those_of_the_last_run(self, benchmark_of: Any, problems: Any) -> None:
         dataset = problems.dataset(problems.good("a"), problems.solution("x", "m", language="mojo"))
         benchmark = benchmark_of(dataset)

@@ -49,7 +49,7 @@ def test_summary(fib, maker):
         {
             "hardware": "Test CPU",
             "author": "alice",
-            "speedup": "4.0",
+            "speedup": "4",
             "definitions": "1",
             "workloads": "2",
         }
@@ -136,8 +136,8 @@ def test_best(fib, maker, second):
         ("double", "Test CPU", "alice_double"),
         ("triple", "NVIDIA H200", "bob_triple"),
     ]
-    assert found[0]["latency_ms"] == "0.5"
-    assert found[0]["lead"] == "4.0"
+    assert found[0]["geomean_latency_ms"] == "0.5"
+    assert found[0]["lead"] == "4"
     assert found[1]["lead"] == ""
 
 

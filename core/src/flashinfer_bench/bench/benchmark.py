@@ -199,10 +199,13 @@ class Benchmark:
 
     def _make_runners(self, config: BenchmarkConfig) -> list[Runner]:
         kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
-        return [
+        runners = [
             kind(device, executor=self._executor(device, config), catalog=self._get_catalog())
             for device in choose_devices(config.device)
         ]
+        for runner in runners:  # a timer that is not there is told once, not for each evaluation
+            runner.require_timer(config.timer)
+        return runners
 
     def _executor(self, device: str, config: BenchmarkConfig) -> Executor:
         key = (device, config.executor)

@@ -170,7 +170,7 @@ class Runner:
             device=self.device,
             environment=self.environment,
             seed=fresh_seed() if config.seed is None else config.seed,
-            timer=self._timer(config.timer),
+            timer=self.require_timer(config.timer),
             timeout_s=config.timeout_seconds,
             profile_baseline=config.profile_baseline,
             pool=self._get_pool(config),
@@ -178,7 +178,19 @@ class Runner:
             failed_builds=self._failed_builds,
         )
 
-    def _timer(self, name: Optional[str]) -> str:
+    def require_timer(self, name: Optional[str]) -> str:
+        """Return the name of the timer that this runner uses if `name` is asked for.
+
+        Parameters
+        ----------
+        name : str, optional
+            The timer; None takes the best that is available.
+
+        Raises
+        ------
+        CapabilityError
+            If there is no such timer for the device.
+        """
         if name not in self._timers:
             self._timers[name] = choose_timer(self._get_catalog(), self.device, name)
         return self._timers[name]

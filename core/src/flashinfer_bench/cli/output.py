@@ -1,7 +1,8 @@
 """What commands print: data on stdout, talk on stderr.
 
 On a terminal a table is drawn; anywhere else it is written as tab-separated values, header first,
-with full precision, so that ``cut``, ``sort`` and ``awk`` work on it. Names and logs come from
+with six significant digits, so that ``cut``, ``sort`` and ``awk`` work on it; ``--json`` has every
+digit. Names and logs come from
 datasets that others wrote, so control characters never reach the terminal as such.
 """
 
@@ -135,7 +136,7 @@ def table(
         Names of the columns.
     rows : iterable of sequences
         One value per column. None is an empty cell; floats are rounded to four digits where drawn
-        and written in full otherwise.
+        and to six otherwise.
     file : file, optional
         Where to; stdout by default.
 
@@ -157,14 +158,16 @@ def table(
 
 
 def _tsv(values: Sequence[Any]) -> str:
-    return "\t".join(_exact(value) for value in values) + "\n"
+    return "\t".join(_cell(value) for value in values) + "\n"
 
 
-def _exact(value: Any) -> str:
+def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:.6g}"
     return printable(str(to_plain(value)))
 
 
@@ -174,7 +177,7 @@ def rounded(value: Any) -> str:
         return "-"
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    return _exact(value)
+    return _cell(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -98,7 +98,8 @@ def best(
     """Show the fastest correct solution of each definition.
 
     One for each device. It has to have passed on every workload on which it was last evaluated;
-    among those with the most workloads the lowest geometric mean of the latencies wins.
+    among those with the most workloads the lowest geometric mean of the latencies wins. Its lead
+    is the runner-up's geometric mean over its own.
     """
     set_up_logging(log_level)
     from flashinfer_bench.report import best_solutions, score_solutions
@@ -262,7 +263,7 @@ _BEST_COLUMNS = (
     "hardware",
     "solution",
     "author",
-    "latency_ms",
+    "geomean_latency_ms",
     "speedup",
     "workloads",
     "solutions",
