@@ -199,7 +199,7 @@ class Benchmark:
 
     def _make_runners(self, config: BenchmarkConfig) -> list[Runner]:
         kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
-        runners = [
+        runners: list[Runner] = [
             kind(device, executor=self._executor(device, config), catalog=self._get_catalog())
             for device in choose_devices(config.device)
         ]
