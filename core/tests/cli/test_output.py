@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -182,6 +183,25 @@ def test_no_colour_when_asked(monkeypatch):
     out = Terminal()
     table("Title", COLUMNS, ROWS, file=out)
     assert "\x1b[3" not in out.getvalue()
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
+def test_whatever_the_width_nothing_is_left_out(monkeypatch, width):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    name = "a_name_of_quite_some_length_" * 4
+    columns = [f"column_{index}" for index in range(8)]
+    row = [name, "b", 1.5, None, True, 12345, "end", 0.25]
+    out = Terminal()
+    table("Title", columns, [row, row], file=out)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
+    assert max(map(len, lines)) <= width
+    if width < 120:  # too narrow for eight columns: one line for each value
+        assert name in "".join("".join(lines).split())
+        assert sum("column_5  12345" in line for line in lines) == 2
+    else:
+        assert sum("12345" in line for line in lines) == 2
+    assert "…" not in out.getvalue()
 
 
 def test_a_table_without_rows_is_its_header():

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+_NARROWEST = 12  # a column of text is not folded to less; rich would fold it to nothing
+
 # C0 and C1 controls (with ESC, tab and newline) and the marks that reorder text.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -128,6 +130,8 @@ def table(
 ) -> None:
     """Print a table: drawn on a terminal, tab-separated values anywhere else.
 
+    On a terminal that is too narrow for its columns each row becomes a block of lines.
+
     Parameters
     ----------
     title : str
@@ -151,7 +155,8 @@ def table(
         if len(line) != len(columns):
             raise ValueError(f"a row of {len(line)} values for {len(columns)} columns: {line!r}")
     if out.isatty():
-        _draw_table(title, columns, lines, out)
+        draw = _draw_table if _fits(columns, lines, console(out).width) else _draw_records
+        draw(title, columns, lines, out)
     else:
         out.write(_tsv(columns))
         out.writelines(_tsv(line) for line in lines)
@@ -182,6 +187,35 @@ def rounded(value: Any) -> str:
 
 def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _fits(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> bool:
+    """Return whether a drawn table is readable: numbers whole, text folded to 12 or more."""
+    needed = 0
+    for index, name in enumerate(columns):
+        cells = [row[index] for row in rows]
+        longest = max(map(len, (printable(name), *map(rounded, cells))))
+        numbers = bool(cells) and all(map(_is_number, cells))
+        needed += (longest if numbers else min(longest, _NARROWEST)) + 3  # and the gap
+    return needed <= width
+
+
+def _draw_records(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], file: TextIO
+) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    screen = console(file)
+    if title:
+        screen.print(Text(printable(title), style="italic"))
+    for row in rows:
+        block = Table.grid(padding=(0, 2))
+        for name, value in zip(columns, row, strict=True):
+            block.add_row(Text(printable(name), style="bold"), Text(rounded(value)))
+        screen.print()
+        block.columns[1].overflow = "fold"
+        screen.print(block)
 
 
 def _draw_table(

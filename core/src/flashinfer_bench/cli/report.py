@@ -263,7 +263,7 @@ _BEST_COLUMNS = (
     "hardware",
     "solution",
     "author",
-    "geomean_latency_ms",
+    "geomean_ms",
     "speedup",
     "workloads",
     "solutions",
