@@ -154,3 +154,18 @@ def test_a_lock_that_is_swept_away_under_our_hands_is_claimed_anew(cache_folder,
     assert scratch_folder("pkg").is_dir()
     assert taken
     assert Path(taken[0]).stem not in held(cache_folder / "scratch")
+
+
+def test_a_lock_that_a_sweeper_holds_for_a_moment_is_claimed_anew(cache_folder, monkeypatch):
+    refused = []
+    acquire = scratch.filelock.FileLock.acquire
+
+    def acquire_late(self, *args, **kwargs):
+        if not refused:
+            refused.append(self.lock_file)
+            raise scratch.filelock.Timeout(self.lock_file)
+        return acquire(self, *args, **kwargs)
+
+    monkeypatch.setattr(scratch.filelock.FileLock, "acquire", acquire_late)
+    assert scratch_folder("pkg").is_dir()
+    assert len(refused) == 1

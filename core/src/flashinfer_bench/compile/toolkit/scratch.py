@@ -110,7 +110,10 @@ def _claim(base: Path) -> _Owned:
     for _ in range(_ATTEMPTS):
         token = f"{os.getpid()}-{uuid.uuid4().hex}"
         lock = filelock.FileLock(base / f"{token}.lock", timeout=0)
-        lock.acquire()
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            continue  # another process is just sweeping it away
         if Path(lock.lock_file).exists():
             folder = base / token
             folder.mkdir()
