@@ -104,15 +104,16 @@ def best(
     set_up_logging(log_level)
     from flashinfer_bench.report import best_solutions, score_solutions
 
-    opened = open_datasets(local, hub)
-    selection = _selection(
+    opened, results = _open_results(
+        local,
+        hub,
         definitions=definitions,
         solutions=solutions,
         op_types=op_types,
         authors=authors,
         hardware=hardware,
     )
-    found = best_solutions(score_solutions(_results(opened, selection)))
+    found = best_solutions(score_solutions(results))
     if as_json:
         emit_json({"schema_version": SCHEMA_VERSION, "best": [_best_document(b) for b in found]})
     else:
@@ -163,15 +164,15 @@ def visualize(
     from flashinfer_bench.data.storage import replace_file
     from flashinfer_bench.report import PageInfo, render_page
 
-    opened = open_datasets(local, hub)
-    selection = _selection(
+    opened, results = _open_results(
+        local,
+        hub,
         definitions=definitions,
         solutions=solutions,
         op_types=op_types,
         authors=authors,
         hardware=hardware,
     )
-    results = _results(opened, selection)
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     page = render_page(results, PageInfo(title, opened.name, now)).encode()
     replace_file(output, page)
@@ -186,16 +187,19 @@ def _selection(**names: list[str] | None) -> Selection:
     return Selection(**{field: tuple(values or ()) for field, values in names.items()})
 
 
-def _results(opened: OpenedDataset, selection: Selection) -> list[Result]:
+def _open_results(
+    local: Local, hub: bool, **names: list[str] | None
+) -> tuple[OpenedDataset, list[Result]]:
     from flashinfer_bench.report import collect_results, latest_results
 
-    results = latest_results(collect_results(opened.trace_set, selection))
+    opened = open_datasets(local, hub)
+    results = latest_results(collect_results(opened.trace_set, _selection(**names)))
     if not results:
         raise SelectionError(
             f"there is no trace of a run in {opened.name} that fits the filters",
             hint="record some with 'fib run', or widen the filters",
         )
-    return results
+    return opened, results
 
 
 def _refuse_nested(output: Path, local: list[Path]) -> None:
