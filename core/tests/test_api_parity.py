@@ -119,7 +119,7 @@ FUNCTIONS = {
     "compile:Builder.is_available": "",
     "compile:Builder.can_build": "solution",
     "compile:Builder.build": "definition solution",
-    "compile:Runnable": "callable metadata cleaner=",
+    "compile:Runnable": "callable metadata cleaner= *explain=",
     "compile:Runnable.__call__": "args kwargs",
     "compile:Runnable.call_kwargs": "kwargs",
     "compile:Runnable.call_destination_passing": "args",

@@ -102,3 +102,57 @@ def test_a_number_of_threads_must_be_one(monkeypatch: pytest.MonkeyPatch, text: 
     monkeypatch.setenv("FIB_CPU_THREADS", text)
     with pytest.raises(ValueError, match="FIB_CPU_THREADS"):
         env.cpu_threads()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ()),
+        (" ", ()),
+        ("9.0a", ("9.0a",)),
+        ("8.0, 9.0a;10.0f 12.0+PTX", ("8.0", "9.0a", "10.0f", "12.0+PTX")),
+    ],
+)
+def test_architectures(monkeypatch: pytest.MonkeyPatch, text: str, names: tuple[str, ...]) -> None:
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", text)
+    assert env.cuda_arch_list() == names
+
+
+@pytest.mark.parametrize("text", ["sm_90", "90", "9", "9.0A", "Hopper", "9.0 -x", "9.0b"])
+def test_what_is_no_architecture(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", text)
+    with pytest.raises(ValueError, match="FIB_CUDA_ARCH_LIST") as caught:
+        env.cuda_arch_list()
+    assert repr(text.split()[-1]) in str(caught.value)
+
+
+def test_visible_devices_may_be_none_or_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert env.cuda_visible_devices() is None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert env.cuda_visible_devices() == ()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1, GPU-x")
+    assert env.cuda_visible_devices() == ("1", "GPU-x")
+
+
+def test_the_order_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    assert env.cuda_device_order() == "FASTEST_FIRST"
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert env.cuda_device_order() == "PCI_BUS_ID"
+
+
+def test_folders_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    monkeypatch.setenv("CUDA_HOME", "~/cuda")
+    assert env.library_roots("CUDA_HOME", "CUDA_PATH") == [("CUDA_HOME", Path.home() / "cuda")]
+
+
+def test_variables_of_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in env.compiler_variables():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CPATH", "/x")
+    monkeypatch.setenv("LIBRARY_PATH", "")
+    monkeypatch.setenv("CXX", " g++ ")
+    assert env.compiler_variables() == {"CPATH": "/x"}
+    assert env.compiler_command("CXX") == "g++"

@@ -80,3 +80,11 @@ def test_a_build_error_keeps_the_whole_log_out_of_its_message() -> None:
 def test_a_selection_error_names_what_is_unknown() -> None:
     assert SelectionError("no such definition", unknown=("a", "b")).unknown == ("a", "b")
     assert SelectionError("nothing left").unknown == ()
+
+
+def test_a_build_that_lacks_something_is_both():
+    error = errors.BuildCapabilityError("no nvcc", hint="install it", log="l")
+    assert isinstance(error, errors.BuildError)
+    assert isinstance(error, errors.CapabilityError)
+    assert isinstance(error, RuntimeError)
+    assert (error.message, error.hint, error.log) == ("no nvcc", "install it", "l")

@@ -25,6 +25,7 @@ _DATA_NAMES = (
     "AxisSpec",
     "AxisVar",
     "BuildSpec",
+    "CompileOptions",
     "Correctness",
     "DType",
     "Definition",

@@ -6,12 +6,33 @@ Values are read anew at each call, so that a test or a user may set them at any 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _MOST_THREADS = 4096
 _FALSE = frozenset({"", "0", "false", "no", "off"})
+_ARCHITECTURE = re.compile(r"\d{1,2}\.\d[af]?(\+PTX)?")
+
+# Read by gcc, clang, nvcc and the programs that they start: what they make may depend on each.
+_COMPILERS_READ = (
+    "CCC_OVERRIDE_OPTIONS",
+    "COMPILER_PATH",
+    "CPATH",
+    "CPLUS_INCLUDE_PATH",
+    "C_INCLUDE_PATH",
+    "GCC_EXEC_PREFIX",
+    "LDEMULATION",
+    "LD_RUN_PATH",
+    "LIBRARY_PATH",
+    "MACOSX_DEPLOYMENT_TARGET",
+    "NVCC_APPEND_FLAGS",
+    "NVCC_CCBIN",
+    "NVCC_PREPEND_FLAGS",
+    "SDKROOT",
+    "SOURCE_DATE_EPOCH",
+)
 
 
 class Variable(NamedTuple):
@@ -32,6 +53,7 @@ VARIABLES = (
     Variable("FIB_PLUGINS", "", "comma-separated modules loaded as plugins without installation"),
     Variable("FIB_STRICT_PLUGINS", "0", "1 raises where a broken plugin is otherwise set aside"),
     Variable("FIB_PROBE_TIMEOUT_S", "1.0", "seconds that a plugin's probe may take"),
+    Variable("FIB_CUDA_ARCH_LIST", "the GPUs here", "architectures to compile for: 9.0a 10.0a"),
     Variable("FIB_CPU_THREADS", "cores - 1", "threads of a solution that runs on the CPU"),
     Variable("FIB_LOG_LEVEL", "", "default of --log-level"),
     Variable("FIB_TRACEBACK", "0", "1 prints the traceback of every error of the command line"),
@@ -135,6 +157,45 @@ def show_traceback() -> bool:
 def visible_cuda_devices() -> tuple[str, ...]:
     """Return the entries of ``CUDA_VISIBLE_DEVICES`` (CUDA's own variable); empty if not set."""
     return _names("CUDA_VISIBLE_DEVICES")
+
+
+def cuda_visible_devices() -> Optional[tuple[str, ...]]:
+    """Return the entries of ``CUDA_VISIBLE_DEVICES``, or None where it is not set: all are."""
+    return _names("CUDA_VISIBLE_DEVICES") if "CUDA_VISIBLE_DEVICES" in os.environ else None
+
+
+def cuda_device_order() -> str:
+    """Return ``CUDA_DEVICE_ORDER``, which says what the numbers of devices mean."""
+    return os.environ.get("CUDA_DEVICE_ORDER", "").strip() or "FASTEST_FIRST"
+
+
+def cuda_arch_list() -> tuple[str, ...]:
+    """Return the architectures in ``FIB_CUDA_ARCH_LIST``, separated by blanks, commas or ``;``."""
+    text = os.environ.get("FIB_CUDA_ARCH_LIST", "")
+    names = tuple(name for name in re.split(r"[\s,;]+", text) if name)
+    wrong = [name for name in names if not _ARCHITECTURE.fullmatch(name)]
+    if wrong:
+        raise ValueError(
+            f"FIB_CUDA_ARCH_LIST={text!r}: {wrong[0]!r} is no compute capability "
+            "(8.0, 9.0a, 10.0f, 12.0+PTX)"
+        )
+    return names
+
+
+def compiler_command(name: str) -> str:
+    """Return the command in ``CC`` or ``CXX`` (given as `name`); empty if it is not set."""
+    return os.environ.get(name, "").strip()
+
+
+def library_roots(*names: str) -> list[tuple[str, Path]]:
+    """Return the variables of `names`, such as ``CUDA_HOME``, that are set, and their folders."""
+    values = ((name, os.environ.get(name, "").strip()) for name in names)
+    return [(name, Path(value).expanduser()) for name, value in values if value]
+
+
+def compiler_variables() -> dict[str, str]:
+    """Return name and value of the set variables that compilers and linkers read."""
+    return {name: os.environ[name] for name in _COMPILERS_READ if os.environ.get(name)}
 
 
 def set_variables() -> dict[str, str]:

@@ -18,6 +18,7 @@
     │   ├── PluginLoadError      a plugin raised when it was loaded
     │   └── PluginConflictError  two plugins claim one name
     ├── BuildError               a solution could not be built                (RuntimeError)
+    │   └── BuildCapabilityError for lack of something here                   (CapabilityError)
     ├── TimingError              a measurement could not be taken             (RuntimeError)
     └── RunnerError              an evaluation could not be carried out       (RuntimeError)
         ├── RunnerFatalError     … and neither can the following ones
@@ -185,6 +186,10 @@ class BuildError(FibError, RuntimeError):
     def __init__(self, message: str, *, hint: Optional[str] = None, log: str = "") -> None:
         super().__init__(message, hint=hint)
         self.log = log
+
+
+class BuildCapabilityError(BuildError, CapabilityError):
+    """A solution cannot be built on this machine, which says nothing about the solution."""
 
 
 class TimingError(FibError, RuntimeError):

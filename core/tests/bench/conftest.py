@@ -2,12 +2,15 @@
 
 `FakeCandidate` runs a solution's source in the test's own process. Its sources may raise ``Crash``,
 ``Hang`` or ``Misbehave``, which stand for what a real process would do, and may set ``SAMPLES``.
+A line such as ``# compile: storage`` says how compiling one in the language ``compiled`` ends.
 The real executors are tested with the same problems in ``test_real_*.py``.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
+import threading
 import traceback
 from dataclasses import dataclass, field
 from textwrap import dedent
@@ -23,6 +26,7 @@ from flashinfer_bench.bench.executors.base import (
     CandidateFailed,
     CandidateMisbehaved,
     CandidateTimeout,
+    Compiled,
     Executor,
     Loaded,
     Timing,
@@ -48,7 +52,7 @@ from flashinfer_bench.errors import RunnerFatalError
 from flashinfer_bench.plugins import BuilderSpec, Catalog, EvaluatorSpec, TimerSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class Crash(BaseException):
@@ -66,9 +70,12 @@ class Misbehave(BaseException):
 class FakeCandidate(Candidate):
     """Does in this process what a real one does in another; tells `events` about everything."""
 
-    def __init__(self, pid: int, events: list[tuple[Any, ...]]) -> None:
+    def __init__(
+        self, pid: int, events: list[tuple[Any, ...]], gates: Mapping[str, threading.Event]
+    ) -> None:
         self.pid = pid
         self._events = events
+        self._gates = gates
         self._dead = False
         self._printed = ""
         self._space: dict[str, Any] = {}
@@ -89,11 +96,31 @@ class FakeCandidate(Candidate):
         except Misbehave:
             self._dead = True
             raise CandidateMisbehaved("bad frame", stage=stage) from None
+        except CandidateFailed:
+            raise
         except Exception as error:  # noqa: BLE001 - as the candidate does
             text = "".join(traceback.format_exception_only(error))
             raise CandidateFailed(
                 str(error), stage=stage, kind=type(error).__name__, traceback=text
             ) from None
+
+    def compile(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Compiled:
+        assert timeout_s > 0
+        self._events.append(("compile", self.pid, solution.name))
+        gate = self._gates.get(solution.name)
+        while gate is not None and not gate.wait(0.01) and not self._dead:
+            pass
+        found = re.search("# compile: (.*)", solution.sources[0].content)
+        self._do("compile", lambda: found and self._end_as_told(found[1]))
+        self._events.append(("compiled", self.pid, solution.name))
+        return Compiled("fake", fresh=True, seconds=0.5)
+
+    def _end_as_told(self, how: str) -> None:
+        if how in ("build", "capability", "storage"):
+            raise CandidateFailed(
+                f"{how} error", stage="compile", kind="K", traceback=f"{how} log", about=how
+            )
+        raise {"hang": Hang, "crash": Crash}[how]
 
     def load(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Loaded:
         self._events.append(("load", self.pid, solution.name))
@@ -155,6 +182,8 @@ class FakeExecutor(Executor):
         self.events: list[tuple[Any, ...]] = []
         self.broken = False
         self.started = self.closed = 0
+        self.gates: dict[str, threading.Event] = {}
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         self.started += 1
@@ -162,9 +191,10 @@ class FakeExecutor(Executor):
     def spawn(self) -> FakeCandidate:
         if self.broken:
             raise RunnerFatalError("no process can be started")
-        pid = 1000 + sum(event[0] == "spawn" for event in self.events)
-        self.events.append(("spawn", pid))
-        return FakeCandidate(pid, self.events)
+        with self._lock:
+            pid = 1000 + sum(event[0] == "spawn" for event in self.events)
+            self.events.append(("spawn", pid))
+        return FakeCandidate(pid, self.events, self.gates)
 
     def close(self) -> None:
         self.closed += 1
@@ -197,7 +227,7 @@ class Problems:
     ) -> Solution:
         values: dict[str, Any] = {
             "language": "python",
-            "target_hardware": ["cpu"],
+            "target_hardware": ["cpu", "cuda"],
             "entry_point": "main.py::run",
             "destination_passing_style": False,
         }
@@ -211,6 +241,11 @@ class Problems:
 
     def good(self, name: str = "good", definition: str = "double") -> Solution:
         return self.solution("def run(x):\n    return x + x", name, definition)
+
+    def compiled(self, name: str, how: str = "", definition: str = "double") -> Solution:
+        """Make a solution that is compiled ahead; `how` it fails, if it does."""
+        source = "def run(x):\n    return x + x\n" + (f"# compile: {how}\n" if how else "")
+        return self.solution(source, name, definition, language="compiled")
 
     def workload(self, n: int = 4, uuid: str = "", **inputs: Any) -> Workload:
         return Workload(
@@ -302,6 +337,18 @@ def catalog() -> Catalog:
     """What an installation with a Python builder would offer, without any plugin."""
     return Catalog.of(
         BuilderSpec(name="python", factory="nowhere:Builder", handles=(("python", "*"),)),
+        BuilderSpec(
+            name="compiled",
+            factory="nowhere:Builder",
+            handles=(("compiled", None),),
+            compiles=True,
+        ),
+        BuilderSpec(
+            name="only_cuda",
+            factory="nowhere:Builder",
+            handles=(("gpu_language", None),),
+            devices=("cuda",),
+        ),
         TimerSpec(name="clock", factory="nowhere:Timer", devices=("cpu", "cuda")),
         EvaluatorSpec(
             name="default",

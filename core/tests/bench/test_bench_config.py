@@ -274,3 +274,16 @@ class TestLayers:
         given_ones = [value for value in (explicit, own, op_type, default) if value is not None]
         expected = given_ones[0] if given_ones else 1e-2
         assert layered.resolve_eval_config(definition).atol == expected
+
+
+class TestBuildJobs:
+    def test_default(self) -> None:
+        assert BenchmarkConfig().build_jobs is None
+
+    def test_any_number_from_one(self) -> None:
+        assert BenchmarkConfig(build_jobs=1).build_jobs == 1
+
+    @pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
+    def test_others_are_refused(self, value: object) -> None:
+        with pytest.raises(ConfigError, match="build_jobs"):
+            BenchmarkConfig(build_jobs=value)

@@ -17,7 +17,7 @@ from flashinfer_bench.data import (
     Trace,
 )
 from flashinfer_bench.errors import CapabilityError, SelectionError
-from flashinfer_bench.plugins import Catalog
+from flashinfer_bench.plugins import BuilderSpec, Catalog
 
 
 def names(plan: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -114,6 +114,55 @@ class TestPlan:
         assert (entry.kind, entry.definition, entry.solution) == ("capability", "double", "m")
         assert (entry.workload, entry.count) == (None, 3)
         assert "mojo" in entry.reason
+
+    def test_a_builder_for_another_device_is_a_skip(self, problems: Any, catalog: Catalog) -> None:
+        gpu = problems.solution("x", "g", language="gpu_language")
+        dataset = problems.dataset(problems.good("a"), gpu, workloads=2)
+        plan = make_plan(dataset, BenchmarkConfig(), catalog, device="cpu")
+        (entry,) = plan.skipped
+        assert (entry.kind, entry.solution, entry.count) == ("device", "g", 2)
+        assert entry.reason == "gpu_language works on cuda, and this run is on cpu"
+        for device in ("cuda:1", None):
+            assert make_plan(dataset, BenchmarkConfig(), catalog, device=device).skipped == ()
+
+    def test_what_is_written_for_the_cpu_is_no_part_of_a_run_on_a_gpu(
+        self, problems: Any, catalog: Catalog
+    ) -> None:
+        hosts = [["cpu"], ["CPU"], ["cpu", "H100"], ["H100"]]
+        made = [
+            problems.solution("x", f"s{number}", target_hardware=names)
+            for number, names in enumerate(hosts)
+        ]
+        dataset = problems.dataset(*made)
+        plan = make_plan(dataset, BenchmarkConfig(), catalog, device="cuda:0")
+        assert {(skip.kind, skip.solution) for skip in plan.skipped} == {
+            ("device", "s0"),
+            ("device", "s1"),
+        }
+        assert "target_hardware" in plan.skipped[0].reason
+        assert "cuda:0" in plan.skipped[0].reason
+        assert make_plan(dataset, BenchmarkConfig(), catalog, device="cpu").skipped == ()
+
+    def test_what_can_be_compiled_ahead(self, problems: Any, catalog: Catalog) -> None:
+        dataset = problems.dataset(
+            problems.good("a"),
+            problems.compiled("b"),
+            problems.compiled("c"),
+            problems.compiled("d", "", "twice"),
+            definitions=[problems.definition(), problems.definition("twice")],
+            workloads=2,
+        )
+        done = {Done("double", "b", f"double-{index}") for index in range(2)}
+        plan = make_plan(dataset, BenchmarkConfig(), catalog, done)
+        built = [(build.definition.name, build.solution.name) for build in plan.builds]
+        assert built == [("double", "c"), ("twice", "d")]
+
+    def test_references_need_a_builder_for_the_device(self, dataset: Any) -> None:
+        spec = BuilderSpec(
+            name="python", factory="nowhere:B", handles=(("python", None),), devices=("cuda",)
+        )
+        with pytest.raises(CapabilityError, match="is for device 'cpu'"):
+            make_plan(dataset, BenchmarkConfig(), Catalog.of(spec), device="cpu")
 
     def test_all_builders_missing(self, problems: Any, catalog: Catalog) -> None:
         dataset = problems.dataset(problems.solution("x", "m", language="mojo"))

@@ -58,10 +58,25 @@ def errors(stage: str) -> dict[str, CandidateError]:
 
 
 @pytest.mark.parametrize("kind", ["timeout", "crashed", "failed", "misbehaved"])
-@pytest.mark.parametrize("stage", ["start", "load", "inputs", "call", "time"])
+@pytest.mark.parametrize("stage", ["start", "compile", "load", "inputs", "call", "time"])
 def test_every_kind_and_stage_has_a_verdict(kind: str, stage: str) -> None:
     error = errors(stage)[kind]
-    expected = "COMPILE_ERROR" if stage == "load" else "RUNTIME_ERROR"
+    expected = "COMPILE_ERROR" if stage in ("compile", "load") else "RUNTIME_ERROR"
     assert status_of(error) == ("TIMEOUT" if kind == "timeout" else expected)
     retried = kind in ("timeout", "crashed") or stage in ("start", "inputs")
     assert is_transient(error) is retried
+
+
+@pytest.mark.parametrize("stage", ["load", "call", "time"])
+def test_a_language_that_compiles_when_it_is_called(stage: str) -> None:
+    error = CandidateFailed("m", stage=stage, kind="K", traceback="log", about="build")  # type: ignore[arg-type]
+    assert status_of(error) == "COMPILE_ERROR"
+    assert not is_transient(error)
+
+
+@pytest.mark.parametrize("about", ["capability", "storage"])
+def test_what_a_call_says_about_the_machine_does_not_count(about: str) -> None:
+    """The solution's own code may raise these: only building is believed."""
+    error = CandidateFailed("m", stage="call", kind="K", traceback="", about=about)  # type: ignore[arg-type]
+    assert status_of(error) == "RUNTIME_ERROR"
+    assert not error.is_no_fault

@@ -211,3 +211,29 @@ def test_own_executor_is_made_and_closed(
             )
     assert asked == [("cpu", "spawn")]
     assert executor.closed == 1
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_what_cannot_be_built_here_is_left_out_with_a_warning(
+    kind: type[Runner], runner_of: Any, problems: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = (
+        "from flashinfer_bench.bench.executors.base import CandidateFailed\n"
+        "raise CandidateFailed('K: no frob', stage='load', kind='K', traceback='',"
+        " about='capability')"
+    )
+    solutions = [problems.solution(source, "a"), problems.good("b")]
+    with runner_of(kind) as runner:
+        found = runner.run_workload(problems.definition(), problems.workload(), solutions, CONFIG)
+        told: list[tuple[str, str]] = []
+        again = runner.evaluate_each(
+            problems.definition(),
+            problems.workload(),
+            solutions,
+            CONFIG,
+            on_skip=lambda solution, why: told.append((solution.name, why.message)),
+        )
+        assert [solution.name for solution, _ in again] == ["b"]
+    assert list(found) == ["b"]
+    assert "no verdict on a: no frob" in caplog.text
+    assert told == [("a", "no frob")]

@@ -80,7 +80,7 @@ def test_event_times_grow_with_the_work(bench):
 
 def test_the_fork_server_never_has_a_context(bench, server_executor):
     call(bench.load(ADD))
-    maps = Path(f"/proc/{server_executor._server.pid}/maps").read_text()
+    maps = Path(f"/proc/{server_executor._runs.server.pid}/maps").read_text()
     assert "/dev/nvidia" not in maps
 
 

@@ -6,7 +6,12 @@ from hypothesis import strategies as st
 
 from flashinfer_bench.bench.candidate.failures import clip, describe_failure
 from flashinfer_bench.bench.transport import messages as wire
-from flashinfer_bench.errors import BuildError
+from flashinfer_bench.errors import (
+    BuildCapabilityError,
+    BuildError,
+    CapabilityError,
+    StorageError,
+)
 
 
 def failure_of(function) -> wire.Failed:
@@ -66,6 +71,21 @@ def test_a_failed_build_tells_what_the_compiler_said():
 
 def test_a_failed_build_without_output_has_a_traceback():
     assert "BuildError" in failure_of(raising(BuildError("no way"))).traceback
+
+
+@pytest.mark.parametrize(
+    ("error", "about"),
+    [
+        (ValueError("no"), "raised"),
+        (OSError(28, "No space left on device"), "raised"),
+        (BuildError("no"), "build"),
+        (CapabilityError("no nvcc"), "capability"),
+        (BuildCapabilityError("no nvcc"), "capability"),
+        (StorageError("full"), "storage"),
+    ],
+)
+def test_what_it_is_about(error, about):
+    assert failure_of(raising(error)).about == about
 
 
 def test_a_huge_message():

@@ -423,7 +423,7 @@ class TestSurroundings:
             call(bench.load(code))
 
     def test_the_fork_server_has_one_thread(self, server_executor):
-        server = server_executor._server
+        server = server_executor._runs.server
         assert len(list(Path(f"/proc/{server.pid}/task").iterdir())) == 1
 
     def test_the_fork_server_has_no_cuda_context(self, bench):
@@ -476,9 +476,9 @@ def test_probe_elsewhere(monkeypatch):
 
 
 def test_start_is_idempotent(server_executor):
-    before = server_executor._server.pid
+    before = server_executor._runs.server.pid
     server_executor.start()
-    assert server_executor._server.pid == before
+    assert server_executor._runs.server.pid == before
     assert isinstance(server_executor, ForkExecutor)
 
 

@@ -46,7 +46,7 @@ def put_and_load(candidate, definition, solution):
 
 def test_two_hundred_candidates_leak_nothing(server_executor, descriptors, eventually):
     server_executor.spawn().close()
-    server = server_executor._server
+    server = server_executor._runs.server
     ours, theirs, children = descriptors(), descriptors(server.pid), len(own_children())
     for number in range(200):
         candidate = server_executor.spawn()
@@ -60,7 +60,7 @@ def test_two_hundred_candidates_leak_nothing(server_executor, descriptors, event
     their_children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
     assert eventually(lambda: not their_children.read_text().split())
     assert eventually(lambda: not list(server._folder.iterdir()))
-    assert not server_executor._candidates
+    assert not server_executor._runs.candidates
 
 
 class TestClosing:
@@ -97,7 +97,7 @@ class TestClosing:
         thread = threading.Thread(target=call)
         thread.start()
         time.sleep(0.1)
-        server, folder = executor._server.pid, executor._server._folder
+        server, folder = executor._runs.server.pid, executor._runs.server._folder
         executor.close()
         thread.join()
         executor.close()
@@ -141,7 +141,7 @@ class TestServerDies:
     ):
         first = executor.spawn()
         put_and_load(first, definition_of(), solution_of(SLEEP))
-        old = executor._server.pid
+        old = executor._runs.server.pid
         os.kill(old, signal.SIGKILL)
         with pytest.raises(CandidateCrashed):
             first.call(0, timeout_s=30)
@@ -149,7 +149,7 @@ class TestServerDies:
         second = executor.spawn()
         put_and_load(second, definition_of(), solution_of(ADD))
         assert torch.equal(second.call(0, timeout_s=30)[0], torch.full((8,), 2.0))
-        assert executor._server.pid != old
+        assert executor._runs.server.pid != old
         assert "starting another one" in caplog.text
 
     def test_by_the_hand_of_a_candidate(
@@ -168,7 +168,7 @@ class TestServerDies:
     def test_without_answering_it_is_replaced(self, executor, exists, monkeypatch):
         monkeypatch.setattr(server_module, "_END_TIMEOUT_S", 0.2)
         monkeypatch.setattr(executor, "_spawn_timeout_s", 2.0)
-        old = executor._server.pid
+        old = executor._runs.server.pid
         os.kill(old, signal.SIGSTOP)
         assert executor.spawn().alive
         assert not exists(old)
@@ -180,7 +180,7 @@ class TestServerDies:
             alive = True
             closed = False
 
-            def __init__(self, timeout_s):
+            def __init__(self, timeout_s, compiles_only):
                 servers.append(self)
 
             def fork(self, device, *, timeout_s):
@@ -248,7 +248,7 @@ JUDGE = """
     try:
         executor.start()
         candidate = executor.spawn()
-        server = getattr(executor, "_server", None)
+        server = executor._runs.server if sys.argv[1] == "fork" else None
         print(candidate.pid, server.pid if server else candidate.pid, flush=True)
         candidate.load(
             Definition.model_validate_json(definition),

@@ -23,6 +23,7 @@ OUTPUTS = {"type": "Outputs", "token": 1, "values": [TENSOR]}
 FAILED = {"type": "Failed", "token": 1, "kind": "ValueError", "message": "m", "traceback": "t"}
 TIMED = {"type": "Timed", "token": 1, "timer": "cpu", "timer_version": "1", "samples_ms": [0.5]}
 LOADED = {"type": "Loaded", "token": 1, "build_type": "x", "destination_passing_style": True}
+COMPILED = {"type": "Compiled", "token": 1, "builder": "x", "fresh": True}
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -57,6 +58,7 @@ tokens = st.integers(0, 2**53 - 1)
 slots = st.integers(0, 2**31 - 1)
 requests = st.one_of(
     st.builds(wire.Load, tokens, names, names),
+    st.builds(wire.Compile, tokens, names, names),
     st.builds(
         wire.PutInputs,
         tokens,
@@ -78,8 +80,18 @@ replies = st.one_of(
     st.builds(wire.Ready, tokens),
     st.builds(wire.Done, tokens),
     st.builds(wire.Loaded, tokens, names, st.booleans()),
+    st.builds(wire.Compiled, tokens, names, st.booleans()),
     st.builds(wire.Outputs, tokens, st.lists(values, max_size=5)),
-    st.builds(wire.Failed, tokens, names, names, names, st.booleans()),
+    st.builds(
+        wire.Failed,
+        tokens,
+        names,
+        names,
+        names,
+        st.booleans(),
+        st.sampled_from(get_args(wire.FailureClass)),
+        names,
+    ),
     st.builds(
         wire.Timed,
         tokens,
@@ -101,26 +113,29 @@ class TestRoundTrip:
         assert wire.REPLIES.decode(wire.encode(message)) == message
 
     def test_the_strategies_above_know_every_message(self):
-        assert len(get_args(wire.Request)) == 4
-        assert len(get_args(wire.Reply)) == 6
+        assert len(get_args(wire.Request)) == 5
+        assert len(get_args(wire.Reply)) == 7
 
-    @pytest.mark.parametrize("content", [OUTPUTS, FAILED, TIMED, LOADED])
+    @pytest.mark.parametrize("content", [OUTPUTS, FAILED, TIMED, LOADED, COMPILED])
     def test_the_json_is_what_the_specification_says(self, content):
         written = json.loads(wire.encode(reply(content)))
         assert {**written, **content} == written
 
 
 class TestRefused:
-    @pytest.mark.parametrize("content", [OUTPUTS, FAILED, TIMED, LOADED])
+    @pytest.mark.parametrize("content", [OUTPUTS, FAILED, TIMED, LOADED, COMPILED])
     def test_each_missing_field(self, content):
         for field in content:
             refuse({key: value for key, value in content.items() if key != field})
 
-    @pytest.mark.parametrize("content", [OUTPUTS, FAILED, TIMED, LOADED])
+    @pytest.mark.parametrize("content", [OUTPUTS, FAILED, TIMED, LOADED, COMPILED])
     def test_each_field_of_a_wrong_type(self, content):
         for field in content:
             refuse({**content, field: {"surprise": 1}})
             refuse({**content, field: None})
+
+    def test_a_failure_about_something_else(self):
+        refuse({**FAILED, "about": "the weather"})
 
     def test_an_unknown_field(self):
         refuse({**FAILED, "status": "PASSED"})
@@ -210,7 +225,7 @@ class TestRefused:
             return
         assert isinstance(decoded, get_args(wire.Reply))
 
-    @given(st.sampled_from([OUTPUTS, FAILED, TIMED, LOADED]), st.data())
+    @given(st.sampled_from([OUTPUTS, FAILED, TIMED, LOADED, COMPILED]), st.data())
     def test_any_json_in_any_field(self, content, data):
         changed = {**content, data.draw(st.sampled_from(list(content))): data.draw(json_values)}
         try:

@@ -31,11 +31,11 @@ def body(text: str) -> str:
 @pytest.fixture
 def healthy(bench, server_executor):
     """Whether the fork server still is the same one, and candidates work."""
-    before = server_executor._server.pid
+    before = server_executor._runs.server.pid
 
     def check():
         (got,) = bench.load(ADD).call(0, timeout_s=30)
-        return torch.equal(got, X + Y) and server_executor._server.pid == before
+        return torch.equal(got, X + Y) and server_executor._runs.server.pid == before
 
     return check
 

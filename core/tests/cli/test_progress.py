@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flashinfer_bench.bench import BenchmarkConfig, Skipped
+from flashinfer_bench.bench import BenchmarkConfig, BuildOutcome, Skipped
+from flashinfer_bench.bench.executors.base import CandidateFailed
 from flashinfer_bench.cli import run_session
 from flashinfer_bench.cli.datasets import dataset_roots, open_datasets
 from flashinfer_bench.cli.progress import (
@@ -83,6 +84,19 @@ def test_time_left_after_a_few(traces, capsys):
     assert lines[4].endswith(" s left")
 
 
+def test_time_left_is_that_of_evaluations(traces, capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("flashinfer_bench.cli.progress.time.monotonic", lambda: now[0])
+    progress = PlainProgress()
+    progress.started(13)
+    now[0] = 600.0  # of compiling
+    for _ in range(3):
+        progress.evaluation_started("double", traces[0].workload, "s")
+        now[0] += 2.0
+        progress.evaluation_finished(traces[0])
+    assert capsys.readouterr().err.splitlines()[-1].endswith("; 20 s left")
+
+
 def test_skips_during_the_run_count_as_done(traces, capsys):
     progress = PlainProgress()
     progress.skipped(skip(count=5))  # known beforehand: not part of the total
@@ -107,6 +121,31 @@ def test_skips_during_the_run_count_as_done(traces, capsys):
 )
 def test_durations(seconds, shown):
     assert _duration(seconds) == shown
+
+
+def built(solution="c_double", seconds=1.26, **details):
+    return BuildOutcome("double", solution, "c", seconds=seconds, **details)
+
+
+BROKEN = CandidateFailed("K: no", stage="compile", kind="K", traceback="", about="build")
+
+
+def test_a_line_for_each_build(traces, capsys):
+    progress = PlainProgress()
+    progress.started(1)
+    progress.builds_started(3)
+    progress.build_finished(built(fresh=True))
+    progress.build_finished(built("x\nbuild 3/3: built y", error=BROKEN))
+    progress.build_finished(built("later", seconds=0.0))
+    progress.evaluation_finished(traces[0])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1:] == [
+        "3 solutions to build",
+        "build 1/3: built double / c_double in 1.3 s",
+        "build 2/3: failed double / x\\nbuild 3/3: built y in 1.3 s",
+        "build 3/3: cached double / later",
+        "[1/1] PASSED double / baseline_double: 2 ms (1x)",
+    ]
 
 
 # ---------------------------------------------------------------------------------- as a bar
@@ -135,6 +174,27 @@ def test_a_bar_counts_and_goes_away(traces, monkeypatch):
     assert "\x1b[2J" not in shown
     assert "…" in shown
     assert shown.rstrip().endswith("\x1b[2K")  # the line is empty again
+
+
+@pytest.mark.parametrize("evaluations", [True, False], ids=["in a run", "alone"])
+def test_a_second_bar_for_builds(traces, monkeypatch, evaluations):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    bar = BarProgress()
+    if evaluations:
+        bar.started(1)
+    bar.builds_started(2)
+    bar.build_finished(built("\x1b[2J" + "long" * 40, fresh=True))
+    bar.build_finished(built("other", error=BROKEN))
+    if evaluations:
+        bar.evaluation_finished(traces[0])
+    bar.finished()
+    shown = terminal.getvalue()
+    assert "2/2" in shown
+    assert "1 failed" in shown
+    assert "\x1b[2J" not in shown
+    assert ("1/1" in shown) is evaluations
 
 
 def test_bar_on_a_terminal_lines_elsewhere(monkeypatch):
@@ -221,11 +281,19 @@ def test_everything_evaluated_is_ok(session, capsys):
         (["reference"], 1),
         (["workload"], 1),
         (["capability", "workload"], 1),
+        (["device", "capability"], 4),
+        (["device"], 0),
         ([], 0),
     ],
 )
 def test_skips_decide_the_exit_code(session, kinds, code):
     assert session(skips=[skip(kind) for kind in kinds]).exit_code(strict=False) == code
+
+
+def test_a_run_for_which_nothing_is_meant_lacks_a_device(session, capsys):
+    made = session(traces=[], skips=[skip("device"), skip("device", solution="other")])
+    assert made.exit_code(strict=False) == 4
+    assert "  2 solutions: " in capsys.readouterr().err
 
 
 def test_unreadable_records_are_findings(session, maker):

@@ -35,9 +35,99 @@ ImportError: libcudart.so.13: cannot open shared object file: No such file or di
 """
 
 
+NINJA = """\
+[1/3] g++ -DLOG="error: x" -Wall -c t2.cpp -o w.o
+t2.cpp: In function 'int f()':
+t2.cpp:1:14: warning: unused variable 'SomeError' [-Wunused-variable]
+    1 | int f(){ int SomeError; throw 1; return 0; }
+      |              ^~~~~~~~~
+[2/3] g++ -DLOG="error: x" -Werror -MD -MF u.o.d -c t.cpp -o u.o
+FAILED: [code=1] u.o
+g++ -DLOG="error: x" -Werror -MD -MF u.o.d -c t.cpp -o u.o
+t.cpp:4:68: error: no matching function for call to 'push_back(X)'
+ninja: build stopped: subcommand failed.
+"""
+
+NINJA_SAYS_NOTHING = """\
+FAILED: u.o
+/opt/cross/error/g++ -c fatal_error: -o u.o
+Killed
+ninja: build stopped: subcommand failed.
+"""
+
+NVCC_WARNS_FIRST = """\
+k.cu(2): warning #177-D: variable "KeyError" was declared but never referenced
+  __attribute__((global)) void k(float* x) { int KeyError = 3; }
+                                                 ^
+
+Remark: The warnings can be suppressed with "-diag-suppress <warning-number>"
+
+k.cu(7): error: identifier "foo" is undefined
+"""
+
+PTXAS = """\
+ptxas /tmp/tmpxft_00001660_00000000-6_a.ptx, line 27; error   : Unknown modifier '.an'
+ptxas fatal   : Ptx assembly aborted due to errors
+"""
+
+TWICE = """\
+/usr/bin/ld: /tmp/ccoTG88q.o: in function `g()':
+d2.cpp:(.text+0x0): multiple definition of `g()'; d1.o:d1.cpp:(.text+0x0): first defined here
+collect2: error: ld returned 1 exit status
+"""
+
+GOLD = """\
+/tmp/ccwO9E37.o:u.cpp:function run: error: undefined reference to 'missing()'
+collect2: error: ld returned 1 exit status
+"""
+
+RELOCATION = """\
+/usr/bin/ld: warning: x.o: missing .note.GNU-stack section implies executable stack
+/usr/bin/ld: NOTE: This behaviour is deprecated and will be removed in a future version
+/usr/bin/ld: skipping incompatible /usr/lib/libx.so when searching for -lx
+/usr/bin/ld: u.o: relocation R_X86_64_32 against `.rodata' can not be used; recompile with -fPIC
+collect2: error: ld returned 1 exit status
+"""
+
+ASSEMBLER = "as.cpp: Assembler messages:\nas.cpp:1: Error: no such instruction: `frobnicate %eax'\n"
+
+COLOURED = "\x1b[01m\x1b[Kwe.cpp:1:14:\x1b[m\x1b[K \x1b[01;31m\x1b[Kerror: \x1b[m\x1b[Kunused\n"
+
+SNIPPET = """\
+a.cpp:3:5: warning: comparison of integers [-Wsign-compare]
+    3 |   throw IndexError("error: no");
+a.cpp:9:5: error: 'x' was not declared
+"""
+
+
 @pytest.mark.parametrize(
     ("log", "expected"),
     [
+        (NINJA, "t.cpp:4:68: error: no matching function"),
+        (NINJA_SAYS_NOTHING, "Killed"),
+        (NVCC_WARNS_FIRST, 'k.cu(7): error: identifier "foo" is undefined'),
+        (PTXAS, "ptxas /tmp/tmpxft_00001660_00000000-6_a.ptx, line 27; error   : Unknown"),
+        (TWICE, "d2.cpp:(.text+0x0): multiple definition"),
+        (GOLD, "/tmp/ccwO9E37.o:u.cpp:function run: error: undefined reference"),
+        (RELOCATION, "/usr/bin/ld: u.o: relocation R_X86_64_32"),
+        (ASSEMBLER, "as.cpp:1: Error: no such instruction"),
+        (COLOURED, "we.cpp:1:14: error: unused"),
+        (SNIPPET, "a.cpp:9:5: error: 'x' was not declared"),
+        ("nvcc fatal   : Unsupported gpu architecture 'sm_35'\n", "nvcc fatal   : Unsupported"),
+        ("ptxas error   : Entry function 'k' uses too much shared data", "ptxas error   : Entry"),
+        ("nvlink error   : Undefined reference to 'f' in 'e.o'", "nvlink error   : Undefined"),
+        ("g++: error: unrecognized command-line option '-x'", "g++: error: unrecognized"),
+        ("note: x\nc++: fatal error: Killed signal terminated program cc1plus", "c++: fatal"),
+        ("ninja: error: 'tt.cpp', needed by 'u.o', missing", "ninja: error: 'tt.cpp'"),
+        ("ld.lld: error: undefined symbol: missing()", "ld.lld: error: undefined symbol"),
+        ("error[E0425]: cannot find value", "error[E0425]"),
+        (
+            "/usr/bin/ld: cannot find -lx: No such file\ncollect2: error: ld returned 1",
+            "/usr/bin/ld",
+        ),
+        ("collect2: error: ld returned 1 exit status", "collect2: error: ld returned"),
+        ("ninja: build stopped: subcommand failed.\n", ""),
+        ("warning.cpp:3:4: error: 'note: x'\nb.cpp:1: error: y", "warning.cpp:3:4: error"),
         (GCC, "kernel.cpp:7:5: error: 'foo' was not declared"),
         (NVCC, 'kernel.cu(14): error: identifier "blockIdxx" is undefined'),
         (LINKER, "kernel.cpp:(.text+0x5): undefined reference"),

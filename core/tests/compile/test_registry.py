@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import threading
@@ -18,8 +19,13 @@ from flashinfer_bench.compile import (
     reset_default_registry,
 )
 from flashinfer_bench.compile.toolkit import build_once
-from flashinfer_bench.errors import BuildError, CapabilityError, StorageError
-from flashinfer_bench.plugins import BuilderSpec, Catalog, reset_default_catalog
+from flashinfer_bench.errors import (
+    BuildCapabilityError,
+    BuildError,
+    CapabilityError,
+    StorageError,
+)
+from flashinfer_bench.plugins import Availability, BuilderSpec, Catalog, reset_default_catalog
 
 X = torch.ones(2, 4)
 
@@ -231,12 +237,36 @@ class TestFailures:
             registry.build(definition, make_solution())
         assert "Traceback" in caught.value.log
 
-    def test_a_missing_capability_keeps_its_hint(self, definition, make_solution):
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+    def test_a_full_disk_is_no_fault_of_the_solution_whoever_notices(
+        self, definition, make_solution, number
+    ):
+        registry = BuilderRegistry([Failing(OSError(number, "it is full", "/cache/x"))])
+        with pytest.raises(StorageError, match=r"'solution': .*it is full.*/cache/x"):
+            registry.build(definition, make_solution())
+        registry.build(definition, make_solution())
+
+    def test_a_missing_capability_is_told_apart_and_looked_for_again(
+        self, definition, make_solution
+    ):
         error = CapabilityError("nvcc was not found", hint="install CUDA")
-        registry = BuilderRegistry([Failing(error)])
+        builder = Failing(error)
+        registry = BuilderRegistry([builder])
         with pytest.raises(BuildError, match="'solution': nvcc was not found") as caught:
             registry.build(definition, make_solution())
+        assert isinstance(caught.value, CapabilityError)
         assert caught.value.hint == "install CUDA"
+        registry.build(definition, make_solution())
+        assert builder.asked == 2
+
+    def test_a_builder_that_lacks_what_it_needs_to_choose(self, definition, make_solution):
+        class Unsure(Failing):
+            def can_build(self, solution):
+                raise CapabilityError("no parser", hint="install one")
+
+        with pytest.raises(BuildCapabilityError, match="'solution': no parser") as caught:
+            BuilderRegistry([Unsure()]).build(definition, make_solution())
+        assert caught.value.hint == "install one"
 
     @pytest.mark.parametrize("error", [StorageError("disk full"), KeyboardInterrupt()])
     def test_what_is_no_fault_of_the_solution_is_tried_again(
@@ -261,6 +291,110 @@ class TestFailures:
         broken = make_definition(reference="import nowhere_xyz\ndef run(x, y): pass\n")
         with pytest.raises(BuildError, match=r"reference.py:1: ModuleNotFoundError"):
             registry.build_reference(broken)
+
+
+class Compiling(Failing):
+    """Compiles into a shared set, as others do into a cache."""
+
+    def __init__(self, *errors: BaseException, cache=None) -> None:
+        super().__init__(*errors)
+        self.cache = set() if cache is None else cache
+        self.compiled = 0
+
+    def compile(self, definition, solution):
+        if self.errors:
+            raise self.errors.pop(0)
+        self.compiled += 1
+        fresh = solution.hash() not in self.cache
+        self.cache.add(solution.hash())
+        return type("Artefact", (), {"fresh": fresh})()
+
+
+class TestCompile:
+    def test_what_was_there_is_not_fresh(self, definition, make_solution):
+        cache = set()
+        first, second = (BuilderRegistry([Compiling(cache=cache)]) for _ in range(2))
+        assert first.compile(definition, make_solution()).fresh
+        assert not second.compile(definition, make_solution()).fresh
+        assert second.compile(definition, make_solution()).builder == "Compiling"
+
+    def test_nothing_is_built(self, definition, make_solution):
+        builder = Compiling()
+        BuilderRegistry([builder]).compile(definition, make_solution())
+        assert (builder.compiled, builder.asked) == (1, 0)
+
+    def test_what_is_built_need_not_be_compiled(self, definition, make_solution):
+        builder = Compiling()
+        registry = BuilderRegistry([builder])
+        runnable = registry.build(definition, make_solution())
+        assert not registry.compile(definition, make_solution()).fresh
+        assert builder.compiled == 0
+        runnable.cleanup()
+        registry.compile(definition, make_solution())
+        assert builder.compiled == 1
+
+    def test_building_goes_on_after_it(self, definition, make_solution):
+        builder = Compiling()
+        registry = BuilderRegistry([builder])
+        registry.compile(definition, make_solution())
+        assert isinstance(registry.build(definition, make_solution()), Runnable)
+
+    def test_a_builder_that_does_not_compile(self, registry, builder, definition, make_solution):
+        assert not registry.compile(definition, make_solution()).fresh
+        assert builder.asked == []
+
+    def test_a_builder_that_does_not_tell(self, definition, make_solution):
+        class Silent(Failing):
+            def compile(self, definition, solution):
+                self.asked += 1
+
+        assert BuilderRegistry([Silent()]).compile(definition, make_solution()).fresh
+
+    def test_a_failure_is_the_build_s_too(self, definition, make_solution):
+        registry = BuilderRegistry([Compiling(BuildError("no header", log="the log"))])
+        errors = []
+        for work in (registry.compile, registry.build, registry.compile):
+            with pytest.raises(BuildError, match="no header") as caught:
+                work(definition, make_solution())
+            errors.append(caught.value)
+        assert [error.log for error in errors] == ["the log"] * 3
+
+    def test_and_the_build_s_failure_is_this_one_s(self, definition, make_solution):
+        builder = Failing(BuildError("no symbol"))
+        registry = BuilderRegistry([builder])
+        for work in (registry.build, registry.compile):
+            with pytest.raises(BuildError, match="no symbol"):
+                work(definition, make_solution())
+
+    @pytest.mark.parametrize(
+        ("error", "kind"),
+        [
+            (StorageError("disk full"), StorageError),
+            (CapabilityError("no nvcc"), BuildCapabilityError),
+        ],
+    )
+    def test_what_is_no_fault_of_the_solution_is_tried_again(
+        self, definition, make_solution, error, kind
+    ):
+        registry = BuilderRegistry([Compiling(error)])
+        with pytest.raises(kind):
+            registry.compile(definition, make_solution())
+        assert registry.compile(definition, make_solution()).fresh
+
+    def test_whatever_it_raises_is_a_build_error(self, definition, make_solution):
+        registry = BuilderRegistry([Compiling(ZeroDivisionError("oops"))])
+        with pytest.raises(BuildError, match=r"Compiling raised ZeroDivisionError: oops") as caught:
+            registry.compile(definition, make_solution())
+        assert "Traceback" in caught.value.log
+
+    def test_processes_take_turns_where_the_builder_does_not_lock(
+        self, definition, make_solution, cache_folder
+    ):
+        class Sharing(Compiling):
+            shares_builds = True
+
+        BuilderRegistry([Sharing()]).compile(definition, make_solution())
+        assert list(cache_folder.rglob("*.building.lock"))
 
 
 class TestCleanup:
@@ -456,6 +590,94 @@ class TestCatalog:
         registry = BuilderRegistry.from_catalog(catalog(("A", (("python", None),), {})))
         with pytest.raises(BuildError, match=r"no builder takes .* although 'a' handles"):
             registry.build(definition, make_solution("# not A\n"))
+
+    @pytest.fixture
+    def absent(self, monkeypatch):
+        """Path of a probe that says no."""
+        module = type(sys)("fib_test_absent")
+        module.probe = lambda: Availability(False, "torch is not installed.", "pip install torch")
+        monkeypatch.setitem(sys.modules, "fib_test_absent", module)
+        return "fib_test_absent:probe"
+
+    def test_if_all_decline_what_would_have_taken_it_is_named(
+        self, catalog, definition, make_solution, absent
+    ):
+        records = (
+            ("A", (("python", None),), {}),
+            ("B", (("python", None),), {"priority": 10, "probe": absent}),
+        )
+        registry = BuilderRegistry.from_catalog(catalog(*records))
+        with pytest.raises(BuildCapabilityError) as caught:
+            registry.build(definition, make_solution("# not A\n", name="s"))
+        assert caught.value.message == (
+            "no builder takes solution 's', although 'a' handles language 'python' with binding "
+            "None; b (fib-test 1.0) would, but cannot be used here: torch is not installed"
+        )
+        assert caught.value.hint == "pip install torch"
+
+    def test_an_absent_one_that_would_not_take_it_either_is_not_named(
+        self, catalog, definition, make_solution, absent
+    ):
+        records = (
+            ("A", (("python", None),), {}),
+            ("B", (("python", None),), {"priority": 10, "probe": absent}),
+        )
+        registry = BuilderRegistry.from_catalog(catalog(*records))
+        with pytest.raises(BuildError, match="although 'a' handles") as caught:
+            registry.build(definition, make_solution("# not A, not B\n"))
+        assert not isinstance(caught.value, CapabilityError)
+        assert "would" not in caught.value.message
+
+    def test_an_absent_one_that_cannot_even_be_imported_might_have_taken_it(
+        self, catalog, definition, make_solution, absent
+    ):
+        records = (
+            ("A", (("python", None),), {}),
+            ("B", (("python", None),), {"probe": absent, "source": "import nowhere_xyz"}),
+        )
+        registry = BuilderRegistry.from_catalog(catalog(*records))
+        with pytest.raises(BuildCapabilityError, match=r"b \(fib-test 1.0\) would, but"):
+            registry.build(definition, make_solution("# not A\n"))
+
+    def test_one_for_another_device_that_would_take_it(self, catalog, definition, make_solution):
+        records = (
+            ("A", (("python", None),), {}),
+            ("B", (("python", None),), {"devices": ("cuda",)}),
+        )
+        registry = BuilderRegistry.from_catalog(catalog(*records), device="cpu")
+        with pytest.raises(
+            BuildCapabilityError, match=r"b \(fib-test 1.0\) would, but is for cuda"
+        ):
+            registry.build(definition, make_solution("# not A\n"))
+
+    @pytest.mark.parametrize(
+        ("device", "name"), [("cuda:1", "B"), ("cuda", "B"), (None, "B"), ("cpu", "A")]
+    )
+    def test_the_device_counts(self, catalog, make_solution, device, name):
+        records = (
+            ("A", (("python", None),), {"priority": 10}),
+            ("B", (("python", None),), {"devices": ("cuda",)}),
+        )
+        registry = BuilderRegistry.from_catalog(catalog(*records), device=device)
+        assert type(registry._choose(make_solution())).__name__ == name
+
+    def test_a_language_for_another_device_is_no_fault_of_the_solution(
+        self, catalog, definition, make_solution
+    ):
+        records = catalog(("B", (("python", None),), {"devices": ("cuda",)}))
+        registry = BuilderRegistry.from_catalog(records, device="cpu")
+        with pytest.raises(BuildCapabilityError, match="is for device 'cpu'"):
+            registry.build(definition, make_solution())
+
+    def test_compilations_tell_the_name_of_the_record(self, catalog, definition, make_solution):
+        records = (
+            ("A", (("python", None),), {}),
+            ("B", (("python", None),), {"priority": 10}),
+        )
+        registry = BuilderRegistry.from_catalog(catalog(*records))
+        assert registry.builder_of(make_solution()) == "a"
+        assert registry.compile(definition, make_solution()).builder == "a"
+        assert registry.compile(definition, make_solution("# not A\n")).builder == "b"
 
     def test_an_unknown_language_names_the_ones_there_are(self, catalog, definition, make_solution):
         registry = BuilderRegistry.from_catalog(catalog(("A", (("python", None),), {})))

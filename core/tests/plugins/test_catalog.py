@@ -289,6 +289,64 @@ def executor(name, *devices, **more):
     return ExecutorSpec(name=name, devices=devices or ("cpu",), factory="m:E", **more)
 
 
+class TestBuildersOfDevices:
+    @pytest.fixture
+    def catalog(self):
+        """A language that needs CUDA, and one that there is a way to interpret on the CPU."""
+        return Catalog.of(
+            builder("triton", ("triton", "*"), devices=("cuda",), priority=60),
+            builder("interpreter", ("triton", "*"), devices=("cpu",), probe=NO),
+            builder("cuda", ("cuda", None), devices=("cuda",)),
+            builder("cpp", ("cpp", None)),
+            distribution="fib-x",
+            version="1.0",
+        )
+
+    @pytest.mark.parametrize("device", ["cuda", "cuda:3", "CUDA", None])
+    def test_those_for_it_are_selected(self, catalog, device):
+        assert catalog.select_builder("triton", device=device).name == "triton"
+        assert catalog.select_builder("cpp", device=device).name == "cpp"
+
+    def test_one_without_devices_is_for_all(self, catalog):
+        assert catalog.select_builder("cpp", device="cpu").name == "cpp"
+        assert catalog.select_builder("cpp", device="tpu:7").name == "cpp"
+
+    def test_none_is_for_it(self, catalog):
+        with pytest.raises(CapabilityError) as raised:
+            catalog.select_builder("cuda", solution="s", device="cpu")
+        assert raised.value.message == (
+            "No builder for language 'cuda' (solution 's') is for device 'cpu'. "
+            "cuda (fib-x 1.0) is for cuda."
+        )
+        assert raised.value.hint == "choose another device, such as cuda"
+
+    def test_the_one_for_it_cannot_be_used(self, catalog):
+        with pytest.raises(CapabilityError) as raised:
+            catalog.select_builder("triton", device="cpu")
+        assert raised.value.message == (
+            "No builder for language 'triton' can be used on this machine. "
+            "interpreter (fib-x 1.0): no CUDA device. triton (fib-x 1.0) is for cuda."
+        )
+        assert raised.value.hint == "install the driver"
+
+    def test_an_unknown_language_is_told_as_before(self, catalog):
+        with pytest.raises(CapabilityError, match=r"No builder for language 'mojo'\. Available"):
+            catalog.select_builder("mojo", device="cpu")
+
+    def test_all_of_them_usable_or_not(self, catalog):
+        def names(*language, **options):
+            return [entry.name for entry in catalog.builders_for(*language, **options)]
+
+        assert names("triton") == ["triton", "interpreter"]
+        assert names("Triton", "Any", device="cpu") == ["interpreter"]
+        assert names("cpp", None, device="cuda:1") == ["cpp"]
+        assert names("cpp", "torch") == []
+
+    def test_no_probe_is_asked_to_list_them(self, catalog, probes):
+        catalog.builders_for("triton")
+        assert probes.calls == []
+
+
 @pytest.mark.parametrize(
     ("make", "kind"), [(timer, "timer"), (executor, "executor")], ids=["timer", "executor"]
 )

@@ -19,8 +19,8 @@ from flashinfer_bench.plugins import Availability, BuilderSpec, hookimpl
 def fib_register_builders():
     yield BuilderSpec(name="mine", handles=(("mine", None), ("mine", "torch")), priority=70,
                       factory="fib_test_command:Builder", summary="Builds mine")
-    yield BuilderSpec(name="absent", handles=(("mine", None),), factory="m:B",
-                      probe="fib_test_command:no")
+    yield BuilderSpec(name="absent", handles=(("mine", None),), factory="m:B", compiles=True,
+                      devices=("cuda",), probe="fib_test_command:no", priority=0)
 
 class Builder: ...
 
@@ -58,6 +58,8 @@ def test_a_record_in_the_listing(fib):
         "kind": "builder",
         "name": "mine",
         "handles": [["mine", None], ["mine", "torch"]],
+        "devices": [],
+        "compiles": False,
         "factory": "fib_test_command:Builder",
         "probe": None,
         "summary": "Builds mine",
@@ -71,6 +73,7 @@ def test_a_record_in_the_listing(fib):
         "remedy": "",
         "detail": "Builds mine",
     }
+    assert (absent["devices"], absent["compiles"]) == (["cuda"], True)
     assert (absent["state"], absent["reason"], absent["remedy"]) == (
         *("unavailable", "no compiler"),
         "install it",
@@ -125,9 +128,11 @@ def test_show_a_plugin_in_full(fib):
         "    priority    70",
         "  builder absent - unavailable: no compiler (install it)",
         "    handles     mine",
+        "    devices     cuda",
+        "    compiles    yes",
         "    factory     m:B",
         "    probe       fib_test_command:no",
-        "    priority    50",
+        "    priority    0",
     ]
 
 

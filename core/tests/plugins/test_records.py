@@ -287,3 +287,37 @@ def test_a_no_has_a_reason(reason):
 def test_an_answer_of_other_types_is_refused(arguments):
     with pytest.raises(TypeError, match="Availability: "):
         Availability(*arguments)
+
+
+# ------------------------------------------------------------------ what builders are for
+
+
+def test_by_default_a_builder_is_for_any_device_and_compiles_nothing():
+    record = make(BuilderSpec)
+    assert (record.devices, record.compiles) == ((), False)
+    assert record.serves("cpu")
+    assert record.serves("cuda")
+    assert record.serves(None)
+
+
+def test_a_builder_for_some_devices():
+    record = make(BuilderSpec, devices=["CUDA", "rocm"], compiles=True)
+    assert (record.devices, record.compiles) == (("cuda", "rocm"), True)
+    assert [record.serves(device) for device in ("cuda", "rocm", "cpu", None)] == [
+        *(True, True, False, True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "told"),
+    [
+        ({"devices": "cuda"}, TypeError, "devices must be a tuple"),
+        ({"devices": ("cuda:0",)}, ValueError, "write the type alone"),
+        ({"devices": ("",)}, ValueError, "devices holds an empty string"),
+        ({"compiles": 1}, TypeError, "compiles must be True or False, not 1"),
+        ({"compiles": None}, TypeError, "compiles must be True or False"),
+    ],
+)
+def test_other_values_are_refused(fields, error, told):
+    with pytest.raises(error, match=f"BuilderSpec 'x': .*{told}"):
+        make(BuilderSpec, **fields)

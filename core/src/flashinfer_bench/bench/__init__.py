@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flashinfer_bench.bench.benchmark import Benchmark as Benchmark
+    from flashinfer_bench.bench.build_run import BuildRun as BuildRun
+    from flashinfer_bench.bench.builds import BuildOutcome as BuildOutcome
     from flashinfer_bench.bench.config import BenchmarkConfig as BenchmarkConfig
     from flashinfer_bench.bench.config import EvalConfig as EvalConfig
     from flashinfer_bench.bench.config import ResolvedEvalConfig as ResolvedEvalConfig
@@ -31,6 +33,8 @@ _EXPORTS = {
     "BaselineHandle": f"{_BENCH}.judge.baseline",
     "Benchmark": f"{_BENCH}.benchmark",
     "BenchmarkConfig": f"{_BENCH}.config",
+    "BuildOutcome": f"{_BENCH}.builds",
+    "BuildRun": f"{_BENCH}.build_run",
     "DefaultEvaluator": f"{_BENCH}.evaluators",
     "DeviceBaseline": f"{_BENCH}.judge.baseline",
     "EvalConfig": f"{_BENCH}.config",

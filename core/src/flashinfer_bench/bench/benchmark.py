@@ -7,8 +7,10 @@ import weakref
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Optional, Union
 
+from flashinfer_bench.bench.ahead import BuildAhead
 from flashinfer_bench.bench.backends import choose_devices, make_executor
 from flashinfer_bench.bench.config import LOG_LEVELS, BenchmarkConfig
+from flashinfer_bench.bench.crew import default_jobs
 from flashinfer_bench.bench.judge.seeds import fresh_seed
 from flashinfer_bench.bench.plan import Skipped, make_plan
 from flashinfer_bench.bench.recorder import RunRecord
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.bench.executors.base import Executor
     from flashinfer_bench.bench.observers import RunObserver
+    from flashinfer_bench.bench.plan import Plan
     from flashinfer_bench.bench.resume import Done
     from flashinfer_bench.bench.runner import Runner
     from flashinfer_bench.data import Trace, TraceSet
@@ -176,14 +179,15 @@ class Benchmark:
         if config.seed is None:
             config = config.model_copy(update={"seed": fresh_seed()})
         runners = self._make_runners(config)
-        plan = make_plan(
-            self._trace_set, config, self._get_catalog(), self._done(runners) if resume else ()
-        )
+        device = runners[0].device
+        done = self._done(runners) if resume else ()
+        plan = make_plan(self._trace_set, config, self._get_catalog(), done, device=device)
         run = RunRecord(self._trace_set, config, self.observers, store=dump_traces)
+        ahead = self._build_ahead(plan, device, config, run)
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
             try:
-                run.carry_out(plan, runners)
+                run.carry_out(plan, runners, ahead)
             finally:
                 self._skipped = tuple(run.skipped)
                 self._pending += run.unsaved
@@ -206,6 +210,20 @@ class Benchmark:
         for runner in runners:  # a timer that is not there is told once, not for each evaluation
             runner.require_timer(config.timer)
         return runners
+
+    def _build_ahead(
+        self, plan: Plan, device: str, config: BenchmarkConfig, run: RunRecord
+    ) -> Optional[BuildAhead]:
+        if not plan.builds:
+            return None
+        return BuildAhead(
+            plan.builds,
+            self._executor(device, config),
+            jobs=config.build_jobs or default_jobs(),
+            timeout_s=config.timeout_seconds,
+            overlap=device != "cpu",
+            on_finished=run.build_finished,
+        )
 
     def _executor(self, device: str, config: BenchmarkConfig) -> Executor:
         key = (device, config.executor)

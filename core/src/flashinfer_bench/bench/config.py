@@ -109,6 +109,9 @@ class BenchmarkConfig(SettingsModel):
         the traces are 0, which stands for "not measured".
     use_isolated_runner : bool
         Start a fresh process for every evaluation, instead of one for each solution.
+    build_jobs : int, optional
+        How many solutions are compiled at the same time; None takes one less than there are cores,
+        or fewer where memory is short.
     op_type_config : dict of str to EvalConfig
         Settings by operation type.
     definition_config : dict of str to EvalConfig
@@ -137,6 +140,7 @@ class BenchmarkConfig(SettingsModel):
     timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 300
     profile_baseline: bool = True
     use_isolated_runner: bool = False
+    build_jobs: Optional[_Count] = None
     op_type_config: dict[str, EvalConfig] = Field(default_factory=dict)
     definition_config: dict[str, EvalConfig] = Field(default_factory=dict)
     seed: Optional[Annotated[int, Field(ge=0, lt=2**63, strict=True)]] = None

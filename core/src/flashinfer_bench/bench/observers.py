@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from flashinfer_bench.bench.builds import BuildOutcome
     from flashinfer_bench.bench.plan import Skipped
     from flashinfer_bench.data import Trace, Workload
 
@@ -18,6 +19,12 @@ class RunObserver:
 
     def started(self, total: int) -> None:
         """Take note that a run of `total` evaluations begins."""
+
+    def builds_started(self, total: int) -> None:
+        """Take note that `total` solutions are compiled ahead of, or during, the evaluations."""
+
+    def build_finished(self, outcome: BuildOutcome) -> None:
+        """Take note that a solution has been compiled, or could not be."""
 
     def evaluation_started(self, definition: str, workload: Workload, solution: str) -> None:
         """Take note that the evaluation of `solution` begins."""

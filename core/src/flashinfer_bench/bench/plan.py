@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, Optional
 
+from flashinfer_bench.bench.builds import Build, compiles_ahead, solution_key
 from flashinfer_bench.bench.resume import Done
-from flashinfer_bench.errors import CapabilityError, SelectionError, UnknownNameError
+from flashinfer_bench.bench.selection import (
+    meant_for_other_device,
+    selected_definitions,
+    selected_solutions,
+)
+from flashinfer_bench.errors import CapabilityError, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator
 
     from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.data import Definition, Solution, TraceSet, Workload
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SkipKind = Literal["capability", "reference", "workload"]
+SkipKind = Literal["capability", "device", "reference", "workload"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,8 @@ class Skipped:
     Attributes
     ----------
     kind : str
-        ``capability``: this machine lacks something, such as the solution's builder.
+        ``capability``: this machine lacks something, such as the solution's builder, or room on
+        the disk. ``device``: the solution is for another kind of device than the run's.
         ``reference``: the definition's reference fails. ``workload``: its inputs cannot be made.
     definition : str
         Name of the definition.
@@ -87,11 +93,14 @@ class Plan:
         What is known beforehand not to be possible.
     resumed : int
         Evaluations left out because an earlier run has decided them.
+    builds : tuple of Build
+        The solutions in `items` that can be compiled ahead of their evaluation.
     """
 
     items: tuple[WorkItem, ...]
     skipped: tuple[Skipped, ...]
     resumed: int
+    builds: tuple[Build, ...] = ()
 
     @property
     def total(self) -> int:
@@ -100,7 +109,12 @@ class Plan:
 
 
 def make_plan(
-    trace_set: TraceSet, config: BenchmarkConfig, catalog: Catalog, done: Collection[Done] = ()
+    trace_set: TraceSet,
+    config: BenchmarkConfig,
+    catalog: Catalog,
+    done: Collection[Done] = (),
+    *,
+    device: Optional[str] = None,
 ) -> Plan:
     """Work out what there is to do.
 
@@ -114,6 +128,8 @@ def make_plan(
         Tells which solutions can be built.
     done : collection of Done
         Evaluations not to repeat.
+    device : str, optional
+        Where it is to be done: leave out what is only built for others.
 
     Raises
     ------
@@ -124,8 +140,8 @@ def make_plan(
     CapabilityError
         If references cannot be built.
     """
-    definitions = _selected_definitions(trace_set, config.definitions)
-    solutions = _selected_solutions(trace_set, definitions, config.solutions)
+    definitions = selected_definitions(trace_set, config.definitions)
+    solutions = selected_solutions(trace_set, definitions, config.solutions)
     problems = list(_problems(trace_set, definitions, solutions))
     everything = [
         (definition, workload, solution)
@@ -140,14 +156,15 @@ def make_plan(
         )
     for text in problems:
         logger.warning("%s", text)
-    catalog.select_builder("python", None)  # references are Python
-    unbuildable = _unbuildable(solutions, catalog)
-    open_ones = [entry for entry in everything if entry[2].name not in unbuildable]
+    catalog.select_builder("python", None, device=device)  # references are Python
+    unfit = _unfit(solutions, catalog, device)
+    open_ones = [entry for entry in everything if entry[2].name not in unfit]
     left = [entry for entry in open_ones if _identity(entry) not in done]
     return Plan(
         items=tuple(_grouped(left)),
-        skipped=tuple(_skips(everything, unbuildable)),
+        skipped=tuple(_skips(everything, unfit)),
         resumed=len(open_ones) - len(left),
+        builds=tuple(_compiled(left, catalog, device)),
     )
 
 
@@ -175,46 +192,6 @@ def _grouped(entries: Iterable[_Entry]) -> Iterator[WorkItem]:
         yield WorkItem(definition, workload, tuple(solution for _, _, solution in group))
 
 
-def _selected_definitions(trace_set: TraceSet, names: Optional[Sequence[str]]) -> list[Definition]:
-    if names is None:
-        return list(trace_set.definitions.values())
-    _require_known("definition", names, trace_set.definitions)
-    wanted = set(names)
-    return [item for name, item in trace_set.definitions.items() if name in wanted]
-
-
-def _selected_solutions(
-    trace_set: TraceSet, definitions: Iterable[Definition], names: Optional[Sequence[str]]
-) -> dict[str, list[Solution]]:
-    if names is not None:
-        known = {item.name for group in trace_set.solutions.values() for item in group}
-        _require_known("solution", names, known)
-    wanted = None if names is None else set(names)
-    return {
-        definition.name: [
-            item
-            for item in trace_set.solutions.get(definition.name, [])
-            if wanted is None or item.name in wanted
-        ]
-        for definition in definitions
-    }
-
-
-def _require_known(kind: str, names: Sequence[str], known: Collection[str]) -> None:
-    unknown = tuple(name for name in names if name not in known)
-    if not unknown:
-        return
-    near = [match for name in unknown for match in get_close_matches(name, known, n=3)]
-    listed = ", ".join(repr(name) for name in unknown)
-    hint = f"did you mean {', '.join(dict.fromkeys(near))}?" if near else _some_of(known)
-    raise UnknownNameError(f"no {kind} is called {listed}", hint=hint, unknown=unknown)
-
-
-def _some_of(known: Collection[str]) -> str:
-    names = sorted(known)
-    return f"there are: {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
-
-
 def _problems(
     trace_set: TraceSet, definitions: Iterable[Definition], solutions: dict[str, list[Solution]]
 ) -> Iterator[str]:
@@ -226,25 +203,46 @@ def _problems(
             yield f"definition {definition.name!r} has no {' and no '.join(lacking)}"
 
 
-def _unbuildable(solutions: dict[str, list[Solution]], catalog: Catalog) -> dict[str, str]:
-    """Return the reason for each solution that no installed builder handles."""
-    reasons: dict[str, str] = {}
+_Reason = tuple[SkipKind, str]
+
+
+def _unfit(
+    solutions: dict[str, list[Solution]], catalog: Catalog, device: Optional[str]
+) -> dict[str, _Reason]:
+    """Return why, for each solution that is for another device or that nothing here can build."""
+    reasons: dict[str, _Reason] = {}
     for group in solutions.values():
         for solution in group:
+            spec, name = solution.spec, solution.name
+            elsewhere = meant_for_other_device(solution, catalog, device)
+            if elsewhere:
+                reasons[name] = ("device", elsewhere)
+                continue
             try:
-                catalog.select_builder(
-                    solution.spec.language, solution.spec.binding, solution=solution.name
-                )
+                catalog.select_builder(spec.language, spec.binding, solution=name, device=device)
             except CapabilityError as error:
-                reasons[solution.name] = str(error)
+                reasons[name] = ("capability", str(error))
     return reasons
 
 
-def _skips(entries: Iterable[_Entry], reasons: dict[str, str]) -> Iterator[Skipped]:
+def _compiled(
+    entries: Iterable[_Entry], catalog: Catalog, device: Optional[str]
+) -> Iterator[Build]:
+    """Yield each solution that a builder can compile ahead, once, in the order of evaluation."""
+    seen = set()
+    for definition, _, solution in entries:
+        if (key := solution_key(solution)) not in seen:
+            seen.add(key)
+            if compiles_ahead(solution, catalog, device):
+                yield Build(definition, solution)
+
+
+def _skips(entries: Iterable[_Entry], reasons: dict[str, _Reason]) -> Iterator[Skipped]:
     counts: dict[tuple[str, str], int] = {}
     for definition, _, solution in entries:
         if solution.name in reasons:
             key = (definition.name, solution.name)
             counts[key] = counts.get(key, 0) + 1
     for (definition_name, name), count in counts.items():
-        yield Skipped("capability", definition_name, name, None, count, reasons[name])
+        kind, reason = reasons[name]
+        yield Skipped(kind, definition_name, name, None, count, reason)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Optional
 
+from flashinfer_bench.bench.judge.evaluate import NotEvaluated
 from flashinfer_bench.bench.plan import Skipped
 from flashinfer_bench.bench.pool import RunInterrupted
 from flashinfer_bench.bench.scheduler import Scheduler, WorkQueue
@@ -21,6 +24,8 @@ from flashinfer_bench.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flashinfer_bench.bench.ahead import BuildAhead
+    from flashinfer_bench.bench.builds import BuildOutcome
     from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.bench.observers import RunObserver
     from flashinfer_bench.bench.plan import Plan, SkipKind, WorkItem
@@ -62,8 +67,20 @@ class RunRecord:
         self.unsaved: list[Trace] = []
         self.skipped: list[Skipped] = []
 
-    def carry_out(self, plan: Plan, runners: Sequence[Runner]) -> None:
-        """Do everything in `plan`."""
+    def carry_out(
+        self, plan: Plan, runners: Sequence[Runner], ahead: Optional[BuildAhead] = None
+    ) -> None:
+        """Do everything in `plan`.
+
+        Parameters
+        ----------
+        plan : Plan
+            What to do.
+        runners : sequence of Runner
+            One for each device.
+        ahead : BuildAhead, optional
+            Compiles what `plan` says can be compiled ahead.
+        """
         self._queue = WorkQueue(plan.items)
         for entry in plan.skipped:
             self._skip(entry)
@@ -72,10 +89,30 @@ class RunRecord:
         if plan.resumed:
             logger.info("%d evaluations are decided already", plan.resumed)
         try:
-            Scheduler(self._queue, runners, self._work).run()
+            with ExitStack() as at_the_end:
+                if ahead is not None:
+                    at_the_end.callback(ahead.close)
+                    self._compile_ahead(plan, runners, ahead)
+                Scheduler(self._queue, runners, self._work).run()
+                if ahead is not None:
+                    ahead.check()
         finally:
             for observer in self._observers:
                 observer.finished()
+
+    def _compile_ahead(self, plan: Plan, runners: Sequence[Runner], ahead: BuildAhead) -> None:
+        for observer in self._observers:
+            observer.builds_started(len(plan.builds))
+        for runner in runners:
+            runner.ahead = ahead
+        ahead.start()
+
+    def build_finished(self, outcome: BuildOutcome) -> None:
+        """Tell that a solution has been compiled, or could not be; from any thread."""
+        logger.info("%s: %s in %.1f s", outcome.solution, outcome.state, outcome.seconds)
+        with self._lock:
+            for observer in self._observers:
+                observer.build_finished(outcome)
 
     def results(self) -> TraceSet:
         """Return the dataset with the traces of this run only."""
@@ -90,6 +127,11 @@ class RunRecord:
     def _work(self, runner: Runner, item: WorkItem) -> None:
         """Evaluate the solutions of one workload."""
         done: set[str] = set()
+
+        def skip(solution: Solution, why: NotEvaluated) -> None:
+            self._skip_item(replace(item, solutions=(solution,)), why)
+            done.add(solution.name)
+
         try:
             for solution, evaluation in runner.evaluate_each(
                 item.definition,
@@ -98,6 +140,7 @@ class RunRecord:
                 self._config,
                 self._trace_set.root,
                 on_start=lambda solution: self._tell_start(item, solution),
+                on_skip=skip,
             ):
                 self._record(item, solution, evaluation)
                 done.add(solution.name)
@@ -152,7 +195,7 @@ class RunRecord:
 
 
 def _skip_kind(error: Exception) -> SkipKind:
-    if isinstance(error, CapabilityError):
+    if isinstance(error, (CapabilityError, NotEvaluated)):
         return "capability"
     return "workload" if isinstance(error, DataError) else "reference"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, ClassVar, Optional
 
 from flashinfer_bench.bench.backends import choose_timer, make_executor
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.judge.baseline import prepare_baseline
-from flashinfer_bench.bench.judge.evaluate import evaluate_solution
+from flashinfer_bench.bench.judge.evaluate import NotEvaluated, evaluate_solution
 from flashinfer_bench.bench.judge.seeds import fresh_seed
 from flashinfer_bench.bench.judge.session import Session
 from flashinfer_bench.bench.locks import DeviceLock
@@ -20,11 +21,18 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from flashinfer_bench.bench.ahead import BuildAhead
     from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.bench.executors.base import CandidateFailed, Executor
     from flashinfer_bench.bench.pool import WorkerKey
     from flashinfer_bench.data import Definition, Environment, Evaluation, Solution, Workload
     from flashinfer_bench.plugins import Catalog
+
+logger = logging.getLogger(__name__)
+
+
+def _warn(solution: Solution, why: NotEvaluated) -> None:
+    logger.warning("no verdict on %s: %s", solution.name, why)
 
 
 class Runner:
@@ -42,6 +50,12 @@ class Runner:
         closes its own, as the settings and the installed plugins say.
     catalog : Catalog, optional
         Where timers, evaluators and executors are looked up; by default all that are installed.
+
+    Attributes
+    ----------
+    ahead : BuildAhead, optional
+        Compiles solutions ahead of their evaluation, for all runners of a run together. The runner
+        interrupts it with itself, but does not close it.
     """
 
     #: Idle processes that are kept for later evaluations of their solutions, by type of device.
@@ -55,6 +69,7 @@ class Runner:
         catalog: Optional[Catalog] = None,
     ) -> None:
         self.device = device
+        self.ahead: Optional[BuildAhead] = None
         self._catalog = catalog
         self._given_executor = executor
         self._own_executor: Optional[Executor] = None
@@ -111,7 +126,11 @@ class Runner:
         RunnerFatalError
             If no process can be started on this device.
         CapabilityError
-            If no timer, evaluator or executor is available.
+            If no timer, evaluator or executor is available, or the reference cannot be built here.
+
+        Notes
+        -----
+        A solution that cannot be built here by no fault of its own is left out, with a warning.
         """
         return {
             solution.name: evaluation
@@ -129,6 +148,7 @@ class Runner:
         root: Optional[Path] = None,
         *,
         on_start: Callable[[Solution], None] = lambda solution: None,
+        on_skip: Callable[[Solution, NotEvaluated], None] = _warn,
     ) -> Iterator[tuple[Solution, Evaluation]]:
         """Yield each evaluation as soon as it ends; otherwise like `run_workload`.
 
@@ -138,6 +158,9 @@ class Runner:
             As of `run_workload`.
         on_start : callable
             Called with each solution before it is evaluated.
+        on_skip : callable
+            Called with each solution on which there can be no verdict, and why; by default that is
+            logged.
 
         Yields
         ------
@@ -149,13 +172,20 @@ class Runner:
         session = self._session(config)
         settings = config.resolve_eval_config(definition)
         evaluator = resolve_evaluator(definition, config.evaluator, catalog=self._catalog)
+        if self.ahead is not None:
+            self.ahead.prepare(definition.name)
+            solutions = self.ahead.as_ready(solutions)
         baseline = prepare_baseline(
             session, definition, workload, reference_solution(definition), settings, root
         )
         for solution in solutions:
             on_start(solution)
-            evaluation = evaluate_solution(session, solution, baseline, evaluator, settings)
-            yield solution, evaluation
+            try:
+                evaluation = evaluate_solution(session, solution, baseline, evaluator, settings)
+            except NotEvaluated as error:
+                on_skip(solution, error)
+            else:
+                yield solution, evaluation
 
     def _enter(self, definition: Definition) -> None:
         """Let go of what belongs to the definition before."""
@@ -176,6 +206,7 @@ class Runner:
             pool=self._get_pool(config),
             lock=DeviceLock(self.device),
             failed_builds=self._failed_builds,
+            ahead=self.ahead,
         )
 
     def require_timer(self, name: Optional[str]) -> str:
@@ -217,6 +248,8 @@ class Runner:
     def interrupt(self) -> None:
         """End what is going on, from another thread; `RunInterrupted` is raised in the runner's."""
         self._interrupted = True
+        if self.ahead is not None:
+            self.ahead.interrupt()
         if self._pool is not None:
             self._pool.interrupt()
 

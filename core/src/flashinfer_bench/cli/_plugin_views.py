@@ -120,11 +120,12 @@ def details_text(details: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {record['kind']} {record['name']} - {record['state']}{told}"
         for field in dict.fromkeys((*_FIRST, *record)):
             value = record.get(field)
-            if field not in _SAID and value not in (None, "", ()):
+            # Neither what is empty nor what is off; a priority of 0 is told.
+            if field not in _SAID and value is not False and value not in (None, "", ()):
                 yield f"    {field:<12}{_listed(value)}"
 
 
-_FIRST = ("summary", "handles", "devices", "op_types", "definitions", "targets")
+_FIRST = ("summary", "handles", "devices", "compiles", "op_types", "definitions", "targets")
 _SAID = frozenset(("kind", "name", "plugin", "distribution", "version", "provided_by")) | {
     *("state", "reason", "remedy", "detail")
 }
@@ -164,6 +165,8 @@ def _heading(plugin: Mapping[str, Any], *, reason: bool = True) -> str:
 
 
 def _listed(value: Any) -> str:
+    if value is True:
+        return "yes"
     if isinstance(value, (tuple, list)):
         return ", ".join(map(_pair, value))
     return str(value)

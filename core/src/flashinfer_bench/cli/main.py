@@ -21,14 +21,18 @@ COMMANDS = {
     "run": LazyCommand(
         "flashinfer_bench.cli.run:app", "Benchmark the solutions of a dataset and record traces."
     ),
+    "build": LazyCommand(
+        "flashinfer_bench.cli.build:app", "Build the solutions of a dataset; evaluate none."
+    ),
     "report": LazyCommand(
         "flashinfer_bench.cli.report:app", "Summarise, rank, merge or draw recorded traces."
     ),
     "validate": LazyCommand(
         "flashinfer_bench.cli.validate:app", "Check that a dataset is sound; change nothing."
     ),
+    "cache": LazyCommand("flashinfer_bench.cli.cache:app", "List or prune what builds have left."),
     "plugins": LazyCommand(
-        "flashinfer_bench.cli.plugins:app", "List, show and diagnose installed plugins."
+        "flashinfer_bench.cli.plugins:app", "List, show and diagnose plugins, and start new ones."
     ),
 }
 
@@ -88,6 +92,7 @@ def _check_environment() -> None:
         env.strict_plugins,
         env.probe_timeout_s,
         env.cpu_threads,
+        env.cuda_arch_list,
         env.show_traceback,
     )
     for read in readers:

@@ -1,4 +1,4 @@
-"""``fib plugins``: which plugins there are, what they provide, and what is wrong with them."""
+"""``fib plugins``: which plugins there are, what they provide, what is wrong, and new ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from flashinfer_bench.cli import _plugin_views as views
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.output import emit, emit_json, printable, table
+from flashinfer_bench.cli.plugin_new import new_plugin
 from flashinfer_bench.errors import SelectionError
 from flashinfer_bench.plugins import KINDS, Settings, default_catalog, discover
 from flashinfer_bench.plugins.checkup import check_up, idle_names
@@ -25,7 +26,7 @@ SCHEMA_VERSION = 1
 
 app = typer.Typer(
     name="plugins",
-    help="List, show and diagnose installed plugins.",
+    help="List, show and diagnose plugins, and start new ones.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -119,6 +120,9 @@ def diagnose(
             emit(printable(line))
     if any(checkup.problems for checkup in checkups):
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+app.command("new")(new_plugin)
 
 
 def _tolerant() -> tuple[Catalog, Settings]:

@@ -12,6 +12,7 @@ from flashinfer_bench.cli.output import console, printable, rounded, talk
 
 if TYPE_CHECKING:
     from flashinfer_bench.bench import Skipped
+    from flashinfer_bench.bench.builds import BuildOutcome
     from flashinfer_bench.data import Trace, Workload
 
 _LONGEST_NAME = 48
@@ -49,12 +50,19 @@ class PlainProgress(RunObserver):
     def __init__(self) -> None:
         self._begin = time.monotonic()
         self._total = self._done = 0
+        self._builds = self._built = 0
+        self._evaluating = False
 
     def started(self, total: int) -> None:
         """Note how much there is to do."""
         self._total, self._done = total, 0
-        self._begin = time.monotonic()
+        self._begin, self._evaluating = time.monotonic(), False
         talk(f"{total} evaluations to do")
+
+    def evaluation_started(self, definition: str, workload: Workload, solution: str) -> None:
+        """Reckon the time left from here on: what was compiled before says nothing about it."""
+        if not self._evaluating:
+            self._begin, self._evaluating = time.monotonic(), True
 
     def evaluation_finished(self, trace: Trace) -> None:
         """Write the result and the time left."""
@@ -67,6 +75,18 @@ class PlainProgress(RunObserver):
             self._done += skipped.count
             names = printable(f"{skipped.definition} / {skipped.solution}")
             talk(f"[{self._done}/{self._total}] skipped {names}")
+
+    def builds_started(self, total: int) -> None:
+        """Note how much there is to build."""
+        self._builds, self._built = total, 0
+        talk(f"{total} solutions to build")
+
+    def build_finished(self, outcome: BuildOutcome) -> None:
+        """Write what came of it."""
+        self._built += 1
+        names = printable(f"{outcome.definition} / {outcome.solution}")
+        seconds = f" in {outcome.seconds:.1f} s" if outcome.seconds else ""
+        talk(f"build {self._built}/{self._builds}: {outcome.state} {names}{seconds}")
 
     def _left(self) -> str:
         to_do = self._total - self._done
@@ -97,11 +117,24 @@ class BarProgress(RunObserver):
             transient=True,
         )
         self._task: Any = None
+        self._builds: Any = None
+        self._unbuilt = 0
 
     def started(self, total: int) -> None:
         """Begin to draw."""
         self._task = self._bar.add_task(self._fit("starting"), total=total, failed=0)
         self._bar.start()
+
+    def builds_started(self, total: int) -> None:
+        """Begin to draw a second bar."""
+        self._builds = self._bar.add_task(self._fit("building"), total=total, failed=0)
+        self._bar.start()
+
+    def build_finished(self, outcome: BuildOutcome) -> None:
+        """Move the second bar on by one."""
+        self._unbuilt += outcome.error is not None
+        name = self._fit(printable(f"built {outcome.solution}"))
+        self._bar.update(self._builds, advance=1, failed=self._unbuilt, description=name)
 
     def evaluation_started(self, definition: str, workload: Workload, solution: str) -> None:
         """Show what is being evaluated."""

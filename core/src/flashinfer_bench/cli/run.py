@@ -38,6 +38,7 @@ _SETTINGS = (
     "seed",
     "executor",
     "timer",
+    "build_jobs",
 )
 
 
@@ -60,6 +61,7 @@ def run(
     seed: own.Seed = None,
     executor: own.Executor = None,
     timer: own.Timer = None,
+    build_jobs: own.BuildJobs = None,
     config: own.ConfigFile = None,
     save_results: own.Save = True,
     resume: own.Resume = False,

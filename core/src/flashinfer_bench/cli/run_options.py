@@ -44,6 +44,10 @@ Timer = Annotated[Optional[str], _setting("--timer", "Timer plugin to use.", "NA
 ConfigFile = Annotated[
     Optional[Path], _setting("--config", "YAML file of settings; options stand over it.", "FILE")
 ]
+BuildJobs = Annotated[
+    Optional[int],
+    _setting("--build-jobs", "Solutions that are compiled at once. Default: cores - 1.", "N"),
+]
 LogLevel = Annotated[
     Optional[str],
     _setting(

@@ -151,8 +151,11 @@ class RunSession:
             Whether a solution that does not pass counts.
         """
         kinds = {skip.kind for one in self.runs for skip in one.collector.skips}
+        if any(one.collector.total for one in self.runs):
+            kinds.discard("device")  # what is for another device is no part of this run
         failed = any(not t.is_successful() for one in self.runs for t in one.collector.traces)
-        if kinds - {"capability"} or (strict and failed) or any(r.opened.errors for r in self.runs):
+        invalid = any(one.opened.errors for one in self.runs)
+        if kinds - {"capability", "device"} or (strict and failed) or invalid:
             return ExitCode.FINDINGS
         return ExitCode.CAPABILITY if kinds else ExitCode.OK
 
@@ -234,11 +237,15 @@ def _tell_skips(skips: list[Skipped]) -> None:
     if not skips:
         return
     talk(f"skipped {sum(skip.count for skip in skips):,} evaluations:")
-    for skip in skips[:_SKIPS_SHOWN]:
+    elsewhere = Counter(skip.reason for skip in skips if skip.kind == "device")
+    for reason, count in elsewhere.items():
+        talk(f"  {count} solution{'s' if count > 1 else ''}: {printable(reason)}")
+    others = [skip for skip in skips if skip.kind != "device"]
+    for skip in others[:_SKIPS_SHOWN]:
         first_line = skip.reason.splitlines()[0] if skip.reason else skip.kind
         talk("  " + printable(f"{skip.definition} / {skip.solution}: {first_line}"))
-    if len(skips) > _SKIPS_SHOWN:
-        talk(f"  … and {len(skips) - _SKIPS_SHOWN} more")
+    if len(others) > _SKIPS_SHOWN:
+        talk(f"  … and {len(others) - _SKIPS_SHOWN} more")
 
 
 def _with_op_types(

@@ -79,6 +79,29 @@ class Builder(ABC):
             If the disk is full or not writable; the next call tries again.
         """
 
+    def compile(self, definition: Definition, solution: Solution) -> object:
+        """Do the part of a build that other processes can use, and run none of the solution's code.
+
+        So solutions can be compiled ahead, many at a time, while a device is busy with another. The
+        default does nothing: then everything is left to `build`. What it returns is for those who
+        know the builder.
+
+        Parameters
+        ----------
+        definition : Definition
+            The interface that the result must have.
+        solution : Solution
+            One that `can_build` accepts.
+
+        Raises
+        ------
+        BuildError
+            If it cannot be compiled.
+        StorageError
+            If the disk is full or not writable.
+        """
+        return None
+
     @property
     def build_dir(self) -> Path:
         """The builder's folder in the cache."""

@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import traceback
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Optional
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 from flashinfer_bench.compile.builder import Builder
 from flashinfer_bench.compile.reference import reference_solution
+from flashinfer_bench.compile.selection import ANYTHING, CatalogBuilders, GivenBuilders
 from flashinfer_bench.compile.toolkit.cache import cache_folder
 from flashinfer_bench.compile.toolkit.locks import build_lock
 from flashinfer_bench.compile.toolkit.naming import content_digest
-from flashinfer_bench.errors import BuildError, CapabilityError, PluginError, StorageError
+from flashinfer_bench.errors import (
+    BuildCapabilityError,
+    BuildError,
+    CapabilityError,
+    StorageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from flashinfer_bench.compile.runnable import Runnable
+    from flashinfer_bench.compile.selection import Select
     from flashinfer_bench.data import Definition, Solution
-    from flashinfer_bench.plugins import BuilderSpec, Catalog
-    from flashinfer_bench.plugins.registered import Registered
+    from flashinfer_bench.plugins import Catalog
 
-    Select = Callable[[Solution], Builder]
+_Made = TypeVar("_Made")
 
 logger = logging.getLogger(__name__)
 
-# A builder is a plugin: it may raise anything, and a library that it uses may call sys.exit.
-_ANYTHING = (Exception, SystemExit)
+
+@dataclass(frozen=True)
+class Compilation:
+    """Answer to `BuilderRegistry.compile`.
+
+    Attributes
+    ----------
+    builder : str
+        The builder: the name of its record, or of its class where there is no record.
+    fresh : bool
+        Whether this call compiled something; if not, everything was there, or there is nothing to
+        compile.
+    """
+
+    builder: str
+    fresh: bool
 
 
 class _Build:
@@ -49,6 +71,16 @@ class _Build:
         if self.runnable is not None and self.runnable.closed:
             self.runnable = None
         return self.runnable
+
+    def keep_failure(self, work: Callable[[], _Made]) -> _Made:
+        """Do `work`; if it fails, and by the solution's fault, it has failed for good."""
+        try:
+            return work()
+        except BuildCapabilityError:
+            raise
+        except BuildError as error:
+            self.failure = (error.message, error.hint, error.log)
+            raise
 
 
 class BuilderRegistry:
@@ -73,12 +105,14 @@ class BuilderRegistry:
     def __init__(self, builders: Sequence[Builder], *, select: Optional[Select] = None) -> None:
         if not builders and select is None:
             raise ValueError("a registry needs at least one builder")
-        self._select = select or _first_of(tuple(builders))
+        self._select: Select = select or GivenBuilders(tuple(builders))
         self._builds: dict[tuple[str, str], _Build] = {}
         self._lock = threading.Lock()
 
     @classmethod
-    def from_catalog(cls, catalog: Optional[Catalog] = None) -> BuilderRegistry:
+    def from_catalog(
+        cls, catalog: Optional[Catalog] = None, *, device: Optional[str] = None
+    ) -> BuilderRegistry:
         """Make a registry of the builders that plugins provide.
 
         A builder is imported when the first solution needs it.
@@ -87,8 +121,10 @@ class BuilderRegistry:
         ----------
         catalog : Catalog, optional
             Default: that of the installed plugins.
+        device : str, optional
+            Take only builders whose solutions work on it: ``cpu``, ``cuda``, ``cuda:1``, …
         """
-        return cls((), select=_CatalogBuilders(catalog))
+        return cls((), select=CatalogBuilders(catalog, device))
 
     @classmethod
     def get_instance(cls) -> BuilderRegistry:
@@ -112,26 +148,68 @@ class BuilderRegistry:
 
         Raises
         ------
+        BuildCapabilityError
+            If this machine lacks a builder or a tool for it; the next call looks again.
         BuildError
-            If no builder can build it, or the build fails or failed before.
+            If the build fails or failed before.
         StorageError
             If the build could not be stored; the next call tries again.
         """
         builder = self._choose(solution)
-        kind = _name_of(builder)
-        digest = content_digest(definition, solution, kind)
-        with self._lock:
-            build = self._builds.setdefault((kind, digest), _Build())
+        build, digest = self._entry(builder, definition, solution)
         with build.lock:
             known = build.outcome()
             if known is not None:
                 return known
-            try:
-                build.runnable = self._run(builder, definition, solution, digest)
-            except BuildError as error:
-                build.failure = (error.message, error.hint, error.log)
-                raise
-            return build.runnable
+            made = build.keep_failure(
+                lambda: self._run(builder, solution, digest, builder.build, definition)
+            )
+            build.keep_failure(lambda: _require_runnable(made, builder, solution))
+            build.runnable = made
+            return made
+
+    def compile(self, definition: Definition, solution: Solution) -> Compilation:
+        """Do the part of a build that other processes can use; run no code of the solution.
+
+        A later `build`, here or in another process that shares the cache, then has less to do.
+
+        Parameters
+        ----------
+        definition : Definition
+            The interface that the result must have.
+        solution : Solution
+            What to compile.
+
+        Returns
+        -------
+        Compilation
+
+        Raises
+        ------
+        BuildCapabilityError, BuildError, StorageError
+            As of `build`.
+        """
+        builder = self._choose(solution)
+        build, digest = self._entry(builder, definition, solution)
+        with build.lock:
+            if build.outcome() is not None:
+                return Compilation(self._select.label(builder), fresh=False)
+            made = build.keep_failure(
+                lambda: self._run(builder, solution, digest, builder.compile, definition)
+            )
+        does_something = type(builder).compile is not Builder.compile
+        fresh = bool(getattr(made, "fresh", does_something))
+        return Compilation(self._select.label(builder), fresh)
+
+    def builder_of(self, solution: Solution) -> str:
+        """Return the name of the builder that takes a solution.
+
+        Raises
+        ------
+        BuildError
+            If none does.
+        """
+        return self._select.label(self._choose(solution))
 
     def build_reference(self, definition: Definition) -> Runnable:
         """Build the reference implementation of a definition.
@@ -162,29 +240,48 @@ class BuilderRegistry:
             return self._select(solution)
         except BuildError:
             raise
-        except _ANYTHING as error:
+        except CapabilityError as error:
+            raise _lacking(solution, error) from error
+        except ANYTHING as error:
             reason, log = f"{type(error).__name__}: {error}", traceback.format_exc()
         raise BuildError(
             f"solution {solution.name!r}: choosing a builder failed: {reason}", log=log
         )
 
+    def _entry(
+        self, builder: Builder, definition: Definition, solution: Solution
+    ) -> tuple[_Build, str]:
+        kind = _name_of(builder)
+        digest = content_digest(definition, solution, kind)
+        with self._lock:
+            return self._builds.setdefault((kind, digest), _Build()), digest
+
     def _run(
-        self, builder: Builder, definition: Definition, solution: Solution, digest: str
-    ) -> Runnable:
+        self,
+        builder: Builder,
+        solution: Solution,
+        digest: str,
+        work: Callable[[Definition, Solution], _Made],
+        definition: Definition,
+    ) -> _Made:
         try:
             with _lock_for(builder, digest):
-                return _require_runnable(builder.build(definition, solution), builder, solution)
+                return work(definition, solution)
         except (BuildError, StorageError):
             raise
         except CapabilityError as error:
-            raise BuildError(
-                f"solution {solution.name!r}: {error.message}", hint=error.hint
-            ) from error
-        except _ANYTHING as error:
+            raise _lacking(solution, error) from error
+        except ANYTHING as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageError(f"solution {solution.name!r}: {error}") from error
             reason, log = f"{type(error).__name__}: {error}", traceback.format_exc()
         raise BuildError(
             f"solution {solution.name!r}: builder {_name_of(builder)} raised {reason}", log=log
         )
+
+
+def _lacking(solution: Solution, error: CapabilityError) -> BuildCapabilityError:
+    return BuildCapabilityError(f"solution {solution.name!r}: {error.message}", hint=error.hint)
 
 
 def _require_runnable(made: Any, builder: Builder, solution: Solution) -> Runnable:
@@ -210,74 +307,12 @@ def _clean(runnable: Optional[Runnable]) -> None:
         return
     try:
         runnable.cleanup()
-    except _ANYTHING:
+    except ANYTHING:
         logger.warning("cleaning up %r failed", runnable, exc_info=True)
 
 
 def _name_of(builder: Builder) -> str:
     return f"{type(builder).__module__}:{type(builder).__qualname__}"
-
-
-def _first_of(builders: tuple[Builder, ...]) -> Select:
-    def select(solution: Solution) -> Builder:
-        for builder in builders:
-            if builder.can_build(solution):
-                return builder
-        names = ", ".join(type(builder).__name__ for builder in builders)
-        raise BuildError(
-            f"no builder for language {str(solution.spec.language)!r} "
-            f"(solution {solution.name!r}); there are {names}"
-        )
-
-    return select
-
-
-class _CatalogBuilders:
-    """Chooses among the builders of a catalog, and makes each when it is first needed."""
-
-    def __init__(self, catalog: Optional[Catalog]) -> None:
-        self._given = catalog
-        self._made: dict[str, Builder] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, solution: Solution) -> Builder:
-        catalog, spec = self._catalog(), solution.spec
-        try:
-            first = catalog.select_builder(spec.language, spec.binding, solution=solution.name)
-            for entry in catalog.builders[catalog.builders.index(first) :]:
-                if entry.spec.accepts(spec.language, spec.binding) and entry.availability():
-                    builder = self._make(entry)
-                    if builder.can_build(solution):
-                        return builder
-        except (CapabilityError, PluginError) as error:
-            raise BuildError(error.message, hint=error.hint) from error
-        raise BuildError(
-            f"no builder takes solution {solution.name!r}, although {first.name!r} handles "
-            f"language {str(spec.language)!r} with binding {spec.binding!r}"
-        )
-
-    def _make(self, entry: Registered[BuilderSpec]) -> Builder:
-        with self._lock:
-            if entry.name not in self._made:
-                self._made[entry.name] = _instantiate(entry.load(), entry.name)
-            return self._made[entry.name]
-
-    def _catalog(self) -> Catalog:
-        if self._given is None:
-            from flashinfer_bench.plugins import default_catalog
-
-            return default_catalog()
-        return self._given
-
-
-def _instantiate(factory: Any, name: str) -> Builder:
-    made = factory()
-    if not isinstance(made, Builder):
-        raise PluginError(
-            f"builder {name!r}: its factory made a {type(made).__name__}, not a "
-            "flashinfer_bench.compile.Builder"
-        )
-    return made
 
 
 _default: Optional[BuilderRegistry] = None

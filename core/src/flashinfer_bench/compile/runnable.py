@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from flashinfer_bench.compile.outputs import OutputAllocator, copy_outputs, list_outputs, unpack
+from flashinfer_bench.errors import BuildError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flashinfer_bench.compile.metadata import RunnableMetadata
     from flashinfer_bench.data import Definition
+
+logger = logging.getLogger(__name__)
 
 
 class Runnable:
@@ -30,6 +34,11 @@ class Runnable:
         How it came about.
     cleaner : callable, optional
         Releases what the build holds; called once at most.
+    explain : callable, optional
+        ``explain(error)`` is asked whenever a call ends in an `Exception`, and returns a
+        `BuildError` or None. A BuildError is raised in place of the error, which becomes its cause.
+        It is for languages that compile when a function is first called; a call that succeeds costs
+        nothing more.
 
     Attributes
     ----------
@@ -43,6 +52,7 @@ class Runnable:
         "_callable",
         "_cleaner",
         "_definition",
+        "_explain",
         "_inputs",
         "_lock",
         "_plain",
@@ -56,6 +66,8 @@ class Runnable:
         callable: Callable[..., Any],
         metadata: RunnableMetadata,
         cleaner: Optional[Callable[[], None]] = None,
+        *,
+        explain: Optional[Callable[[Exception], Optional[BuildError]]] = None,
     ) -> None:
         self._callable = callable
         self.metadata = metadata
@@ -65,6 +77,7 @@ class Runnable:
         # A class whose instances need no unpacking: spares nearly every call the look into it.
         self._plain: type = type(None)
         self._cleaner = cleaner
+        self._explain = explain
         self._allocator: Optional[OutputAllocator] = None
         self._lock = threading.Lock()
         self.closed = False
@@ -83,10 +96,19 @@ class Runnable:
         -------
         Any
             One output, a tuple of them, or None.
+
+        Raises
+        ------
+        BuildError
+            If the function compiles when it is called, and could not be compiled.
         """
         if kwargs:
             return self._call_named(args, kwargs)
-        result = self._callable(*args)
+        try:
+            result = self._callable(*args)
+        except Exception as error:
+            self._raise_explained(error)
+            raise
         if type(result) is self._plain:
             return result
         return self._unpack(result)
@@ -136,13 +158,17 @@ class Runnable:
             definition.
         """
         self._check_count(args, self._total)
-        if self.metadata.destination_passing_style:
-            self._callable(*args)
-            return
-        definition = self._require_definition()
-        inputs = len(self._inputs)
-        results = list_outputs(self._callable(*args[:inputs]), definition)
-        copy_outputs(results, args[inputs:], list(definition.outputs))
+        try:
+            if self.metadata.destination_passing_style:
+                self._callable(*args)
+                return
+            definition = self._require_definition()
+            inputs = len(self._inputs)
+            results = list_outputs(self._callable(*args[:inputs]), definition)
+            copy_outputs(results, args[inputs:], list(definition.outputs))
+        except Exception as error:
+            self._raise_explained(error)
+            raise
 
     def call_value_returning(self, *args: Any) -> Any:
         """Call with inputs only and get the outputs.
@@ -169,12 +195,16 @@ class Runnable:
         """
         if len(args) != len(self._inputs):
             self._check_count(args, len(self._inputs))
-        if not self.metadata.destination_passing_style:
-            return self._unpack(self._callable(*args))
-        if self._allocator is None:
-            self._allocator = OutputAllocator(self._require_definition())
-        outputs = self._allocator.allocate(args)
-        self._callable(*args, *outputs)
+        try:
+            if not self.metadata.destination_passing_style:
+                return self._unpack(self._callable(*args))
+            if self._allocator is None:
+                self._allocator = OutputAllocator(self._require_definition())
+            outputs = self._allocator.allocate(args)
+            self._callable(*args, *outputs)
+        except Exception as error:
+            self._raise_explained(error)
+            raise
         return outputs[0] if len(outputs) == 1 else unpack(tuple(outputs), None)
 
     def cleanup(self) -> None:
@@ -182,6 +212,7 @@ class Runnable:
         with self._lock:
             cleaner, self._cleaner = self._cleaner, None
             self._callable = self._refuse
+            self._explain = None
             self.closed = True
         if cleaner is not None:
             cleaner()
@@ -194,6 +225,22 @@ class Runnable:
             "build it again"
         )
 
+    def _raise_explained(self, error: Exception) -> None:
+        """Raise what `explain` makes of `error`; return if there is nothing to say about it."""
+        explain = self._explain
+        try:
+            explained = explain(error) if explain is not None else None
+        except (Exception, SystemExit):  # the plugin's own failure must not hide `error`
+            logger.warning("explaining an error of %r failed", self, exc_info=True)
+            return
+        if not isinstance(explained, BuildError):
+            return
+        try:
+            raise explained from error
+        finally:
+            # Its traceback holds this frame: without this, the two would keep the arguments alive.
+            del explained, error
+
     def _unpack(self, result: Any) -> Any:
         if isinstance(result, (tuple, dict)):
             return unpack(result, self._definition)
@@ -203,7 +250,11 @@ class Runnable:
     def _call_named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         definition = self._definition
         if definition is None:
-            return self._unpack(self._callable(*args, **kwargs))
+            try:
+                return self._unpack(self._callable(*args, **kwargs))
+            except Exception as error:
+                self._raise_explained(error)
+                raise
         if (
             not args
             and len(kwargs) == len(self._inputs)

@@ -27,6 +27,7 @@ from flashinfer_bench.data.merge import export_trace_set, merge_trace_sets
 from flashinfer_bench.data.ranking import SpeedupMetrics, TraceSetSummary
 from flashinfer_bench.data.solution import (
     BuildSpec,
+    CompileOptions,
     Solution,
     SourceFile,
     SupportedBindings,
@@ -57,6 +58,7 @@ __all__ = [
     "AxisSpec",
     "AxisVar",
     "BuildSpec",
+    "CompileOptions",
     "Constraint",
     "Correctness",
     "DType",

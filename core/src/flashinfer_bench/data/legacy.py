@@ -13,6 +13,7 @@ uuid, ``"solution": ""`` and ``"evaluation": {}`` (till 2025-10); nulls in place
 from __future__ import annotations
 
 import json
+import shlex
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,12 @@ _NON_FINITE = {
 }
 _RENAMED_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
 _RENAMED_STATUSES = {"INCORRECT": "INCORRECT_NUMERICAL"}
+_OPTIONS = ("cflags", "cuda_cflags", "ldflags", "include_paths")
+_RENAMED_OPTIONS = {
+    "ld_flags": "ldflags",
+    "include_dirs": "include_paths",
+    **{f"extra_{name}": name for name in _OPTIONS},
+}
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "flashinfer-bench/workload")
 
 
@@ -106,6 +113,26 @@ def upgrade_build_spec(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     return _drop_nulls(data, "dependencies", "destination_passing_style")
+
+
+def upgrade_compile_options(data: Any) -> Any:
+    """Rewrite the names that others give to compile options, and options in one string."""
+    if not isinstance(data, dict):
+        return data
+    record = data
+    for old, new in _RENAMED_OPTIONS.items():
+        record = _rename(record, old, new)
+    record = _drop_nulls(record, *_OPTIONS)
+    return _edit(record, **{name: _words(record[name]) for name in _OPTIONS if name in record})
+
+
+def _words(flags: Any) -> Any:
+    if not isinstance(flags, str):
+        return flags
+    try:
+        return shlex.split(flags)
+    except ValueError:  # an open quote: validation says that it is no list
+        return flags
 
 
 def upgrade_solution(data: Any) -> Any:

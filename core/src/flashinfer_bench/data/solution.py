@@ -17,7 +17,11 @@ from pydantic import (
 )
 
 from flashinfer_bench.data.base import NonEmptyStr, SchemaModel
-from flashinfer_bench.data.legacy import upgrade_build_spec, upgrade_solution
+from flashinfer_bench.data.legacy import (
+    upgrade_build_spec,
+    upgrade_compile_options,
+    upgrade_solution,
+)
 from flashinfer_bench.data.name_enum import NameEnum
 from flashinfer_bench.errors import DataError, UnsafePathError
 
@@ -97,6 +101,37 @@ class SourceFile(SchemaModel):
     content: str
 
 
+class CompileOptions(SchemaModel):
+    """What a compiled solution asks of its compilers, beside what its builder sets.
+
+    Parameters
+    ----------
+    cflags : list of str
+        For the C or C++ compiler.
+    cuda_cflags : list of str
+        For nvcc.
+    ldflags : list of str
+        For linking.
+    include_paths : list of str
+        Folders with headers: relative to the solution's folder, or absolute.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    cflags: list[str] = Field(default_factory=list)
+    cuda_cflags: list[str] = Field(default_factory=list)
+    ldflags: list[str] = Field(default_factory=list)
+    include_paths: list[NonEmptyStr] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, data: Any) -> Any:
+        return upgrade_compile_options(data)
+
+    def __bool__(self) -> bool:
+        return bool(self.cflags or self.cuda_cflags or self.ldflags or self.include_paths)
+
+
 class BuildSpec(SchemaModel):
     """How a solution is built and called.
 
@@ -115,6 +150,8 @@ class BuildSpec(SchemaModel):
         does not state it, it reads as True but is not written out again.
     binding : str, optional
         How compiled code is called: ``tvm-ffi`` (meant by None for C++ and CUDA) or ``torch``.
+    compile_options : CompileOptions, optional
+        Flags for compilers and the linker. Options that ask for nothing are the same as None.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -127,6 +164,9 @@ class BuildSpec(SchemaModel):
     binding: Annotated[
         Optional[NonEmptyStr], AfterValidator(lambda name: name and _known_binding(name))
     ] = None
+    compile_options: Annotated[
+        Optional[CompileOptions], AfterValidator(lambda options: options or None)
+    ] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -135,10 +175,15 @@ class BuildSpec(SchemaModel):
 
     @model_serializer(mode="wrap")
     def _leave_unstated(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Do not write a calling convention that was never stated: builders may then infer it."""
+        """Leave out a calling convention that was never stated, and options that there are not.
+
+        Builders may infer the first; without the second, older hashes and files stay as they are.
+        """
         data: dict[str, Any] = serialize(self)
         if "destination_passing_style" not in self.model_fields_set:
             data.pop("destination_passing_style", None)
+        if self.compile_options is None:
+            data.pop("compile_options", None)
         return data
 
 

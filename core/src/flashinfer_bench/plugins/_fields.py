@@ -65,9 +65,16 @@ def words(owner: str, field: str, value: object, *, required: bool = True) -> tu
     return found
 
 
-def devices(owner: str, field: str, value: object) -> tuple[str, ...]:
+def flag(owner: str, field: str, value: object) -> bool:
+    """Return `value` if it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{owner}: {field} must be True or False, not {value!r}")
+    return value
+
+
+def devices(owner: str, field: str, value: object, *, required: bool = True) -> tuple[str, ...]:
     """Return `value` as a tuple of device types, such as ``("cpu", "cuda")``."""
-    found = tuple(device.lower() for device in words(owner, field, value))
+    found = tuple(device.lower() for device in words(owner, field, value, required=required))
     for device in found:
         if not _DEVICE.fullmatch(device):
             raise ValueError(

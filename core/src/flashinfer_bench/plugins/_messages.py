@@ -96,6 +96,24 @@ def none_usable(kind: str, subject: str, candidates: Sequence[Registered[Any]]) 
     return CapabilityError(" ".join(parts), hint="; ".join(filter(None, remedies)) or None)
 
 
+def no_usable_builder(
+    subject: str,
+    unusable: Sequence[Registered[Any]],
+    elsewhere: Sequence[Registered[Any]],
+    device: Optional[str],
+) -> CapabilityError:
+    """Make the error for a language whose builders cannot be used here, or not for `device`."""
+    if unusable:
+        found = none_usable("builder", subject, unusable)
+        parts, hint = [found.message], found.hint
+    else:
+        parts, hint = [f"No builder {subject} is for device {device!r}."], None
+    parts += [f"{e.name} ({e.origin}) is for {', '.join(e.spec.devices)}." for e in elsewhere]
+    devices = dict.fromkeys(each for entry in elsewhere for each in entry.spec.devices)
+    other = f"choose another device, such as {next(iter(devices))}" if devices else None
+    return CapabilityError(" ".join(parts), hint=hint or other)
+
+
 def wrong_device(catalog: Catalog, entry: Registered[Any], device: str) -> CapabilityError:
     """Make the error for a named record that is not for the device."""
     kind = entry.spec.kind

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar, cast
 
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.plugins import _messages as messages
+from flashinfer_bench.plugins.conflict import Conflict as Conflict
 from flashinfer_bench.plugins.probes import Probe, ask_all
 from flashinfer_bench.plugins.records import (
     KINDS,
@@ -29,27 +30,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.plugins.status import PluginStatus
 
 SpecT = TypeVar("SpecT", bound=Record)
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """Records of one kind and name, all of them refused.
-
-    Parameters
-    ----------
-    kind, name : str
-        What they all claim.
-    claims : tuple of Registered
-        The records, in the order in which they were registered.
-    """
-
-    kind: str
-    name: str
-    claims: tuple[Registered[Any], ...]
-
-    def sentence(self) -> str:
-        """Return who claims what, and that none of them is used."""
-        return messages.conflict(self.kind, self.name, [claim.origin for claim in self.claims])
 
 
 @dataclass(frozen=True)
@@ -229,8 +209,40 @@ class Catalog:
                 raise CapabilityError(conflict.sentence(), hint=messages.CONFLICT_HINT)
         raise messages.not_found(self, kind, wanted)
 
+    def builders_for(
+        self, language: str, binding: Optional[str] = None, *, device: Optional[str] = None
+    ) -> tuple[Registered[BuilderSpec], ...]:
+        """Return the builders that are meant for a language, whether or not they can be used here.
+
+        Parameters
+        ----------
+        language : str
+            Language of a solution.
+        binding : str, optional
+            Its binding.
+        device : str, optional
+            Where the solution shall work: ``cpu``, ``cuda``, ``cuda:1``, …; None for anywhere.
+
+        Returns
+        -------
+        tuple of Registered
+            In the order of selection.
+        """
+        language, binding = _plain(language), _plain(binding) if binding is not None else None
+        kind = None if device is None else _device_type(device)
+        return tuple(
+            entry
+            for entry in self.builders
+            if entry.spec.accepts(language, binding) and entry.spec.serves(kind)
+        )
+
     def select_builder(
-        self, language: str, binding: Optional[str] = None, *, solution: Optional[str] = None
+        self,
+        language: str,
+        binding: Optional[str] = None,
+        *,
+        solution: Optional[str] = None,
+        device: Optional[str] = None,
     ) -> Registered[BuilderSpec]:
         """Return the builder for a language.
 
@@ -242,6 +254,8 @@ class Catalog:
             Its binding.
         solution : str, optional
             Name of the solution, for the message.
+        device : str, optional
+            Where the solution shall work: ``cpu``, ``cuda``, ``cuda:1``, …; None for anywhere.
 
         Returns
         -------
@@ -253,17 +267,18 @@ class Catalog:
         CapabilityError
             If there is none; the message says why, and which plugin might have provided it.
         """
+        candidates = self.builders_for(language, binding, device=device)
+        for entry in candidates:
+            if entry.availability():
+                return entry
         language, binding = _plain(language), _plain(binding) if binding is not None else None
-
-        def wanted(spec: BuilderSpec) -> bool:
-            return spec.accepts(language, binding)
-
-        candidates = [entry for entry in self.builders if wanted(entry.spec)]
-        if not candidates:
-            conflicts = self._refused("builder", wanted)
+        anywhere = self.builders_for(language, binding)
+        if not anywhere:
+            conflicts = self._refused("builder", lambda spec: spec.accepts(language, binding))
             raise messages.no_builder(self, language, binding, solution, conflicts)
         subject = messages.builder_subject(language, binding, solution)
-        return _first_usable("builder", candidates, subject)
+        elsewhere = [entry for entry in anywhere if entry not in candidates]
+        raise messages.no_usable_builder(subject, candidates, elsewhere, device)
 
     def select_timer(self, device: str, name: Optional[str] = None) -> Registered[TimerSpec]:
         """Return the timer for a device.
@@ -292,7 +307,7 @@ class Catalog:
         return cast("Registered[ExecutorSpec]", self._for_device("executor", device, name))
 
     def _for_device(self, kind: str, device: str, name: Optional[str]) -> Registered[Any]:
-        device_type = device.partition(":")[0].strip().lower()
+        device_type = _device_type(device)
         if name is not None:
             named = self.find(kind, name)
             if device_type not in named.spec.devices:
@@ -361,6 +376,10 @@ def _first_usable(
 
 def _rank(entry: Registered[Any]) -> tuple[int, str]:
     return (-entry.spec.priority, entry.name)
+
+
+def _device_type(device: str) -> str:
+    return device.partition(":")[0].strip().lower()
 
 
 def _plain(value: str) -> str:

@@ -55,6 +55,7 @@ def fib_register_builders() -> Iterable[BuilderSpec]:
             yield BuilderSpec(
                 name="mojo",
                 handles=(("mojo", None),),
+                compiles=True,
                 factory="fib_builder_mojo.builder:MojoBuilder",
                 probe="fib_builder_mojo.probe:check",
                 summary="Mojo kernels, compiled ahead of time",

@@ -118,21 +118,36 @@ class BuilderSpec(Record):
     handles : tuple of (str, str or None)
         Pairs of language and binding. The binding is None for solutions that name none, and
         ``"*"`` for any, none included.
+    devices : tuple of str
+        Device types on which its solutions work: ``("cuda",)``. Empty means any.
+    compiles : bool
+        Whether a build leaves on disk what other processes load. Such solutions are compiled ahead
+        of their evaluation, several at a time, by `Builder.compile`.
     **common
-        See `Record`. The factory is a subclass of `flashinfer_bench.compile.Builder`.
+        See `Record`. The factory is a subclass of `flashinfer_bench.compile.Builder`, made without
+        arguments.
     """
 
     kind: ClassVar[str] = "builder"
 
     handles: tuple[tuple[str, Optional[str]], ...]
+    devices: tuple[str, ...] = ()
+    compiles: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._store("handles", _fields.handles(self._owner(), "handles", self.handles))
+        devices = _fields.devices(self._owner(), "devices", self.devices, required=False)
+        self._store("devices", devices)
+        _fields.flag(self._owner(), "compiles", self.compiles)
 
     def accepts(self, language: str, binding: Optional[str] = None) -> bool:
         """Return whether solutions in `language` with `binding` are handled."""
         return (language, binding) in self.handles or (language, "*") in self.handles
+
+    def serves(self, device: Optional[str]) -> bool:
+        """Return whether its solutions work on devices of type `device`; None asks for no type."""
+        return device is None or not self.devices or device in self.devices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +159,8 @@ class TimerSpec(Record):
     devices : tuple of str
         Device types that it can time: ``("cpu",)``, ``("cuda",)``.
     **common
-        See `Record`. The factory is a subclass of `flashinfer_bench.bench.timing.base.Timer`.
+        See `Record`. The factory is a subclass of `flashinfer_bench.bench.timing.base.Timer`, made
+        without arguments.
     """
 
     kind: ClassVar[str] = "timer"
@@ -165,7 +181,8 @@ class KeyBuilderSpec(Record):
     op_types : tuple of str
         The op types whose keys it builds.
     **common
-        See `Record`.
+        See `Record`. The factory is a subclass of `flashinfer_bench.apply.ApplyKeyBuilder`; it is
+        made with the definition.
     """
 
     kind: ClassVar[str] = "key_builder"
@@ -186,7 +203,8 @@ class AdapterSpec(Record):
     targets : tuple of str
         The functions and methods that it patches, as dotted names.
     **common
-        See `Record`.
+        See `Record`. The factory is a subclass of `flashinfer_bench.integration.Adapter`; it is
+        made without arguments, also where the library is not installed, and patches nothing.
     """
 
     kind: ClassVar[str] = "adapter"
@@ -208,7 +226,8 @@ class EvaluatorSpec(Record):
         Shell-style patterns of the op types and of the definition names that it judges. One match
         suffices. With both empty it is a fallback, used where no other evaluator matches.
     **common
-        See `Record`. The factory subclasses `flashinfer_bench.bench.evaluators.base.Evaluator`.
+        See `Record`. The factory subclasses `flashinfer_bench.bench.evaluators.base.Evaluator`; it
+        is made without arguments.
     """
 
     kind: ClassVar[str] = "evaluator"
@@ -242,7 +261,8 @@ class ExecutorSpec(Record):
     devices : tuple of str
         Device types that its processes can use: ``("cpu", "cuda")``.
     **common
-        See `Record`. The factory is a subclass of `flashinfer_bench.bench.executors.base.Executor`.
+        See `Record`. The factory is a subclass of `flashinfer_bench.bench.executors.base.Executor`,
+        made with the device.
     """
 
     kind: ClassVar[str] = "executor"

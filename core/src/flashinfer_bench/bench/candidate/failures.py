@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import traceback
 
-from flashinfer_bench.bench.transport.messages import MAX_TEXT, Failed
-from flashinfer_bench.errors import BuildError
+from flashinfer_bench.bench.transport.messages import MAX_TEXT, Failed, FailureClass
+from flashinfer_bench.errors import BuildError, CapabilityError, StorageError
 
 MAX_NAME = 256
 """Longest name in a reply, in characters."""
@@ -47,7 +47,16 @@ def describe_failure(token: int, error: BaseException, *, fatal: bool = False) -
     """
     message = clip(_message(error), _MAX_MESSAGE)
     trace = clip(_trace(error), MAX_TEXT)
-    return Failed(token, clip(_kind(error), MAX_NAME), message, trace, fatal)
+    return Failed(token, clip(_kind(error), MAX_NAME), message, trace, fatal, _about(error))
+
+
+def _about(error: BaseException) -> FailureClass:
+    """Tell what is the machine's fault from what is the solution's."""
+    if isinstance(error, CapabilityError):  # first: some are build errors, too
+        return "capability"
+    if isinstance(error, StorageError):
+        return "storage"
+    return "build" if isinstance(error, BuildError) else "raised"
 
 
 def _kind(error: BaseException) -> str:

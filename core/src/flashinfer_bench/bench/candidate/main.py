@@ -1,4 +1,4 @@
-"""A candidate that starts on its own: ``python -m … CHANNEL_FD LEASH_FD DEVICE``."""
+"""A candidate that starts on its own: ``python -m … CHANNEL_FD LEASH_FD DEVICE [compile]``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def main(arguments: list[str]) -> NoReturn:
     Parameters
     ----------
     arguments : list of str
-        Numbers of the descriptors of channel and leash, and the device.
+        Numbers of the descriptors of channel and leash, the device, and ``compile`` for a process
+        that does nothing else.
     """
     channel, leash = int(arguments[0]), int(arguments[1])
     os.set_inheritable(channel, False)
@@ -52,8 +53,9 @@ def main(arguments: list[str]) -> NoReturn:
     enter.reset_signals()
     enter.open_streams()
     enter.limit_damage()
-    start.preload()
-    start.serve(socket.socket(fileno=channel), arguments[2])
+    compiles_only = arguments[3:] == ["compile"]
+    start.preload(compiles_only=compiles_only)
+    start.serve(socket.socket(fileno=channel), arguments[2], compiles_only=compiles_only)
     # No teardown of torch, and no atexit function of the solution.
     os._exit(0)
 

@@ -22,14 +22,13 @@ from flashinfer_bench.bench.transport.values import describe
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from flashinfer_bench.bench.timing.base import Timer
     from flashinfer_bench.bench.transport.channel import Channel
-    from flashinfer_bench.compile import Runnable
+    from flashinfer_bench.compile import BuilderRegistry
     from flashinfer_bench.data import Definition, Solution
 
-    Build = Callable[[Definition, Solution], Runnable]
     Answer = tuple[wire.Message, Sequence[Optional[memoryview]]]
 
 
@@ -42,24 +41,30 @@ class Session:
         The candidate's end.
     device : str
         Where the solution works.
-    build : callable
-        ``build(definition, solution)`` returns a `Runnable`.
+    registry : BuilderRegistry
+        Builds the solution.
     timers : mapping
         Timers by name, constructed; or why one could not be.
+    compiles_only : bool
+        Refuse every request but `Compile`.
     """
 
     def __init__(
         self,
         channel: Channel[wire.Message],
         device: str,
-        build: Build,
+        registry: BuilderRegistry,
         timers: Mapping[str, Union[Timer, Exception]],
+        *,
+        compiles_only: bool = False,
     ) -> None:
         self._channel = channel
         self._device = device
-        self._build = build
+        self._registry = registry
         self._timers = dict(timers)
+        self._compiles_only = compiles_only
         self._subject: Optional[Subject] = None
+        self._builder = ""
         self._sets: dict[int, InputSet] = {}
         # Looked up now: the solution may replace them.
         self._pid, self._getpid, self._exit = os.getpid(), os.getpid, os._exit
@@ -93,6 +98,10 @@ class Session:
         self._channel.send(reply, Deadline.never(), blobs)
 
     def _handle(self, request: wire.Message, values: list[Any]) -> Answer:
+        if isinstance(request, wire.Compile):
+            return self._compile(request), ()
+        if self._compiles_only:
+            raise RunnerError("this process has been started to compile, and for nothing else")
         if isinstance(request, wire.Load):
             return self._load(request), ()
         if isinstance(request, wire.PutInputs):
@@ -103,13 +112,16 @@ class Session:
             return self._time(request), ()
         raise RunnerError(f"{type(request).__name__} is not a request of a running session")
 
-    def _load(self, request: wire.Load) -> wire.Message:
-        from flashinfer_bench.data import Definition, Solution
+    def _compile(self, request: wire.Compile) -> wire.Message:
+        definition, solution = _problem(request)
+        self._builder = clip(self._registry.builder_of(solution), MAX_NAME)
+        done = self._registry.compile(definition, solution)
+        return wire.Compiled(request.token, self._builder, done.fresh)
 
-        definition = Definition.model_validate_json(request.definition)
-        solution = Solution.model_validate_json(request.solution)
-        subject = Subject(definition, self._build(definition, solution), self._device)
-        self._subject = subject
+    def _load(self, request: wire.Load) -> wire.Message:
+        definition, solution = _problem(request)
+        runnable = self._registry.build(definition, solution)
+        self._subject = subject = Subject(definition, runnable, self._device)
         style = subject.destination_passing_style
         return wire.Loaded(request.token, clip(str(subject.build_type), MAX_NAME), style)
 
@@ -166,7 +178,9 @@ class Session:
         return timer
 
     def _failure(self, token: int, error: BaseException) -> wire.Failed:
-        return describe_failure(token, error, fatal=not is_usable(self._device))
+        failed = describe_failure(token, error, fatal=not is_usable(self._device))
+        failed.builder = self._builder
+        return failed
 
     def _flush(self) -> None:
         """Write out what the solution has printed, in Python and in C."""
@@ -175,3 +189,10 @@ class Session:
             with contextlib.suppress(Exception):
                 stream.flush()
         self._flush_c(None)
+
+
+def _problem(request: Union[wire.Load, wire.Compile]) -> tuple[Definition, Solution]:
+    from flashinfer_bench.data import Definition, Solution
+
+    definition = Definition.model_validate_json(request.definition)
+    return definition, Solution.model_validate_json(request.solution)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
@@ -16,38 +17,66 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.bench.timing.base import Timer
 
-_PRELOADED = (
-    "torch",
-    "numpy",
+_TO_COMPILE = (
     "flashinfer_bench.bench.candidate.session",
-    "flashinfer_bench.bench.timing.cuda_event",
-    "flashinfer_bench.bench.timing.wall",
     "flashinfer_bench.compile",
     "flashinfer_bench.data",
+)
+_TO_RUN = (
+    *("torch", "numpy", *_TO_COMPILE),
+    "flashinfer_bench.bench.timing.cuda_event",
+    "flashinfer_bench.bench.timing.wall",
     "flashinfer_bench.tensors",
 )
+_PROBES_TIMEOUT_S = 10.0
 
 
-def preload() -> None:
+def preload(*, compiles_only: bool = False) -> None:
     """Import what every candidate needs, and load the plugins.
 
     Done in a fork server, its children have it for free. So nothing here may start a thread, open
     a device or run a parallel operation: a forked child inherits neither threads nor contexts, and
     hangs in the first OpenMP loop if its parent ever ran one.
-    """
-    for module in _PRELOADED:
-        importlib.import_module(module)
-    from flashinfer_bench.plugins import default_catalog
 
-    # References are in Python, so nearly every candidate builds that.
-    with contextlib.suppress(FibError):
-        default_catalog().select_builder("python").load()
+    Parameters
+    ----------
+    compiles_only : bool
+        For processes that only compile: without torch, whose import takes longer than all the rest.
+    """
+    for module in _TO_COMPILE if compiles_only else _TO_RUN:
+        importlib.import_module(module)
+    if compiles_only:
+        _load_compilers()
+    else:
+        from flashinfer_bench.plugins import default_catalog
+
+        # References are in Python, so nearly every candidate builds that.
+        with contextlib.suppress(FibError):
+            default_catalog().select_builder("python").load()
     # Keep the collector off these objects: it would touch, and so copy, every page of them.
     gc.collect()
     gc.freeze()
 
 
-def serve(sock: socket.socket, device: str) -> None:
+def _load_compilers() -> None:
+    """Import the builders that compile, and ask their probes.
+
+    Other probes are left alone: one may ask for a device, after which no child could open it.
+    """
+    from flashinfer_bench.plugins import default_catalog
+
+    catalog = default_catalog()
+    compilers = [entry for entry in catalog.builders if entry.spec.compiles]
+    catalog.check_all(compilers)
+    for entry in compilers:
+        with contextlib.suppress(FibError):
+            entry.load()
+    for thread in threading.enumerate():  # a probe that did not answer in time
+        if thread is not threading.current_thread():
+            thread.join(_PROBES_TIMEOUT_S)
+
+
+def serve(sock: socket.socket, device: str, *, compiles_only: bool = False) -> None:
     """Answer the judge at the other end of `sock` until it ends the conversation.
 
     Parameters
@@ -56,6 +85,8 @@ def serve(sock: socket.socket, device: str) -> None:
         The candidate's end of the channel.
     device : str
         What the solution works on.
+    compiles_only : bool
+        Answer no other request than to compile.
 
     Notes
     -----
@@ -67,11 +98,12 @@ def serve(sock: socket.socket, device: str) -> None:
     from flashinfer_bench.plugins import default_catalog
 
     use_scratch(Path.cwd())
-    if device == "cpu":
+    if device == "cpu" and not compiles_only:
         _limit_threads()
-    timers = make_timers(device)
-    registry = BuilderRegistry.from_catalog(default_catalog())
-    Session(candidate_end(sock), device, registry.build, timers).run()
+    timers = {} if compiles_only else make_timers(device)
+    registry = BuilderRegistry.from_catalog(default_catalog(), device=device)
+    channel = candidate_end(sock)
+    Session(channel, device, registry, timers, compiles_only=compiles_only).run()
 
 
 def _limit_threads() -> None:

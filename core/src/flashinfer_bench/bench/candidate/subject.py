@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -112,10 +113,9 @@ def is_usable(device: str) -> bool:
 
     An illegal memory access, for one, ends the context of a GPU: every later call fails.
     """
-    if device == "cpu":
+    torch = sys.modules.get("torch")
+    if device == "cpu" or torch is None:  # without torch nothing has opened it
         return True
-    import torch
-
     cuda: Any = torch.cuda
     try:
         if cuda.is_initialized():

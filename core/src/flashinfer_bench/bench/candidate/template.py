@@ -1,8 +1,9 @@
-"""The fork server: ``python -m flashinfer_bench.bench.candidate.template FD FOLDER``.
+"""The fork server: ``python -m flashinfer_bench.bench.candidate.template FD FOLDER [compile]``.
 
 It imports torch and everything else that candidates need once, then forks one child per request,
 ready in a few milliseconds. It has one thread, no device context and has run no parallel operation,
-so its children can do all of that. It never runs code of a solution.
+so its children can do all of that. It never runs code of a solution. Called with ``compile`` it
+does without torch, and its children only compile.
 
 `FD` is the control socket (see `flashinfer_bench.bench.transport.control`). The server ends, and
 with it every candidate, when that socket closes; no candidate outlives it.
@@ -46,11 +47,14 @@ class Template:
         The control socket.
     folder : Path
         Where candidates get a folder each; removed at the end.
+    compiles_only : bool
+        Whether its children only compile.
     """
 
-    def __init__(self, sock: socket.socket, folder: Path) -> None:
+    def __init__(self, sock: socket.socket, folder: Path, *, compiles_only: bool = False) -> None:
         self._sock = sock
         self._folder = folder
+        self._compiles_only = compiles_only
         self._pid, self._parent = os.getpid(), os.getppid()
         self._children: dict[int, Child] = {}
         self._stopping = False
@@ -135,7 +139,8 @@ class Template:
             enter.arrange_descriptors(channel, log)
             enter.settle_in(workdir)
             enter.limit_damage()
-            start.serve(socket.socket(fileno=enter.CHANNEL_FD), device)
+            conversation = socket.socket(fileno=enter.CHANNEL_FD)
+            start.serve(conversation, device, compiles_only=self._compiles_only)
             code = 0
         except BaseException:  # noqa: BLE001 - nothing may return into the server's loop
             sys.excepthook(*sys.exc_info())
@@ -185,17 +190,19 @@ def main(arguments: list[str]) -> NoReturn:
     Parameters
     ----------
     arguments : list of str
-        Number of the control socket's descriptor, and the folder.
+        Number of the control socket's descriptor, the folder, and ``compile`` for a server of
+        processes that do nothing else.
     """
+    compiles_only = arguments[2:] == ["compile"]
     sock = socket.socket(fileno=int(arguments[0]))
     sock.set_inheritable(False)
     # Ctrl-C is for the judge, who then closes the control socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     processes.adopt_orphans()
     enter.open_streams()
-    start.preload()
+    start.preload(compiles_only=compiles_only)
     _end_threads()
-    template = Template(sock, Path(arguments[1]))
+    template = Template(sock, Path(arguments[1]), compiles_only=compiles_only)
     sock.send(control.pack(control.ServerReady(os.getpid(), processes.thread_count())))
     template.run()
     os._exit(0)

@@ -16,9 +16,10 @@ from flashinfer_bench.errors import RunnerError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from flashinfer_bench.bench.transport.messages import FailureClass
     from flashinfer_bench.data import Definition, Solution
 
-Stage = Literal["start", "load", "inputs", "call", "time"]
+Stage = Literal["start", "compile", "load", "inputs", "call", "time"]
 
 
 class CandidateError(RunnerError):
@@ -29,7 +30,8 @@ class CandidateError(RunnerError):
     message : str
         What happened.
     stage : str
-        What it had been asked to do: ``start``, ``load``, ``inputs``, ``call`` or ``time``.
+        What it had been asked to do: ``start``, ``compile``, ``load``, ``inputs``, ``call`` or
+        ``time``.
     """
 
     def __init__(self, message: str, *, stage: Stage, hint: Optional[str] = None) -> None:
@@ -63,13 +65,40 @@ class CandidateFailed(CandidateError):
     kind : str
         Name of the exception's class, as the candidate tells it (untrusted text).
     traceback : str
-        Formatted traceback (untrusted text).
+        Formatted traceback, or the output of a compiler (untrusted text).
+    about : str
+        What the candidate says it is about: code that ``raised``, a ``build`` that failed, or what
+        this machine lacks: a ``capability``, such as a compiler, or ``storage``.
+    builder : str
+        Name of the builder that was compiling; empty if that is not known (untrusted text).
     """
 
-    def __init__(self, message: str, *, stage: Stage, kind: str, traceback: str) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        stage: Stage,
+        kind: str,
+        traceback: str,
+        about: FailureClass = "raised",
+        builder: str = "",
+    ) -> None:
         super().__init__(message, stage=stage)
         self.kind = kind
         self.traceback = traceback
+        self.about = about
+        self.builder = builder
+
+    @property
+    def reason(self) -> str:
+        """The message without the name of the exception's class."""
+        return self.message.removeprefix(f"{self.kind}: ")
+
+    @property
+    def is_no_fault(self) -> bool:
+        """Whether the solution could not be built for lack of something on this machine."""
+        building = self.stage in ("compile", "load")
+        return building and self.about in ("capability", "storage")
 
 
 class CandidateMisbehaved(CandidateError):
@@ -92,6 +121,25 @@ class Loaded:
 
     build_type: str
     destination_passing_style: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Answer to `Candidate.compile`.
+
+    Attributes
+    ----------
+    builder : str
+        Name of the builder; empty if it is not known.
+    fresh : bool
+        Whether something was compiled; if not, it was there, or there is nothing to compile.
+    seconds : float
+        Wall time as the judge saw it.
+    """
+
+    builder: str
+    fresh: bool
     seconds: float
 
 
@@ -125,6 +173,14 @@ class Candidate(ABC):
     """
 
     pid: int
+
+    def compile(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Compiled:
+        """Do the part of the build that other processes can use; run nothing of the solution.
+
+        `load` may follow, for the same solution. Without an override nothing is done, and all of
+        the work is left to `load`.
+        """
+        return Compiled("", fresh=False, seconds=0.0)
 
     @abstractmethod
     def load(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Loaded:
@@ -189,7 +245,7 @@ class Candidate(ABC):
 
 
 class Executor(ABC):
-    """Starts candidates on one device.
+    """Starts candidates on one device; its methods may be called from any thread.
 
     Parameters
     ----------
@@ -221,6 +277,18 @@ class Executor(ABC):
         RunnerFatalError
             If that cannot be done, even after one restart.
         """
+
+    def spawn_compiler(self) -> Candidate:
+        """Start one process for `Candidate.compile` alone; by default the same as `spawn`.
+
+        Where such a process needs less, as without torch, it starts sooner.
+
+        Raises
+        ------
+        RunnerFatalError
+            As of `spawn`.
+        """
+        return self.spawn()
 
     @abstractmethod
     def close(self) -> None:

@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 class ForkExecutor(Executor):
     """Forks candidates from one server per executor; the server is restarted if it dies.
 
-    `spawn` and `close` may be called from any thread.
+    Those that only compile come from a second server, which does without torch and is up sooner; it
+    is started when the first of them is asked for.
 
     Parameters
     ----------
@@ -35,64 +36,92 @@ class ForkExecutor(Executor):
         self, device: str, *, start_timeout_s: float = 300.0, spawn_timeout_s: float = 60.0
     ) -> None:
         super().__init__(device)
-        self._start_timeout_s, self._spawn_timeout_s = start_timeout_s, spawn_timeout_s
-        self._server: Optional[ForkServer] = None
-        self._candidates: set[ProcessCandidate] = set()
-        self._lock = threading.Lock()
-        self._closed = False
+        self._spawn_timeout_s = spawn_timeout_s
+        self._runs = _Family(start_timeout_s, compiles_only=False)
+        self._compiles = _Family(start_timeout_s, compiles_only=True)
 
     def start(self) -> None:
         """Start the fork server; see `Executor.start`."""
-        self._running_server()
-
-    def _running_server(self) -> ForkServer:
-        with self._lock:
-            if self._closed:
-                raise RunnerFatalError("the executor has been closed")
-            if self._server is not None and not self._server.alive:
-                logger.warning("the fork server has died; starting another one")
-                self._server.close()
-                self._server = None
-            if self._server is None:
-                self._server = ForkServer(timeout_s=self._start_timeout_s)
-            return self._server
+        self._runs.running_server()
 
     def spawn(self) -> ProcessCandidate:
         """Fork one candidate; see `Executor.spawn`."""
-        server = self._running_server()
+        return self._spawn(self._runs)
+
+    def spawn_compiler(self) -> ProcessCandidate:
+        """Fork one candidate that has no torch; see `Executor.spawn_compiler`."""
+        return self._spawn(self._compiles)
+
+    def _spawn(self, family: _Family) -> ProcessCandidate:
+        server = family.running_server()
         try:
-            return self._spawn_from(server)
+            return self._spawn_from(server, family)
         except (RunnerError, OSError) as error:
-            logger.warning("no candidate could be started, trying with a new server: %s", error)
-        self._discard(server)
-        server = self._running_server()
+            logger.warning("no candidate could be started, trying once more: %s", error)
+            # The end of a server is that of all its candidates, the one that is timed included.
+            if isinstance(error, TimeoutError) or not family.candidates:
+                family.discard(server)
+        server = family.running_server()
         try:
-            return self._spawn_from(server)
+            return self._spawn_from(server, family)
         except (RunnerError, OSError) as error:
             raise RunnerFatalError(f"no candidate can be started: {error}") from error
 
-    def _spawn_from(self, server: ForkServer) -> ProcessCandidate:
+    def _spawn_from(self, server: ForkServer, family: _Family) -> ProcessCandidate:
         process, ends = server.fork(self.device, timeout_s=self._spawn_timeout_s)
         candidate = ProcessCandidate(
-            process, ends.channel, ends.log, on_close=self._candidates.discard
+            process, ends.channel, ends.log, on_close=family.candidates.discard
         )
-        self._candidates.add(candidate)
+        family.candidates.add(candidate)
         candidate.await_ready(timeout_s=self._spawn_timeout_s)
         return candidate
 
-    def _discard(self, server: ForkServer) -> None:
+    def close(self) -> None:
+        """End every candidate and the servers; see `Executor.close`."""
+        for family in (self._compiles, self._runs):
+            family.close()
+
+
+class _Family:
+    """A server that is started when it is first needed, and the candidates that it has forked."""
+
+    def __init__(self, start_timeout_s: float, *, compiles_only: bool) -> None:
+        self._start_timeout_s = start_timeout_s
+        self._compiles_only = compiles_only
+        self._lock = threading.Lock()
+        self._closed = False
+        self.server: Optional[ForkServer] = None
+        self.candidates: set[ProcessCandidate] = set()
+
+    def running_server(self) -> ForkServer:
+        """Return the server; threads that come while it starts wait for it."""
         with self._lock:
-            if self._server is server:
-                self._server = None
+            if self._closed:
+                raise RunnerFatalError("the executor has been closed")
+            if self.server is not None and not self.server.alive:
+                logger.warning("the fork server has died; starting another one")
+                self.server.close()
+                self.server = None
+            if self.server is None:
+                self.server = ForkServer(
+                    timeout_s=self._start_timeout_s, compiles_only=self._compiles_only
+                )
+            return self.server
+
+    def discard(self, server: ForkServer) -> None:
+        """End a server, unless another thread has done so, and have the next one start anew."""
+        with self._lock:
+            if self.server is server:
+                self.server = None
         server.close()
 
     def close(self) -> None:
-        """End every candidate and the server; see `Executor.close`."""
+        """End everything, for good."""
         with self._lock:
             self._closed = True
-            server, self._server = self._server, None
+            server, self.server = self.server, None
         # Closing the server kills them all at once; each of them would take its time otherwise.
         if server is not None:
             server.close()
-        for candidate in list(self._candidates):
+        for candidate in list(self.candidates):
             candidate.close()

@@ -17,6 +17,7 @@ from flashinfer_bench.bench.executors.base import (
     CandidateFailed,
     CandidateMisbehaved,
     CandidateTimeout,
+    Compiled,
     Loaded,
     Stage,
     Timing,
@@ -102,6 +103,15 @@ class ProcessCandidate(Candidate):
         finally:
             if not self.alive:
                 self.close()
+
+    def compile(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Compiled:
+        """Do the part of the build that other processes can use; see `Candidate.compile`."""
+        started = time.perf_counter()
+        request = wire.Compile(_token(), definition.model_dump_json(), solution.model_dump_json())
+        with self._exchange("compile", timeout_s) as deadline:
+            reply = self._ask("compile", request, wire.Compiled, deadline)
+        seconds = time.perf_counter() - started
+        return Compiled(printable(reply.builder), reply.fresh, seconds)
 
     def load(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Loaded:
         """Build `solution` for `definition` in the process; see `Candidate.load`."""
@@ -268,7 +278,14 @@ class ProcessCandidate(Candidate):
             self._usable = not reply.fatal
             kind, message, trace = map(printable, (reply.kind, reply.message, reply.traceback))
             text = f"{kind}: {message}" if message else kind
-            raise CandidateFailed(text, stage=stage, kind=kind, traceback=trace)
+            raise CandidateFailed(
+                text,
+                stage=stage,
+                kind=kind,
+                traceback=trace,
+                about=reply.about,
+                builder=printable(reply.builder),
+            )
         if not isinstance(reply, expected):
             raise ProtocolError(f"{type(reply).__name__} came where {expected.__name__} is due")
         return reply

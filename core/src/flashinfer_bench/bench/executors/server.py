@@ -102,6 +102,8 @@ class ForkServer:
     ----------
     timeout_s : float
         How long it may take to import everything.
+    compiles_only : bool
+        Whether its processes only compile; it is up sooner then, for it does without torch.
 
     Raises
     ------
@@ -109,7 +111,8 @@ class ForkServer:
         If it does not come up.
     """
 
-    def __init__(self, *, timeout_s: float) -> None:
+    def __init__(self, *, timeout_s: float, compiles_only: bool = False) -> None:
+        self._role = ("compile",) if compiles_only else ()
         self._folder = Path(tempfile.mkdtemp(prefix="fib-"))
         # Kept in a file: nobody would read a pipe while the server works.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
@@ -128,7 +131,7 @@ class ForkServer:
     def _launch(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         try:
             return subprocess.Popen(
-                launch.command(_MODULE, theirs.fileno(), self._folder),
+                launch.command(_MODULE, theirs.fileno(), self._folder, *self._role),
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,

@@ -98,6 +98,7 @@ class SpawnExecutor(Executor):
         super().__init__(device)
         self._spawn_timeout_s = spawn_timeout_s
         self._candidates: set[ProcessCandidate] = set()
+        self._lock = threading.Lock()
         self._closed = False
 
     def start(self) -> None:
@@ -105,18 +106,24 @@ class SpawnExecutor(Executor):
 
     def spawn(self) -> ProcessCandidate:
         """Start one candidate; see `Executor.spawn`."""
+        return self._spawn()
+
+    def spawn_compiler(self) -> ProcessCandidate:
+        """Start one that does without torch; see `Executor.spawn_compiler`."""
+        return self._spawn("compile")
+
+    def _spawn(self, *role: str) -> ProcessCandidate:
         try:
-            return self._spawn()
+            return self._start(role)
         except (RunnerError, OSError) as error:
             raise RunnerFatalError(f"no candidate can be started: {error}") from error
 
-    def _spawn(self) -> ProcessCandidate:
-        if self._closed:
-            raise RunnerError("the executor has been closed")
+    def _start(self, role: tuple[str, ...]) -> ProcessCandidate:
+        self._require_open()
         ends = Endpoints.open(socket.SOCK_STREAM)
         folder = Path(tempfile.mkdtemp(prefix="fib-candidate-"))
         try:
-            process = self._launch(ends, folder)
+            process = self._launch(ends, folder, role)
         except BaseException:
             ends.close_ours()
             remove_folder(folder)
@@ -127,14 +134,29 @@ class SpawnExecutor(Executor):
         candidate = ProcessCandidate(
             handle, ends.channel, ends.log, on_close=self._candidates.discard
         )
-        self._candidates.add(candidate)
+        self._enrol(candidate)
         candidate.await_ready(timeout_s=self._spawn_timeout_s)
         return candidate
 
-    def _launch(self, ends: Endpoints, folder: Path) -> subprocess.Popen[bytes]:
+    def _require_open(self) -> None:
+        if self._closed:
+            raise RunnerError("the executor has been closed")
+
+    def _enrol(self, candidate: ProcessCandidate) -> None:
+        """Have `close` end the candidate; end it here if `close` has come in between."""
+        with self._lock:
+            if not self._closed:
+                self._candidates.add(candidate)
+                return
+        candidate.close()
+        self._require_open()
+
+    def _launch(
+        self, ends: Endpoints, folder: Path, role: tuple[str, ...]
+    ) -> subprocess.Popen[bytes]:
         fds = ends.their_channel.fileno(), ends.their_leash.fileno()
         return subprocess.Popen(
-            launch.command(_MODULE, *fds, self.device),
+            launch.command(_MODULE, *fds, self.device, *role),
             stdin=subprocess.DEVNULL,
             stdout=ends.their_log,
             stderr=ends.their_log,
@@ -146,6 +168,8 @@ class SpawnExecutor(Executor):
 
     def close(self) -> None:
         """End every candidate; see `Executor.close`."""
-        self._closed = True
-        for candidate in list(self._candidates):
+        with self._lock:
+            self._closed = True
+            candidates = list(self._candidates)
+        for candidate in candidates:
             candidate.close()

@@ -15,7 +15,7 @@ from flashinfer_bench.bench.judge.seeds import trial_seed
 from flashinfer_bench.bench.judge.structure import as_tensors, find_problem, output_specs
 from flashinfer_bench.bench.judge.text import shortened
 from flashinfer_bench.bench.pool import RunInterrupted
-from flashinfer_bench.errors import RunnerError
+from flashinfer_bench.errors import CapabilityError, RunnerError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,6 +123,8 @@ def prepare_baseline(
         If the workload does not fit the definition, or a tensor file is missing or wrong.
     ReferenceFailed
         If the reference fails, or returns something else than its definition declares.
+    CapabilityError
+        If it cannot be built here, by no fault of its own.
     """
     inputs = [
         _make_inputs(definition, workload, session.seed, index, root)
@@ -136,6 +138,9 @@ def prepare_baseline(
     except CandidateError as error:
         if session.pool.interrupted:
             raise RunInterrupted("the run ended while the reference ran") from error
+        if isinstance(error, CandidateFailed) and error.is_no_fault:
+            reason = f"the reference of {definition.name!r} cannot be built here: {error.reason}"
+            raise CapabilityError(reason) from error
         raise ReferenceFailed(_explain(definition, error)) from error
 
 

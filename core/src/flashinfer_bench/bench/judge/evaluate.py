@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
+from flashinfer_bench.bench.builds import solution_key
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
 from flashinfer_bench.bench.judge.deadline import Deadline
 from flashinfer_bench.bench.judge.measure import Rounds, measure, time_left
@@ -20,12 +21,16 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.judge.baseline import DeviceBaseline
     from flashinfer_bench.bench.judge.measure import Measurement
     from flashinfer_bench.bench.judge.session import Session
-    from flashinfer_bench.bench.pool import Worker, WorkerKey
+    from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.data import Correctness, Evaluation, Solution
 
 _Answer = TypeVar("_Answer")
 
 _KEEP_BELOW_BYTES = 1 << 30  # a candidate that holds more than this is not kept for later
+
+
+class NotEvaluated(RunnerError):
+    """There is no verdict on a solution, because this machine lacks what its build needs."""
 
 
 class EvaluatorFailed(RunnerError):
@@ -54,11 +59,6 @@ class _Attempt:
     deadline: Deadline
 
 
-def solution_key(solution: Solution) -> WorkerKey:
-    """Return the identity under which processes of `solution` are kept."""
-    return ("solution", solution.definition, solution.name, solution.hash())
-
-
 def evaluate_solution(
     session: Session,
     solution: Solution,
@@ -69,9 +69,9 @@ def evaluate_solution(
     """Evaluate `solution` against `baseline`.
 
     Whatever the solution does ends in a verdict: a build that raises or dies in ``COMPILE_ERROR``,
-    a call that does in ``RUNTIME_ERROR``, exceeding the time limit in ``TIMEOUT``, outputs that are
-    not as declared in ``INCORRECT_SHAPE`` or ``INCORRECT_DTYPE``, wrong ones in
-    ``INCORRECT_NUMERICAL``.
+    also where it is the first call that compiles; a call that does in ``RUNTIME_ERROR``; exceeding
+    the time limit in ``TIMEOUT``; outputs that are not as declared in ``INCORRECT_SHAPE`` or
+    ``INCORRECT_DTYPE``, wrong ones in ``INCORRECT_NUMERICAL``.
 
     Parameters
     ----------
@@ -92,11 +92,13 @@ def evaluate_solution(
         If no process can be started.
     RunInterrupted
         If the run was broken off meanwhile.
+    NotEvaluated
+        If it cannot be built here for a reason that is not its fault.
     """
     report = Report(session, solution, baseline, evaluator, config)
-    known_failure = session.failed_builds.get(solution_key(solution))
+    known_failure = _known_failure(session, solution, report)
     if known_failure is not None:
-        return report.failed(known_failure)
+        return _failed(report, known_failure)
     try:
         outcome = _run(session, solution, baseline, evaluator, config, report)
     except EvaluatorFailed as error:
@@ -104,8 +106,28 @@ def evaluate_solution(
     except CandidateError as error:
         if session.pool.interrupted:
             raise RunInterrupted("the run ended during an evaluation") from error
-        return report.failed(error)
+        return _failed(report, error)
     return _verdict(report, outcome)
+
+
+def _known_failure(
+    session: Session, solution: Solution, report: Report
+) -> Optional[CandidateError]:
+    """Return why the solution is known not to build; wait if it is being compiled ahead."""
+    known = session.failed_builds.get(solution_key(solution))
+    if known is not None or session.ahead is None:
+        return known
+    done = session.ahead.outcome(solution)
+    if done is None:
+        return None
+    report.compile_s, report.output = done.seconds, done.output
+    return done.error
+
+
+def _failed(report: Report, error: CandidateError) -> Evaluation:
+    if isinstance(error, CandidateFailed) and error.is_no_fault:
+        raise NotEvaluated(error.reason) from error
+    return report.failed(error)
 
 
 def _run(
@@ -121,7 +143,8 @@ def _run(
         deadline = Deadline(session.timeout_s)
         attempt = _Attempt(session, solution, baseline, evaluator, config, worker, deadline)
         try:
-            report.build_s = _build(attempt)
+            load_s = _build(attempt)
+            report.build_s = load_s + report.compile_s if load_s else 0.0
             # From here on the device's memory and time belong to this solution alone.
             session.pool.settle()
             check, correctness = _check_all(attempt)
@@ -139,7 +162,8 @@ def _build(attempt: _Attempt) -> float:
     try:
         loaded = worker.load(baseline.definition, attempt.solution, timeout_s=left)
     except CandidateFailed as error:
-        attempt.session.failed_builds[solution_key(attempt.solution)] = error
+        if error.about != "storage":  # there may be room again for the next workload
+            attempt.session.failed_builds[solution_key(attempt.solution)] = error
         raise
     return loaded.seconds
 

@@ -31,7 +31,9 @@ def status_of(error: CandidateError) -> EvaluationStatus:
     """Return the verdict on a solution whose process answered with `error`."""
     if isinstance(error, CandidateTimeout):
         return EvaluationStatus.TIMEOUT
-    if error.stage == "load":
+    # Some languages compile when they are first called.
+    compiling = isinstance(error, CandidateFailed) and error.about == "build"
+    if error.stage in ("compile", "load") or compiling:
         return EvaluationStatus.COMPILE_ERROR
     return EvaluationStatus.RUNTIME_ERROR
 
@@ -64,6 +66,8 @@ class Report:
         What the solution printed.
     build_s : float, optional
         Seconds that building took.
+    compile_s : float
+        Seconds of that which were spent ahead of the evaluation.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class Report:
         self._began = time.monotonic()
         self.output = ""
         self.build_s: Optional[float] = None
+        self.compile_s = 0.0
 
     def failed(self, error: CandidateError) -> Evaluation:
         """Return the evaluation of a solution that did not come to an end."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.pool import RunInterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from flashinfer_bench.bench.ahead import BuildAhead
     from flashinfer_bench.bench.executors.base import CandidateFailed
     from flashinfer_bench.bench.judge.deadline import Deadline
     from flashinfer_bench.bench.locks import DeviceLock
@@ -43,6 +44,8 @@ class Session:
     failed_builds : dict
         Solutions that are known not to build, with the candidate's answer: building does not
         depend on the workload, so it is not tried again for the next one.
+    ahead : BuildAhead, optional
+        What is compiled, or has been, ahead of its evaluation.
     """
 
     device: str
@@ -54,6 +57,7 @@ class Session:
     pool: WorkerPool
     lock: DeviceLock
     failed_builds: dict[WorkerKey, CandidateFailed] = field(default_factory=dict)
+    ahead: Optional[BuildAhead] = None
 
     @contextmanager
     def device_to_itself(self, deadline: Deadline) -> Iterator[None]:

@@ -16,13 +16,15 @@ values out of bounds are refused. A request carries a random ``token`` that its 
 request        meaning                            reply
 =============  =================================  ===========================
 (start)        the process is up                  ``Ready`` with token 0
+``Compile``    leave a build for others on disk   ``Compiled``
 ``Load``       build a solution for a definition  ``Loaded``
 ``PutInputs``  keep the blobs under a slot        ``Done``
 ``Call``       call once with a slot's inputs     ``Outputs``; blobs
 ``Time``       time calls, taking slots in turn   ``Timed``
 =============  =================================  ===========================
 
-Each of them may be answered with ``Failed`` instead. There is no farewell: the judge kills the
+Each of them may be answered with ``Failed`` instead, which says whether the code raised, a build
+failed, or the machine lacks something. There is no farewell: the judge kills the
 candidate when it needs it no longer. Requests are answered in order, one at a time;
 a request and its blobs are read completely before the reply is written.
 

@@ -6,7 +6,7 @@ but these records; free text from a candidate stays text.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, TypeVar, Union
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union
 
 import msgspec
 from msgspec import Meta
@@ -112,6 +112,21 @@ class Load(Message):
     solution: str
 
 
+class Compile(Message):
+    """Do the part of a build that other processes can use. Reply: `Compiled`.
+
+    Nothing of the solution is run. `Load` may follow, for the same solution.
+
+    Attributes
+    ----------
+    definition, solution : str
+        JSON of the format.
+    """
+
+    definition: str
+    solution: str
+
+
 class PutInputs(Message):
     """Keep a set of inputs. The blobs of its tensors follow. Reply: `Done`.
 
@@ -187,6 +202,21 @@ class Loaded(Message):
     destination_passing_style: bool
 
 
+class Compiled(Message):
+    """What other processes can use of the build is on disk.
+
+    Attributes
+    ----------
+    builder : str
+        Name of the builder.
+    fresh : bool
+        Whether it was not there before.
+    """
+
+    builder: Name
+    fresh: bool
+
+
 class Outputs(Message):
     """What the solution returned. The blobs of its tensors follow, the omitted ones excepted.
 
@@ -218,6 +248,11 @@ class Timed(Message):
     notes: Annotated[list[Name], Meta(max_length=16)] = []
 
 
+FailureClass = Literal["raised", "build", "capability", "storage"]
+"""What a failure is about: code that ``raised``, a ``build`` that did not go through, or what this
+machine lacks: a ``capability``, such as a compiler, or ``storage``, such as room on the disk."""
+
+
 class Failed(Message):
     """The solution, or the candidate on its behalf, raised.
 
@@ -229,16 +264,22 @@ class Failed(Message):
         Its text; cut if long.
     fatal : bool
         The process is of no further use, such as after an illegal memory access on a GPU.
+    about : str
+        What the failure is about; see `FailureClass`.
+    builder : str
+        The builder that was at work; empty if that is not known.
     """
 
     kind: Name
     message: Text
     traceback: Text
     fatal: bool = False
+    about: FailureClass = "raised"
+    builder: Name = ""
 
 
-Request = Union[Load, PutInputs, Call, Time]
-Reply = Union[Ready, Done, Loaded, Outputs, Timed, Failed]
+Request = Union[Load, Compile, PutInputs, Call, Time]
+Reply = Union[Ready, Done, Loaded, Compiled, Outputs, Timed, Failed]
 
 MessageT = TypeVar("MessageT", bound=Message)
 

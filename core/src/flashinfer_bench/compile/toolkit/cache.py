@@ -19,6 +19,10 @@ COMPLETE = ".complete"
 """Name of the empty file that marks a folder whose build went through."""
 
 
+PARTIAL = ".partial-"
+"""What follows a folder's name in those of the folders in which it is being made or removed."""
+
+
 def cache_folder(name: str) -> Path:
     """Return one builder's (or purpose's) folder in ``FIB_CACHE_PATH``; it may not exist yet."""
     return env.cache_path() / name
@@ -29,7 +33,12 @@ def is_complete(folder: Path) -> bool:
     return (folder / COMPLETE).is_file()
 
 
-def build_once(folder: Path, produce: Callable[[Path], None]) -> Path:
+def build_once(
+    folder: Path,
+    produce: Callable[[Path], None],
+    *,
+    sound: Callable[[Path], bool] = is_complete,
+) -> Path:
     """Have `produce` fill `folder`, unless it or another process has done so before.
 
     `produce` works in a folder beside it that gets its final name only at the end. So a build that
@@ -42,6 +51,9 @@ def build_once(folder: Path, produce: Callable[[Path], None]) -> Path:
     produce : callable
         Called with an empty folder to fill, at most once over all processes; results must not
         contain that folder's path. What it raises is passed on, and the next caller tries again.
+    sound : callable, optional
+        Called with `folder`; says whether what is there can be used. Default: `is_complete`.
+        What is not sound is replaced.
 
     Returns
     -------
@@ -53,10 +65,10 @@ def build_once(folder: Path, produce: Callable[[Path], None]) -> Path:
     StorageError
         If the folder cannot be made or renamed.
     """
-    if is_complete(folder):
+    if sound(folder):
         return folder
-    with build_lock(folder.with_name(f"{folder.name}.lock")):
-        if is_complete(folder):
+    with build_lock(lock_of(folder)):
+        if sound(folder):
             return folder
         working = _fresh_folder(folder)
         try:
@@ -67,12 +79,17 @@ def build_once(folder: Path, produce: Callable[[Path], None]) -> Path:
     return folder
 
 
+def lock_of(folder: Path) -> Path:
+    """Return the lock file that is held while `folder` is filled or removed."""
+    return folder.with_name(f"{folder.name}.lock")
+
+
 def _fresh_folder(folder: Path) -> Path:
     """Make an empty working folder; remove those that killed builds of the same thing left."""
     try:
-        for left in folder.parent.glob(f"{folder.name}.partial-*"):
+        for left in folder.parent.glob(f"{folder.name}{PARTIAL}*"):
             shutil.rmtree(left, ignore_errors=True)
-        return Path(tempfile.mkdtemp(prefix=f"{folder.name}.partial-", dir=folder.parent))
+        return Path(tempfile.mkdtemp(prefix=f"{folder.name}{PARTIAL}", dir=folder.parent))
     except OSError as error:
         raise StorageError(f"{folder.parent}: cannot be written: {error}") from error
 
@@ -80,8 +97,23 @@ def _fresh_folder(folder: Path) -> Path:
 def _publish(working: Path, folder: Path) -> None:
     try:
         (working / COMPLETE).touch()
-        if folder.exists():  # it has no mark: something else put it there, or damaged it
-            shutil.rmtree(folder)
+        remove_result(folder)  # it has no mark, or is damaged
         os.replace(working, folder)  # noqa: PTH105 - Path.replace would hide that it is a folder
     except OSError as error:
         raise StorageError(f"{folder}: the build cannot be stored: {error}") from error
+
+
+def remove_result(folder: Path) -> None:
+    """Take `folder` away at once: nobody shall find half of it. Hold its lock meanwhile.
+
+    Raises
+    ------
+    OSError
+        If it cannot be renamed.
+    """
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    elif folder.exists():
+        doomed = Path(tempfile.mkdtemp(prefix=f"{folder.name}{PARTIAL}", dir=folder.parent))
+        os.replace(folder, doomed)  # noqa: PTH105 - as above
+        shutil.rmtree(doomed, ignore_errors=True)

@@ -10,19 +10,38 @@ from typing import TYPE_CHECKING, Optional
 from flashinfer_bench.errors import BuildError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 _LONGEST_HEADLINE = 600
 
-_ERROR_LINE = re.compile(
-    r"\b(fatal )?error\b\s*(C\d+|#\d+(-D)?)?\s*:|\w+Error\b|\w+Exception\b"
+# What compilers, assemblers and linkers put in front of an error, wherever it stands in the line.
+_DIAGNOSTIC = re.compile(
+    # file:12: file(12): (.text+0x5): file.o:file.cpp:function run:
+    r"^(?:[^|]*?(?::\d+|\(\d+\)|\(\.[\w.]+\+0x[0-9a-f]+\)|:function [^:]+))\s?:"
+    r".*?\b(?:error\b|undefined reference|multiple definition|catastrophic)"
+    r"|^[^\s:|]+: (?:fatal |internal compiler )?(?:error|fatal)\b"  # c++: error: ld.lld: error:
+    r"|^(?:nvcc|ptxas|nvlink|fatbinary|cudafe\+\+|cicc)\s+(?:.*,.*;\s*)?(?:fatal|error)\s*:"
+    r"|^\S*\bld(?:\.\w+)?: (?!.*(?:warning:|note:|in function|skipping incompatible|DWARF error))",
+    re.IGNORECASE,
+)
+_LOOKS_LIKE_ONE = re.compile(
+    r"\b(fatal )?error\b\s*(C\d+|#\d+(-D)?|\[\w+\])?\s*:|\w+Error\b|\w+Exception\b"
     r"|undefined (reference|symbol)|: not found|No such file or directory|cannot find -l",
     re.IGNORECASE,
 )
+_WARNING = re.compile(r"(?:^|[:)] )(?:warning|note|remark)(?: #[\w-]+)?\s*:", re.IGNORECASE)
+# What drivers say about the programs that they have started; those said more.
+_SUMMARY = re.compile(r"^collect2: error: ld returned|^clang\S*: error: linker command failed")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
+_NINJA = re.compile(r"^\[\d+/\d+\] |^ninja: (build stopped|Entering directory|no work to do)")
 
 
 def first_error(log: str) -> str:
     """Return the line of a compiler's output that says what went wrong first.
+
+    What compilers mark as an error goes before what merely looks like one. Command lines that
+    ninja prints are no errors, nor is its word that something failed.
 
     Parameters
     ----------
@@ -35,9 +54,29 @@ def first_error(log: str) -> str:
         The first line that looks like an error, else the last one that is not empty, shortened to
         600 characters.
     """
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    chosen = next((line for line in lines if _ERROR_LINE.search(line)), lines[-1] if lines else "")
-    return shorten(chosen)
+    lines = list(_spoken(log))
+    for pattern in (_DIAGNOSTIC, _LOOKS_LIKE_ONE):
+        for line in lines:
+            if pattern.search(line) and not _SUMMARY.search(line) and not _is_warning(line):
+                return shorten(line)
+    return shorten(lines[-1] if lines else "")
+
+
+def _spoken(log: str) -> Iterator[str]:
+    """Yield the lines of `log` that are neither empty nor ninja's account of its commands."""
+    command_follows = False
+    for raw in _COLOUR.sub("", log).splitlines():
+        line = raw.strip()
+        failed = line.startswith("FAILED: ")
+        if line and not failed and not command_follows and not _NINJA.search(line):
+            yield line
+        command_follows = failed
+
+
+def _is_warning(line: str) -> bool:
+    """Return whether a line is a warning that quotes the word "error"."""
+    warning = _WARNING.search(line)
+    return warning is not None and not re.search(r"error", line[: warning.start()], re.IGNORECASE)
 
 
 def shorten(text: str, limit: int = _LONGEST_HEADLINE) -> str:

@@ -1,0 +1,172 @@
+"""``fib cache``: what builds have left on disk, and how to get rid of it."""
+
+# ruff: noqa: TC001 - typer reads the annotations at run time
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from flashinfer_bench.cli.options import AsJson
+from flashinfer_bench.cli.output import emit_json, table, talk
+
+if TYPE_CHECKING:
+    from flashinfer_bench.compile.store import CacheEntry, PruneResult
+
+SCHEMA_VERSION = 1
+COLUMNS = ("builder", "solution", "language", "state", "bytes", "last_used", "path")
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE | re.ASCII)
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.IGNORECASE | re.ASCII)
+
+app = typer.Typer(
+    name="cache",
+    help="List or prune what builds have left in $FIB_CACHE_PATH.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+def _parse_age(text: str) -> float:
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no time; write it as 90s, 15m, 12h, 30d or 4w")
+    return float(found[1]) * _SECONDS[found[2].lower()]
+
+
+def _parse_size(text: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no size; write it as 5000000, 500MB or 2GiB")
+    base = 1024 if found[3] else 1000
+    return int(float(found[1]) * base ** _POWERS[found[2].lower()])
+
+
+@app.command("list")
+def list_cache(
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every library to see that it is as it was made.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List what is in the cache, least recently used first."""
+    from flashinfer_bench.compile.store import list_entries
+
+    entries = list_entries(verify=verify)
+    if as_json:
+        emit_json({"schema_version": SCHEMA_VERSION, "entries": [_json(each) for each in entries]})
+    elif entries:
+        table("Cache", COLUMNS, map(_row, entries))
+    _tell_total(len(entries), sum(entry.bytes for entry in entries))
+
+
+@app.command("prune")
+def prune_cache(
+    older_than: Annotated[
+        Optional[float],
+        typer.Option(
+            "--older-than",
+            parser=_parse_age,
+            metavar="TIME",
+            show_default=False,
+            help="Remove builds that were not used for so long: 12h, 30d, 4w.",
+        ),
+    ] = None,
+    max_size: Annotated[
+        Optional[int],
+        typer.Option(
+            "--max-size",
+            parser=_parse_size,
+            metavar="SIZE",
+            show_default=False,
+            help="Remove builds until all together are no larger: 500MB, 2GiB.",
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all builds.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be removed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove builds, least recently used first, and always what nobody can use any more.
+
+    What a living process is building stays, and what is removed is built again when it is wanted.
+    """
+    from flashinfer_bench.compile.store import prune
+
+    result = prune(
+        older_than=older_than, max_bytes=max_size, everything=everything, dry_run=dry_run
+    )
+    if as_json:
+        emit_json(_document(result, dry_run))
+    elif result.removed:
+        table("Would be removed" if dry_run else "Removed", COLUMNS, map(_row, result.removed))
+    _tell_pruned(result, dry_run)
+
+
+def _tell_total(count: int, size: int) -> None:
+    from flashinfer_bench import env
+
+    talk(f"{count:,} entries, {_human(size)} in {env.cache_path()}")
+
+
+def _tell_pruned(result: PruneResult, dry_run: bool) -> None:
+    did = "would remove" if dry_run else "removed"
+    freed, left = _human(result.bytes_freed), _human(result.bytes_left)
+    talk(f"{did} {len(result.removed):,} entries of {freed}; {left} are left")
+    if result.busy:
+        talk(f"left {len(result.busy):,} entries that are in use just now")
+
+
+def _row(entry: CacheEntry) -> tuple[Any, ...]:
+    return (
+        entry.builder,
+        entry.solution,
+        entry.language,
+        entry.state,
+        entry.bytes,
+        _utc(entry.last_used),
+        str(entry.path),
+    )
+
+
+def _json(entry: CacheEntry) -> dict[str, Any]:
+    return {
+        "builder": entry.builder,
+        "solution": entry.solution,
+        "language": entry.language,
+        "state": entry.state,
+        "bytes": entry.bytes,
+        "created": _utc(entry.created),
+        "last_used": _utc(entry.last_used),
+        "path": entry.path,
+    }
+
+
+def _document(result: PruneResult, dry_run: bool) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "dry_run": dry_run,
+        "removed": [_json(entry) for entry in result.removed],
+        "busy": [_json(entry) for entry in result.busy],
+        "bytes_freed": result.bytes_freed,
+        "bytes_left": result.bytes_left,
+    }
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _human(size: int) -> str:
+    value, units = float(size), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{value:.0f} {units[0]}" if units[0] == "bytes" else f"{value:.1f} {units[0]}"

@@ -1,0 +1,377 @@
+"""The part that all builders of compiled languages share: compile once, keep it, load it.
+
+A builder says what a result depends on (`CompiledBuilder.plan`), how to compile
+(`CompiledBuilder.compile_into`) and how to load (`CompiledBuilder.load`). Names, locks, the cache,
+the check of what is in it, and the way back from damage are here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from abc import abstractmethod
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
+
+from flashinfer_bench._version import __version__
+from flashinfer_bench.compile.builder import Builder
+from flashinfer_bench.compile.toolkit.cache import COMPLETE, build_once, is_complete
+from flashinfer_bench.compile.toolkit.info import (
+    FORMAT,
+    BuildInfo,
+    describe_headers,
+    headers_sound,
+    library_sound,
+    sha256_of,
+)
+from flashinfer_bench.compile.toolkit.ninja import read_dependencies
+from flashinfer_bench.compile.toolkit.options import SOURCES, checked_options, outside_headers
+from flashinfer_bench.compile.toolkit.run import COMPILER_LOG
+from flashinfer_bench.compile.toolkit.scratch import scratch_folder
+from flashinfer_bench.compile.toolkit.sources import write_sources
+from flashinfer_bench.errors import BuildError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from flashinfer_bench.compile.runnable import Runnable
+    from flashinfer_bench.data import Definition, Solution
+
+_loaded: dict[Path, str] = {}
+_loaded_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """All that is known before a compiler runs.
+
+    Parameters
+    ----------
+    key : mapping of str to str
+        Everything besides definition and solution that the result depends on: compilers, flags,
+        architectures, ABIs. For people to read, too. See `host_fingerprint`, `cuda_fingerprint`.
+    settings : Any
+        The builder's own notes for `CompiledBuilder.compile_into`. Nothing may be in there that
+        the result depends on and that `key` does not tell.
+    """
+
+    key: Mapping[str, str]
+    settings: Any = None
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A finished build on disk.
+
+    Parameters
+    ----------
+    folder : Path
+        Complete, and not to be written to.
+    library : Path
+        What is to be loaded.
+    info : BuildInfo
+        What ``build.json`` in the folder says.
+    fresh : bool
+        Whether it was compiled just now; otherwise it was found in the cache.
+    """
+
+    folder: Path
+    library: Path
+    info: BuildInfo
+    fresh: bool
+
+
+@dataclass(frozen=True)
+class LoadedLibrary:
+    """What a builder found in a library.
+
+    Parameters
+    ----------
+    function : callable
+        The entry point.
+    destination_passing_style : bool
+        Whether it takes its outputs as arguments.
+    misc : mapping
+        For `RunnableMetadata.misc`.
+    cleaner : callable, optional
+        Releases what was loaded.
+    """
+
+    function: Callable[..., Any]
+    destination_passing_style: bool
+    misc: Mapping[str, Any] = field(default_factory=dict)
+    cleaner: Optional[Callable[[], None]] = None
+
+
+class CompiledBuilder(Builder):
+    """A builder whose results are libraries on disk, shared by all processes.
+
+    Attributes
+    ----------
+    build_type : str
+        The kind of build, for `RunnableMetadata`.
+    keep : tuple of str
+        Patterns of further files to keep beside the library, relative to the build's folder.
+        Whatever else compilers leave is removed.
+    """
+
+    # It takes a lock of its own, which is free again while the library is loaded.
+    shares_builds = False
+    build_type: ClassVar[str]
+    keep: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def plan(self, definition: Definition, solution: Solution) -> BuildPlan:
+        """Say what the result will depend on; quick, for it is asked at each load from the cache.
+
+        Raises
+        ------
+        CapabilityError
+            If a compiler, or something else of this machine, is missing.
+        BuildError
+            If the solution cannot be built by anyone.
+        """
+
+    @abstractmethod
+    def compile_into(
+        self, definition: Definition, solution: Solution, plan: BuildPlan, folder: Path
+    ) -> str:
+        """Compile, and run none of the solution's code.
+
+        Parameters
+        ----------
+        definition : Definition
+            The interface.
+        solution : Solution
+            Its sources are in ``folder/sources`` already.
+        plan : BuildPlan
+            What `plan` returned.
+        folder : Path
+            To work in. It is renamed afterwards, so give compilers relative paths where you can.
+            Its name is new each time. Let them write depfiles (``-MD``), which have names that end
+            in ``.d``: so headers that have changed are noticed. What tools print is kept by
+            ``run_tool(…, log=folder / COMPILER_LOG)``.
+
+        Returns
+        -------
+        str
+            Path of the library, relative to `folder`.
+
+        Raises
+        ------
+        BuildError
+            If the sources do not compile; see `check_output`.
+        """
+
+    @abstractmethod
+    def load(self, definition: Definition, solution: Solution, artefact: Artefact) -> LoadedLibrary:
+        """Load the library and look up the entry point.
+
+        Raises
+        ------
+        BuildError
+            If the entry point is missing, or cannot be called as the definition asks.
+        """
+
+    def compile(self, definition: Definition, solution: Solution) -> Artefact:
+        """Return the finished build from the cache; compile if it is not there, or not sound.
+
+        Raises
+        ------
+        BuildError
+            If the solution cannot be compiled.
+        CapabilityError
+            If something of this machine is missing.
+        StorageError
+            If the cache cannot be written.
+        """
+        checked_options(solution)
+        plan = self.plan(definition, solution)
+        # Flags that a builder always gives may change with its release, which has core's number.
+        own = {"build_type": self.build_type, "format": str(FORMAT), "release": __version__}
+        key = {**plan.key, **own}
+        folder = self.build_path(definition, solution, json.dumps(key, sort_keys=True))
+        found: list[BuildInfo] = []  # what was checked, or made, last
+        made: list[BuildInfo] = []
+
+        def sound(folder: Path) -> bool:
+            info = read_sound(folder)
+            found[:] = [info] if info is not None else []
+            return info is not None
+
+        def produce(working: Path) -> None:
+            made[:] = [self._produce(definition, solution, plan, key, working)]
+
+        build_once(folder, produce, sound=sound)
+        info = (made or found)[0]
+        _note_use(folder)
+        return Artefact(folder, folder / info.library, info, fresh=bool(made))
+
+    def build(self, definition: Definition, solution: Solution) -> Runnable:
+        """Compile, or take from the cache, and load."""
+        artefact = self.compile(definition, solution)
+        try:
+            loaded = self.load(definition, solution, _never_loaded(artefact))
+        except (Exception, SystemExit):  # a loader is a library, and may raise anything
+            if read_sound(artefact.folder) is not None:
+                raise
+            # Somebody has emptied the cache, or something damaged it, since it was looked at.
+            artefact = self.compile(definition, solution)
+            loaded = self.load(definition, solution, _never_loaded(artefact))
+        return self._runnable(definition, solution, artefact, loaded)
+
+    def _produce(
+        self,
+        definition: Definition,
+        solution: Solution,
+        plan: BuildPlan,
+        key: dict[str, str],
+        folder: Path,
+    ) -> BuildInfo:
+        started, since_ns = time.perf_counter(), time.time_ns()
+        with _storing(folder):
+            written = write_sources(folder / SOURCES, solution.sources)
+            library = self.compile_into(definition, solution, plan, folder)
+            file = _require_library(folder, library, solution)
+            headers = _headers_read(folder, solution, since_ns)
+            _remove_the_rest(folder, {*written, file, *self._kept(folder)})
+            info = BuildInfo(
+                builder=f"{type(self).__module__}:{type(self).__qualname__}",
+                build_type=self.build_type,
+                solution=solution.name,
+                author=solution.author,
+                definition=definition.name,
+                language=str(solution.spec.language),
+                binding=solution.spec.binding and str(solution.spec.binding),
+                key=key,
+                created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                seconds=round(time.perf_counter() - started, 3),
+                library=file.relative_to(folder).as_posix(),
+                library_bytes=file.stat().st_size,
+                library_sha256=sha256_of(file),
+                headers=headers,
+            )
+            info.write(folder)
+        return info
+
+    def _kept(self, folder: Path) -> set[Path]:
+        found = [path for pattern in (COMPILER_LOG, *self.keep) for path in folder.glob(pattern)]
+        return {*found, *(inner for path in found if path.is_dir() for inner in path.rglob("*"))}
+
+    def _runnable(
+        self,
+        definition: Definition,
+        solution: Solution,
+        artefact: Artefact,
+        loaded: LoadedLibrary,
+    ) -> Runnable:
+        from flashinfer_bench.compile.metadata import RunnableMetadata
+        from flashinfer_bench.compile.runnable import Runnable
+
+        metadata = RunnableMetadata(
+            build_type=self.build_type,
+            definition_name=definition.name,
+            solution_name=solution.name,
+            destination_passing_style=loaded.destination_passing_style,
+            definition=definition,
+            misc={
+                "entry_point": solution.spec.entry_point,
+                "library": str(artefact.library),
+                "fresh": artefact.fresh,
+                **loaded.misc,
+            },
+        )
+        return Runnable(loaded.function, metadata, loaded.cleaner)
+
+
+def read_sound(folder: Path) -> Optional[BuildInfo]:
+    """Return what a finished build says about itself, or None if it cannot be used as it is.
+
+    Parameters
+    ----------
+    folder : Path
+        It cannot be used if it is not complete, its library is not as it was made, or a header
+        that was compiled in has changed.
+    """
+    if not is_complete(folder):
+        return None
+    info = BuildInfo.read(folder)
+    if info is None or not library_sound(folder, info) or not headers_sound(info):
+        return None
+    return info
+
+
+def _never_loaded(artefact: Artefact) -> Artefact:
+    """Return `artefact` with a library that this process has not loaded in an older version.
+
+    The system takes a library for loaded if one was loaded from the same path, whatever is there
+    now: after a rebuild, because a header has changed, this would be the old one.
+    """
+    digest = artefact.info.library_sha256
+    with _loaded_lock:
+        known = _loaded.setdefault(artefact.library, digest)
+    if known == digest:
+        return artefact
+    try:
+        copy = shutil.copy2(artefact.library, scratch_folder("library"))
+    except OSError as error:
+        raise StorageError(f"{artefact.library}: cannot be copied: {error}") from error
+    return replace(artefact, library=Path(copy))
+
+
+@contextmanager
+def _storing(folder: Path) -> Iterator[None]:
+    """Tell errors of the disk from those of a solution: they are not kept as its fault."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{folder}: the build cannot be stored: {error}") from error
+
+
+def _note_use(folder: Path) -> None:
+    """Set the time of the last use, by which the cache is pruned."""
+    with suppress(OSError):  # read-only: then nobody prunes it either
+        os.utime(folder / COMPLETE)
+
+
+def _require_library(folder: Path, library: str, solution: Solution) -> Path:
+    file = folder / library
+    inside = folder.resolve() in file.resolve().parents
+    if not inside or file.is_symlink() or not file.is_file():
+        raise BuildError(
+            f"solution {solution.name!r}: compiling left no library at {library!r} in its folder"
+        )
+    return file
+
+
+def _headers_read(folder: Path, solution: Solution, since_ns: int) -> dict[str, Any]:
+    roots = outside_headers(solution)
+    if not roots:
+        return {}
+    read = [
+        path
+        for path in read_dependencies(folder)
+        if folder not in path.parents and any(root in path.parents for root in roots)
+    ]
+    return describe_headers(sorted(read), since_ns=since_ns, until_ns=time.time_ns())
+
+
+def _remove_the_rest(folder: Path, kept: set[Path]) -> None:
+    """Remove all files but `kept`, and the folders that are empty then."""
+    for path, folders, files in os.walk(folder, topdown=False):
+        for name in files:
+            if Path(path, name) not in kept:
+                Path(path, name).unlink()
+        for name in folders:
+            inner = Path(path, name)
+            if inner.is_symlink():
+                inner.unlink()
+            elif not any(inner.iterdir()) and inner not in kept:
+                shutil.rmtree(inner)

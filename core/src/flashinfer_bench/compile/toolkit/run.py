@@ -1,0 +1,216 @@
+"""Running compilers and linkers, and keeping what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
+
+from flashinfer_bench.compile.toolkit.logs import build_failed, first_error
+from flashinfer_bench.errors import CapabilityError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from typing import IO
+
+COMPILER_LOG = "compiler.log"
+"""Name of the file, in a build's folder, with everything that its tools printed."""
+
+_HEAD_BYTES = 4 << 20
+_TAIL_BYTES = 1 << 20
+_CHUNK = 1 << 16
+_PATIENCE_S = 2.0  # for the last words of a process that has ended
+_DISK_FULL = re.compile(
+    r"(No space left on device|Disk quota exceeded|File too large)['\").\]]*\s*$"
+    r"|^[^:]+: (fatal|internal compiler) error: File size limit exceeded"
+)
+# What GCC, Clang and nvcc say of one of their parts that the system has killed.
+_KILLED = re.compile(
+    r"^[^:\s]+: (fatal error: Killed signal terminated program|error: unable to execute command: "
+    r"Killed)|^nvcc error\s*: '[^']+' died due to signal 9",
+    re.MULTILINE,
+)
+# A source may make its compiler say anything: what it words itself is no news of the disk.
+_WORDED_BY_THE_SOURCE = re.compile(
+    r"#\s*error|#\s*pragma|static.assert|attribute|\bwarning\b|:\d+: Error:"
+)
+
+
+@dataclass(frozen=True)
+class ToolOutput:
+    """How a tool ended.
+
+    Parameters
+    ----------
+    returncode : int
+        Its exit status; below zero, the number of the signal that killed it.
+    output : str
+        What it printed, errors and all, in the order in which it came.
+    """
+
+    returncode: int
+    output: str
+
+
+def run_tool(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Optional[Mapping[str, str]] = None,
+    log: Optional[Path] = None,
+) -> ToolOutput:
+    """Run a compiler, a linker or the like to its end.
+
+    It gets no input and speaks English. Of an output of more than 5 MiB the middle is left out.
+
+    Parameters
+    ----------
+    command : sequence of str or Path
+        Program and arguments; no shell sees them.
+    cwd : Path
+        Its current folder.
+    env : mapping, optional
+        Environment variables to set on top of this process's.
+    log : Path, optional
+        A file to append the command and its output to: ``folder / COMPILER_LOG``.
+
+    Returns
+    -------
+    ToolOutput
+        Also where the tool failed: see `check_output`.
+
+    Raises
+    ------
+    CapabilityError
+        If it cannot be started.
+    StorageError
+        If the log cannot be written.
+    """
+    arguments = [str(part) for part in command]
+    try:
+        with subprocess.Popen(
+            arguments,
+            cwd=cwd,
+            env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process:
+            text = _run_to_end(process)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+        raise CapabilityError(f"{arguments[0]} cannot be started: {error}") from error
+    result = ToolOutput(process.returncode, text)
+    if log is not None:
+        _append(log, f"$ {shlex.join(arguments)}\n{text}")
+    return result
+
+
+class _Output:
+    """What a process prints: read in a thread, so that one that stays behind keeps nobody."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._head, self._tail, self._dropped = bytearray(), bytearray(), 0
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self._thread.start()
+
+    def text(self) -> str:
+        """Return all that was printed; call it after the process has ended."""
+        self._thread.join(_PATIENCE_S)
+        with self._lock:
+            gap = f"\n[{self._dropped} bytes left out]\n" if self._dropped else ""
+            return (self._head + gap.encode() + self._tail).decode("utf-8", "replace")
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with suppress(OSError, ValueError):  # closed: whoever waited has gone
+            while chunk := os.read(stream.fileno(), _CHUNK):
+                with self._lock:
+                    self._keep(chunk)
+
+    def _keep(self, chunk: bytes) -> None:
+        room = max(0, _HEAD_BYTES - len(self._head))
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        if len(self._tail) > 2 * _TAIL_BYTES:
+            self._dropped += len(self._tail) - _TAIL_BYTES
+            del self._tail[:-_TAIL_BYTES]
+
+
+def _run_to_end(process: subprocess.Popen[bytes]) -> str:
+    try:
+        assert process.stdout is not None
+        output = _Output(process.stdout)
+        process.wait()
+        return output.text()
+    except BaseException:
+        process.kill()
+        raise
+
+
+def _append(log: Path, text: str) -> None:
+    try:
+        with log.open("a", encoding="utf-8") as stream:
+            stream.write(text if text.endswith("\n") else f"{text}\n")
+    except OSError as error:
+        raise StorageError(f"{log}: cannot be written: {error}") from error
+
+
+def check_output(
+    solution: str, what: str, result: ToolOutput, *, hint: Optional[str] = None
+) -> None:
+    """Raise what `result` stands for, if the tool failed.
+
+    Parameters
+    ----------
+    solution : str
+        Name of the solution.
+    what : str
+        What was done: ``"nvcc"``, ``"linking"``, …
+    result : ToolOutput
+        How it ended.
+    hint : str, optional
+        What to do next, if it is the solution's fault.
+
+    Raises
+    ------
+    BuildError
+        If it failed: the first error of the output, with all of the output as its log.
+    StorageError
+        If it failed because the disk is full.
+    CapabilityError
+        If it was killed, as it is where memory runs out.
+    """
+    if result.returncode == 0:
+        return
+    if result.returncode == -getattr(signal, "SIGKILL", 0) or _KILLED.search(result.output):
+        raise CapabilityError(
+            f"solution {solution!r}: {what} was killed: did the machine run out of memory?",
+            hint="Build fewer solutions at a time: 'fib build --jobs 1', 'fib run --build-jobs 1'.",
+        )
+    full = disk_full(result.output)
+    if full or result.returncode == -getattr(signal, "SIGXFSZ", 0):
+        raise StorageError(
+            f"solution {solution!r}: {what} ran out of disk space: {full or 'file too large'}",
+            hint="Make room in FIB_CACHE_PATH and TMPDIR: 'fib cache prune' removes old builds.",
+        )
+    log = result.output
+    if result.returncode < 0:
+        log = f"{log.rstrip()}\nerror: {what} was killed by signal {-result.returncode}\n".lstrip()
+    elif not first_error(log):
+        log = f"exit status {result.returncode}\n"
+    raise build_failed(solution, what, log, hint=hint)
+
+
+def disk_full(output: str) -> str:
+    """Return the line of a tool's output that says that the disk is full, or an empty string."""
+    for line in output.splitlines():
+        if _DISK_FULL.search(line) and not _WORDED_BY_THE_SOURCE.search(line):
+            return line.strip()
+    return ""

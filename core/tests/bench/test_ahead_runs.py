@@ -1,0 +1,279 @@
+"""Whole runs that compile ahead, with stand-ins for the processes: on a CPU, and as on GPUs."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flashinfer_bench.bench import Benchmark, BenchmarkConfig, RunObserver
+from flashinfer_bench.data import Environment
+from flashinfer_bench.errors import RunnerFatalError
+
+if TYPE_CHECKING:
+    from flashinfer_bench.bench import BuildOutcome
+    from flashinfer_bench.data import Trace, TraceSet
+
+SETTINGS: dict[str, Any] = {"warmup_runs": 1, "iterations": 2, "num_trials": 1, "build_jobs": 2}
+
+
+class Diary(RunObserver):
+    """Writes down what it is told about builds."""
+
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+
+    def started(self, total: int) -> None:
+        self.entries.append(("started", total))
+
+    def builds_started(self, total: int) -> None:
+        self.entries.append(("builds", total))
+
+    def build_finished(self, outcome: BuildOutcome) -> None:
+        self.entries.append((outcome.solution, outcome.state))
+
+    def evaluation_finished(self, trace: Trace) -> None:
+        self.entries.append((trace.solution, "evaluated"))
+
+
+@pytest.fixture
+def benchmark_of(executor: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make benchmarks on devices that are not there."""
+    monkeypatch.setattr("flashinfer_bench.bench.benchmark.make_executor", lambda *names: executor)
+    here = Environment(hardware="a test", libs={})
+    monkeypatch.setattr("flashinfer_bench.tensors.env_snapshot", lambda device: here)
+    made: list[Benchmark] = []
+
+    def make(dataset: TraceSet, *devices: str, observers: Any = (), **settings: Any) -> Benchmark:
+        target = "flashinfer_bench.bench.benchmark.choose_devices"
+        monkeypatch.setattr(target, lambda device: list(devices or ("cpu",)))
+        config = BenchmarkConfig(**{**SETTINGS, **settings})
+        made.append(Benchmark(dataset, config, observers=observers, catalog=catalog))
+        return made[-1]
+
+    yield make
+    for item in made:
+        item.close()
+
+
+def statuses(found: TraceSet) -> dict[str, str]:
+    return {
+        str(trace.solution): str(trace.evaluation.status)
+        for group in found.traces.values()
+        for trace in group
+        if trace.evaluation is not None
+    }
+
+
+def stages(executor: Any, *kinds: str) -> list[str]:
+    return [event[0] for event in executor.events if event[0] in kinds]
+
+
+@pytest.fixture
+def mixed(problems: Any) -> Any:
+    """Two definitions with compiled and other solutions, and two workloads each."""
+    return problems.dataset(
+        problems.compiled("a"),
+        problems.good("b"),
+        problems.compiled("c", "build"),
+        problems.compiled("d", "", "twice"),
+        definitions=[problems.definition(), problems.definition("twice")],
+        workloads=2,
+    )
+
+
+class TestOnTheCpu:
+    def test_nothing_is_compiled_between_the_first_and_the_last_timing_of_a_definition(
+        self, benchmark_of: Any, mixed: Any, executor: Any
+    ) -> None:
+        found = benchmark_of(mixed).evaluate()
+        assert statuses(found) == {
+            "a": "PASSED",
+            "b": "PASSED",
+            "c": "COMPILE_ERROR",
+            "d": "PASSED",
+        }
+        order = stages(executor, "compiled", "time")
+        # "twice" comes after "double": each is compiled as a whole, then timed as a whole.
+        # Each workload times its reference and each solution that is right.
+        assert order == ["compiled"] + ["time"] * 6 + ["compiled"] + ["time"] * 4
+
+    def test_a_failed_one_is_not_tried_again(
+        self, benchmark_of: Any, mixed: Any, executor: Any
+    ) -> None:
+        found = benchmark_of(mixed).evaluate()
+        assert [name for _, name in executor.of("compile")].count("c") == 1
+        assert "c" not in [name for _, name in executor.of("load")]
+        logs = [t.evaluation.log for t in found.traces["double"] if t.solution == "c"]
+        assert logs == ["compile: build error\nbuild log"] * 2
+
+    def test_what_was_spent_ahead_is_part_of_the_build(
+        self, benchmark_of: Any, problems: Any
+    ) -> None:
+        (trace,) = (
+            benchmark_of(problems.dataset(problems.compiled("a"))).evaluate().traces["double"]
+        )
+        assert trace.evaluation.provenance.build_s > 0.25  # as long as loading takes in a fake
+
+    def test_observers(self, benchmark_of: Any, mixed: Any) -> None:
+        diary = Diary()
+        benchmark_of(mixed, observers=[diary]).evaluate()
+        assert diary.entries[:2] == [("started", 8), ("builds", 3)]
+        first_evaluation = diary.entries.index(("a", "evaluated"))
+        assert sorted(diary.entries[2:first_evaluation]) == [("a", "built"), ("c", "failed")]
+        assert diary.entries.index(("d", "built")) > first_evaluation
+
+    def test_without_compiled_solutions_nothing_is_told(
+        self, benchmark_of: Any, problems: Any
+    ) -> None:
+        diary = Diary()
+        benchmark_of(problems.dataset(problems.good("a")), observers=[diary]).evaluate()
+        assert diary.entries == [("started", 1), ("a", "evaluated")]
+
+    @pytest.mark.parametrize(("isolated", "loads"), [(False, 2), (True, 4)])
+    def test_each_runner_loads_what_was_compiled_once(
+        self, isolated: bool, loads: int, benchmark_of: Any, problems: Any, executor: Any
+    ) -> None:
+        dataset = problems.dataset(problems.compiled("a"), workloads=2)
+        benchmark_of(dataset, use_isolated_runner=isolated).evaluate()
+        assert len(executor.of("compile")) == 1
+        assert len(executor.of("load")) == loads
+
+    def test_resumed_solutions_are_not_compiled(
+        self, benchmark_of: Any, problems: Any, executor: Any
+    ) -> None:
+        dataset = problems.dataset(problems.compiled("a"), problems.compiled("b"))
+        benchmark_of(dataset, solutions=["a"]).run_all()
+        executor.events.clear()
+        benchmark_of(dataset).run_all(resume=True)
+        assert [name for _, name in executor.of("compile")] == ["b"]
+
+
+class TestAsOnGpus:
+    def test_compiling_overlaps_timing(
+        self, benchmark_of: Any, problems: Any, executor: Any
+    ) -> None:
+        """The slow compiler ends only after the quick solution has been timed."""
+        executor.gates["slow"] = threading.Event()
+
+        class Opens(RunObserver):
+            def evaluation_finished(self, trace: Trace) -> None:
+                executor.gates["slow"].set()
+
+        dataset = problems.dataset(problems.compiled("slow"), problems.compiled("quick"))
+        found = benchmark_of(dataset, "cuda:0", observers=[Opens()]).evaluate()
+        assert statuses(found) == {"slow": "PASSED", "quick": "PASSED"}
+        names = [trace.solution for trace in found.traces["double"]]
+        assert names == ["quick", "slow"]
+        # The reference and the quick solution were timed while the slow one was being compiled.
+        order = stages(executor, "compiled", "time")
+        assert order.index("time") < len(order) - 1 - order[::-1].index("compiled")
+
+    def test_two_devices_share_the_compilers(
+        self, benchmark_of: Any, mixed: Any, executor: Any
+    ) -> None:
+        found = benchmark_of(mixed, "cuda:0", "cuda:1").evaluate()
+        assert statuses(found)["c"] == "COMPILE_ERROR"
+        assert sorted(name for _, name in executor.of("compile")) == ["a", "c", "d"]
+        assert len(executor.of("spawn")) == len(executor.of("close"))
+
+    def test_what_is_for_another_device_is_skipped(self, benchmark_of: Any, problems: Any) -> None:
+        gpu = problems.solution("def run(x): return x + x", "g", language="gpu_language")
+        dataset = problems.dataset(problems.good("a"), gpu)
+        on_cpu = benchmark_of(dataset)
+        assert statuses(on_cpu.evaluate()) == {"a": "PASSED"}
+        (skip,) = on_cpu.skipped
+        assert (skip.kind, skip.solution) == ("device", "g")
+        assert skip.reason == "gpu_language works on cuda, and this run is on cpu"
+        on_gpu = benchmark_of(dataset, "cuda:0")
+        assert statuses(on_gpu.evaluate()) == {"a": "PASSED", "g": "PASSED"}
+
+    def test_a_device_that_is_lost_does_not_take_the_compilers_with_it(
+        self, benchmark_of: Any, problems: Any, executor: Any
+    ) -> None:
+        class Breaks(RunObserver):
+            def build_finished(self, outcome: BuildOutcome) -> None:
+                executor.broken = True
+
+        dataset = problems.dataset(problems.compiled("a"))
+        with pytest.raises(RunnerFatalError):
+            benchmark_of(dataset, "cuda:0", observers=[Breaks()], build_jobs=1).evaluate()
+
+
+class TestNoVerdict:
+    @pytest.mark.parametrize("how", ["storage", "capability"])
+    def test_the_machine_is_not_held_against_a_solution(
+        self, how: str, benchmark_of: Any, problems: Any, executor: Any
+    ) -> None:
+        """Nothing is recorded, and the reason is told; a full disk is looked at again."""
+        if how == "storage":
+            source = (
+                "from flashinfer_bench.bench.executors.base import CandidateFailed\n"
+                "raise CandidateFailed('K: full', stage='load', kind='K', traceback='',"
+                " about='storage')\n# compile: storage"
+            )
+            bad = problems.solution(source, "a", language="compiled")
+        else:
+            bad = problems.compiled("a", how)
+        diary = Diary()
+        dataset = problems.dataset(bad, problems.compiled("b"), workloads=2)
+        benchmark = benchmark_of(dataset, observers=[diary])
+        found = benchmark.evaluate()
+        assert statuses(found) == {"b": "PASSED"}
+        assert [(skip.kind, skip.solution, skip.count) for skip in benchmark.skipped] == [
+            ("capability", "a", 1)
+        ] * 2
+        expected = "full" if how == "storage" else "capability error"
+        assert {skip.reason for skip in benchmark.skipped} == {expected}
+        assert ("a", "unavailable") in diary.entries
+        assert [name for _, name in executor.of("load")].count("a") == 2 * (how == "storage")
+
+    def test_a_reference_that_finds_the_disk_full(self, benchmark_of: Any, problems: Any) -> None:
+        reference = (
+            "from flashinfer_bench.bench.executors.base import CandidateFailed\n"
+            "raise CandidateFailed('K: full', stage='load', kind='K', traceback='',"
+            " about='storage')\ndef run(x): return x"
+        )
+        definition = problems.definition(reference=reference)
+        benchmark = benchmark_of(problems.dataset(problems.good("a"), definitions=[definition]))
+        assert benchmark.evaluate().traces == {}
+        (skip,) = benchmark.skipped
+        assert skip.kind == "capability"
+        assert skip.reason == "the reference of 'double' cannot be built here: full"
+
+
+class TestEnds:
+    def test_an_observer_that_raises_ends_the_run(
+        self, benchmark_of: Any, problems: Any, executor: Any
+    ) -> None:
+        class Bad(RunObserver):
+            def build_finished(self, outcome: BuildOutcome) -> None:
+                raise LookupError("terminal is gone")
+
+        dataset = problems.dataset(problems.compiled("a"))
+        with pytest.raises(LookupError, match="terminal is gone"):
+            benchmark_of(dataset, observers=[Bad()]).evaluate()
+        assert len(executor.of("spawn")) == len(executor.of("close"))
+
+    @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+    def test_ctrl_c_while_everything_is_being_compiled(
+        self, device: str, benchmark_of: Any, problems: Any, executor: Any, monkeypatch: Any
+    ) -> None:
+        executor.gates["a"] = threading.Event()
+
+        def interrupted(scheduler: Any) -> None:
+            while not executor.of("compile"):
+                pass
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("flashinfer_bench.bench.scheduler.Scheduler._wait", interrupted)
+        diary = Diary()
+        dataset = problems.dataset(problems.compiled("a"), workloads=2)
+        with pytest.raises(KeyboardInterrupt):
+            benchmark_of(dataset, device, observers=[diary]).evaluate()
+        assert ("a", "failed") not in diary.entries
+        assert ("a", "evaluated") not in diary.entries
+        assert len(executor.of("spawn")) == len(executor.of("close"))
+        names = [thread.name for thread in threading.enumerate()]
+        assert not any(name.startswith("fib-build") for name in names)

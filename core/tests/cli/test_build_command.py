@@ -1,0 +1,244 @@
+"""``fib build`` and what it leaves: real compilers, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler 'cc'"),
+]
+
+PLUGIN_FOLDER = Path(__file__).parents[1] / "bench" / "plugin"
+DOUBLE = """
+void run(const float *x, float *y, long n) { for (long i = 0; i < n; i++) y[i] = 2 * x[i]; }
+"""
+BROKEN = "void run(void) { nonsense }\n"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """Processes find the plugin of these tests."""
+    monkeypatch.setenv("FIB_PLUGINS", "compiling_plugin")
+    monkeypatch.setenv("PYTHONPATH", str(PLUGIN_FOLDER))
+
+
+@pytest.fixture
+def dataset(maker):
+    """Two solutions in C, of which one is broken, and one in Python."""
+    maker.definition()
+    maker.workload()
+    add(maker, "good_double")
+    add(maker, "broken_double", code=BROKEN)
+    maker.solution("python_double")
+    return maker
+
+
+def add(maker, name, *directives, code=DOUBLE):
+    source = "".join(f"//! {line}\n" for line in directives) + code
+    options = {"language": "testc", "destination_passing_style": True}
+    return maker.solution(name, code=source, **options)
+
+
+def rows(text):
+    header, *lines = (line.split("\t") for line in text.splitlines())
+    return {line[0]: dict(zip(header, line, strict=True)) for line in lines}
+
+
+def test_a_table_of_what_came_of_each(fib_process, dataset):
+    done = fib_process("build", "--local", dataset.root, "--jobs", "2", "--device", "cpu")
+    assert done.returncode == 1
+    found = rows(done.stdout)
+    assert {name: row["result"] for name, row in found.items()} == {
+        "good_double": "built",
+        "broken_double": "failed",
+        "python_double": "built",
+    }
+    good, broken = found["good_double"], found["broken_double"]
+    assert (good["language"], good["builder"], good["detail"]) == ("testc", "testc", "")
+    assert float(good["seconds"]) > 0
+    assert broken["detail"].startswith("cc failed: main.c:1:")
+    assert "3 solutions to build" in done.stderr
+    assert "build 3/3: " in done.stderr
+    assert ": 2 built, 1 failed" in done.stderr
+    assert "---" not in done.stderr
+    assert "Traceback" not in done.stderr
+    again = fib_process(
+        "build", "--local", dataset.root, "--solutions", "good_double", "python_double"
+    )
+    assert again.returncode == 0
+    assert rows(again.stdout)["good_double"]["result"] == "cached"
+
+
+def test_whole_logs_are_shown_when_asked_for(fib_process, dataset):
+    arguments = ("build", "--local", dataset.root, "--compile-only", "--log")
+    done = fib_process(*arguments, "--log-level", "ERROR")
+    assert done.returncode == 1
+    assert set(rows(done.stdout)) == {"good_double", "broken_double"}
+    told = done.stderr.split("--- broken_double: ")[1]
+    assert "nonsense" in told
+    assert "^" in told
+    assert "left out 1 solutions that are not compiled" in done.stderr
+    assert "build 1/2" not in done.stderr
+
+
+def test_json(fib_process, dataset):
+    add(dataset, "no_tool", "capability")
+    done = fib_process("build", "--local", dataset.root, "--compile-only", "--json")
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
+    assert (document["schema_version"], document["interrupted"]) == (1, False)
+    assert document["left_out"] == ["python_double"]
+    found = {build["solution"]: build for build in document["builds"]}
+    assert {name: build["result"] for name, build in found.items()} == {
+        "good_double": "built",
+        "broken_double": "failed",
+        "no_tool": "unavailable",
+    }
+    assert set(found["good_double"]) == {
+        *("definition", "solution", "language", "builder", "result", "seconds", "reason", "log")
+    }
+    assert "nonsense" in found["broken_double"]["log"]
+    assert "hint: install frob" in found["no_tool"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("solutions", "code", "told"),
+    [
+        (["no_tool"], 4, "the tool 'frob' was not found"),
+        (["mojo"], 4, "No builder for language 'mojo'"),
+        (["no_tool", "good"], 0, "frob"),
+        (["no_tool", "bad"], 1, "frob"),
+    ],
+    ids=["a tool", "a builder", "beside a good one", "beside a bad one"],
+)
+def test_what_is_missing_here(fib_process, maker, solutions, code, told):
+    maker.definition()
+    add(maker, "no_tool", "capability")
+    maker.solution("mojo", language="mojo")
+    add(maker, "good")
+    add(maker, "bad", code=BROKEN)
+    done = fib_process("build", "--local", maker.root, "--compile-only", "--solutions", *solutions)
+    assert done.returncode == code, done.stderr
+    assert told in done.stdout
+    assert rows(done.stdout)[solutions[0]]["result"] == "unavailable"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["--solutions", "godo_double"], 2, "did you mean good_double"),
+        (["--jobs", "0"], 2, "build_jobs"),
+        (["--timeout", "-1"], 2, "timeout_seconds"),
+        (["--device", "cpu:3"], 2, "cpu"),
+        (["--executor", "sundial"], 4, "sundial"),
+        (["--compile-only", "--solutions", "python_double"], 5, "in a language that is compiled"),
+    ],
+)
+def test_usage(fib_process, dataset, arguments, code, told):
+    done = fib_process("build", "--local", dataset.root, *arguments)
+    assert done.returncode == code, done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_unreadable_records_are_findings(fib_process, dataset):
+    dataset.raw("solutions/broken.json", "{")
+    done = fib_process(
+        "build", "--local", dataset.root, "--compile-only", "--solutions", "good_double"
+    )
+    assert done.returncode == 1
+    assert rows(done.stdout)["good_double"]["result"] == "built"
+
+
+def test_a_time_limit(fib_process, maker, tmp_path):
+    maker.definition()
+    add(maker, "hangs", f"hang {tmp_path / 'pid'}")
+    add(maker, "good")
+    done = fib_process(
+        "build", "--local", maker.root, "--compile-only", "--timeout", "3", "-j", "1"
+    )
+    assert done.returncode == 1
+    found = rows(done.stdout)
+    assert found["hangs"]["detail"] == "no answer within 3 s; killed"
+    assert found["good"]["result"] == "built"
+
+
+def test_neither_torch_nor_a_plugin_s_compiler_comes_into_this_process(dataset):
+    """Torch takes longer to import than most solutions to compile."""
+    code = (
+        "import sys\n"
+        "from flashinfer_bench.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print('torch' in sys.modules, 'rich' in sys.modules)\n"
+    )
+    command = ["build", "--local", str(dataset.root), "--compile-only", "--device", "cpu"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True
+    )
+    assert "good_double" in done.stdout
+    assert done.stdout.splitlines()[-1].split()[0] == "False"
+
+
+def test_ctrl_c_shows_what_is_done(maker, tmp_path):
+    maker.definition()
+    note = tmp_path / "pid"
+    add(maker, "good")
+    add(maker, "hangs", f"hang {note}")
+    command = [sys.executable, "-m", "flashinfer_bench", "build", "--local", str(maker.root)]
+    with subprocess.Popen(
+        [*command, "--compile-only", "--jobs", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ,
+    ) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not note.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            os.killpg(process.pid, signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130, err
+    assert set(rows(out)) == {"good"}
+    assert "interrupted after 1 builds" in err
+    assert "Traceback" not in err
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
+
+
+def test_a_run_uses_what_was_built(fib_process, dataset):
+    quick = ("--device", "cpu", "--iterations", "2", "--warmup-runs", "0", "--num-trials", "1")
+    only = ("--solutions", "good_double", "broken_double")
+    fib_process("build", "--local", dataset.root, "--compile-only")
+    done = fib_process("run", "--local", dataset.root, *quick, *only, "--build-jobs", "1")
+    assert done.returncode == 0, done.stderr
+    assert "build 1/2: cached double / good_double" in done.stderr or (
+        "build 2/2: cached double / good_double" in done.stderr
+    )
+    outcomes = {line.split("\t")[1]: line.split("\t")[4] for line in done.stdout.splitlines()[1:]}
+    assert outcomes == {"good_double": "PASSED", "broken_double": "COMPILE_ERROR"}
+
+
+def test_a_run_that_finds_a_tool_missing_skips_with_the_reason(fib_process, dataset):
+    add(dataset, "no_tool", "capability")
+    quick = ("--device", "cpu", "--iterations", "2", "--warmup-runs", "0", "--num-trials", "1")
+    done = fib_process(
+        "run", "--local", dataset.root, *quick, "--solutions", "good_double", "no_tool"
+    )
+    assert done.returncode == 4
+    assert "skipped 1 evaluations:" in done.stderr
+    assert "double / no_tool: solution 'no_tool': the tool 'frob' was not found" in done.stderr
+    assert "no_tool" not in done.stdout

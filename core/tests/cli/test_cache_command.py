@@ -1,0 +1,198 @@
+"""``fib cache`` on a cache that holds real and left-over things."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from flashinfer_bench.cli.cache import _human, _parse_age, _parse_size
+from flashinfer_bench.compile.toolkit import build_lock, build_once
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """The cache folder, which is empty."""
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def filled(cache):
+    """Three finished builds, last used 0, 10 and 40 days ago, and what a killed one has left."""
+    for number, (days, size) in enumerate([(0, 1000), (10, 2000), (40, 3000)]):
+        make(cache, number, days, size)
+    left = cache / "a_builder" / f"p_{'f' * 64}.partial-x"
+    left.mkdir()
+    (left / "main.o").write_bytes(bytes(500))
+    return cache
+
+
+def make(cache, number: int, days: float, size: int) -> Path:
+    folder = cache / "a_builder" / f"p_{number:064x}"
+    build_once(folder, lambda working: (working / "lib.so").write_bytes(bytes(size)))
+    used = time.time() - days * DAY
+    os.utime(folder / ".complete", (used, used))
+    return folder
+
+
+def rows(text):
+    header, *lines = (line.split("\t") for line in text.splitlines())
+    return [dict(zip(header, line, strict=True)) for line in lines]
+
+
+def numbers(cache) -> list[int]:
+    """The builds that are left, by number."""
+    folders = [path for path in cache.glob("a_builder/p_*") if (path / ".complete").exists()]
+    return sorted(int(path.name[2:], 16) for path in folders)
+
+
+def test_list_the_least_recently_used_first(fib, filled):
+    result = fib("cache", "list")
+    assert result.exit_code == 0
+    found = [row for row in rows(result.stdout) if row["state"] == "complete"]
+    assert [int(row["bytes"]) for row in found] == [3000, 2000, 1000]
+    assert [Path(row["path"]).parent.name for row in found] == ["a_builder"] * 3
+    assert {row["builder"] for row in found} == {"a_builder"}
+    assert [row["state"] for row in rows(result.stdout)].count("partial") == 1
+    assert str(filled) in result.stderr
+
+
+def test_list_as_json(fib, filled):
+    document = json.loads(fib("cache", "list", "--json", "--verify").stdout)
+    assert document["schema_version"] == 1
+    entry = document["entries"][0]
+    assert set(entry) == {
+        *("builder", "solution", "language", "state", "bytes", "created", "last_used", "path")
+    }
+    assert entry["last_used"].endswith("Z")
+
+
+def test_an_empty_cache(fib, cache):
+    result = fib("cache", "list")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "0 entries" in result.stderr
+    assert json.loads(fib("cache", "list", "--json").stdout)["entries"] == []
+    result = fib("cache", "prune", "--all")
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_prune_without_limits_takes_what_nobody_can_use(fib, filled):
+    result = fib("cache", "prune")
+    assert result.exit_code == 0
+    assert [row["state"] for row in rows(result.stdout)] == ["partial"]
+    assert numbers(filled) == [0, 1, 2]
+    assert "removed 1 entries of 500 bytes" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        (["--older-than", "30d"], [0, 1]),
+        (["--older-than", "1w"], [0]),
+        (["--max-size", "3500"], [0, 1]),
+        (["--max-size", "1.5kB"], [0]),
+        (["--older-than", "30d", "--max-size", "1KiB"], [0]),
+        (["--all"], []),
+    ],
+)
+def test_prune_by_age_and_size(fib, filled, options, left):
+    before = fib("cache", "prune", *options, "--dry-run")
+    assert before.exit_code == 0
+    assert "would remove" in before.stderr
+    result = fib("cache", "prune", *options)
+    assert result.exit_code == 0
+    assert numbers(filled) == left
+    assert {row["path"] for row in rows(result.stdout)} == {
+        row["path"] for row in rows(before.stdout)
+    }
+
+
+def test_a_dry_run_removes_nothing(fib, filled):
+    document = json.loads(fib("cache", "prune", "--all", "--dry-run", "--json").stdout)
+    assert document["dry_run"] is True
+    assert len(document["removed"]) == 4
+    assert len(list((filled / "a_builder").glob("p_*"))) >= 4
+    document = json.loads(fib("cache", "prune", "--all", "--json").stdout)
+    assert (document["dry_run"], document["busy"], document["bytes_left"]) == (False, [], 0)
+    assert document["bytes_freed"] >= 6500
+
+
+def test_what_is_being_built_stays(fib, filled):
+    folder = filled / "a_builder" / f"p_{2:064x}"
+    with build_lock(folder.with_name(f"{folder.name}.lock")):
+        result = fib("cache", "prune", "--all")
+    assert result.exit_code == 0
+    assert numbers(filled) == [2]
+    assert "left 1 entries that are in use just now" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--older-than", "30"], "write it as"),
+        (["--older-than", "a while"], "write it as"),
+        (["--max-size", "2 parsecs"], "write it as"),
+        (["--max-size", "-1"], "write it as"),
+    ],
+)
+def test_values_that_are_not_understood(fib, filled, options, told):
+    result = fib("cache", "prune", *options)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert numbers(filled) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("1.5m", 90), ("2h", 7200), ("30d", 30 * DAY), ("1W", 7 * DAY)],
+)
+def test_ages(text, seconds):
+    assert _parse_age(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("5000", 5000),
+        ("2k", 2000),
+        ("2 KB", 2000),
+        ("2KiB", 2048),
+        ("1.5GiB", 3 * 2**29),
+        ("1T", 10**12),
+        ("7b", 7),
+    ],
+)
+def test_sizes(text, size):
+    assert _parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1536, "1.5 KiB"),
+        (3 * 2**40, "3.0 TiB"),
+        (2**60, "1048576.0 TiB"),
+    ],
+)
+def test_sizes_for_people(size, text):
+    assert _human(size) == text
+
+
+def test_a_folder_that_cannot_be_read(fib, cache):
+    cache.write_text("a file in place of the folder")
+    result = fib("cache", "list")
+    assert result.exit_code == 4
+    assert "cannot be read" in result.stderr
+
+
+def test_help_and_no_command(fib):
+    assert fib("cache", "--help").exit_code == 0
+    assert fib("cache").exit_code == 2

@@ -1,0 +1,182 @@
+"""Headers from outside of a solution: a build is made anew when one has changed."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from flashinfer_bench.compile.toolkit import read_dependencies
+from flashinfer_bench.compile.toolkit.info import describe_headers, headers_sound
+from flashinfer_bench.compile.toolkit.options import outside_headers
+from flashinfer_bench.errors import BuildError
+
+TEXT = "#include <factor.h>\ndouble run(double x) { return FACTOR * x; }\n"
+
+
+@pytest.fixture
+def headers(tmp_path):
+    """A folder with a header, and one that it includes, made a while ago."""
+    folder = tmp_path / "include"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "factor.h").write_text('#include "deep/er.h"\n')
+    (folder / "deep" / "er.h").write_text("#define FACTOR 3\n")
+    age(folder / "factor.h")
+    age(folder / "deep" / "er.h")
+    return folder
+
+
+def age(path, seconds=100):
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+@pytest.fixture(params=["include_paths", "-I", "-I in two words", "-isystem", "absolute"])
+def solution(request, c, headers):
+    """A solution that gets its header in one of the possible ways."""
+    if request.param == "absolute":
+        return c.solution(TEXT.replace("<factor.h>", f'"{headers}/factor.h"'))
+    flags = {
+        "-I": [f"-I{headers}"],
+        "-I in two words": ["-I", str(headers)],
+        "-isystem": ["-isystem", f"{headers}/deep/.."],
+    }
+    if request.param == "include_paths":
+        return c.solution(TEXT, compile_options={"include_paths": [str(headers)]})
+    return c.solution(TEXT, compile_options={"cflags": flags[request.param]})
+
+
+class TestAChangedHeader:
+    def test_it_leads_to_another_build(self, c, solution, headers):
+        builder = c.CBuilder()
+        assert builder.build(c.definition(), solution)(1.0) == 3.0
+        assert not builder.compile(c.definition(), solution).fresh
+        (headers / "deep" / "er.h").write_text("#define FACTOR 5\n")
+        assert builder.build(c.definition(), solution)(1.0) == 5.0
+        age(headers / "deep" / "er.h")
+        assert len(list(builder.build_dir.glob("*/build.json"))) == 1
+
+    def test_both_are_known(self, c, solution, headers):
+        known = c.CBuilder().compile(c.definition(), solution).info.headers
+        assert sorted(known) == [f"{headers}/deep/er.h", f"{headers}/factor.h"]
+
+
+@pytest.fixture
+def plain(c, headers):
+    """A solution with the header's folder among its include paths."""
+    return c.solution(TEXT, compile_options={"include_paths": [str(headers)]})
+
+
+def test_a_new_time_with_the_old_text_is_no_change(c, plain, headers):
+    c.CBuilder().compile(c.definition(), plain)
+    age(headers / "factor.h", seconds=50)
+    assert not c.CBuilder().compile(c.definition(), plain).fresh
+
+
+def test_another_text_of_the_same_size_is_a_change(c, plain, headers):
+    c.CBuilder().compile(c.definition(), plain)
+    (headers / "deep" / "er.h").write_text("#define FACTOR 4\n")
+    age(headers / "deep" / "er.h", seconds=50)
+    assert c.CBuilder().build(c.definition(), plain)(1.0) == 4.0
+
+
+def test_a_header_that_is_gone(c, plain, headers):
+    c.CBuilder().compile(c.definition(), plain)
+    (headers / "deep" / "er.h").unlink()
+    with pytest.raises(BuildError, match=r"er\.h: No such file"):
+        c.CBuilder().compile(c.definition(), plain)
+    (headers / "deep" / "er.h").write_text("#define FACTOR 7\n")
+    assert c.CBuilder().build(c.definition(), plain)(1.0) == 7.0
+
+
+def test_headers_of_the_system_and_of_the_solution_are_not_listed(c, headers):
+    solution = c.solution(
+        '#include <stdio.h>\n#include "own.h"\ndouble run(double x) { return OWN * x; }\n',
+        files={"own.h": "#define OWN 2\n"},
+        compile_options={"include_paths": [str(headers), "."]},
+    )
+    assert c.CBuilder().compile(c.definition(), solution).info.headers == {}
+
+
+def test_a_header_that_is_changed_while_it_is_compiled(c, plain, headers):
+    class Slow(c.CBuilder):
+        def compile_into(self, definition, solution, plan, folder):
+            library = super().compile_into(definition, solution, plan, folder)
+            time.sleep(0.05)  # the clock of a file system has coarse ticks
+            (headers / "deep" / "er.h").write_text("#define FACTOR 9\n")
+            time.sleep(0.05)
+            return library
+
+    assert Slow().build(c.definition(), plain)(1.0) == 3.0
+    age(headers / "deep" / "er.h")
+    assert c.CBuilder().build(c.definition(), plain)(1.0) == 9.0
+
+
+def test_describing_a_header_that_went_away(tmp_path):
+    described = describe_headers([tmp_path / "gone.h"], since_ns=0, until_ns=1)
+    assert described == {str(tmp_path / "gone.h"): (0, 0, "")}
+
+
+def test_a_description_without_headers_is_sound(c):
+    assert headers_sound(c.CBuilder().compile(c.definition(), c.solution()).info)
+
+
+class TestOutsideHeaders:
+    def test_relative_ones_are_inside(self, c):
+        options = {"include_paths": ["inc"], "cflags": ["-Iinc", "-I", "inc", "-DX=/abs"]}
+        assert outside_headers(c.solution(compile_options=options)) == []
+
+    def test_those_for_nvcc_count_too(self, c):
+        solution = c.solution(compile_options={"cuda_cflags": ["-I/opt/x", "-include", "/y/z.h"]})
+        assert [str(path) for path in outside_headers(solution)] == ["/opt/x", "/y"]
+
+    def test_as_nvcc_may_be_told(self, c):
+        flags = ["--include-path=/opt/x", "--system-include", "/opt/y", "--include-path", "/z"]
+        solution = c.solution(compile_options={"cuda_cflags": flags})
+        assert [str(path) for path in outside_headers(solution)] == ["/opt/x", "/opt/y", "/z"]
+
+    def test_a_flag_at_the_end_without_its_path(self, c):
+        assert outside_headers(c.solution(compile_options={"cflags": ["-I"]})) == []
+
+
+class TestDepfiles:
+    def read(self, folder, text):
+        (folder / "a.d").write_text(text)
+        return {str(path) for path in read_dependencies(folder)}
+
+    def test_as_gcc_writes_them(self, tmp_path):
+        text = "a.o: sources/a.c \\\n /x/one.h \\\n  /x/two.h\n\n/x/one.h:\n/x/two.h:\n"
+        found = self.read(tmp_path, text)
+        assert found == {f"{tmp_path}/sources/a.c", "/x/one.h", "/x/two.h"}
+
+    def test_blanks_and_special_characters(self, tmp_path):
+        found = self.read(tmp_path, "a.o: /x/with\\ blank.h /x/sharp\\#.h /x/dollar$$.h\n")
+        assert found == {"/x/with blank.h", "/x/sharp#.h", "/x/dollar$.h"}
+
+    def test_dots_are_resolved(self, tmp_path):
+        assert self.read(tmp_path, "a.o : /x/y/../one.h\n") == {"/x/one.h"}
+
+    @pytest.mark.parametrize("text", ["", "\n", "a.o:\n", "no colon at all\n", "a.o: \\\n"])
+    def test_empty_ones(self, tmp_path, text):
+        assert self.read(tmp_path, text) == set()
+
+    def test_no_record_at_all(self, tmp_path):
+        assert read_dependencies(tmp_path) == set()
+
+    def test_ninja_s_own_record(self, tmp_path, c):
+        from flashinfer_bench.compile.toolkit import find_ninja, ninja_dependencies, run_tool
+
+        (tmp_path / "outside").mkdir()
+        (tmp_path / "outside" / "a.h").write_text("#define A 1\n")
+        folder = tmp_path / "build"
+        folder.mkdir()
+        (folder / "a.c").write_text('#include "../outside/a.h"\nint a = A;\n')
+        (folder / "build.ninja").write_text(
+            "rule cc\n  command = cc -MD -MF $out.d -c $in -o $out\n  depfile = $out.d\n"
+            "  deps = gcc\nbuild a.o: cc a.c\n"
+        )
+        assert run_tool(find_ninja().command, cwd=folder).returncode == 0
+        assert not (folder / "a.o.d").exists()
+        assert "../outside/a.h" in ninja_dependencies(folder)
+        assert tmp_path / "outside" / "a.h" in read_dependencies(folder)

@@ -1,0 +1,144 @@
+"""What a solution says about how it is compiled, and what is refused."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path, PurePosixPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.compile.toolkit import checked_options, guess_binding
+from flashinfer_bench.compile.toolkit.options import outside_headers
+from flashinfer_bench.data import CompileOptions, Solution
+from flashinfer_bench.errors import BuildError
+
+
+def solution_with(options=None, text="int x;", **spec):
+    return Solution(
+        name="s",
+        definition="d",
+        author="a",
+        spec={
+            "language": "cpp",
+            "target_hardware": ["cpu"],
+            "entry_point": "k.cpp::run",
+            "compile_options": options,
+            **spec,
+        },
+        sources=[{"path": "k.cpp", "content": text}],
+    )
+
+
+class TestChecked:
+    def test_none(self):
+        assert checked_options(solution_with()) == CompileOptions()
+
+    def test_flags_go_through_as_they_are(self):
+        options = {"cflags": ["-O2", "-DX=a,b", "-DY=ü"], "ldflags": ["-lm"], "cuda_cflags": []}
+        assert checked_options(solution_with(options)) == CompileOptions(**options)
+
+    def test_flags_are_split_as_a_shell_does_it(self):
+        flags = ["-gencode arch=compute_90a,code=sm_90a", "-DNAME='a b'", "-O3"]
+        found = checked_options(solution_with({"cuda_cflags": flags})).cuda_cflags
+        assert found == ["-gencode", "arch=compute_90a,code=sm_90a", "-DNAME=a b", "-O3"]
+
+    def test_a_quote_that_is_never_closed(self):
+        with pytest.raises(BuildError, match='cflags: "-DNAME=\'a" has no closing quotation'):
+            checked_options(solution_with({"cflags": ["-DNAME='a"]}))
+
+    def test_folders_are_seen_in_a_flag_of_two_words(self):
+        found = outside_headers(solution_with({"cflags": ["-I /opt/mine"]}))
+        assert found == [Path("/opt/mine")]
+
+    def test_paths_are_found_in_the_sources(self, tmp_path):
+        solution = solution_with({"include_paths": ["inc/deep", ".", "/opt/x", "./a"]})
+        assert checked_options(solution).include_paths == ["inc/deep", ".", "/opt/x", "./a"]
+        assert checked_options(solution, tmp_path).include_paths == [
+            f"{tmp_path}/sources/inc/deep",
+            f"{tmp_path}/sources",
+            "/opt/x",
+            f"{tmp_path}/sources/a",
+        ]
+
+    @pytest.mark.parametrize("path", ["..", "../x", "a/../../x", "a/..", "./../x", "a/b/../c"])
+    def test_a_path_that_leaves_the_folder(self, path):
+        with pytest.raises(BuildError, match=r"'s': compile_options\.include_paths: .* leaves"):
+            checked_options(solution_with({"include_paths": [path]}))
+
+    @pytest.mark.parametrize("field", ["cflags", "cuda_cflags", "ldflags", "include_paths"])
+    @pytest.mark.parametrize("text", ["-O2\n", "\0", "-D\r", "a\tb", "\x1b[31m", "\x7f"])
+    def test_control_characters(self, field, text):
+        with pytest.raises(BuildError, match=rf"compile_options\.{field}: .*control character"):
+            checked_options(solution_with({field: [text]}))
+
+    def test_a_huge_flag_is_shown_in_part(self):
+        with pytest.raises(BuildError) as caught:
+            checked_options(solution_with({"cflags": ["x" * 10_000 + "\n"]}))
+        assert len(caught.value.message) < 500
+
+
+texts = st.lists(st.text(min_size=1, max_size=6), max_size=3)
+
+
+@given(texts, texts)
+def test_what_comes_through_holds_no_surprise(flags, paths):
+    solution = solution_with({"cflags": flags, "include_paths": paths})
+    control = any(ord(char) < 32 or ord(char) == 127 for text in [*flags, *paths] for char in text)
+    leaves = any(".." in PurePosixPath(p).parts and not p.startswith("/") for p in paths)
+    try:
+        words = [word for flag in flags for word in shlex.split(flag)]
+    except ValueError:
+        words = None
+    try:
+        options = checked_options(solution)
+    except BuildError:
+        assert control or leaves or words is None
+    else:
+        assert not control
+        assert not leaves
+        assert (options.cflags, options.include_paths) == (words, paths)
+
+
+PYBIND = "#include <torch/extension.h>\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n"
+LIBRARY = "#include <torch/library.h>\nTORCH_LIBRARY(x, m) {}\n"
+STABLE = "#include <torch/csrc/stable/library.h>\nSTABLE_TORCH_LIBRARY(x, m) {}\n"
+FFI = "#include <tvm/ffi/function.h>\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Run);\n"
+
+
+class TestBinding:
+    @pytest.mark.parametrize(
+        ("text", "binding"),
+        [
+            (PYBIND, "torch"),
+            (LIBRARY, "torch"),
+            (STABLE, "torch"),
+            ("PYBIND11_MODULE(a, b)", "torch"),
+            (FFI, "tvm-ffi"),
+            (PYBIND + FFI, "tvm-ffi"),
+            ("void run(float* x) {}", "tvm-ffi"),
+            ("// see my_torch/extension.html", "tvm-ffi"),
+            ("int MY_PYBIND11_MODULES;", "tvm-ffi"),
+        ],
+    )
+    def test_it_is_guessed_from_the_sources(self, text, binding):
+        assert guess_binding(solution_with(text=text)) == binding
+
+    @pytest.mark.parametrize("binding", ["torch", "tvm-ffi", "tvm_ffi", "mine"])
+    def test_what_is_declared_is_believed(self, binding):
+        declared = solution_with(text=PYBIND, binding=binding)
+        assert guess_binding(declared) == binding.replace("_", "-")
+        assert type(guess_binding(declared)) is str
+
+    def test_any_file_may_tell(self):
+        solution = solution_with(text="int x;")
+        other = solution.model_copy(
+            update={
+                "sources": [
+                    *solution.sources,
+                    solution.sources[0].model_copy(update={"path": "b.cpp", "content": PYBIND}),
+                ]
+            }
+        )
+        assert guess_binding(other) == "torch"
