@@ -1,0 +1,534 @@
+"""Builders with one defect each, and good ones: the conformance kit is checked against them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from flashinfer_bench.compile import Builder, Runnable, RunnableMetadata
+from flashinfer_bench.compile.toolkit import (
+    build_failed,
+    build_once,
+    content_digest,
+    load_python,
+    open_package,
+    write_sources,
+)
+from flashinfer_bench.errors import BuildError
+
+TOYCC = Path(__file__).with_name("toycc")
+IN_TESTS: list[bool] = []
+
+
+class Good(Builder):
+    """Imports Python; what the others are broken copies of."""
+
+    shares_builds = False
+
+    def __init__(self):
+        super().__init__("toy", "toy")
+
+    def can_build(self, solution):
+        return solution.spec.language == "toy"
+
+    def build(self, definition, solution):
+        loaded = self.load(definition, solution)
+        return self.wrap(
+            definition, solution, loaded.function, loaded.destination_passing_style, loaded.cleaner
+        )
+
+    def load(self, definition, solution):
+        return load_python(definition, solution, prefix=self.package_prefix)
+
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        given = {
+            "build_type": "toy",
+            "definition_name": definition.name,
+            "solution_name": solution.name,
+            "destination_passing_style": style,
+            "definition": definition,
+        }
+        return Runnable(function, RunnableMetadata(**given | fields), cleaner)
+
+
+class Plain:
+    """Has the methods of a builder, and is none."""
+
+    package_prefix, build_dir_name, shares_builds = "toy", "toy", False
+    can_build, build, load, wrap, build_dir = (
+        Good.can_build,
+        Good.build,
+        Good.load,
+        Good.wrap,
+        Good.build_dir,
+    )
+
+
+class WantsArguments(Good):
+    def __init__(self, compiler):
+        super().__init__()
+
+
+class UnsafePrefix(Good):
+    def __init__(self):
+        super().__init__()
+        self.package_prefix = "my-toy"
+
+
+class UnsafeFolder(Good):
+    def __init__(self):
+        super().__init__()
+        self.build_dir_name = "../toy"
+
+
+class TakesAll(Good):
+    def can_build(self, solution):
+        return True
+
+
+class TakesNothing(Good):
+    def can_build(self, solution):
+        return False
+
+
+class ReturnsFunction(Good):
+    def build(self, definition, solution):
+        return self.load(definition, solution).function
+
+
+class Refuses(Good):
+    def build(self, definition, solution):
+        raise BuildError(f"solution {solution.name!r}: not today", log="no")
+
+
+class WrongMetadata(Good):
+    def wrap(self, *args, **fields):
+        return super().wrap(*args, **fields, solution_name="solution")
+
+
+class OtherConvention(Good):
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        return super().wrap(definition, solution, function, not style, cleaner, **fields)
+
+
+class SwapsNames(Good):
+    """Names the inputs in another order than it takes them."""
+
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        inputs = dict(reversed(list(definition.inputs.items())))
+        swapped = definition.model_copy(update={"inputs": inputs})
+        return super().wrap(swapped, solution, function, style, cleaner, **fields)
+
+
+class SwapsArguments(Good):
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        def swapped(x, y, scale):
+            return function(x, y * 2, scale)
+
+        return super().wrap(definition, solution, swapped, style, cleaner, **fields)
+
+
+class ReturnsDestination(Good):
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        def returning(*args):
+            function(*args)
+            return args[-1]
+
+        return super().wrap(definition, solution, returning, style, cleaner, **fields)
+
+
+class WorksOnce(Good):
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        calls = []
+
+        def once(*args):
+            calls.append(1)
+            return function(*args) * (1 if len(calls) == 1 else 0)
+
+        return super().wrap(definition, solution, once, style, cleaner, **fields)
+
+
+class OneConvention(Good):
+    def build(self, definition, solution):
+        made = super().build(definition, solution)
+        if made.metadata.destination_passing_style:
+            made.cleanup()
+            raise BuildError(f"solution {solution.name!r}: must return its outputs")
+        return made
+
+
+class IgnoresSymbol(Good):
+    def build(self, definition, solution):
+        try:
+            return super().build(definition, solution)
+        except BuildError as error:
+            if "defines no" not in error.message:
+                raise
+        return self.wrap(definition, solution, lambda *args: None, style=False)
+
+
+class RaisesAttributeError(Good):
+    def build(self, definition, solution):
+        try:
+            return super().build(definition, solution)
+        except BuildError as error:
+            if "defines no" not in error.message:
+                raise
+            raise AttributeError(solution.get_entry_symbol()) from None
+
+
+class HidesSymbol(Good):
+    def build(self, definition, solution):
+        try:
+            return super().build(definition, solution)
+        except BuildError as error:
+            if "defines no" not in error.message:
+                raise
+            raise BuildError(f"solution {solution.name!r}: there is no such thing") from None
+
+
+class ChangesErrors(Good):
+    """Says something else where the entry file is no program."""
+
+    def build(self, definition, solution):
+        try:
+            return super().build(definition, solution)
+        except BuildError as error:
+            if "SyntaxError" not in error.message:
+                raise
+            raise self.changed(error) from None
+
+    def changed(self, error):
+        raise NotImplementedError
+
+
+class RaisesSyntaxError(ChangesErrors):
+    def changed(self, error):
+        return SyntaxError(error.message)
+
+
+class LongMessage(ChangesErrors):
+    def changed(self, error):
+        return BuildError(f"{error.message}\n{error.log}", log=error.log)
+
+
+class NamelessMessage(ChangesErrors):
+    def changed(self, error):
+        return BuildError("cannot be built", log=error.log)
+
+
+class NoLog(ChangesErrors):
+    def changed(self, error):
+        return BuildError(error.message)
+
+
+class StrictError(BuildError):
+    def __init__(self, message, log, status):
+        super().__init__(message, log=log)
+        self.status = status
+
+
+class Unpicklable(ChangesErrors):
+    def changed(self, error):
+        return StrictError(error.message, error.log, 1)
+
+
+class Forgetful(BuildError):
+    def __reduce__(self):
+        return type(self), (self.message,)
+
+
+class ForgetsLog(ChangesErrors):
+    def changed(self, error):
+        return Forgetful(error.message, log=error.log)
+
+
+class WritesAnywhere(Good):
+    def load(self, definition, solution):
+        folder = Path(tempfile.mkdtemp(dir=_made(self.build_dir)))
+        kept = []
+        for source in solution.sources:
+            target = folder / source.path
+            if ".." in source.path:
+                target.parent.mkdir(parents=True, exist_ok=True)
+            if target.parent.is_dir() and "fib_conformance" in source.path:
+                target.write_text(source.content)
+            else:
+                kept.append(source)
+        shutil.rmtree(folder)
+        return super().load(definition, solution.model_copy(update={"sources": kept}))
+
+
+class DropsUnsafe(Good):
+    """Leaves out what it does not like, and says nothing."""
+
+    def load(self, definition, solution):
+        safe = [s for s in solution.sources if ".." not in s.path and not s.path.startswith("/")]
+        return super().load(definition, solution.model_copy(update={"sources": safe}))
+
+
+class BearsGrudges(Good):
+    def __init__(self):
+        super().__init__()
+        self.offended = False
+
+    def build(self, definition, solution):
+        if self.offended:
+            raise BuildError(f"solution {solution.name!r}: no more", log="no")
+        try:
+            return super().build(definition, solution)
+        except BuildError:
+            self.offended = True
+            raise
+
+
+class CleanerRaises(Good):
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        def clean():
+            cleaner()
+            raise FileNotFoundError("gone already")
+
+        return super().wrap(definition, solution, function, style, clean, **fields)
+
+
+class CleansShared(Good):
+    """All builds of a solution use one file, which the first cleaner removes."""
+
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        shared = _made(self.build_dir) / content_digest(definition, solution)
+        shared.touch()
+
+        def reading(*args):
+            shared.read_bytes()
+            return function(*args)
+
+        def clean():
+            cleaner()
+            shared.unlink(missing_ok=True)
+
+        return super().wrap(definition, solution, reading, style, clean, **fields)
+
+
+class KeepsRunnables(Good):
+    def __init__(self):
+        super().__init__()
+        self.kept = {}
+
+    def build(self, definition, solution):
+        key = self.key(definition, solution)
+        if key not in self.kept:
+            self.kept[key] = super().build(definition, solution)
+        return self.kept[key]
+
+    def key(self, definition, solution):
+        return content_digest(definition, solution)
+
+
+class KeepsByName(KeepsRunnables):
+    def key(self, definition, solution):
+        return solution.name
+
+    def build(self, definition, solution):
+        made = super().build(definition, solution)
+        if made.closed:
+            del self.kept[solution.name]
+            made = super().build(definition, solution)
+        return made
+
+
+class SharesModules(Good):
+    """Imports helpers under their own names, which the next solution finds in sys.modules."""
+
+    def load(self, definition, solution):
+        loaded = super().load(definition, solution)
+        helper = sys.modules.setdefault(
+            "broken_builders_helper", sys.modules.get(f"{loaded.package}.helper")
+        )
+        if helper is not None and f"{loaded.package}.helper" in sys.modules:
+            loaded.function.__globals__["helper"] = helper
+        return loaded
+
+
+class Prints(Good):
+    def load(self, definition, solution):
+        print("building", solution.name)
+        return super().load(definition, solution)
+
+
+class CompilerPrints(Good):
+    def load(self, definition, solution):
+        subprocess.run(["/bin/sh", "-c", "echo 1 warning"], check=True)
+        return super().load(definition, solution)
+
+
+class SetsVariable(Good):
+    def load(self, definition, solution):
+        os.environ["TOY_ARCH_LIST"] = "9.0"
+        return super().load(definition, solution)
+
+
+class ExtendsPath(Good):
+    def load(self, definition, solution):
+        if str(self.build_dir) not in sys.path:
+            sys.path.append(str(self.build_dir))
+        return super().load(definition, solution)
+
+
+class TakesSignal(Good):
+    def load(self, definition, solution):
+        with suppress(ValueError):  # of a thread that is not the main one
+            signal.signal(signal.SIGUSR1, lambda *_: None)
+        return super().load(definition, solution)
+
+
+class SetsSeed(Good):
+    def load(self, definition, solution):
+        import torch
+
+        torch.manual_seed(0)
+        return super().load(definition, solution)
+
+
+class WritesToTemp(Good):
+    """Leaves nothing behind, but another user may read it meanwhile."""
+
+    def load(self, definition, solution):
+        with tempfile.TemporaryDirectory() as folder:
+            write_sources(Path(folder), solution.sources)
+        return super().load(definition, solution)
+
+
+class LeavesLog(Good):
+    def load(self, definition, solution):
+        loaded = super().load(definition, solution)
+        # In the tests' own process this would be the user's.
+        home = Path.home()
+        if "conformance-children" in str(home):
+            (home / ".toy_history").write_text(solution.name)
+        return loaded
+
+
+class NeedsTests(Good):
+    """Works only in a process that somebody has prepared."""
+
+    def load(self, definition, solution):
+        if not IN_TESTS:
+            raise BuildError(f"solution {solution.name!r}: nobody called setup()", log="no")
+        return super().load(definition, solution)
+
+
+class OneAtATime(Good):
+    busy = False
+
+    def load(self, definition, solution):
+        if OneAtATime.busy:
+            raise BuildError(f"solution {solution.name!r}: busy", log="no")
+        OneAtATime.busy = True
+        try:
+            time.sleep(0.05)
+            return super().load(definition, solution)
+        finally:
+            OneAtATime.busy = False
+
+
+class NoLock(Good):
+    """Fills the folder in place, without a lock."""
+
+    def load(self, definition, solution):
+        folder = self.build_path(definition, solution)
+        _made(folder.parent)
+        folder.mkdir()
+        try:
+            time.sleep(0.1)
+            return super().load(definition, solution)
+        finally:
+            folder.rmdir()
+
+
+class Compiled(Good):
+    """Compiles with a compiler that copies, and loads from the cache."""
+
+    def compile(self, definition, solution):
+        return build_once(
+            self.build_path(definition, solution),
+            lambda folder: self.produce(definition, solution, folder),
+        )
+
+    def load(self, definition, solution):
+        return self.load_from(self.compile(definition, solution), definition, solution)
+
+    def produce(self, definition, solution, folder):
+        write_sources(folder / "sources", solution.sources)
+        for source in solution.sources:
+            done = subprocess.run(
+                [TOYCC, "-c", folder / "sources" / source.path, "-o", folder / source.path],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise build_failed(solution.name, "toycc", done.stdout + done.stderr)
+
+    def load_from(self, folder, definition, solution):
+        package = open_package(self.package_name(definition, solution), folder)
+        module = package.import_file(solution.get_entry_path())
+        function = getattr(module, solution.get_entry_symbol(), None)
+        if function is None:
+            package.close()
+            raise BuildError(
+                f"solution {solution.name!r}: no symbol {solution.get_entry_symbol()!r}", log="ld"
+            )
+        return _Loaded(function, package.close)
+
+
+class _Loaded:
+    destination_passing_style = False
+
+    def __init__(self, function, cleaner):
+        self.function, self.cleaner = function, cleaner
+
+
+class CompilesInBuild(Compiled):
+    """Does not know how to compile ahead."""
+
+    def load(self, definition, solution):
+        return self.load_from(Compiled.compile(self, definition, solution), definition, solution)
+
+    def compile(self, definition, solution):
+        return None
+
+
+class CompilesAlways(Compiled):
+    def compile(self, definition, solution):
+        folder = Path(tempfile.mkdtemp(dir=_made(self.build_dir)))
+        self.produce(definition, solution, folder)
+        return folder
+
+
+class CompilesTwice(Compiled):
+    """Looks into the cache before it takes the lock, and not again."""
+
+    def compile(self, definition, solution):
+        done = self.build_path(definition, solution)
+        if done.is_dir():
+            return done
+        time.sleep(0.1)
+        folder = Path(tempfile.mkdtemp(dir=_made(self.build_dir)))
+        self.produce(definition, solution, folder)
+        try:
+            folder.rename(done)
+        except OSError:
+            shutil.rmtree(folder)
+        return done
+
+
+def _made(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

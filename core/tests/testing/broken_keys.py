@@ -1,0 +1,111 @@
+"""Key builders with one defect each: the conformance kit is checked against them."""
+
+from __future__ import annotations
+
+from flashinfer_bench.apply import ApplyKey, AxesOnlyKeyBuilder
+
+
+class Good(AxesOnlyKeyBuilder):
+    """Axes, and the scale."""
+
+    def features(self, args):
+        return (("scale", self.read(args)),)
+
+    def read(self, args):
+        return float(args[2])
+
+    def build_from_workload(self, workload, root=None):
+        feats = (("scale", workload.inputs["scale"].value),)
+        return ApplyKey(self.axes_in(workload), feats)
+
+
+class WantsNothing(Good):
+    def __init__(self):
+        pass
+
+
+class ForgetsFeature(AxesOnlyKeyBuilder):
+    def features(self, args):
+        return (("causal", True),)
+
+
+class OtherOrder(AxesOnlyKeyBuilder):
+    def build_from_args(self, args):
+        return ApplyKey(tuple(reversed(self.axes_of(args))))
+
+
+class ReturnsTuple(AxesOnlyKeyBuilder):
+    def build_from_args(self, args):
+        return self.axes_of(args)
+
+    def build_from_workload(self, workload, root=None):
+        return self.axes_in(workload)
+
+
+class ByIdentity(Good):
+    """The key is that of one object."""
+
+    def build_from_args(self, args):
+        key = super().build_from_args(args)
+        return ApplyKey(key.axes, (*key.feats, ("tensor", id(args[0]))))
+
+
+class Raises(Good):
+    def build_from_workload(self, workload, root=None):
+        raise NotImplementedError
+
+
+class Lists(Good):
+    def build_from_args(self, args):
+        return ApplyKey(list(self.axes_of(args)), self.features(args))
+
+    def build_from_workload(self, workload, root=None):
+        return ApplyKey(list(self.axes_in(workload)), (("scale", 0.5),))
+
+
+class Tuples(Good):
+    """Features that JSON does not know."""
+
+    def build_from_args(self, args):
+        return ApplyKey(self.axes_of(args), (("shape", (8,)),))
+
+    def build_from_workload(self, workload, root=None):
+        return ApplyKey(self.axes_in(workload), (("shape", (8,)),))
+
+
+class OneAxis(Good):
+    def build_from_args(self, args):
+        return ApplyKey(self.axes_of(args)[:1])
+
+    def build_from_workload(self, workload, root=None):
+        return ApplyKey(self.axes_in(workload)[:1])
+
+
+class ReadsTensor(Good):
+    def features(self, args):
+        args[0][0, 0].item()
+        return super().features(args)
+
+
+class Computes(Good):
+    def features(self, args):
+        args[0].abs()
+        return super().features(args)
+
+
+class Declares(ReadsTensor):
+    """Reads, and says so."""
+
+    reads_data = True
+
+
+class Counts(Good):
+    def features(self, args):
+        for _ in range(args[0].shape[0]):
+            pass
+        return super().features(args)
+
+
+class ByPosition(Good):
+    def build_from_runtime(self, runtime_kwargs):
+        return self.build_from_args(list(runtime_kwargs.values()))
