@@ -1,0 +1,106 @@
+"""The builder for C++ and CUDA solutions that are extensions of torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+from uuid import uuid4
+
+from fib_builder_cuda_torch.entry import find_entry_point
+from fib_builder_cuda_torch.loading import load_library
+from fib_builder_cuda_torch.ninjafile import BUILD_FILE, library_name, ninja_file
+from fib_builder_cuda_torch.probe import probe_cpp
+from fib_builder_cuda_torch.recipe import plan_build
+from fib_builder_cuda_torch.scan import check_namespace, registers_operators
+from fib_builder_cuda_torch.signatures import style_of
+from fib_builder_cuda_torch.undefined import open_symbols, without_known
+from flashinfer_bench.compile.toolkit import (
+    COMPILER_LOG,
+    BuildPlan,
+    CompiledBuilder,
+    LoadedLibrary,
+    ToolOutput,
+    build_failed,
+    check_output,
+    guess_binding,
+    run_tool,
+)
+from flashinfer_bench.data import SupportedBindings, SupportedLanguages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flashinfer_bench.compile.toolkit import Artefact
+    from flashinfer_bench.data import Definition, Solution
+
+_LANGUAGES = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
+
+
+class TorchBuilder(CompiledBuilder):
+    """Compiles a solution's sources to an extension of torch, and loads that."""
+
+    build_type: ClassVar[str] = "torch"
+
+    def __init__(self) -> None:
+        super().__init__(package_prefix="fib_torch", build_dir_name="torch")
+
+    @staticmethod
+    def is_available() -> bool:
+        """Return whether C++ solutions can be built; those for CUDA need more, see the probes."""
+        return probe_cpp().ok
+
+    def can_build(self, solution: Solution) -> bool:
+        """Return whether a solution is C++ or CUDA, and bound to Python by torch."""
+        return (
+            solution.spec.language in _LANGUAGES
+            and guess_binding(solution) == SupportedBindings.TORCH
+        )
+
+    def plan(self, definition: Definition, solution: Solution) -> BuildPlan:
+        """Find compilers and libraries, and settle all flags; torch is not imported."""
+        key, recipe = plan_build(solution)
+        return BuildPlan(key, recipe)
+
+    def compile_into(
+        self, definition: Definition, solution: Solution, plan: BuildPlan, folder: Path
+    ) -> str:
+        """Have ninja run the compilers and the linker.
+
+        Raises
+        ------
+        BuildError
+            If that fails, or nobody defines a symbol that is used.
+        """
+        recipe = plan.settings
+        # A name that no other library has, not even an older one of this solution: a process may
+        # have that loaded still, and neither modules nor operators can be there twice.
+        name = f"{self.package_prefix}_{uuid4().hex}"
+        (folder / BUILD_FILE).write_text(ninja_file(recipe, name), encoding="utf-8")
+        ran = run_tool([*recipe.ninja.command, "-v"], cwd=folder)
+        output = without_known(ran.output, cuda=recipe.nvcc is not None)
+        (folder / COMPILER_LOG).write_text(output, encoding="utf-8")
+        check_output(solution.name, "compiling", ToolOutput(ran.returncode, output))
+        if open_symbols(output):
+            raise build_failed(
+                solution.name,
+                "linking",
+                output,
+                hint="Is a source file missing, or a library in compile_options.ldflags?",
+            )
+        library = library_name(name)
+        check_namespace(folder / library, solution)
+        return library
+
+    def load(self, definition: Definition, solution: Solution, artefact: Artefact) -> LoadedLibrary:
+        """Load the library, find the entry point, and check how it can be called.
+
+        Raises
+        ------
+        BuildError
+            If the library cannot be loaded, or the entry point is missing or does not fit.
+        """
+        library = load_library(
+            artefact.library, solution.name, operators=registers_operators(solution)
+        )
+        entry = find_entry_point(library, solution)
+        style = style_of(entry.function, entry.signatures, definition, solution)
+        return LoadedLibrary(entry.function, style, {"found_as": entry.place})

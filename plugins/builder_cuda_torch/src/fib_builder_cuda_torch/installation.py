@@ -1,0 +1,160 @@
+"""What extensions must know of the installed torch, found out without importing it.
+
+Compiling needs neither torch's Python modules nor a CUDA context, and importing
+``torch.utils.cpp_extension`` may initialise CUDA: that would disturb a device on which another
+process is being timed. So the little that is needed is read from torch's files.
+"""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Optional
+
+from flashinfer_bench.errors import CapabilityError
+
+_OLDEST_STANDARD = "c++17"
+
+
+@dataclass(frozen=True)
+class TorchInstallation:
+    """The installed torch.
+
+    Parameters
+    ----------
+    root : Path
+        Its folder.
+    version : str
+        Such as ``2.13.0+cpu``.
+    cuda : str, optional
+        Version of CUDA that it is built for, such as ``13.0``; None if it is not.
+    cxx11_abi : bool
+        Whether its C++ library has the newer layout of strings and lists.
+    standard : str
+        The C++ standard that its headers need: ``c++20``.
+    """
+
+    root: Path
+    version: str
+    cuda: Optional[str]
+    cxx11_abi: bool
+    standard: str
+
+    @property
+    def include_paths(self) -> list[Path]:
+        """Folders with torch's headers."""
+        include = self.root / "include"
+        return [include, include / "torch" / "csrc" / "api" / "include"]
+
+    @property
+    def library_path(self) -> Path:
+        """The folder with torch's libraries."""
+        return self.root / "lib"
+
+    def __str__(self) -> str:
+        return f"torch {self.version}"
+
+
+def find_torch() -> TorchInstallation:
+    """Return the torch that ``import torch`` would import.
+
+    Raises
+    ------
+    CapabilityError
+        If there is none, or it comes without headers.
+    """
+    try:
+        spec = find_spec("torch")
+    except (ImportError, ValueError):  # something else stands in its place
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise CapabilityError("torch is not installed", hint="pip install torch")
+    root = Path(next(iter(spec.submodule_search_locations)))
+    if not (root / "include" / "ATen").is_dir():
+        raise CapabilityError(
+            f"the torch in {root} comes without its C++ headers",
+            hint="Install torch from a wheel (pip install torch).",
+        )
+    return _read(root)
+
+
+def find_cuda_torch() -> TorchInstallation:
+    """Return the installed torch, if it is built for CUDA.
+
+    Raises
+    ------
+    CapabilityError
+        If it is not, or there is none.
+    """
+    torch = find_torch()
+    if torch.cuda is None:
+        raise CapabilityError(
+            f"{torch} is built without CUDA",
+            hint="Install a build of torch for CUDA: https://pytorch.org/get-started/locally",
+        )
+    return torch
+
+
+def find_python_headers() -> Path:
+    """Return the folder with ``Python.h``.
+
+    Raises
+    ------
+    CapabilityError
+        If this Python came without its headers.
+    """
+    folder = Path(sysconfig.get_path("include"))
+    if not (folder / "Python.h").is_file():
+        raise CapabilityError(
+            f"Python.h not found in {folder}",
+            hint="Install the headers of this Python (on Debian: apt install python3-dev).",
+        )
+    return folder
+
+
+def packaged_cuda_headers() -> list[Path]:
+    """Return the folders with the headers of CUDA libraries that pip installed together with torch.
+
+    Headers of torch need those of cuBLAS, cuSPARSE and others, which small toolkits do not have.
+    """
+    try:
+        spec = find_spec("nvidia")
+    except (ImportError, ValueError):
+        spec = None
+    roots = (spec.submodule_search_locations or ()) if spec is not None else ()
+    return [folder for root in roots for folder in sorted(Path(root).glob("*/include"))]
+
+
+@cache
+def _read(root: Path) -> TorchInstallation:
+    version = _text(root / "version.py")
+    config = _text(root / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
+    extension = _text(root / "utils" / "cpp_extension.py")
+    # Builds that need the older layout say so; since torch 2.7 all use the newer one.
+    old_layout = "_GLIBCXX_USE_CXX11_ABI=0" in config
+    standards = Counter(re.findall(r"'-std=(c\+\+\d\d)'", extension)).most_common(1)
+    return TorchInstallation(
+        root=root,
+        version=_assigned(version, "__version__") or "unknown",
+        cuda=_assigned(version, "cuda"),
+        cxx11_abi=not old_layout,
+        standard=standards[0][0] if standards else _OLDEST_STANDARD,
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _assigned(text: str, name: str) -> Optional[str]:
+    """Return the string that a line of ``version.py`` gives to `name`; None if it gives None."""
+    found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
+    return found.group(1) if found else None

@@ -1,0 +1,21 @@
+// The stable ABI; returns its output.
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+using torch::stable::Tensor;
+
+Tensor run(Tensor x, Tensor y, double scale) {
+  Tensor out = torch::stable::empty_like(x);
+  const float* a = static_cast<const float*>(x.data_ptr());
+  const float* b = static_cast<const float*>(y.data_ptr());
+  float* o = static_cast<float*>(out.data_ptr());
+  for (int64_t i = 0; i < x.numel(); ++i) o[i] = (a[i] + b[i]) * static_cast<float>(scale);
+  return out;
+}
+
+STABLE_TORCH_LIBRARY(TORCH_EXTENSION_NAME, m) {
+  m.def("run(Tensor x, Tensor y, float scale) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(TORCH_EXTENSION_NAME, CPU, m) { m.impl("run", TORCH_BOX(&run)); }

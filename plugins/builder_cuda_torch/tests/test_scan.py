@@ -1,0 +1,95 @@
+"""What sources tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from fib_builder_cuda_torch import scan
+from flashinfer_bench.errors import BuildError
+
+
+class TestSources:
+    def test_headers_and_other_files_are_not_compiled(self, make_solution):
+        files = {
+            "main.cpp": "//", "a/b.cu": "", "c.cc": "", "d.cxx": "", "e.C": "", "f.c++": "",
+            "g.h": "", "h.cuh": "", "i.hpp": "", "j.py": "", "k.CU": "", "l": "",
+        }  # fmt: skip
+        compiled = scan.compiled_sources(make_solution(files=files))
+        assert compiled == ("main.cpp", "a/b.cu", "c.cc", "d.cxx", "e.C", "f.c++")
+        assert [path for path in compiled if scan.is_cuda(path)] == ["a/b.cu"]
+
+    @pytest.mark.parametrize(
+        ("line", "answer"),
+        [
+            ("#include <cuda_runtime.h>", True),
+            ("#include <cuda.h>", True),
+            ('  #  include "cublas_v2.h"', True),
+            ("#include <c10/cuda/CUDAStream.h>", True),
+            ("#include <ATen/cuda/CUDAContext.h>", True),
+            ("#include <ATen/core/Tensor.h>", False),
+            ('#include "my_cuda.h"', False),
+            ("// see <cuda.h>", False),
+        ],
+    )
+    def test_headers_of_cuda(self, make_solution, line, answer):
+        files = {"main.cpp": "//", "a.h": f"#pragma once\n{line}\n"}
+        assert scan.includes_cuda(make_solution(files=files)) is answer
+
+
+class TestOperators:
+    @pytest.mark.parametrize("name", ["returns.cpp", "writes.cpp", "library.cpp"])
+    def test_they_are_seen(self, make_solution, name):
+        assert scan.registers_operators(make_solution(name))
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "// TORCH_LIBRARY(a, m)",
+            "/* TORCH_LIBRARY(a,\n m) */",
+            'auto t = "TORCH_LIBRARY(a, m) \\" // TORCH_LIBRARY";',
+        ],
+    )
+    def test_comments_and_strings_register_nothing(self, make_solution, text):
+        solution = make_solution(files={"main.cpp": text})
+        assert not scan.registers_operators(solution)
+        scan.check_names(solution)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "TORCH_LIBRARY(TORCH_EXTENSION_NAME, m) {}",
+            "STABLE_TORCH_LIBRARY ( TORCH_EXTENSION_NAME , m ) {}",
+            "#define NAME TORCH_EXTENSION_NAME\nTORCH_LIBRARY(NAME, m) {}",
+            "#define LIBRARY(name, m) \\\n  TORCH_LIBRARY(name, m)\n"
+            "LIBRARY(TORCH_EXTENSION_NAME, m) {}",
+            "TORCH_LIBRARY_IMPL(aten, CPU, m) {}",
+            "TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, m) {}",
+        ],
+    )
+    def test_names_that_are_the_builds(self, make_solution, text):
+        solution = make_solution(files={"main.cpp": text})
+        assert scan.registers_operators(solution)
+        scan.check_names(solution)
+
+    @pytest.mark.parametrize(
+        ("text", "macro"),
+        [
+            ("TORCH_LIBRARY(my_ops, m) {}", "TORCH_LIBRARY"),
+            ("TORCH_LIBRARY_FRAGMENT(my_ops, m) {}", "TORCH_LIBRARY_FRAGMENT"),
+            ("STABLE_TORCH_LIBRARY(\n  my_ops, m) {}", "STABLE_TORCH_LIBRARY"),
+            ("#define my_ops more\nTORCH_LIBRARY(my_ops, m) {}", "TORCH_LIBRARY"),
+        ],
+    )
+    def test_names_of_their_own(self, make_solution, text, macro):
+        solution = make_solution(files={"main.cpp": "//", "ops/a.cpp": text})
+        with pytest.raises(BuildError) as caught:
+            scan.check_names(solution)
+        assert f"ops/a.cpp: {macro}(my_ops, …)" in str(caught.value)
+        assert f"Write {macro}(TORCH_EXTENSION_NAME, …)" in caught.value.hint
+
+    def test_a_torch_that_takes_the_name_as_it_is_written(self, make_solution, tmp_path):
+        library = tmp_path / "library.so"
+        library.write_bytes(b"\0TORCH_EXTENSION_NAME\0")
+        scan.check_namespace(library, make_solution("bare.cpp"))
+        with pytest.raises(BuildError, match="#define LIBRARY"):
+            scan.check_namespace(library, make_solution("returns.cpp"))

@@ -1,0 +1,147 @@
+"""What compiled functions tell of their arguments."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fib_builder_cuda_torch.entry import find_entry_point
+from fib_builder_cuda_torch.loading import load_library
+from fib_builder_cuda_torch.signatures import from_docstring, style_of
+from flashinfer_bench.compile.toolkit import Arity
+from flashinfer_bench.errors import BuildError
+
+
+def arity_of(signature):
+    kinds = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_ONLY]
+    any_number = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
+    needed = sum(p.default is p.empty for p in kinds)
+    return Arity(needed, None if any_number else len(kinds))
+
+
+@pytest.fixture
+def library(make_solution, definition):
+    """The module of many functions, compiled once."""
+    from fib_builder_cuda_torch.builder import TorchBuilder
+
+    artefact = TorchBuilder().compile(definition, make_solution("module.cpp"))
+    return load_library(artefact.library, "module", operators=False)
+
+
+@pytest.fixture
+def style(library, make_solution, definition):
+    """Return a function that says how one of the module's functions is called."""
+
+    def run(symbol, of=None, **spec):
+        solution = make_solution("module.cpp", entry=f"module.cpp::{symbol}", **spec)
+        entry = find_entry_point(library, solution)
+        return style_of(entry.function, entry.signatures, of or definition, solution)
+
+    return run
+
+
+class TestStyle:
+    @pytest.mark.parametrize(
+        ("symbol", "destination_passing"),
+        [
+            ("run", False),
+            ("run_out", True),
+            ("defaults", False),
+            ("early_default", False),
+            ("both", False),
+            ("any_number", False),
+            ("any_number_out", True),
+            ("strange_text", False),
+        ],
+    )
+    def test_it_is_told_from_the_signature(self, style, symbol, destination_passing):
+        assert style(symbol) is destination_passing
+
+    @pytest.mark.parametrize("stated", [True, False])
+    def test_an_overload_for_each_convention(self, style, stated):
+        assert style("both", destination_passing_style=stated) is stated
+
+    @pytest.mark.parametrize(
+        ("symbol", "message"),
+        [
+            ("too_few", "too_few: takes 1 positional arguments"),
+            ("keyword_only", "keyword_only: parameter 'scale' is keyword-only"),
+            ("constant", "'constant' is a int, which cannot be called"),
+            ("missing", "module.cpp defines no 'missing'"),
+        ],
+    )
+    def test_what_does_not_fit(self, style, symbol, message):
+        with pytest.raises(BuildError, match=message):
+            style(symbol)
+
+    def test_the_length_of_a_tuple(self, style, two_outputs):
+        assert style("two", two_outputs) is False
+        with pytest.raises(BuildError, match="is annotated to return a tuple of 2"):
+            style("two")
+
+    def test_without_any_knowledge_it_is_the_default_of_the_format(self, definition, make_solution):
+        unknown = type("Unknown", (), {"__call__": lambda *a, **k: None, "__signature__": 3})()
+        assert style_of(unknown, [], definition, make_solution("bare.cpp")) is True
+
+
+class TestDocstrings:
+    @pytest.mark.parametrize(
+        ("text", "least", "most", "returned"),
+        [
+            ("f() -> None", 0, 0, type(None)),
+            ("f(arg0: torch.Tensor, arg1: typing.SupportsFloat) -> torch.Tensor", 2, 2, Any),
+            ("f(x: at::Tensor, m: std::map<int, std::pair<int, int> >) -> at::Tensor", 2, 2, Any),
+            ("f(x: Callable[[int, int], int], *args, **kwargs) -> int", 1, None, Any),
+            ("f(x: int = 1, y: str = ',) -> (', z: object = <X: 1>) -> None", 0, 3, type(None)),
+            ("f(x: int = 1, y: int, z: int = 3) -> int", 2, 3, Any),
+            ("f(x: int, *, y: int = 1, z: int = 2) -> int", 1, 1, Any),
+            ("f(self: X, /, x: int) -> int", 2, 2, Any),
+            ("f(x: int) -> tuple[int, dict[int, int]]", 1, 1, tuple[Any, Any]),
+            ("f(x: int) -> Tuple[int, int, int]", 1, 1, tuple[Any, Any, Any]),
+            ("f(x: int) -> tuple[()]", 1, 1, tuple[()]),
+            ("f(x: int) -> tuple[int, ...]", 1, 1, Any),
+        ],
+    )
+    def test_one_signature(self, text, least, most, returned):
+        (signature,) = from_docstring(f"{text}\n\nWhat the author says -> None.", "f")
+        assert arity_of(signature) == Arity(least, most)
+        assert signature.return_annotation == returned
+
+    def test_overloads(self):
+        doc = (
+            "f(*args, **kwargs)\nOverloaded function.\n\n1. f(x: int) -> int\n\n"
+            "Counts:\n1. g(x)\n2. nothing\n\n2. f(x: int, y: int) -> None\n"
+        )
+        assert [arity_of(s) for s in from_docstring(doc, "f")] == [Arity(1, 1), Arity(2, 2)]
+
+    @pytest.mark.parametrize(
+        "doc", [None, "", "Adds.", "f(x", "f(x: int)", "g(x: int) -> int", "f(x: 'a) -> int"]
+    )
+    def test_nothing_is_known(self, doc):
+        assert from_docstring(doc, "f") == []
+
+    @given(st.text(alphabet="f()[]<>,:'\"\\ =*->/1.\n", max_size=60))
+    def test_whatever_is_written_there(self, text):
+        for doc in (
+            text,
+            f"f({text}",
+            f"f({text}) -> int",
+            f"f(\nOverloaded function.\n1. f({text}",
+        ):
+            for signature in from_docstring(doc, "f"):
+                assert isinstance(signature, inspect.Signature)
+
+    @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=5), st.booleans())
+    def test_any_mixture_of_parameters(self, flags, star):
+        parts = [
+            f"p{i}: {'dict[str, int]' if nested else 'int'}{' = (1, 2)' if default else ''}"
+            for i, (nested, default) in enumerate(flags)
+        ]
+        text = f"f({', '.join([*parts, *(['*args'] if star else [])])}) -> None"
+        (signature,) = from_docstring(text, "f")
+        needed = max((i + 1 for i, (_, default) in enumerate(flags) if not default), default=0)
+        assert arity_of(signature) == Arity(needed, None if star else len(flags))

@@ -1,0 +1,22 @@
+"""FlashInfer-Bench plugin: builds solutions written in TileLang."""
+
+from __future__ import annotations
+
+from flashinfer_bench.plugins import BuilderSpec, hookimpl
+
+__all__ = ["fib_register_builders"]
+
+
+@hookimpl
+def fib_register_builders() -> tuple[BuilderSpec, ...]:
+    """Register the builder for the language ``tilelang``."""
+    return (
+        BuilderSpec(
+            name="tilelang",
+            # Data sets name bindings on such solutions now and then; they mean nothing there.
+            handles=(("tilelang", "*"),),
+            factory="fib_builder_tilelang.builder:TileLangBuilder",
+            probe="fib_builder_tilelang.probe:probe",
+            summary="TileLang kernels, on GPUs or on the CPU as their target says",
+        ),
+    )

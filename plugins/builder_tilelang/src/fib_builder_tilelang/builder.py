@@ -1,0 +1,97 @@
+"""The builder for solutions written in TileLang."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fib_builder_tilelang.explain import Explainer, as_build_error, compiler_says
+from fib_builder_tilelang.loading import load_tilelang
+from flashinfer_bench.compile import Builder, BuildError, Runnable, RunnableMetadata
+from flashinfer_bench.compile.toolkit import LoadedPython, load_python
+from flashinfer_bench.data import SupportedLanguages
+
+if TYPE_CHECKING:
+    from flashinfer_bench.data import Definition, Solution
+
+
+class TileLangBuilder(Builder):
+    """Imports a solution's sources as a package of its own and returns the entry point.
+
+    Kernels are compiled by TileLang, when the sources are imported or when a function is first
+    called. What goes wrong in a call then is raised by it as a `BuildError`.
+    """
+
+    # Each process imports for itself; what TileLang compiles, it keeps in a cache of its own.
+    shares_builds = False
+
+    def __init__(self) -> None:
+        super().__init__(package_prefix="fib_tilelang", build_dir_name="tilelang")
+
+    @staticmethod
+    def is_available() -> bool:
+        """Return whether TileLang is installed."""
+        return find_spec("tilelang") is not None
+
+    def can_build(self, solution: Solution) -> bool:
+        """Return whether the solution's language is TileLang."""
+        return solution.spec.language == SupportedLanguages.TILELANG
+
+    def build(self, definition: Definition, solution: Solution) -> Runnable:
+        """Import a solution.
+
+        Parameters
+        ----------
+        definition : Definition
+            What the function's signature is checked against.
+        solution : Solution
+            One or more files; the entry point names a Python function, or a compiled kernel.
+
+        Returns
+        -------
+        Runnable
+            ``metadata.misc["package"]`` is the name that its modules were imported under.
+
+        Raises
+        ------
+        BuildError
+            If the sources cannot be imported, which includes compiling kernels; or if the entry
+            point is missing, or cannot be called as the definition asks.
+        CapabilityError
+            If TileLang cannot be imported.
+        StorageError
+            If the sources cannot be written.
+        """
+        load_tilelang()
+        try:
+            loaded = load_python(definition, solution, prefix=self.package_prefix)
+        except BuildError as error:
+            if not error.log:
+                raise
+            raise _in_short(error, solution) from None
+        metadata = RunnableMetadata(
+            build_type="tilelang",
+            definition_name=definition.name,
+            solution_name=solution.name,
+            destination_passing_style=loaded.destination_passing_style,
+            definition=definition,
+            misc={"package": loaded.package, "entry_point": solution.spec.entry_point},
+        )
+        explain = Explainer(solution, _folder_of(loaded))
+        return Runnable(loaded.function, metadata, loaded.cleaner, explain=explain)
+
+
+def _in_short(error: BuildError, solution: Solution) -> BuildError:
+    """Return the error of an import in one line, whatever TileLang has put into its message."""
+    message, says = error.message.partition("\n")[0], compiler_says(error.log)
+    if says:
+        message = (
+            f"solution {solution.name!r}: importing {solution.get_entry_path()} failed: {says}"
+        )
+    return as_build_error(message, error.log)
+
+
+def _folder_of(loaded: LoadedPython) -> Path:
+    return Path(next(iter(sys.modules[loaded.package].__path__)))

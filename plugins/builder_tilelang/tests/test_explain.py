@@ -1,0 +1,157 @@
+"""Which errors of a call are the compiler's, and what is said about them."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+
+import pytest
+import torch
+
+from flashinfer_bench.errors import BuildCapabilityError, BuildError
+
+IN_C = 'out_idx=[-1], target="c", execution_backend="cython"'
+STATEMENT = "out[i] = (x[i] + y[i]) * scale"
+
+
+@pytest.fixture
+def failed(build, make_solution, sources, inputs):
+    """Return a function that changes the good source, calls the result, and returns the error."""
+
+    def run(old, new, *arguments) -> Exception:
+        source = sources["returns"]
+        assert old in source
+        runnable = build(make_solution(source.replace(old, new)))
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - which one is what tests ask
+            runnable(*(arguments or inputs))
+        return caught.value
+
+    return run
+
+
+@pytest.fixture
+def leaky():
+    """Collect the files that TileLang leaves open where a C or CUDA compiler fails."""
+    yield
+    gc.collect()
+
+
+class TestCompiler:
+    @pytest.mark.parametrize(
+        ("statement", "reason"),
+        [
+            ("T.nosuch(x[i])", "module 'tilelang.language' has no attribute 'nosuch'"),
+            ("nosuch", "NameError: name 'nosuch' is not defined"),
+        ],
+    )
+    def test_what_the_language_refuses(self, failed, statement, reason):
+        error = failed(STATEMENT, f"out[i] = {statement}")
+        assert isinstance(error, BuildError)
+        assert error.message.startswith(
+            "solution 'my_solution': compiling the kernel failed: main.py:14: "
+        )
+        assert reason in error.message
+        assert "\n" not in error.message
+        assert "Traceback" in error.log
+        assert error.__cause__ is not None
+
+    def test_operands_that_do_not_fit(self, failed):
+        error = failed(STATEMENT, "T.gemm(x, y, out)")
+        assert isinstance(error, BuildError)
+        assert "main.py:14: AssertionError: current only support A as a 2D" in str(error)
+
+    def test_a_size_that_the_function_refuses(self, failed):
+        error = failed("    @T.prim_func", "    assert n % 128 == 0, f'n={n}'\n    @T.prim_func")
+        assert isinstance(error, BuildError)
+        assert "AssertionError: n=24" in str(error)
+
+    def test_a_function_that_makes_no_kernel(self, failed):
+        error = failed("    return kernel", "    return 3")
+        assert isinstance(error, BuildError)
+        assert "target function must be a PrimFunc but got" in str(error)
+
+    @pytest.mark.usefixtures("leaky")
+    @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+    def test_what_the_c_compiler_refuses(self, failed, capfd):
+        error = failed(STATEMENT, "out[i] = T.call_extern('float32', '1bad', x[i])")
+        assert isinstance(error, BuildError)
+        assert "the generated code does not compile; what the compiler says is on" in str(error)
+        assert "\n" not in error.message
+        assert "1bad" in error.log
+        assert "error: " in capfd.readouterr().err
+
+    @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not in PATH")
+    @pytest.mark.usefixtures("leaky")
+    @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+    def test_an_architecture_that_nvcc_does_not_know(self, failed):
+        error = failed(IN_C, "target={'kind': 'cuda', 'arch': 'sm_31'}, out_idx=[-1]")
+        assert isinstance(error, BuildError)
+        assert "compiling the kernel failed: main.py:" in str(error)
+
+    @pytest.mark.usefixtures("leaky")
+    @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+    def test_a_symbol_that_nobody_defines(self, failed):
+        error = failed(STATEMENT, "out[i] = T.call_extern('float32', 'nosuch', x[i])")
+        assert isinstance(error, BuildError)
+        assert "undefined symbol: nosuch" in str(error) or "does not compile" in str(error)
+
+    def test_without_a_c_compiler(self, failed, monkeypatch):
+        from tilelang.contrib import cc
+
+        monkeypatch.setattr(cc, "get_cplus_compiler", lambda: None)
+        error = failed(STATEMENT, "out[i] = x[i] * 77.0")
+        assert isinstance(error, BuildCapabilityError)
+        assert "solution 'my_solution': TileLang finds no C++ compiler" in str(error)
+        assert error.hint == "Install g++, or set CXX."
+
+    def test_an_error_that_the_solution_has_wrapped(self, failed):
+        error = failed(
+            "def run(x, y, scale):\n",
+            "def run(x, y, scale):\n"
+            "    try:\n        return scaled_add('n')\n"
+            "    except Exception as error:\n        raise RuntimeError('no kernel') from error\n",
+        )
+        assert isinstance(error, BuildError)
+        assert isinstance(error.__cause__, RuntimeError)
+        assert "compiling the kernel failed: main.py:" in str(error)
+
+
+class TestOtherErrors:
+    @pytest.mark.parametrize(
+        ("old", "new", "kind", "text"),
+        [
+            ("y.flatten(), ", "", ValueError, "Expected 4 inputs, got 3"),
+            ("(x.flatten()", "(x.double().flatten()", ValueError, "Buffer dtype mismatch"),
+            ("(x.flatten()", "(x.flatten()[:5]", ValueError, "Static shape mismatch"),
+            ("    return scaled_add(", "    raise KeyError('mine')\n    (", KeyError, "mine"),
+            (
+                "    return scaled_add(",
+                "    open('/no/such/file')\n    (",
+                FileNotFoundError,
+                "No such",
+            ),
+        ],
+    )
+    def test_they_come_through_as_they_are(self, failed, old, new, kind, text):
+        error = failed(old, new)
+        assert type(error) is kind
+        assert text in str(error)
+
+    def test_a_full_disk_is_not_the_kernel_s_fault(self, failed):
+        error = failed(
+            "    @T.prim_func", "    raise OSError(28, 'No space left')\n    @T.prim_func"
+        )
+        assert type(error) is OSError
+
+    def test_memory_is_not_the_kernel_s_fault(self, failed):
+        error = failed("    @T.prim_func", "    raise MemoryError\n    @T.prim_func")
+        assert type(error) is MemoryError
+
+
+def test_the_next_call_works(build, make_solution, sources, inputs):
+    refuses = "    assert n == 24, 'another size'\n    @T.prim_func"
+    runnable = build(make_solution(sources["returns"].replace("    @T.prim_func", refuses)))
+    with pytest.raises(BuildError, match="another size"):
+        runnable(torch.ones(1, 8), torch.ones(1, 8), 1.0)
+    x, y, scale = inputs
+    assert torch.equal(runnable(*inputs), (x + y) * scale)

@@ -1,0 +1,93 @@
+"""What is left of the changes that ``import tilelang`` makes to a process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+STATE = """
+import json, os, sys, threading, warnings
+import torch
+
+def state():
+    return {
+        "path": list(sys.path),
+        "environment": dict(os.environ),
+        "hook": id(sys.excepthook),
+        "filters": str(warnings.filters),
+        "threads": threading.active_count(),
+        "tasks": len(os.listdir("/proc/self/task")),
+    }
+"""
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory):
+    """The state of a process before the import and after, by the builder."""
+    import os
+    import subprocess
+    import sys
+
+    code = (
+        STATE
+        + "before = state()\n"
+        + "from fib_builder_tilelang.loading import load_tilelang\n"
+        + "load_tilelang()\nload_tilelang()\n"
+        + "assert 'tilelang' in sys.modules\n"
+        + "print(json.dumps([before, state()]))\n"
+    )
+    variables = {
+        "PYTHONPATH": "/a:/b",
+        "TILELANG_CACHE_DIR": str(tmp_path_factory.mktemp("of_tilelang")),
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | variables,
+    )
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def test_nothing_stands_in_front_of_the_path(states):
+    before, after = states
+    assert after["path"][: len(before["path"])] == before["path"]
+    added = after["path"][len(before["path"]) :]
+    assert all("tilelang" in folder for folder in added)
+
+
+def test_child_processes_find_what_they_found_before(states):
+    before, after = states
+    assert after["environment"]["PYTHONPATH"] == before["environment"]["PYTHONPATH"] == "/a:/b"
+
+
+def test_only_variables_of_its_own_are_new(states):
+    before, after = states
+    new = set(after["environment"]) - set(before["environment"])
+    assert new <= {"TL_CUTLASS_PATH", "TL_TEMPLATE_PATH", "TVM_LIBRARY_PATH"}
+    kept = {name: after["environment"][name] for name in before["environment"]}
+    assert kept == before["environment"]
+
+
+@pytest.mark.parametrize("thing", ["hook", "filters", "threads", "tasks"])
+def test_the_rest_is_as_before(states, thing):
+    before, after = states
+    assert after[thing] == before[thing]
+
+
+def test_an_installation_that_is_broken(tmp_path, in_child):
+    (tmp_path / "tilelang.py").write_text("raise ValueError('registered twice')\n")
+    code = (
+        "import sys\n"
+        "from fib_builder_tilelang.loading import load_tilelang\n"
+        "for _ in range(2):\n"
+        "    try:\n        load_tilelang()\n"
+        "    except Exception as error:\n        print(type(error).__name__, error)\n"
+    )
+    printed = in_child(code, PYTHONPATH=str(tmp_path))
+    assert printed.count("cannot be imported: ValueError: registered twice") == 2
+    assert printed.count("CapabilityError tilelang ") == 2
+    assert "hint: python -c 'import tilelang' shows the whole error" in printed

@@ -1,0 +1,35 @@
+"""FlashInfer-Bench plugin: builds solutions written in Triton."""
+
+from __future__ import annotations
+
+from flashinfer_bench.plugins import BuilderSpec, hookimpl
+
+__all__ = ["fib_register_builders"]
+
+# Data sets name bindings on Triton solutions now and then; they mean nothing there.
+_HANDLES = (("triton", "*"),)
+_FACTORY = "fib_builder_triton.builder:TritonBuilder"
+
+
+@hookimpl
+def fib_register_builders() -> tuple[BuilderSpec, ...]:
+    """Register the builder for the language ``triton``, on GPUs and in Triton's interpreter."""
+    return (
+        BuilderSpec(
+            name="triton",
+            handles=_HANDLES,
+            devices=("cuda",),
+            factory=_FACTORY,
+            probe="fib_builder_triton.probe:probe",
+            summary="Triton kernels on a GPU, compiled when they are first called",
+        ),
+        BuilderSpec(
+            name="triton_interpreter",
+            handles=_HANDLES,
+            devices=("cpu",),
+            factory=_FACTORY,
+            probe="fib_builder_triton.probe:probe_interpreter",
+            priority=40,
+            summary="Triton kernels on the CPU, interpreted: slow, for tests and debugging",
+        ),
+    )

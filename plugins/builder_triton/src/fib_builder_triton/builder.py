@@ -1,0 +1,114 @@
+"""The builder for solutions written in Triton."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fib_builder_triton import interpreter
+from fib_builder_triton.explain import Explainer
+from fib_builder_triton.mode import check_unchanged, interpreter_wanted
+from flashinfer_bench.compile import Builder, BuildError, Runnable, RunnableMetadata
+from flashinfer_bench.compile.toolkit import LoadedPython, load_python
+from flashinfer_bench.data import SupportedLanguages
+
+if TYPE_CHECKING:
+    from flashinfer_bench.data import Definition, Solution
+
+logger = logging.getLogger(__name__)
+
+
+class TritonBuilder(Builder):
+    """Imports a solution's sources as a package of its own and returns the entry point.
+
+    The kernels themselves are compiled by Triton when they are first called. What goes wrong there
+    is raised by the call as a `BuildError`.
+    """
+
+    # Each process imports for itself; what Triton compiles, it keeps in a cache of its own.
+    shares_builds = False
+
+    def __init__(self) -> None:
+        super().__init__(package_prefix="fib_triton", build_dir_name="triton")
+
+    @staticmethod
+    def is_available() -> bool:
+        """Return whether Triton is installed."""
+        return find_spec("triton") is not None
+
+    def can_build(self, solution: Solution) -> bool:
+        """Return whether the solution's language is Triton."""
+        return solution.spec.language == SupportedLanguages.TRITON
+
+    def build(self, definition: Definition, solution: Solution) -> Runnable:
+        """Import a solution.
+
+        Parameters
+        ----------
+        definition : Definition
+            What the function's signature is checked against.
+        solution : Solution
+            One or more files; the entry point names a Python function that launches kernels.
+
+        Returns
+        -------
+        Runnable
+            ``metadata.misc["interpreted"]`` says whether its kernels run in Triton's interpreter,
+            and ``metadata.misc["notes"]`` what is to be borne in mind then.
+
+        Raises
+        ------
+        BuildError
+            If the sources cannot be imported, or the entry point is missing, is a kernel, or cannot
+            be called as the definition asks.
+        CapabilityError
+            If ``TRITON_INTERPRET`` was changed after Triton had been imported.
+        StorageError
+            If the sources cannot be written.
+        """
+        interpreted = interpreter_wanted()
+        if interpreted:
+            interpreter.enter()
+        else:
+            check_unchanged()
+        loaded = load_python(definition, solution, prefix=self.package_prefix)
+        try:
+            _check_launches(loaded.function, solution)
+        except BuildError:
+            loaded.cleaner()
+            raise
+        notes = interpreter.notes(definition) if interpreted else ()
+        for note in notes:
+            logger.warning("solution %r: %s", solution.name, note)
+        metadata = RunnableMetadata(
+            build_type="triton",
+            definition_name=definition.name,
+            solution_name=solution.name,
+            destination_passing_style=loaded.destination_passing_style,
+            definition=definition,
+            misc={
+                "package": loaded.package,
+                "entry_point": solution.spec.entry_point,
+                "interpreted": interpreted,
+                "notes": list(notes),
+            },
+        )
+        function = interpreter.one_at_a_time(loaded.function) if interpreted else loaded.function
+        explain = Explainer(solution, _folder_of(loaded))
+        return Runnable(function, metadata, loaded.cleaner, explain=explain)
+
+
+def _check_launches(function: Any, solution: Solution) -> None:
+    if any(kind.__name__ == "KernelInterface" for kind in type(function).__mro__):
+        raise BuildError(
+            f"solution {solution.name!r}: {solution.get_entry_path()}: "
+            f"{solution.get_entry_symbol()!r} is a Triton kernel, which cannot be called by itself",
+            hint="Name a Python function that launches it: kernel[grid](…).",
+        )
+
+
+def _folder_of(loaded: LoadedPython) -> Path:
+    return Path(next(iter(sys.modules[loaded.package].__path__)))

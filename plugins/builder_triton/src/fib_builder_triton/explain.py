@@ -1,0 +1,162 @@
+"""Telling the errors of Triton's compiler from those of a running kernel.
+
+Triton compiles a kernel when it is first launched, so what is wrong with its source comes up during
+a call. Nothing of Triton is imported here: where an error is Triton's, Triton has been imported.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench.compile.toolkit import describe_exception, first_error
+from flashinfer_bench.errors import BuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from flashinfer_bench.data import Solution
+
+_LAUNCHER_HINT = "Triton compiles its launchers with a C compiler: install gcc, or set CC."
+_MOST_CAUSES = 100
+# What a compiler may run into without the kernel being wrong.
+_NO_FAULT = (OSError, MemoryError, Warning)
+
+
+class Explainer:
+    """Turns an error of a call into a `BuildError` if it is one of Triton's compiler.
+
+    Parameters
+    ----------
+    solution : Solution
+        What is called.
+    root : Path
+        Folder of its sources.
+    """
+
+    def __init__(self, solution: Solution, root: Path) -> None:
+        self._name = solution.name
+        self._sources = {source.path: source.content for source in solution.sources}
+        self._root = root
+
+    def __call__(self, error: BaseException) -> Optional[BuildError]:
+        """Return what to raise in place of `error`, or None if it is no error of the compiler.
+
+        Parameters
+        ----------
+        error : BaseException
+            What a call raised. An error that it was raised from counts as well.
+
+        Returns
+        -------
+        BuildError or None
+            Its message says where the mistake is and what it is; its log has the source line and
+            the caret that Triton prints.
+        """
+        for cause in _causes(error):
+            reason = self._reason(cause)
+            if reason:
+                hint = _LAUNCHER_HINT if _is_launcher(cause) else None
+                log = describe_exception(error, self._root)[1]
+                return BuildError(f"solution {self._name!r}: {reason}", hint=hint, log=log)
+        return None
+
+    def _reason(self, error: BaseException) -> str:
+        if _is_triton(error, "CompilationError"):
+            return f"compiling the kernel failed: {self._refusal(error)}"
+        if _is_triton(error, "OutOfResources"):
+            return f"the kernel does not fit on the GPU: {error}"
+        if _is_triton(error, "PTXASError"):
+            return f"ptxas failed: {first_error(str(error))}"
+        if _is_triton(error, "InterpreterError"):
+            return self._interpreted(error)
+        if _is_launcher(error):
+            return f"compiling Triton's launcher failed: {first_error(str(error))}"
+        if isinstance(error, _NO_FAULT):
+            return ""
+        if any(_is_compiler(frame) for frame in _frames(error)):
+            return f"compiling the kernel failed: {type(error).__name__}: {first_error(str(error))}"
+        return ""
+
+    def _refusal(self, error: BaseException) -> str:
+        """Return place and reason of the innermost of nested errors, one for each call."""
+        nested: list[Any] = [e for e in _causes(error) if _is_triton(e, "CompilationError")]
+        # A mistake in the use of Triton's library shows within that, where no file is ours.
+        places = [place for place in map(self._place, nested) if place]
+        reason = nested[-1].error_message or str(nested[-1])
+        headline = next((line for line in str(reason).splitlines() if line.strip()), "no message")
+        return f"{places[-1]}: {headline}" if places else headline
+
+    def _place(self, error: Any) -> str:
+        """Return file and line of a CompilationError, whose own line counts from the ``def``."""
+        line, kernel = getattr(error.node, "lineno", None), error.src
+        if line is None or not kernel:
+            return ""
+        for path, content in self._sources.items():
+            before, found, _ = content.partition(kernel.rstrip())
+            if found:
+                return f"{path}:{before.count(chr(10)) + line}"
+        return ""
+
+    def _interpreted(self, error: BaseException) -> str:
+        """Return what is wrong if a compiler would have refused it, too; else nothing."""
+        inside = [e for e in _causes(error) if not _is_triton(e, "InterpreterError")]
+        if not inside or isinstance(inside[0], _NO_FAULT):
+            return ""
+        frames = list(_frames(inside[0]))
+        if not frames or not self._is_refused(inside[0], frames[-1]):
+            return ""
+        return f"compiling the kernel failed: {describe_exception(inside[0], self._root)[0]}"
+
+    def _is_refused(self, error: BaseException, frame: FrameType) -> bool:
+        # The interpreter checks types and shapes by the same code as the compiler.
+        if _module(frame).startswith("triton.language"):
+            return True
+        if frame.f_code.co_name == "_new_static_assert":
+            return True
+        own = Path(frame.f_code.co_filename).is_relative_to(self._root)
+        return own and isinstance(error, (NameError, AttributeError))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield `error` and what it was expressly raised from."""
+    cause: Optional[BaseException] = error
+    for _ in range(_MOST_CAUSES):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__
+
+
+def _is_triton(error: BaseException, name: str) -> bool:
+    """Return whether `error` is of Triton's class `name`, wherever this release keeps it."""
+    return any(
+        kind.__name__ == name and kind.__module__.partition(".")[0] == "triton"
+        for kind in type(error).__mro__
+    )
+
+
+def _is_launcher(error: BaseException) -> bool:
+    kinds = (RuntimeError, FileNotFoundError, subprocess.CalledProcessError)
+    return isinstance(error, kinds) and any(
+        _module(frame) == "triton.runtime.build" for frame in _frames(error)
+    )
+
+
+def _is_compiler(frame: FrameType) -> bool:
+    module = _module(frame)
+    if module == "triton.compiler.compiler":
+        # The same file loads what was compiled; that can fail for what ran before.
+        return frame.f_code.co_name == "compile"
+    return module.startswith("triton.backends.") and module.endswith(".compiler")
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    return (frame for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -1,0 +1,115 @@
+"""Whether Triton solutions can run here; nothing is imported to find out."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+from fib_builder_triton.mode import VARIABLE, interpreter_wanted
+from flashinfer_bench.errors import CapabilityError
+
+if TYPE_CHECKING:
+    from flashinfer_bench.plugins import Availability
+
+# Builds for AMD's GPUs, and nightly ones, are distributions of other names.
+_DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
+_AMD_DRIVER = Path("/dev/kfd")
+_WITHOUT_GPU = f"{VARIABLE}=1 runs kernels on the CPU, in Triton's interpreter (slow)"
+
+
+def probe() -> Availability:
+    """Return whether Triton, a GPU and a torch that can use it are there."""
+    from flashinfer_bench.compile.toolkit import availability
+
+    return availability(find_triton, _check_compiled, find_gpu, _check_torch_for_gpu)
+
+
+def probe_interpreter() -> Availability:
+    """Return whether Triton's interpreter is switched on and can work."""
+    from flashinfer_bench.compile.toolkit import availability
+
+    return availability(find_triton, _check_interpreted, _check_torch, _check_numpy)
+
+
+def find_triton() -> str:
+    """Return Triton's name and version.
+
+    Raises
+    ------
+    CapabilityError
+        If it is not installed.
+    """
+    if find_spec("triton") is None:
+        raise CapabilityError("triton is not installed", hint="pip install triton")
+    return f"triton {_version_of(*_DISTRIBUTIONS) or 'of unknown version'}"
+
+
+def find_gpu() -> str:
+    """Return what kind of GPU there is; no device context is made.
+
+    Raises
+    ------
+    CapabilityError
+        If there is none that Triton compiles for.
+    """
+    from flashinfer_bench.compile.toolkit import gpu_architectures
+
+    architectures = gpu_architectures()
+    if architectures:
+        return f"NVIDIA GPU of compute capability {', '.join(architectures)}"
+    if _AMD_DRIVER.exists():
+        return "AMD GPU"
+    raise CapabilityError(f"{find_triton()} is installed, but there is no GPU", hint=_WITHOUT_GPU)
+
+
+def _check_compiled() -> None:
+    if interpreter_wanted():
+        raise CapabilityError(
+            f"{VARIABLE} is set: kernels would be interpreted on the CPU, not compiled for the GPU",
+            hint=f"unset {VARIABLE}, or take the CPU as device",
+        )
+
+
+def _check_interpreted() -> str:
+    if not interpreter_wanted():
+        raise CapabilityError(
+            f"{VARIABLE} is not set, and Triton compiles for GPUs only", hint=_WITHOUT_GPU
+        )
+    return "its interpreter"
+
+
+def _check_torch() -> None:
+    if find_spec("torch") is None:
+        raise CapabilityError(
+            "torch is not installed, and the inputs of solutions are torch tensors",
+            hint="pip install 'flashinfer-bench-core[torch]'",
+        )
+
+
+def _check_torch_for_gpu() -> None:
+    _check_torch()
+    found = _version_of("torch") or ""
+    if found.endswith("+cpu"):
+        raise CapabilityError(
+            f"torch {found} is a build without GPU support",
+            hint="install a build of torch for your GPU: https://pytorch.org/get-started/locally",
+        )
+
+
+def _check_numpy() -> None:
+    if find_spec("numpy") is None:
+        raise CapabilityError(
+            "numpy is not installed, and Triton's interpreter computes with it",
+            hint="pip install numpy",
+        )
+
+
+def _version_of(*distributions: str) -> Optional[str]:
+    for name in distributions:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None

@@ -1,0 +1,290 @@
+"""Which errors of a call are the compiler's, and what is said about them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flashinfer_bench.errors import BuildError
+
+HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
+
+# Triton compiles for a GPU that is not there; only launching needs one.
+COMPILE = """
+def run(x, y, scale):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = ASTSource(kernel, {"x": "*fp32", "n": "i32"}, constexprs=CONSTANTS)
+    triton.compile(source, target=GPUTarget("cuda", 90, 32), options=OPTIONS)
+"""
+RUN = "import sys, json\nfrom fib_builder_triton.builder import TritonBuilder\n" + (
+    "from flashinfer_bench.data import Definition, Solution\n"
+    "definition = Definition.model_validate_json(sys.argv[1])\n"
+    "for text in json.loads(sys.argv[2]):\n"
+    "    try:\n"
+    "        runnable = TritonBuilder().build(definition, Solution.model_validate(text))\n"
+    "        stage = 'call'\n"
+    "        runnable(1, 2, 3)\n"
+    "        outcome = ['nothing', '', '', '']\n"
+    "    except Exception as error:\n"
+    "        kind, cause = type(error).__name__, type(error.__cause__).__name__\n"
+    "        outcome = [kind, str(error), getattr(error, 'log', ''), cause]\n"
+    "    print(json.dumps(outcome))\n"
+)
+
+
+def compiling(kernel, *, constants="{}", options="{}", head=HEAD):
+    return f"{head}CONSTANTS, OPTIONS = {constants}, {options}\n@triton.jit\n{kernel}{COMPILE}"
+
+
+def raising(statement):
+    return f"{HEAD}import triton.runtime.errors as errors\ndef run(x, y, scale):\n{statement}\n"
+
+
+SOURCES = {
+    "good": compiling("def kernel(x, n):\n    tl.store(x, n)\n"),
+    "name": compiling("def kernel(x, n):\n    tl.store(x, nosuch)\n"),
+    "op": compiling("def kernel(x, n):\n    tl.store(x, tl.nosuch(n))\n"),
+    "shape": compiling("def kernel(x, n):\n    tl.store(x, tl.arange(0, 8) + tl.arange(0, 16))\n"),
+    "assert": compiling(
+        "def kernel(x, n, B: tl.constexpr):\n    tl.static_assert(B == 3, 'must be 3')\n",
+        constants="{'B': 4}",
+    ),
+    "construct": compiling(
+        "def kernel(x, n):\n    try:\n        pass\n    finally:\n        pass\n"
+    ),
+    "library": compiling("def kernel(x, n):\n    tl.store(x, tl.sum(n, axis=0))\n"),
+    "ptxas": compiling(
+        "def kernel(x, n):\n"
+        "    bad = tl.inline_asm_elementwise('bogus $0, $1;', '=r,r', [n], tl.int32, True, 1)\n"
+        "    tl.store(x, bad)\n"
+    ),
+    "options": compiling("def kernel(x, n):\n    tl.store(x, n)\n", options="{'num_warps': 3}"),
+    "not in a file": HEAD + "exec('@triton.jit\\ndef kernel(x):\\n    pass')\n"
+    "def run(x, y, scale): pass\n",
+    "resources": raising("    raise errors.OutOfResources(262144, 232448, 'shared memory')"),
+    "wrapped": compiling("def kernel(x, n):\n    tl.store(x, nosuch)\n").replace(
+        "def run(x, y, scale):",
+        "def run(x, y, scale):\n    try:\n        inner(x, y, scale)\n"
+        "    except Exception as error:\n        raise RuntimeError('no kernel') from error\n"
+        "def inner(x, y, scale):",
+    ),
+    "no C compiler": raising(
+        "    import os, triton.runtime.build as build\n"
+        "    os.environ['CC'] = '/no/such/compiler'\n"
+        "    build.compile_module_from_src('int x;', 'launcher')"
+    ),
+    "bad C compiler": raising(
+        "    import os, triton.runtime.build as build\n"
+        "    os.environ['CC'] = 'false'\n"
+        "    build.compile_module_from_src('int y;', 'launcher')"
+    ),
+    "run time": raising("    raise ValueError('x must be on the GPU')"),
+    "after a fallback": compiling("def kernel(x, n):\n    tl.store(x, nosuch)\n").replace(
+        "def run(x, y, scale):",
+        "def run(x, y, scale):\n    try:\n        inner(x, y, scale)\n"
+        "    except Exception:\n        raise ValueError('the other way fails, too') from None\n"
+        "def inner(x, y, scale):",
+    ),
+    "no GPU": compiling("def kernel(x, n):\n    tl.store(x, n)\n")
+    + "def run(x, y, scale):\n    kernel[(1,)](torch.zeros(8), 3)\n",
+    "disk": compiling("def kernel(x, n):\n    tl.store(x, n + 1)\n").replace(
+        "    triton.compile(",
+        "    triton.knobs.cache.dir = '/proc/none'\n    triton.compile(",
+    ),
+}
+FILES = {
+    "main.py": compiling(
+        "def kernel(x, n):\n    tl.store(x, helpers.half(n))\n", head=HEAD + "import helpers\n"
+    ),
+    "helpers.py": "import triton\n\n\n@triton.jit\ndef half(n):\n    m = n\n    return m // two\n",
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(in_child, tmp_path_factory):
+    """What became of each of `SOURCES`, built and called in one process that compiles."""
+    folder = tmp_path_factory.mktemp("caches")
+    matrix = {"shape": ["n"], "dtype": "float32"}
+    definition = {
+        "name": "d",
+        "op_type": "op",
+        "axes": {"n": {"type": "var"}},
+        "inputs": {"x": matrix, "y": matrix, "scale": matrix},
+        "outputs": {"out": matrix},
+        "reference": "def run(x, y, scale):\n    return x\n",
+    }
+    cases = {"files": FILES} | {name: {"main.py": source} for name, source in SOURCES.items()}
+    solutions = [
+        {
+            "name": "s",
+            "definition": "d",
+            "author": "tester",
+            "spec": {
+                "language": "triton",
+                "target_hardware": ["cuda"],
+                "entry_point": "main.py::run",
+            },
+            "sources": [{"path": path, "content": text} for path, text in files.items()],
+        }
+        for files in cases.values()
+    ]
+    done = in_child(
+        RUN,
+        json.dumps(definition),
+        json.dumps(solutions),
+        FIB_CACHE_PATH=str(folder),
+        TRITON_CACHE_DIR=str(folder / "of_triton"),
+        TMPDIR=str(folder),  # ptxas leaves files behind where it fails
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    return dict(zip(cases, map(json.loads, lines), strict=True))
+
+
+class TestCompiler:
+    def test_a_good_kernel(self, outcomes):
+        assert outcomes["good"][0] == "nothing"
+
+    @pytest.mark.parametrize(
+        ("case", "line", "reason"),
+        [
+            ("name", 7, "NameError('nosuch is not defined')"),
+            ("op", 7, "module 'triton.language' has no attribute 'nosuch'"),
+            ("shape", 7, "incompatible dimensions at index 0: 8 and 16"),
+            ("assert", 7, "must be 3"),
+            ("construct", 7, "unsupported AST node type: Try"),
+            ("library", 7, ""),
+        ],
+    )
+    def test_what_it_refuses_is_told_with_its_place(self, outcomes, case, line, reason):
+        kind, message, log, cause = outcomes[case]
+        assert kind == "BuildError"
+        assert message.startswith(f"solution 's': compiling the kernel failed: main.py:{line}: ")
+        assert reason in message
+        assert "\n" not in message
+        assert cause in ("CompilationError", "CompileTimeAssertionFailure", *UNSUPPORTED)
+        assert f"at {line - 5}:" in log
+        assert any(text.strip() == "^" for text in log.splitlines())
+
+    def test_a_mistake_in_another_file_is_placed_there(self, outcomes):
+        kind, message, log, _ = outcomes["files"]
+        assert kind == "BuildError"
+        assert "helpers.py:7: NameError('two is not defined')" in message
+        assert "helpers.half(n)" in log
+
+    def test_ptxas(self, outcomes):
+        kind, message, log, cause = outcomes["ptxas"]
+        assert (kind, cause) == ("BuildError", "PTXASError")
+        assert "ptxas failed:" in message
+        assert "bogus" in log
+
+    def test_options_that_cannot_be(self, outcomes):
+        kind, message, _, _ = outcomes["options"]
+        assert kind == "BuildError"
+        assert "compiling the kernel failed: AssertionError" in message
+
+    def test_a_kernel_that_is_not_in_a_file(self, outcomes):
+        kind, message, _, _ = outcomes["not in a file"]
+        assert kind == "BuildError"
+        assert "importing main.py failed: main.py:4: ValueError: @jit functions should" in message
+
+    def test_a_kernel_that_is_too_large(self, outcomes):
+        kind, message, _, cause = outcomes["resources"]
+        assert (kind, cause) == ("BuildError", "OutOfResources")
+        assert "the kernel does not fit on the GPU: out of resource: shared memory" in message
+
+    def test_an_error_that_the_solution_has_wrapped(self, outcomes):
+        kind, message, log, cause = outcomes["wrapped"]
+        assert (kind, cause) == ("BuildError", "RuntimeError")
+        assert "NameError('nosuch is not defined')" in message
+        assert "no kernel" in log
+
+    @pytest.mark.parametrize("case", ["no C compiler", "bad C compiler"])
+    def test_a_launcher_that_cannot_be_compiled(self, outcomes, case):
+        kind, message, _, _ = outcomes[case]
+        assert kind == "BuildError"
+        assert "compiling Triton's launcher failed" in message
+        assert "hint: Triton compiles its launchers with a C compiler" in message
+
+
+UNSUPPORTED = ("UnsupportedLanguageConstruct",)
+
+
+class TestOtherErrors:
+    @pytest.mark.parametrize(
+        ("case", "kind"),
+        [
+            ("run time", "ValueError"),
+            ("after a fallback", "ValueError"),
+            ("no GPU", "RuntimeError"),
+        ],
+    )
+    def test_they_come_through_as_they_are(self, outcomes, case, kind):
+        assert outcomes[case][0] == kind
+        assert outcomes[case][3] == "NoneType"
+
+    def test_a_cache_that_cannot_be_written_is_not_the_kernel_s_fault(self, outcomes):
+        assert outcomes["disk"][0] in ("FileNotFoundError", "PermissionError")
+
+
+KERNELS = {
+    "op": ("    tl.store(x, tl.nosuch(n))\n", "main.py:6: AttributeError"),
+    "name": ("    tl.store(x, nosuch)\n", "main.py:6: NameError"),
+    "shape": (
+        "    tl.store(x, tl.arange(0, 8) + tl.arange(0, 16))\n",
+        "main.py:6: ValueError: Cannot make_shape_compatible",
+    ),
+    "range": (
+        "    tl.store(x + tl.arange(0, 3), 0)\n",
+        "main.py:6: ValueError: arange's range must be a power of 2",
+    ),
+    "assert": ("    tl.static_assert(False, 'must be 3')\n", "main.py:6: AssertionError: must be"),
+    "nested": ("    tl.store(x, half(n))\n", "main.py:15: AttributeError"),
+}
+
+
+@pytest.mark.usefixtures("interpreted")
+class TestInterpreter:
+    def solution(self, make_solution, body):
+        return make_solution(
+            f"{HEAD}@triton.jit\ndef kernel(x, n):\n{body}"
+            "def run(x, y, scale):\n    kernel[(1,)](x, 3)\n    return x\n\n\n"
+            "@triton.jit\ndef half(n):\n    n = n\n    return n.nosuch // 2\n"
+        )
+
+    @pytest.mark.parametrize("case", KERNELS)
+    def test_what_a_compiler_would_refuse(self, build, make_solution, inputs, case):
+        body, reason = KERNELS[case]
+        with pytest.raises(BuildError) as caught:
+            build(self.solution(make_solution, body))(*inputs)
+        assert f"solution 'my_solution': compiling the kernel failed: {reason}" in str(caught.value)
+        assert type(caught.value.__cause__).__name__ == "InterpreterError"
+        assert "Traceback" in caught.value.log
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "    raise ValueError('at run time')\n",
+            "    tl.store(x, 1 // (n - n))\n",
+            "    print(open('/no/such/file'))\n",
+        ],
+    )
+    def test_what_fails_at_run_time(self, build, make_solution, inputs, body):
+        with pytest.raises(Exception, match=r"at run time|divi|No such file") as caught:
+            build(self.solution(make_solution, body))(*inputs)
+        assert not isinstance(caught.value, BuildError)
+
+    def test_an_error_of_the_function_that_launches(self, build, make_solution, inputs):
+        solution = make_solution(f"{HEAD}def run(x, y, scale):\n    return x.nosuch\n")
+        with pytest.raises(AttributeError, match="nosuch"):
+            build(solution)(*inputs)
+
+    def test_a_kernel_called_with_too_few_arguments(self, build, make_solution, inputs):
+        solution = make_solution(
+            f"{HEAD}@triton.jit\ndef kernel(x, n):\n    pass\n"
+            "def run(x, y, scale):\n    kernel[(1,)](x)\n"
+        )
+        with pytest.raises(TypeError, match="missing 1 required"):
+            build(solution)(*inputs)

@@ -1,0 +1,137 @@
+"""What the probes say, in every situation that a machine may be in."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from fib_builder_triton import probe as probes
+from fib_builder_triton.probe import probe, probe_interpreter
+from flashinfer_bench.compile import toolkit
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Return a function that makes this machine look like another."""
+
+    def arrange(*, missing=(), architectures=(), amd=False, torch="2.13.0+cu130", **versions):
+        versions = {"triton": "3.7.1", "torch": torch} | versions
+        monkeypatch.setattr(probes, "find_spec", lambda name: None if name in missing else object())
+
+        def version(name):
+            if versions.get(name) is None:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return versions[name]
+
+        monkeypatch.setattr(probes, "version", version)
+        monkeypatch.setattr(toolkit, "gpu_architectures", lambda: architectures)
+        kfd = tmp_path / "kfd"
+        if amd:
+            kfd.touch()
+        monkeypatch.setattr(probes, "_AMD_DRIVER", kfd)
+
+    return arrange
+
+
+class TestCompiled:
+    def test_with_a_gpu(self, machine):
+        machine(architectures=("8.0", "9.0"))
+        answer = probe()
+        assert answer.ok
+        assert answer.reason == "triton 3.7.1, NVIDIA GPU of compute capability 8.0, 9.0"
+
+    def test_with_a_gpu_of_amd(self, machine):
+        machine(amd=True, triton=None, torch="2.13.0+rocm7", **{"pytorch-triton-rocm": "3.7.0"})
+        answer = probe()
+        assert answer.ok
+        assert answer.reason == "triton 3.7.0, AMD GPU"
+
+    def test_without_triton(self, machine):
+        machine(missing=("triton",), architectures=("9.0",))
+        answer = probe()
+        assert not answer.ok
+        assert (answer.reason, answer.remedy) == ("triton is not installed", "pip install triton")
+
+    def test_without_a_gpu(self, machine):
+        machine()
+        answer = probe()
+        assert not answer.ok
+        assert answer.reason == "triton 3.7.1 is installed, but there is no GPU"
+        assert answer.remedy.startswith("TRITON_INTERPRET=1 runs kernels on the CPU")
+
+    def test_with_the_interpreter_switched_on(self, machine, monkeypatch):
+        machine(architectures=("9.0",))
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        answer = probe()
+        assert not answer.ok
+        assert "TRITON_INTERPRET is set: kernels would be interpreted" in answer.reason
+        assert "unset TRITON_INTERPRET" in answer.remedy
+
+    def test_with_a_torch_that_cannot_use_the_gpu(self, machine):
+        machine(architectures=("9.0",), torch="2.13.0+cpu")
+        answer = probe()
+        assert not answer.ok
+        assert answer.reason == "torch 2.13.0+cpu is a build without GPU support"
+
+    def test_without_torch(self, machine):
+        machine(architectures=("9.0",), missing=("torch",), torch=None)
+        answer = probe()
+        assert not answer.ok
+        assert "torch is not installed" in answer.reason
+
+    def test_of_unknown_version(self, machine):
+        machine(architectures=("9.0",), triton=None)
+        assert probe().reason.startswith("triton of unknown version, ")
+
+
+class TestInterpreted:
+    def test_switched_on(self, machine, interpreted):
+        machine()
+        answer = probe_interpreter()
+        assert answer.ok
+        assert answer.reason == "triton 3.7.1, its interpreter"
+
+    def test_a_build_of_torch_for_the_cpu_will_do(self, machine, interpreted):
+        machine(torch="2.13.0+cpu")
+        assert probe_interpreter().ok
+
+    @pytest.mark.parametrize("value", ["", "0", "false", "2", " 1"])
+    def test_switched_off(self, machine, monkeypatch, value):
+        machine(architectures=("9.0",))
+        monkeypatch.setenv("TRITON_INTERPRET", value)
+        answer = probe_interpreter()
+        assert not answer.ok
+        assert "TRITON_INTERPRET is not set" in answer.reason
+        assert probe().ok
+
+    @pytest.mark.parametrize("library", ["triton", "torch", "numpy"])
+    def test_without_a_library(self, machine, interpreted, library):
+        machine(missing=(library,))
+        answer = probe_interpreter()
+        assert not answer.ok
+        assert f"{library} is not installed" in answer.reason
+        assert "pip install" in answer.remedy
+
+
+def test_this_machine(interpreted):
+    answer = probe_interpreter()
+    assert answer.ok
+    assert answer.reason == f"triton {importlib.metadata.version('triton')}, its interpreter"
+
+
+@pytest.mark.parametrize(
+    "value", ["1", "true", "ON", "Yes", "y", "0", "no", "", "2", " 1", "truth"]
+)
+def test_the_variable_is_read_as_triton_reads_it(monkeypatch, value, interpreted):
+    from triton import knobs
+
+    from fib_builder_triton.mode import interpreter_wanted
+
+    monkeypatch.setenv("TRITON_INTERPRET", value)
+    assert interpreter_wanted() is bool(knobs.runtime.interpret)
+
+
+def test_the_path_of_amd_s_driver_is_the_real_one():
+    assert Path("/dev/kfd") == probes._AMD_DRIVER

@@ -1,0 +1,184 @@
+"""CUDA: compiled and loaded anywhere with a toolkit, run where there is a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fib_builder_tvmffi.builder import TVMFFIBuilder
+from flashinfer_bench.errors import BuildError
+
+SCALE = "#pragma once\n__device__ inline float scaled(float v, float s) { return v * s; }\n"
+
+
+@pytest.fixture
+def cuda_solution(make_solution, kernels):
+    """Return a function that makes a solution of ``add.cu`` and a header."""
+
+    def make(symbol="run", files=None, **spec):
+        given = {"add.cu": (kernels / "add.cu").read_text(), "scale.cuh": SCALE}
+        spec = {"language": "cuda", "target_hardware": ["cuda"]} | spec
+        return make_solution(files=files or given, entry=f"add.cu::{symbol}", **spec)
+
+    return make
+
+
+class TestWithoutGpu:
+    """Architectures are given, so that any machine with a toolkit can do it."""
+
+    @pytest.fixture(autouse=True)
+    def architectures(self, nvcc, monkeypatch):
+        monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
+
+    def test_it_compiles_and_loads(self, build, cuda_solution):
+        runnable = build(cuda_solution())
+        assert runnable.metadata.destination_passing_style
+        assert runnable.metadata.misc["signature"].endswith("float, DLTensor*) -> None")
+
+    def test_without_a_gpu_a_call_says_so(self, build, cuda_solution):
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU")
+        runnable = build(cuda_solution())
+        x = torch.zeros(3, 8)
+        with pytest.raises(RuntimeError, match="CUDA driver"):
+            runnable(x, x, 1.0, x)
+
+    def test_mixed_with_cpp(self, build, make_solution):
+        files = {
+            "add.cu": "__global__ void k(float* x) { *x = 1.0f; }\n"
+            "void launch(float* x) { k<<<1, 1>>>(x); }\n",
+            "main.cpp": '#include <cuda_runtime.h>\n#include "plain.h"\n'
+            "void launch(float*);\n"
+            "EXPORT(run) { launch(data(args)); return cudaDeviceSynchronize() == cudaSuccess; }\n",
+        }
+        for language in ("cuda", "cpp"):
+            build(make_solution(files=files, entry="main.cpp::run", language=language))
+
+    def test_functions_of_the_gpu_in_several_files(self, build, make_solution):
+        files = {
+            "add.cu": "__device__ float twice(float);\n"
+            "__global__ void k(float* x) { *x = twice(*x); }\n"
+            'extern "C" int __tvm_ffi_run() { k<<<1, 1>>>(nullptr); return 0; }\n',
+            "twice.cu": "__device__ float twice(float x) { return 2 * x; }\n",
+        }
+        make = {"files": files, "entry": "add.cu::run", "language": "cuda"}
+        build(make_solution(options={"cuda_cflags": ["-rdc=true"]}, **make))
+        with pytest.raises(BuildError, match="Unresolved extern function '_Z5twicef'"):
+            build(make_solution(**make))
+
+    def test_the_driver_can_be_linked(self, nvcc, build, make_solution):
+        if not any("stubs" in flag for flag in nvcc.link_flags()):
+            pytest.skip("this CUDA toolkit has no stub of the driver's library")
+        source = "#include <cuda.h>\nEXPORT(run) { return cuInit(0); }"
+        solution = make_solution(source, language="cuda", options={"ldflags": ["-lcuda"]})
+        if torch.cuda.is_available():
+            build(solution)
+        else:
+            with pytest.raises(BuildError, match=r"libcuda\.so\.1"):
+                build(solution)
+
+    def test_the_solution_chooses_the_architecture(self, build, make_solution, monkeypatch):
+        monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.0")
+        source = (
+            "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900\n#error wrong one\n#endif\n"
+            'extern "C" int __tvm_ffi_run() { return 0; }\n'
+        )
+        options = {"cuda_cflags": ["-gencode arch=compute_90a,code=sm_90a"]}
+        files = {"add.cu": source}
+        make = {"files": files, "entry": "add.cu::run", "language": "cuda"}
+        build(make_solution(options=options, **make))
+        with pytest.raises(BuildError, match=r"add\.cu.*wrong one"):
+            build(make_solution(**make))
+
+    def test_architectures_are_part_of_what_is_built(self, definition, cuda_solution, monkeypatch):
+        keys = []
+        for name in ("9.0a", "8.0"):
+            monkeypatch.setenv("FIB_CUDA_ARCH_LIST", name)
+            keys.append(TVMFFIBuilder().plan(definition, cuda_solution()).key)
+        assert [key["cuda_architectures"] for key in keys] == ["9.0a", "8.0"]
+
+    def test_an_error_in_a_kernel_names_file_and_line(self, build, cuda_solution):
+        files = {"add.cu": "__global__ void k() {\n  nope();\n}\n"}
+        with pytest.raises(BuildError, match=r"compiling failed: add\.cu\(2\): error") as caught:
+            build(cuda_solution(files=files))
+        assert '"nope" is undefined' in caught.value.log
+
+    def test_a_symbol_that_is_nowhere(self, build, cuda_solution):
+        files = {
+            "add.cu": "int nowhere();\n__global__ void k() {}\n"
+            'extern "C" int __tvm_ffi_run() { k<<<1, 1>>>(); return nowhere(); }\n'
+        }
+        with pytest.raises(BuildError, match=r"linking failed: .*undefined reference to .nowhere"):
+            build(cuda_solution(files=files))
+
+    def test_the_wrapper_of_nvcc_on_path_does_no_harm(
+        self, build, cuda_solution, nvcc, monkeypatch, tmp_path
+    ):
+        import os
+
+        wrapper = tmp_path / "nvcc"
+        wrapper.write_text(f'#!/bin/sh\nexec {nvcc.home}/bin/nvcc "$@"\n')
+        wrapper.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.delenv("CUDA_HOME", raising=False)
+        monkeypatch.delenv("CUDA_PATH", raising=False)
+        plan = TVMFFIBuilder().plan(None, cuda_solution())
+        assert f"-L{nvcc.home}/lib64" in plan.settings.libraries
+
+
+@pytest.mark.gpu
+class TestWithGpu:
+    @pytest.fixture
+    def on_gpu(self, inputs):
+        x, y, scale = inputs
+        return x.cuda(), y.cuda(), scale
+
+    def test_it_computes(self, build, cuda_solution, on_gpu, expected):
+        out = torch.full((3, 8), torch.nan, device="cuda")
+        build(cuda_solution())(*on_gpu, out)
+        assert torch.equal(out.cpu(), expected)
+
+    def test_what_it_returns_is_torch_s(self, build, cuda_solution, on_gpu, expected):
+        runnable = build(cuda_solution("sum", destination_passing_style=False))
+        before = torch.cuda.memory_allocated()
+        result = runnable(*on_gpu)
+        assert type(result) is torch.Tensor
+        assert torch.equal(result.cpu(), expected)
+        assert torch.cuda.memory_allocated() > before
+        del result
+        assert torch.cuda.memory_allocated() == before
+
+    def test_the_stream_is_torch_s_current_one(self, build, cuda_solution, on_gpu):
+        runnable = build(cuda_solution("stream", destination_passing_style=False))
+        stream = torch.cuda.Stream()
+        assert runnable(*on_gpu) == torch.cuda.current_stream().cuda_stream
+        with torch.cuda.stream(stream):
+            assert runnable(*on_gpu) == stream.cuda_stream
+        assert runnable(*on_gpu) == torch.cuda.current_stream().cuda_stream
+
+    def test_it_waits_for_what_its_stream_does(self, build, cuda_solution, on_gpu, expected):
+        runnable = build(cuda_solution())
+        x, y, scale = on_gpu
+        late, out = torch.zeros_like(x), torch.zeros_like(x)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(50_000_000)
+            late.copy_(x)
+            runnable(late, y, scale, out)
+        stream.synchronize()
+        assert torch.equal(out.cpu(), expected)
+
+    def test_it_can_be_captured_in_a_graph(self, build, cuda_solution, on_gpu):
+        runnable = build(cuda_solution())
+        x, y, scale = on_gpu
+        out = torch.zeros_like(x)
+        runnable(x, y, scale, out)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            runnable(x, y, scale, out)
+        x.fill_(1.0)
+        y.fill_(2.0)
+        graph.replay()
+        assert torch.equal(out.cpu(), torch.full((3, 8), 3.0 * scale))

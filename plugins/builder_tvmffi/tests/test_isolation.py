@@ -1,0 +1,145 @@
+"""Solutions in one process do not meet; nor do they meet what others have loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from fib_builder_tvmffi.builder import TVMFFIBuilder
+from flashinfer_bench.errors import BuildError
+
+# By default these are variables of the whole process, however its libraries were loaded.
+SHARED = """
+inline double& state() { static double value = N; return value; }
+template <int> struct Holder { static inline double value = N; };
+EXPORT(run) { return add(args, state() * Holder<1>::value); }
+"""
+
+
+def test_variables_of_one_name_are_not_shared(run, make_solution, expected):
+    for factor in (2, 4, 2):
+        options = {"cflags": [f"-DN={factor}.0"]}
+        solution = make_solution(SHARED, options=options)
+        assert torch.equal(run(solution), expected * factor * factor)
+
+
+def test_functions_of_one_name_are_not_shared(run, make_solution, expected):
+    source = 'extern "C" double factor() { return N; }\nEXPORT(run) { return add(args, factor()); }'
+    for factor in (2, 3):
+        solution = make_solution(source, options={"cflags": [f"-DN={factor}.0"]})
+        assert torch.equal(run(solution), expected * factor)
+
+
+def test_its_own_functions_come_before_those_of_loaded_libraries(
+    run, make_solution, expected, tmp_path
+):
+    (tmp_path / "other.c").write_text("double fib_test_factor(void) { return 9.0; }\n")
+    command = ["cc", "-shared", "-fPIC", "other.c", "-o", "libfibother.so"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    ctypes.CDLL(str(tmp_path / "libfibother.so"), mode=ctypes.RTLD_GLOBAL)
+    source = (
+        'extern "C" double fib_test_factor() { return 2.0; }\n'
+        "EXPORT(run) { return add(args, fib_test_factor()); }\n"
+    )
+    assert torch.equal(run(make_solution(source)), expected * 2)
+
+
+def test_nothing_but_exports_can_be_seen(build, make_solution):
+    source = 'extern "C" double fib_test_hidden() { return 2.0; }\nEXPORT(run) { return 0; }'
+    library = ctypes.CDLL(build(make_solution(source)).metadata.misc["library"])
+    assert hasattr(library, "__tvm_ffi_run")
+    assert not hasattr(library, "fib_test_hidden")
+
+
+def test_a_symbol_that_a_library_has_lost_is_an_error_when_loading(
+    build, make_solution, definition, tmp_path
+):
+    def make_library(function):
+        (tmp_path / "other.c").write_text(f"double {function}(void) {{ return 2.0; }}\n")
+        command = ["cc", "-shared", "-fPIC", "other.c", "-o", "libfibshrunk.so"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+
+    solution = make_solution(
+        'extern "C" double fib_test_there();\nEXPORT(run) { return add(args, fib_test_there()); }',
+        options={"ldflags": [f"-L{tmp_path}", "-lfibshrunk", f"-Wl,-rpath,{tmp_path}"]},
+    )
+    make_library("fib_test_there")
+    TVMFFIBuilder().compile(definition, solution)
+    make_library("fib_test_gone")
+    # By default the process would end when the function is first called.
+    with pytest.raises(BuildError, match=r"cannot be loaded: .*undefined symbol: fib_test_there"):
+        build(solution)
+
+
+CHILD = """
+import os, sys, json
+from fib_builder_tvmffi.builder import TVMFFIBuilder
+from flashinfer_bench.data import Definition, Solution
+d, s = Definition.model_validate_json(sys.argv[1]), Solution.model_validate_json(sys.argv[2])
+artefact = TVMFFIBuilder().compile(d, s)
+assert not {"torch", "tvm_ffi"} & set(sys.modules)
+runnable = TVMFFIBuilder().build(d, s)
+import torch
+x, out = torch.ones(3, 8), torch.empty(3, 8)
+runnable(x, x, 2.0, out)
+print(json.dumps([artefact.fresh, runnable.metadata.misc["fresh"], out.sum().item()]))
+"""
+
+
+@pytest.fixture
+def in_child(definition):
+    """Return a function that builds a solution in another process, and what that printed."""
+
+    def start(solution, **variables):
+        arguments = [definition.model_dump_json(), solution.model_dump_json(exclude_unset=True)]
+        return subprocess.Popen(
+            [sys.executable, "-c", CHILD, *arguments],
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    return start
+
+
+class TestProcesses:
+    def test_compiling_imports_neither_torch_nor_tvm_ffi(
+        self, in_child, make_solution, empty_cache
+    ):
+        output, errors = in_child(make_solution()).communicate()
+        assert (output, errors) == ("[true, false, 96.0]\n", "")
+
+    def test_several_at_once_compile_once(self, in_child, make_solution, empty_cache):
+        children = [in_child(make_solution()) for _ in range(3)]
+        printed = sorted(child.communicate()[0] for child in children)
+        assert printed == ["[false, false, 96.0]\n"] * 2 + ["[true, false, 96.0]\n"]
+
+    def test_a_build_that_is_killed_leaves_nothing_in_the_way(
+        self, in_child, make_solution, empty_cache, tmp_path
+    ):
+        slow = tmp_path / "c++"
+        slow.write_text(
+            '#!/bin/sh\ncase "$*" in\n*--version) exec c++ "$@";;\nesac\n'
+            f'touch "$TMPDIR/x.tmp" {tmp_path}/started\nexec sleep 60\n'
+        )
+        slow.chmod(0o755)
+        child = in_child(make_solution(), CXX=str(slow))
+        while not (tmp_path / "started").exists():
+            assert child.poll() is None, child.communicate()
+            time.sleep(0.02)
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+        (left,) = empty_cache.glob("tvm_ffi/*.partial-*")
+        assert (left / "objects" / "x.tmp").is_file()
+        output, _ = in_child(make_solution(), CXX="c++").communicate()
+        assert output == "[true, false, 96.0]\n"
+        assert not left.exists()

@@ -1,0 +1,248 @@
+"""Commands, without running them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fib_builder_tvmffi import cuda, recipe
+from fib_builder_tvmffi.compiling import _at_once
+from fib_builder_tvmffi.cuda import CudaTools, find_cuda
+from fib_builder_tvmffi.ninja import ninja_file
+from fib_builder_tvmffi.recipe import Recipe, make_recipe
+from fib_builder_tvmffi.sources import included_libraries, uses_cuda
+from flashinfer_bench.compile.toolkit import Tool
+
+NVCC = Tool("nvcc", Path("/cuda/bin/nvcc"), "release 13.0, V13.0.88")
+
+
+@pytest.fixture
+def toolkit(tmp_path, monkeypatch):
+    """Make a CUDA toolkit of empty files, and have it found, with one GPU."""
+    for folder, file in (("include", "cuda_runtime.h"), ("lib64", "libcudart.so.13")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).touch()
+    (tmp_path / "lib64" / "stubs").mkdir()
+    monkeypatch.setattr(cuda, "find_nvcc", lambda: NVCC)
+    monkeypatch.setattr(cuda, "cuda_home", lambda: tmp_path)
+    monkeypatch.setattr(cuda, "cuda_architectures", lambda: ("8.0", "9.0a"))
+    monkeypatch.setattr(cuda, "gpu_architectures", lambda: ("9.0",))
+    return tmp_path
+
+
+@pytest.fixture
+def cuda_recipe(make_solution, toolkit):
+    """Return a function that makes the recipe of a solution with a ``.cu`` and a ``.cpp``."""
+
+    def make(flags=(), files=("kernel.cu", "main.cpp"), **options):
+        solution = make_solution(
+            files=dict.fromkeys(files, "int x;"),
+            entry=f"{files[0]}::run",
+            language="cuda",
+            options={"cuda_cflags": list(flags), **options},
+        )
+        return make_recipe(solution)
+
+    return make
+
+
+class TestCuda:
+    def test_code_for_each_architecture(self, cuda_recipe):
+        made, key = cuda_recipe()
+        assert "-gencode=arch=compute_80,code=sm_80" in made.compilers["cuda"]
+        assert "-gencode=arch=compute_90a,code=sm_90a" in made.compilers["cuda"]
+        assert key["cuda_architectures"] == "8.0 9.0a"
+        assert key["nvcc"] == NVCC.version
+        assert not any("gencode" in flag for flag in made.compilers["cpp"])
+
+    def test_and_for_later_ones_where_the_user_says_so(self, cuda_recipe, monkeypatch):
+        monkeypatch.setattr(cuda, "cuda_architectures", lambda: ("10.0f", "12.0+PTX"))
+        made, _ = cuda_recipe()
+        assert [flag for flag in made.compilers["cuda"] if "gencode" in flag] == [
+            "-gencode=arch=compute_100f,code=sm_100f",
+            "-gencode=arch=compute_120,code=sm_120",
+            "-gencode=arch=compute_120,code=compute_120",
+        ]
+
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            ("-arch=sm_90a",),
+            ("-arch", "sm_90a"),
+            ("-gencode arch=compute_90a,code=sm_90a",),
+            ("--gpu-architecture=sm_90a",),
+        ],
+    )
+    def test_unless_the_solution_chooses(self, cuda_recipe, flags, monkeypatch):
+        def fail():
+            raise AssertionError("GPUs do not matter")
+
+        monkeypatch.setattr(cuda, "cuda_architectures", fail)
+        made, key = cuda_recipe(flags)
+        assert "-gencode=arch=compute_80,code=sm_80" not in made.compilers["cuda"]
+        assert key["cuda_architectures"] == ""
+
+    def test_native_means_the_gpus_here(self, cuda_recipe):
+        _, key = cuda_recipe(["-arch=native"])
+        assert key["cuda_architectures"] == "9.0"
+
+    def test_the_host_compiler_is_the_one_for_cpp(self, cuda_recipe, monkeypatch):
+        made, _ = cuda_recipe()
+        command = made.compilers["cuda"]
+        assert command[command.index("-ccbin") + 1] == made.compilers["cpp"][0]
+        assert "-ccbin" not in cuda_recipe(["--compiler-bindir=/opt/gcc"])[0].compilers["cuda"]
+        monkeypatch.setenv("NVCC_CCBIN", "/opt/gcc")
+        assert "-ccbin" not in cuda_recipe()[0].compilers["cuda"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "host"), [(("g++",), "g++"), (("-m64",), "/bin/ccache"), ((), "/bin/ccache")]
+    )
+    def test_ccache_is_no_host_compiler(self, cuda_recipe, monkeypatch, arguments, host):
+        tool = Tool("c++", Path("/bin/ccache"), "12.2", arguments)
+        monkeypatch.setattr(recipe, "find_cxx", lambda: tool)
+        command = cuda_recipe()[0].compilers["cuda"]
+        assert command[command.index("-ccbin") + 1] == host
+
+    def test_headers_and_libraries_for_all(self, cuda_recipe, toolkit):
+        made, _ = cuda_recipe(files=("main.cpp",))
+        assert set(made.compilers) == {"cpp"}
+        assert str(toolkit / "include") in made.compilers["cpp"]
+        assert f"-L{toolkit / 'lib64'}" in made.libraries
+        assert f"-L{toolkit / 'lib64' / 'stubs'}" in made.libraries
+        assert f"-Wl,-rpath,{toolkit / 'lib64'}" in made.libraries
+        assert f"-Wl,-rpath,{toolkit / 'lib64' / 'stubs'}" not in made.libraries
+        assert "-lcudart" in made.libraries
+
+    def test_without_anything_for_the_gpu_no_gpu_is_needed(self, cuda_recipe, monkeypatch):
+        monkeypatch.setattr(cuda, "cuda_architectures", None)
+        _, key = cuda_recipe(files=("main.cpp",))
+        assert key["cuda_architectures"] == ""
+
+    @pytest.mark.parametrize(
+        ("flags", "linked"),
+        [
+            (("-rdc=true",), True),
+            (("-rdc", "true"), True),
+            (("--relocatable-device-code=true",), True),
+            (("-dc",), True),
+            (("-rdc=false",), False),
+            ((), False),
+        ],
+    )
+    def test_code_that_is_to_be_linked_is(self, cuda_recipe, flags, linked):
+        made, _ = cuda_recipe(flags)
+        assert bool(made.device_link) is linked
+        assert ("-lcudadevrt" in made.libraries) is linked
+        text = ninja_file(made, "../objects")
+        line = "build ../objects/device.o: device_link ../objects/0.o\n"
+        assert (line in text) is linked
+
+    def test_folders_that_compilers_know_are_not_named(self, monkeypatch):
+        tools = CudaTools(NVCC, Path("/usr"), (), (), relocatable=False)
+        assert "/usr/include" not in map(str, tools.include_paths)
+
+    def test_a_name_that_is_no_architecture(self):
+        tools = CudaTools(NVCC, Path("/cuda"), ("sm_90",), (), relocatable=False)
+        with pytest.raises(ValueError, match="'sm_90' is no compute capability"):
+            _ = tools.code_flags
+
+    def test_the_real_one(self, nvcc):
+        assert (nvcc.home / "bin" / "nvcc").is_file()
+        assert nvcc.include_paths
+        assert "-lcudart" in nvcc.link_flags()
+        assert find_cuda([], compiles=False).architectures == ()
+
+
+class TestKey:
+    def test_it_has_all_that_matters(self, make_solution):
+        _, key = make_recipe(make_solution())
+        assert {"apache-tvm-ffi", "compiler", "machine", "libc", "flags"} <= set(key)
+        assert all(isinstance(value, str) for value in key.values())
+
+    def test_it_tells_no_places(self, make_solution):
+        _, key = make_recipe(make_solution())
+        assert str(Path(recipe.__file__).parent) not in str(key)
+        assert "site-packages" not in str(key)
+
+    def test_the_cpu_where_it_matters(self, make_solution):
+        assert "cpu" not in make_recipe(make_solution())[1]
+        native = make_solution(options={"cflags": ["-march=native"]})
+        assert "cpu" in make_recipe(native)[1]
+
+    def test_the_c_compiler_where_there_is_c(self, make_solution):
+        files = {"kernel.cpp": "int x;", "more.c": "int y;"}
+        assert "c_compiler" in make_recipe(make_solution(files=files))[1]
+        assert "c_compiler" not in make_recipe(make_solution())[1]
+
+
+class TestNinjaFile:
+    def text(self, **fields):
+        made = Recipe(
+            files=(("a b/k.cpp", "cpp"), ("k.cpp", "cpp"), ("x$.c", "c")),
+            compilers={"cpp": ["c++", "-DX=a b", "-DY=$HOME'"], "c": ["cc"]},
+            link=["c++", "-shared"],
+            libraries=["-lm"],
+            device_link=[],
+        )
+        return ninja_file(made._replace(**fields), "../objects")
+
+    def test_objects_are_numbered(self):
+        assert "build ../objects/0.o: cpp a$ b/k.cpp\n" in self.text()
+        assert "build ../objects/1.o: cpp k.cpp\n" in self.text()
+        assert "build ../objects/2.o: c x$$.c\n" in self.text()
+
+    def test_arguments_are_quoted_for_the_shell_and_for_ninja(self):
+        assert "command = c++ '-DX=a$ b' '-DY=$$HOME'\"'\"'' -MD" in self.text()
+
+    def test_libraries_come_last(self):
+        assert "$in -o $out -lm\n" in self.text()
+
+
+class TestSources:
+    @pytest.mark.parametrize(
+        ("text", "libraries"),
+        [
+            ("#include <cublas_v2.h>", ["cublas"]),
+            ('  #  include "cublasLt.h"', ["cublas"]),
+            ("#include <cudnn.h>\n#include <cutlass/gemm/device/gemm.h>", ["cudnn", "cutlass"]),
+            ("#include <cute/tensor.hpp>", ["cutlass"]),
+            ("// #include <cudnn.h>", []),
+            ("#include <my/cudnn.h>", []),
+            ("#include <vector>", []),
+        ],
+    )
+    def test_libraries_that_are_included(self, make_solution, text, libraries):
+        assert included_libraries(make_solution(text)) == libraries
+
+    @pytest.mark.parametrize(
+        ("files", "language", "cuda"),
+        [
+            (("kernel.cpp",), "cpp", False),
+            (("kernel.cpp", "more.cu"), "cpp", True),
+            (("kernel.cpp", "more.cuh"), "cpp", False),
+            (("kernel.cpp",), "cuda", True),
+        ],
+    )
+    def test_what_needs_cuda(self, make_solution, files, language, cuda):
+        solution = make_solution(files=dict.fromkeys(files, "int x;"), language=language)
+        assert uses_cuda(solution) is cuda
+
+
+class TestAtOnce:
+    def test_no_more_than_there_are_files(self):
+        assert _at_once(1)[:2] == ["-j", "1"]
+
+    def test_no_more_than_the_machine_can_do(self):
+        cores = str(os.cpu_count())
+        assert _at_once(10_000) == ["-j", cores, "-l", cores]
+
+    def test_what_the_user_says(self, monkeypatch):
+        monkeypatch.setenv("MAX_JOBS", "3")
+        assert _at_once(10_000) == ["-j", "3"]
+
+    @pytest.mark.parametrize("text", ["", "0", "many", "-2"])
+    def test_nonsense_is_nothing(self, monkeypatch, text):
+        monkeypatch.setenv("MAX_JOBS", text)
+        assert "-l" in _at_once(2)
