@@ -1,0 +1,342 @@
+"""The documentation is complete, names only what there is, and does what it says."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+
+from flashinfer_bench import env, testing
+from flashinfer_bench._lazy import import_string
+from flashinfer_bench.compile import toolkit
+from flashinfer_bench.plugins import KINDS, hookspecs
+from flashinfer_bench.plugins.records import hook_of
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+EXAMPLE = ROOT / "examples" / "fib-builder-example"
+PAGES = [*sorted(DOCS.rglob("*.md")), EXAMPLE / "README.md"]
+HOW_TO = {
+    kind: DOCS / "how-to" / f"write-{'an' if kind[0] in 'aei' else 'a'}-{kind}.md".replace("_", "-")
+    for kind in KINDS
+}
+TUTORIAL = DOCS / "tutorials" / "your-first-builder.md"
+
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler on PATH"
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+
+    @property
+    def file(self) -> str:
+        """The file that it is, as its first line says; empty if it says none."""
+        found = re.match(r"(?:#|//) ([\w./-]+\.\w+)\n", self.text)
+        return found[1] if found else ""
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def blocks_of(page: Path) -> list[Block]:
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
+    return [Block(*each) for each in found]
+
+
+def prose_of(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+
+
+def ident(value: object) -> str:
+    return value.relative_to(ROOT).as_posix() if isinstance(value, Path) else str(value)
+
+
+def each(language: str) -> list[pytest.ParameterSet]:
+    return [
+        pytest.param(block.text, id=f"{page.stem}-{index}")
+        for page in PAGES
+        for index, block in enumerate(blocks_of(page))
+        if block.language == language
+    ]
+
+
+# ------------------------------------------------------------------ complete
+
+
+def test_every_hook_has_a_page() -> None:
+    hooks = {name for name in vars(hookspecs) if name.startswith("fib_register_")}
+    assert hooks == {hook_of(kind) for kind in KINDS}
+    for kind, page in HOW_TO.items():
+        assert page.exists(), f"{hook_of(kind)} is not documented: {page.name}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_names_its_hook_and_record(kind: str) -> None:
+    text = text_of(HOW_TO[kind])
+    assert hook_of(kind) in text
+    assert f"`{KINDS[kind].__name__}`" in text
+    for title in ("A complete plugin", "The record", "The contract", "Test it", "Pitfalls"):
+        assert f"\n## {title}\n" in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_has_every_field_of_the_record_and_no_other(kind: str) -> None:
+    section = text_of(HOW_TO[kind]).partition("\n## The record\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert sorted(listed) == sorted(field.name for field in fields(KINDS[kind]))
+
+
+def test_every_suite_of_the_kit_is_used_on_a_page() -> None:
+    text = "".join(map(text_of, HOW_TO.values()))
+    suites = [name for name in testing.__all__ if name.endswith("Conformance")]
+    assert len(suites) >= 6
+    assert [name for name in suites if f"({name}):" not in text] == []
+
+
+def test_what_the_toolkit_is_said_to_have_is_there() -> None:
+    page = text_of(HOW_TO["builder"]).partition("The toolkit has the parts:")[2]
+    named = re.findall(r"\b(\w+)(?:\(|`)", page.partition("\n\n`")[0])
+    assert len(named) >= 10
+    assert [name for name in named if name not in toolkit.__all__] == []
+
+
+def test_the_index_leads_to_every_page() -> None:
+    linked = set(re.findall(r"\]\(([^)#]+)\)", text_of(DOCS / "README.md")))
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert pages - {"README.md"} <= linked
+
+
+# ------------------------------------------------------------------ names what there is
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
+    kept = (re.sub(r"[^\w\- ]", "", title.lower()) for title in titles)
+    return {title.replace(" ", "-") for title in kept}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ident)
+def test_links_resolve(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?://)([^)]+)\)", prose_of(page)):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ident)
+def test_lines_are_short_enough_to_read(page: Path) -> None:
+    lines = prose_of(page).splitlines()
+    assert [line for line in lines if len(line) > 110 and not line.startswith("|")] == []
+
+
+@pytest.mark.parametrize("source", each("python"))
+def test_python_compiles_and_what_it_imports_is_there(source: str) -> None:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flashinfer_bench"):
+            for name in node.names:
+                import_string(f"{node.module}:{name.name}")
+
+
+@pytest.mark.parametrize("source", each("json"))
+def test_json_parses(source: str) -> None:
+    json.loads(source if source.lstrip().startswith(("{", "[")) else f"{{{source}}}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ident)
+def test_environment_variables_exist(page: Path) -> None:
+    known = {variable.name for variable in env.VARIABLES}
+    assert set(re.findall(r"\bFIB_[A-Z_]+\b", text_of(page))) <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ident)
+def test_dotted_names_exist(page: Path) -> None:
+    for name in set(re.findall(r"`(flashinfer_bench(?:\.\w+)+)`", text_of(page))):
+        if name == "flashinfer_bench.plugins":  # also the group of entry points
+            continue
+        module, _, attribute = name.rpartition(".")
+        if importlib.util.find_spec(module) is None or not hasattr(
+            importlib.import_module(module), attribute
+        ):
+            importlib.import_module(name)
+
+
+def commands() -> set[str]:
+    found = set()
+    for page in PAGES:
+        text = text_of(page)
+        shell = "\n".join(b.text for b in blocks_of(page) if b.language in ("bash", "console"))
+        found.update(re.findall(r"^(?:\$ )?(fib [^|#\n]*)", shell, re.MULTILINE))
+        found.update(re.findall(r"`(fib [^`]*)`", " ".join(text.split("```")[::2])))
+    return {command.replace("\n", " ").strip() for command in found}
+
+
+@pytest.fixture(scope="module")
+def help_of(tmp_path_factory: pytest.TempPathFactory):
+    """Return the help text of a command, asked once."""
+    known: dict[tuple[str, ...], str] = {}
+
+    def ask(words: tuple[str, ...]) -> str:
+        if words not in known:
+            done = subprocess.run(
+                [sys.executable, "-m", "flashinfer_bench", *words, "--help"],
+                capture_output=True,
+                text=True,
+                env={**os.environ, "COLUMNS": "200", "TERM": "dumb"},
+                check=False,
+            )
+            known[words] = "" if done.returncode else done.stdout
+        return known[words]
+
+    return ask
+
+
+OF_PLUGINS = ("sizes", "acme-sizes", "NAME")
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_commands_and_options_exist(command: str, help_of) -> None:
+    words = re.findall(r"(?<!\S)[a-z]+(?!\S)", command.partition(" -")[0])[1:3]
+    if command.split()[1] in OF_PLUGINS:
+        return
+    text = next((text for size in (2, 1) if (text := help_of(tuple(words[:size])))), "")
+    assert text, command
+    assert [flag for flag in re.findall(r"(?<!\S)--[a-z-]+", command) if flag not in text] == []
+
+
+# ------------------------------------------------------------------ does what it says
+
+
+def run(command: list[str], cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FIB_")}
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**inherited, "PYTHONDONTWRITEBYTECODE": "1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=550,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
+    return done
+
+
+@pytest.fixture
+def written(tmp_path: Path):
+    """Write the files of a page into a folder, and return it."""
+
+    def write(page: Path) -> Path:
+        for block in blocks_of(page):
+            if block.language == "python" and block.file:
+                (tmp_path / block.file).write_text(block.text)
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_plugin_of_a_page_is_sound_and_passes_the_kit(kind: str, written, tmp_path) -> None:
+    folder = written(HOW_TO[kind])
+    plugin = next(p.stem for p in sorted(folder.iterdir()) if hook_of(kind) in p.read_text())
+    assert f"FIB_PLUGINS={plugin}\n" in text_of(HOW_TO[kind])
+    variables = {
+        "PYTHONPATH": str(folder),
+        "FIB_PLUGINS": plugin,
+        "FIB_STRICT_PLUGINS": "1",
+        "FIB_CACHE_PATH": str(tmp_path / "cache"),
+    }
+    fib = [sys.executable, "-m", "flashinfer_bench"]
+    listed = run([*fib, "plugins", "list", "--json"], folder, **variables)
+    mine = [r for r in json.loads(listed.stdout)["records"] if r["plugin"] == plugin]
+    assert [(record["kind"], record["state"]) for record in mine] == [(kind, "ok")]
+    run([*fib, "plugins", "doctor", plugin], folder, **variables)
+    # Strict about warnings, as the tests of a plugin should be.
+    options = ("-q", "-ra", "-W", "error", "--import-mode=importlib", "-p", "no:cacheprovider")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = plugin(name): needs a plugin\n")
+    done = run([sys.executable, "-m", "pytest", *options], folder, **variables)
+    assert re.search(r"\d+ passed", done.stdout)
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> dict[str, str]:
+    """An environment that has what this one has, and into which pip installs without network."""
+    for name in ("pip", "hatchling", "build"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+    place = tmp_path / "venv"
+    venv.create(place, symlinks=True)
+    python = place / "bin" / "python"
+    (site,) = place.glob("lib/python*/site-packages")
+    ours = sysconfig.get_path("purelib")
+    (site / "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
+    pip = "-m pip install -q --no-deps --no-build-isolation --no-index -e ."
+    for name, arguments in {
+        "pip": pip,
+        "fib": '-m flashinfer_bench "$@"',
+        "pytest": '-m pytest -p no:cacheprovider "$@"',
+    }.items():
+        script = place / "bin" / name
+        script.write_text(f"#!/bin/sh\nexec {python} {arguments}\n")
+        script.chmod(0o755)
+    path = os.pathsep.join([str(place / "bin"), os.environ["PATH"]])
+    return {"PATH": path, "FIB_CACHE_PATH": str(tmp_path / "cache")}
+
+
+def script_of(page: Path) -> str:
+    """Return a shell script that does what a page tells its reader to do."""
+    parts = ["set -euo pipefail"]
+    for number, block in enumerate(blocks_of(page)):
+        end = f"END_OF_BLOCK_{number}"
+        if block.language == "bash":
+            parts.append(block.text.replace("-m build", "-m build --no-isolation"))
+        elif block.language == "diff":
+            parts.append(f"git apply <<'{end}'\n{block.text}{end}")
+        elif block.file:
+            parts.append(f"mkdir -p {Path(block.file).parent}")
+            parts.append(f"cat > {block.file} <<'{end}'\n{block.text}{end}")
+    return "\n".join(parts)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.plugin("python")
+@needs_compiler
+def test_the_tutorial_can_be_followed(sandbox: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    done = run(["bash", "-c", script_of(TUTORIAL)], folder, **sandbox)
+    plugin = folder / "fib-builder-openmp"
+    (traces,) = (plugin / "dataset" / "traces").rglob("*.jsonl")
+    statuses = {
+        (trace["solution"], trace["evaluation"]["status"])
+        for trace in map(json.loads, traces.read_text().splitlines())
+    }
+    assert ("rmsnorm_parallel", "PASSED") in statuses
+    assert ("rmsnorm_c_wrong_signature", "COMPILE_ERROR") in statuses
+    assert "OpenMP 20" in done.stdout or "C functions with OpenMP" in done.stdout
+    assert len(list((plugin / "dist").iterdir())) == 2
+    # What the page shows of its files is what is in them.
+    text = (plugin / "pyproject.toml").read_text()
+    for block in blocks_of(TUTORIAL):
+        assert block.language != "toml" or block.text in text
