@@ -32,6 +32,8 @@ DATASET = "sample-dataset"
 OWNED = ("definitions", "solutions", "workloads", "blob")
 #: Sources that do not parse carry this suffix, so that linters leave them alone.
 BROKEN = ".broken"
+#: What the single file of a solution may be called behind its name.
+SUFFIXES = (".py", f".py{BROKEN}", ".cpp", ".cu")
 
 Json = dict[str, Any]
 #: Name, safetensors dtype, shape and little-endian bytes.
@@ -136,33 +138,42 @@ def render_workload(definition: Json, spec: Json) -> tuple[bytes, dict[str, byte
 
 
 def solution_sources(folder: Path, name: str) -> list[Json]:
-    """Collect the source files of one solution: ``name.py``, or a folder of that name."""
+    """Collect the source files of one solution: ``name.SUFFIX``, or a folder of that name."""
     package = folder / name
     if package.is_dir():
-        files = {p.relative_to(package).as_posix(): p for p in sorted(package.rglob("*.py"))}
+        listed = [path for path in package.rglob("*") if path.is_file()]
+        inside = sorted(path for path in listed if "__pycache__" not in path.parts)
+        files = {path.relative_to(package).as_posix(): path for path in inside}
     else:
-        single = package.with_name(f"{name}.py")
-        files = {
-            "main.py": single if single.exists() else single.with_name(single.name + BROKEN),
-        }
+        single = next(path for suffix in SUFFIXES if (path := folder / f"{name}{suffix}").exists())
+        files = {f"main{single.name.removesuffix(BROKEN).removeprefix(name)}": single}
     return [{"path": p, "content": f.read_text(encoding="utf-8")} for p, f in files.items()]
+
+
+def build_spec(spec: Json, sources: list[Json]) -> Json:
+    """Say how one solution is built; what is not stated is said of Python."""
+    entry = next(path for source in sources if (path := source["path"]).startswith("main."))
+    optional = {key: spec[key] for key in ("binding", "compile_options") if key in spec}
+    return {
+        "language": spec.get("language", "python"),
+        "target_hardware": spec.get("target_hardware", ["cpu", "cuda"]),
+        "entry_point": f"{entry}::run",
+        "dependencies": spec.get("dependencies", ["torch"]),
+        "destination_passing_style": spec["destination_passing_style"],
+        **optional,
+    }
 
 
 def render_solution(definition: Json, folder: Path, spec: Json) -> Json:
     """Make one solution record."""
+    sources = solution_sources(folder, spec["name"])
     return {
         "name": spec["name"],
         "definition": definition["name"],
         "author": spec["author"],
         "description": spec["description"],
-        "spec": {
-            "language": "python",
-            "target_hardware": ["cpu", "cuda"],
-            "entry_point": "main.py::run",
-            "dependencies": ["torch"],
-            "destination_passing_style": spec["destination_passing_style"],
-        },
-        "sources": solution_sources(folder, spec["name"]),
+        "spec": build_spec(spec, sources),
+        "sources": sources,
     }
 
 
@@ -172,7 +183,13 @@ def render_expected(definition: Json, workloads: list[Json], spec: Json) -> Json
     if isinstance(statuses, str):
         statuses = {workload["key"]: statuses for workload in workloads}
     by_uuid = {workload_uuid(definition["name"], key): value for key, value in statuses.items()}
-    return {"definition": definition["name"], "role": spec["role"], "status": by_uuid}
+    return {
+        "definition": definition["name"],
+        "role": spec["role"],
+        "language": spec.get("language", "python"),
+        "binding": spec.get("binding"),
+        "status": by_uuid,
+    }
 
 
 # ------------------------------------------------------------------------------------ the whole

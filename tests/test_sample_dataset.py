@@ -18,6 +18,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 EXAMPLES = REPOSITORY / "examples"
 DATASET = EXAMPLES / "sample-dataset"
 EXPECTED = json.loads((EXAMPLES / "sources" / "expected.json").read_text(encoding="utf-8"))
+# Languages other than Python are checked by a real run, where their compilers are.
+PYTHON = {name: row for name, row in EXPECTED.items() if row["language"] == "python"}
+KINDS = {(row["language"], row["binding"]) for row in EXPECTED.values()} - {("python", None)}
 ROLES = ["baseline", "good", "slow", "wrong", "crash", "no-compile"]
 
 
@@ -100,8 +103,8 @@ def test_a_changed_source_changes_only_its_own_record(generator, copied_examples
 
 def test_every_source_file_is_packed(generator):
     packed = b"".join(generator.render(EXAMPLES).values())
-    for path in (EXAMPLES / "sources").glob("*/solutions/**/*.py*"):
-        if "__pycache__" not in path.parts:
+    for path in (EXAMPLES / "sources").glob("*/solutions/**/*.*"):
+        if path.is_file() and "__pycache__" not in path.parts:
             first_line = json.dumps(path.read_text(encoding="utf-8").split("\n")[0])[1:-1]
             assert first_line.encode() in packed, path
 
@@ -208,6 +211,32 @@ def test_one_solution_has_several_files(trace_set):
     assert any(len(s.sources) > 1 for group in trace_set.solutions.values() for s in group)
 
 
+@pytest.mark.parametrize("kind", sorted(KINDS, key=str), ids=str)
+def test_each_language_has_right_and_failing_solutions(kind):
+    rows = [row for row in EXPECTED.values() if (row["language"], row["binding"]) == kind]
+    right = {row["definition"] for row in rows if set(row["status"].values()) == {"PASSED"}}
+    statuses = {status for row in rows for status in row["status"].values()}
+    assert len(right) >= 4
+    assert {"INCORRECT_NUMERICAL", "RUNTIME_ERROR", "COMPILE_ERROR"} <= statuses
+
+
+def test_the_languages_are_those_of_the_plugins():
+    assert {language for language, _ in KINDS} == {"triton", "cpp", "cuda"}
+    assert {binding for language, binding in KINDS if language == "cuda"} == {"tvm-ffi", "torch"}
+    assert {binding for language, binding in KINDS if language == "cpp"} == {None, "torch"}
+
+
+def test_sources_of_several_kinds_make_one_solution(trace_set):
+    files = [{source.path for source in s.sources} for g in trace_set.solutions.values() for s in g]
+    assert {"main.cpp", "kernel.cu", "kernel.cuh"} in files
+    assert {"main.cpp", "bf16.h"} in files
+
+
+def test_compile_options_are_packed(trace_set):
+    options = [s.spec.compile_options for g in trace_set.solutions.values() for s in g]
+    assert [option.cflags for option in options if option] == [["-O3"], ["-O3"]]
+
+
 def test_expected_table_covers_exactly_what_will_run(trace_set):
     pairs = {
         (solution.name, trace.workload.uuid)
@@ -239,15 +268,15 @@ def test_references_return_what_is_declared(trace_set, verdicts):
 
 
 def test_verdicts_cover_every_solution(verdicts):
-    assert set(EXPECTED) <= set(verdicts)
+    assert set(PYTHON) <= set(verdicts)
 
 
-@pytest.mark.parametrize("solution", [n for n, row in EXPECTED.items() if row["role"] in ROLES[:3]])
+@pytest.mark.parametrize("solution", [n for n, row in PYTHON.items() if row["role"] in ROLES[:3]])
 def test_honest_solution_agrees_with_its_reference(solution, verdicts):
     assert set(verdicts[solution].values()) == {"agrees"}
 
 
-@pytest.mark.parametrize("solution", [n for n, row in EXPECTED.items() if row["role"] in ROLES[3:]])
+@pytest.mark.parametrize("solution", [n for n, row in PYTHON.items() if row["role"] in ROLES[3:]])
 def test_dishonest_solution_disagrees_where_it_should(solution, verdicts):
     for uuid, status in EXPECTED[solution]["status"].items():
         verdict = verdicts[solution][uuid]
@@ -258,7 +287,7 @@ def test_dishonest_solution_disagrees_where_it_should(solution, verdicts):
     )
 
 
-@pytest.mark.parametrize("solution", [n for n, row in EXPECTED.items() if row["role"] == "wrong"])
+@pytest.mark.parametrize("solution", [n for n, row in PYTHON.items() if row["role"] == "wrong"])
 def test_wrong_solution_is_wrong_in_the_announced_way(solution, verdicts):
     words = {
         "INCORRECT_NUMERICAL": "values of",
@@ -272,13 +301,13 @@ def test_wrong_solution_is_wrong_in_the_announced_way(solution, verdicts):
 
 @pytest.mark.parametrize("role", ["crash", "no-compile"])
 def test_failing_solutions_fail_in_different_ways(role, verdicts):
-    rows = {name: row for name, row in EXPECTED.items() if row["role"] == role}
+    rows = {name: row for name, row in PYTHON.items() if row["role"] == role}
     endings = {next(iter(verdicts[name].values())).split(":")[1] for name in rows}
     assert len(endings) >= 3, endings
 
 
 def test_some_crashes_kill_the_process(verdicts):
-    crashes = [name for name, row in EXPECTED.items() if row["role"] == "crash"]
+    crashes = [name for name, row in PYTHON.items() if row["role"] == "crash"]
     died = [name for name in crashes if "died" in next(iter(verdicts[name].values()))]
     assert len(died) >= 3
     assert len(died) < len(crashes)

@@ -60,6 +60,13 @@ def surprises(traces: list[dict]) -> list[str]:
     return found
 
 
+def not_run(traces: list[dict]) -> list[str]:
+    """Solutions that have no trace; those in C++ are for the CPU."""
+    seen = {trace["solution"] for trace in traces}
+    wanted = [name for name, row in EXPECTED.items() if row["language"] != "cpp"]
+    return [f"{name}: not run" for name in wanted if name not in seen]
+
+
 def costs(traces: list[dict]) -> dict[str, float]:
     """Median build and evaluation wall time in milliseconds over the traces that passed."""
     passed = [t["evaluation"] for t in traces if t["evaluation"]["status"] == "PASSED"]
@@ -82,7 +89,7 @@ def main() -> int:
     wrong: list[str] = []
     for name, flags in {"persistent": (), "isolated": ("--use-isolated-runner",)}.items():
         seconds, traces = run(device, *flags)
-        wrong += surprises(traces)
+        wrong += surprises(traces) + not_run(traces)
         timers = {t["evaluation"].get("provenance", {}).get("timer") for t in traces}
         report[name] = {
             "evaluations": len(traces),

@@ -141,7 +141,7 @@ def judge_all(root: Path) -> dict[str, dict[str, str]]:
         for workload in [trace.workload for trace in trace_set.workloads[name]]:
             job = partial(judge_reference, definition, workload, root)
             verdicts.setdefault(name, {})[workload.uuid] = in_child(job)
-            for solution in trace_set.solutions[name]:
+            for solution in [s for s in trace_set.solutions[name] if s.spec.language == "python"]:
                 job = partial(judge_solution, solution, definition, workload, root)
                 verdicts.setdefault(solution.name, {})[workload.uuid] = in_child(job)
     return verdicts
