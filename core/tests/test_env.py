@@ -50,6 +50,22 @@ def test_paths_expand_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env.cache_path() == Path.home() / "x"
 
 
+def test_relative_paths_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FIB_CACHE_PATH", "x/y")
+    assert env.cache_path() == tmp_path / "x" / "y"
+
+
+@pytest.mark.parametrize(
+    ("text", "jobs"), [("", None), ("3", 3), (" 12 ", 12), ("0", None), ("-1", None), ("x", None)]
+)
+def test_how_many_compilers_at_once(
+    monkeypatch: pytest.MonkeyPatch, text: str, jobs: int | None
+) -> None:
+    monkeypatch.setenv("MAX_JOBS", text)
+    assert env.max_jobs() == jobs
+
+
 def test_an_empty_path_means_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIB_DATASET_PATH", "")
     assert env.dataset_path().name == "dataset"

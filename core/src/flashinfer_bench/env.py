@@ -32,7 +32,18 @@ _COMPILERS_READ = (
     "NVCC_PREPEND_FLAGS",
     "SDKROOT",
     "SOURCE_DATE_EPOCH",
+    "SPACK_CFLAGS",
+    "SPACK_CPPFLAGS",
+    "SPACK_CXXFLAGS",
+    "SPACK_INCLUDE_DIRS",
+    "SPACK_LDFLAGS",
+    "SPACK_LDLIBS",
+    "SPACK_LINK_DIRS",
+    "SPACK_RPATH_DIRS",
+    "SPACK_TARGET_ARGS",
 )
+# The compilers of Nix; what follows says for which machine.
+_NIX_COMPILERS_READ = ("NIX_CFLAGS", "NIX_CXXSTDLIB", "NIX_HARDENING_ENABLE", "NIX_LDFLAGS")
 
 
 class Variable(NamedTuple):
@@ -76,7 +87,8 @@ def _names(name: str) -> tuple[str, ...]:
 
 
 def _path(name: str, default: str) -> Path:
-    return Path(os.environ.get(name) or default).expanduser()
+    # Absolute: what was loaded from there is asked for by its path after the folder has changed.
+    return Path(os.environ.get(name) or default).expanduser().absolute()
 
 
 def dataset_path() -> Path:
@@ -144,6 +156,12 @@ def cpu_threads() -> Optional[int]:
     return int(text)
 
 
+def max_jobs() -> Optional[int]:
+    """Return ``MAX_JOBS``, which builders of extensions heed; None if it is no positive number."""
+    text = os.environ.get("MAX_JOBS", "").strip()
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
 def log_level() -> Optional[str]:
     """Return ``FIB_LOG_LEVEL``, or None when it is not set."""
     return os.environ.get("FIB_LOG_LEVEL") or None
@@ -195,7 +213,11 @@ def library_roots(*names: str) -> list[tuple[str, Path]]:
 
 def compiler_variables() -> dict[str, str]:
     """Return name and value of the set variables that compilers and linkers read."""
-    return {name: os.environ[name] for name in _COMPILERS_READ if os.environ.get(name)}
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if value and (name in _COMPILERS_READ or name.startswith(_NIX_COMPILERS_READ))
+    }
 
 
 def set_variables() -> dict[str, str]:

@@ -212,6 +212,14 @@ class TestOutcomes:
         assert ahead.outcome(problems.compiled("a", "storage")) is None
         assert [outcome.state for outcome in told] == ["unavailable"]
 
+    def test_so_is_what_a_process_died_of(self, ahead_of: Any, problems: Any) -> None:
+        """No code of the solution ran: the system may have killed it for lack of memory."""
+        told: list[Any] = []
+        ahead = ahead_of(problems.compiled("a", "crash"), on_finished=told.append)
+        ahead.start()
+        assert ahead.outcome(problems.compiled("a", "crash")) is None
+        assert [outcome.state for outcome in told] == ["failed"]
+
     def test_so_is_everything_if_no_process_can_be_started(
         self, ahead_of: Any, executor: Any, problems: Any, caplog: pytest.LogCaptureFixture
     ) -> None:

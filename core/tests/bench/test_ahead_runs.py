@@ -108,6 +108,13 @@ class TestOnTheCpu:
         logs = [t.evaluation.log for t in found.traces["double"] if t.solution == "c"]
         assert logs == ["compile: build error\nbuild log"] * 2
 
+    def test_one_whose_compiler_died_is_built_by_its_evaluation(
+        self, benchmark_of: Any, problems: Any, executor: Any
+    ) -> None:
+        dataset = problems.dataset(problems.compiled("a", "crash"))
+        assert statuses(benchmark_of(dataset).evaluate()) == {"a": "PASSED"}
+        assert "a" in [name for _, name in executor.of("load")]
+
     def test_what_was_spent_ahead_is_part_of_the_build(
         self, benchmark_of: Any, problems: Any
     ) -> None:

@@ -57,6 +57,11 @@ class TestOutcome:
         assert (outcome.state, outcome.seconds) == (state, 0.5)
         assert (outcome.definition, outcome.solution, outcome.language) == ("double", "a", "python")
 
+    def test_which_binding_was_asked_for(self, build_of: Any, problems: Any) -> None:
+        asked = problems.solution("int x;", "a", language="cpp", binding="tvm-ffi")
+        assert build_of(asked).outcome().binding == "tvm-ffi"
+        assert build_of(problems.good("b")).outcome().binding is None
+
     def test_what_is_said(self, build_of: Any, problems: Any) -> None:
         build = build_of(problems.good("a"))
         told = build.outcome(error=failed("build"), output="a remark\n")

@@ -9,7 +9,7 @@ from flashinfer_bench._version import __version__
 from flashinfer_bench.bench.evaluators import Check, DefaultEvaluator
 from flashinfer_bench.bench.judge import evaluate
 from flashinfer_bench.bench.judge.baseline import prepare_baseline
-from flashinfer_bench.bench.judge.evaluate import evaluate_solution, solution_key
+from flashinfer_bench.bench.judge.evaluate import NotEvaluated, evaluate_solution, solution_key
 from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
 from flashinfer_bench.compile import reference_solution
 from flashinfer_bench.data import Evaluation
@@ -251,6 +251,41 @@ class TestTimeLimit:
         )
         assert evaluation.status == "TIMEOUT"
         assert "no time left of 0.1 s" in evaluation.log
+
+
+LACKS = """
+from flashinfer_bench.bench.executors.base import CandidateFailed
+calls = []
+def lack(stage):
+    raise CandidateFailed("K: no GPU", stage=stage, kind="K", traceback="", about="{about}")
+"""
+
+
+@pytest.mark.parametrize("about", ["capability", "storage"])
+class TestWhatTheMachineLacks:
+    """Languages that compile when they are first called find it out only then."""
+
+    def test_the_first_call_says_so(self, about: str, judge: Any) -> None:
+        with pytest.raises(NotEvaluated, match=r"^no GPU$"):
+            judge(LACKS.format(about=about) + "def run(x): lack('call')")
+
+    @pytest.mark.parametrize(("calls", "per_trial"), [(1, 1), (1, 3), (3, 3)])
+    def test_a_later_call_is_not_believed(
+        self, about: str, calls: int, per_trial: int, judge: Any
+    ) -> None:
+        """Neither in the same trial nor in the next one: what was called once has been built."""
+        source = (
+            f"def run(x):\n    if len(calls) == {calls}: lack('call')\n"
+            "    calls.append(x)\n    return x * 2"
+        )
+        evaluator = Repeating() if per_trial == 3 else DefaultEvaluator()
+        evaluation = judge(LACKS.format(about=about) + source, evaluator=evaluator)
+        assert evaluation.status == "RUNTIME_ERROR"
+        assert "no GPU" in evaluation.log
+
+    def test_nor_is_one_while_it_is_timed(self, about: str, judge: Any) -> None:
+        source = "def on_time(): lack('time')\ndef run(x): return x * 2"
+        assert judge(LACKS.format(about=about) + source).status == "RUNTIME_ERROR"
 
 
 class Repeating(DefaultEvaluator):

@@ -86,6 +86,8 @@ class TestRun:
             in_c("capability", "capability"),
             in_c("decline", "decline"),
             in_c("first_call", "call build"),
+            in_c("call_capability", "call capability"),
+            in_c("call_storage", "call storage"),
             in_c("only_gpu", language="testgpu"),
             problems.good("python"),
             workloads=2,
@@ -113,14 +115,18 @@ class TestRun:
         transient = {trace.solution: trace.evaluation.provenance.transient for trace in found}
         assert [name for name, value in transient.items() if value] == ["crash"]
         reasons = {skip.solution: (skip.kind, skip.reason) for skip in benchmark.skipped}
-        assert set(reasons) == {"load_storage", "storage", "capability", "decline", "only_gpu"}
+        assert set(reasons) == {
+            *("load_storage", "storage", "call_storage"),
+            *("capability", "call_capability", "decline", "only_gpu"),
+        }
         assert reasons.pop("only_gpu") == (
             "device",
             "testgpu works on cuda, and this run is on cpu",
         )
         assert {kind for kind, _ in reasons.values()} == {"capability"}
         assert "the cache has no space left" in reasons["storage"][1]
-        assert "the tool 'frob' was not found" in reasons["capability"][1]
+        for name in ("capability", "call_capability"):
+            assert "the tool 'frob' was not found" in reasons[name][1]
         assert "there is no frob" in reasons["decline"][1]
 
     def test_compilers_work_side_by_side(
@@ -257,7 +263,7 @@ class TestBuildRun:
             "load_build": "failed",
             "storage": "unavailable",
             "capability": "unavailable",
-            "only_gpu": "unavailable",
+            "only_gpu": "other device",
             "mojo": "unavailable",
             "python": "built",
             "python_broken": "failed",
@@ -333,8 +339,9 @@ class TestBuildRun:
     ) -> None:
         monkeypatch.setattr("flashinfer_bench.bench.build_run.find_spec", lambda name: None)
         dataset = problems.dataset(in_c("a"))
-        with pytest.raises(CapabilityError, match="needs torch"):
+        with pytest.raises(CapabilityError, match="needs torch") as caught:
             self.run(dataset, catalog)
+        assert "compile-only" not in str(caught.value)  # it does without; builders may not
         assert self.run(dataset, catalog, compile_only=True)[0]["a"].state == "built"
 
     def test_an_executor_that_is_not_there(self, in_c: Any, problems: Any, catalog: Any) -> None:

@@ -75,8 +75,12 @@ def test_a_language_that_compiles_when_it_is_called(stage: str) -> None:
 
 
 @pytest.mark.parametrize("about", ["capability", "storage"])
-def test_what_a_call_says_about_the_machine_does_not_count(about: str) -> None:
+@pytest.mark.parametrize("stage", ["compile", "load", "call", "time"])
+def test_what_a_call_says_about_the_machine_counts_while_it_builds(about: str, stage: str) -> None:
     """The solution's own code may raise these: only building is believed."""
-    error = CandidateFailed("m", stage="call", kind="K", traceback="", about=about)  # type: ignore[arg-type]
-    assert status_of(error) == "RUNTIME_ERROR"
-    assert not error.is_no_fault
+    error = CandidateFailed("m", stage=stage, kind="K", traceback="", about=about)  # type: ignore[arg-type]
+    assert error.is_no_fault is (stage in ("compile", "load"))
+    if not error.is_no_fault:
+        assert status_of(error) == "RUNTIME_ERROR"
+    error.building = True
+    assert error.is_no_fault

@@ -267,7 +267,7 @@ class TestManyThreads:
 
         class Counting(server_module.ForkServer):
             def __init__(self, **options):
-                started.append(options["compiles_only"])
+                started.append(options["compile_for"])
                 super().__init__(**options)
 
         monkeypatch.setattr(fork_module, "ForkServer", Counting)
@@ -279,7 +279,7 @@ class TestManyThreads:
         for thread in threads:
             thread.join()
         executor.close()
-        assert sorted(started) == [False, True]
+        assert sorted(map(str, started)) == ["None", "cpu"]
 
     @pytest.mark.parametrize("kind", EXECUTORS)
     def test_closing_while_others_start(self, kind, descriptors, exists, eventually):
@@ -373,25 +373,109 @@ def test_probes_are_asked_in_the_server_once(executor, tmp_path, monkeypatch):
     own.close()
 
 
-def test_a_probe_that_is_too_slow_does_not_leave_a_thread_in_the_server(
-    tmp_path, monkeypatch, caplog
-):
-    (tmp_path / "slow_plugin.py").write_text(
-        "import time\n"
-        "from flashinfer_bench.plugins import Availability, BuilderSpec, hookimpl\n"
-        "def probe():\n"
-        "    time.sleep(1)\n"
-        "    return Availability(True)\n"
-        "@hookimpl\n"
-        "def fib_register_builders():\n"
-        "    yield BuilderSpec(name='slow', handles=(('slow', None),), compiles=True,\n"
-        "                      factory='slow_plugin:Builder', probe='slow_plugin:probe')\n"
-    )
+SLOW_PLUGIN = """
+import threading, time
+from pathlib import Path
+from flashinfer_bench.plugins import Availability, BuilderSpec, hookimpl
+from compiling_plugin import InlineBuilder
+
+lock = threading.Lock()
+
+class Builder(InlineBuilder):
+    def compile(self, definition, solution):
+        with lock:
+            pass
+
+def probe():
+    with Path(__file__).with_name("asked").open("a") as notes:
+        notes.write("asked\\n")
+    with lock:
+        time.sleep(3000)
+
+def ready():
+    return Availability(True)
+
+@hookimpl
+def fib_register_builders():
+    me = "slow_plugin"
+    yield BuilderSpec(name="never", handles=(("never", None),), compiles=True, devices=DEVICES,
+                      factory=f"{me}:Builder", probe=f"{me}:probe")
+    yield BuilderSpec(name="quick", handles=(("quick", None),), compiles=True,
+                      factory=f"{me}:Builder", probe=f"{me}:ready")
+"""
+
+
+@pytest.fixture
+def slow_plugin(tmp_path, monkeypatch):
+    """``slow_plugin(*devices)`` is a plugin for them with a probe that never answers."""
+
+    def write(*devices: str) -> Path:
+        (tmp_path / "slow_plugin.py").write_text(SLOW_PLUGIN.replace("DEVICES", repr(devices)))
+        return tmp_path / "asked"
+
+    monkeypatch.syspath_prepend(PLUGIN_FOLDER)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("FIB_PLUGINS", "slow_plugin")
-    monkeypatch.setenv("FIB_PROBE_TIMEOUT_S", "0.05")
+    monkeypatch.setenv("FIB_PROBE_TIMEOUT_S", "0.5")
+    return write
+
+
+def test_a_probe_that_never_answers_does_not_leave_a_thread_in_the_server(
+    slow_plugin, definition, caplog
+):
+    """A child that is forked while the thread holds a lock would wait for it for ever."""
+    slow_plugin("cpu")
     executor = ForkExecutor("cpu")
-    executor.spawn_compiler()
+    compiler = executor.spawn_compiler()
     assert thread_count(executor._compiles.server.pid) == 1
     assert "threads" not in caplog.text
+    made = solution(DOUBLE, language="quick")
+    assert compiler.compile(definition, made, timeout_s=60).builder == "quick"
     executor.close()
+
+
+def test_probes_for_other_devices_are_not_asked(slow_plugin):
+    asked = slow_plugin("cuda")
+    executor = ForkExecutor("cpu")
+    executor.spawn_compiler()
+    executor.close()
+    assert not asked.exists()
+
+
+@pytest.mark.parametrize("role", ["spawn", "spawn_compiler"])
+def test_closing_while_the_server_starts(
+    role, tmp_path, monkeypatch, caplog, exists, eventually, descriptors
+):
+    """It would take for ever; what it has started to find out about compilers ends with it."""
+    note = tmp_path / "pids"
+    (tmp_path / "endless_plugin.py").write_text(
+        "import os, pathlib, subprocess\n"
+        "child = subprocess.Popen(['sleep', '3000'])\n"
+        f"new = pathlib.Path({str(note)!r} + '.new')\n"
+        "new.write_text(f'{os.getpid()} {child.pid}')\n"
+        f"new.rename({str(note)!r})\n"
+        "child.wait()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("FIB_PLUGINS", "endless_plugin")
+    before, errors, executor = descriptors(), [], ForkExecutor("cpu")
+
+    def spawn() -> None:
+        try:
+            getattr(executor, role)()
+        except RunnerFatalError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=spawn) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert eventually(note.exists, timeout_s=60)
+    closing = threading.Thread(target=executor.close)
+    closing.start()
+    for thread in (closing, *threads):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert errors == ["the executor has been closed"] * 3
+    assert "once more" not in caplog.text
+    assert eventually(lambda: not any(exists(int(pid)) for pid in note.read_text().split()))
+    assert eventually(lambda: descriptors() <= before)

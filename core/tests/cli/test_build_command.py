@@ -45,7 +45,11 @@ def dataset(maker):
 
 def add(maker, name, *directives, code=DOUBLE):
     source = "".join(f"//! {line}\n" for line in directives) + code
-    options = {"language": "testc", "destination_passing_style": True}
+    options = {
+        "language": "testc",
+        "destination_passing_style": True,
+        "target_hardware": ["cpu", "cuda"],
+    }
     return maker.solution(name, code=source, **options)
 
 
@@ -105,8 +109,10 @@ def test_json(fib_process, dataset):
         "no_tool": "unavailable",
     }
     assert set(found["good_double"]) == {
-        *("definition", "solution", "language", "builder", "result", "seconds", "reason", "log")
+        *("definition", "solution", "language", "binding", "builder"),
+        *("result", "seconds", "reason", "log"),
     }
+    assert found["good_double"]["binding"] is None
     assert "nonsense" in found["broken_double"]["log"]
     assert "hint: install frob" in found["no_tool"]["reason"]
 
@@ -116,7 +122,7 @@ def test_json(fib_process, dataset):
     [
         (["no_tool"], 4, "the tool 'frob' was not found"),
         (["mojo"], 4, "No builder for language 'mojo'"),
-        (["no_tool", "good"], 0, "frob"),
+        (["no_tool", "good"], 4, "frob"),
         (["no_tool", "bad"], 1, "frob"),
     ],
     ids=["a tool", "a builder", "beside a good one", "beside a bad one"],
@@ -131,6 +137,26 @@ def test_what_is_missing_here(fib_process, maker, solutions, code, told):
     assert done.returncode == code, done.stderr
     assert told in done.stdout
     assert rows(done.stdout)[solutions[0]]["result"] == "unavailable"
+
+
+def test_what_is_for_another_device_is_no_failure(fib_process, maker):
+    maker.definition()
+    add(maker, "good")
+    maker.solution("host", target_hardware=["cpu"])
+    where = ("--local", maker.root, "--device", "cuda", "--compile-only")
+    done = fib_process("build", *where, "--solutions", "good", "host")
+    assert done.returncode == 0, done.stderr
+    assert rows(done.stdout)["host"]["result"] == "other device"
+    assert "other device: host: it is written for the CPU" in done.stderr
+    assert fib_process("build", *where, "--solutions", "host").returncode == 4
+
+
+def test_reasons_and_hints_are_told_below_the_table(fib_process, maker):
+    maker.definition()
+    for name in ("one", "two"):
+        add(maker, name, "capability")
+    done = fib_process("build", "--local", maker.root, "--compile-only")
+    assert "unavailable: 2 solutions: the tool 'frob' was not found\n  hint: install" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,12 @@ class TestFailures:
         registry.build(definition, make_solution())
         assert builder.asked == 2
 
+    def test_a_builder_that_names_the_solution_is_not_repeated(self, definition, make_solution):
+        error = CapabilityError("solution 'solution': compiling was killed")
+        with pytest.raises(BuildCapabilityError) as caught:
+            BuilderRegistry([Failing(error)]).build(definition, make_solution())
+        assert caught.value.message == "solution 'solution': compiling was killed"
+
     def test_a_builder_that_lacks_what_it_needs_to_choose(self, definition, make_solution):
         class Unsure(Failing):
             def can_build(self, solution):
@@ -710,6 +716,40 @@ class TestCatalog:
         registry = BuilderRegistry.from_catalog(catalog(odd))
         with pytest.raises(BuildError, match=r"made a dict, not a .*compile\.Builder"):
             registry.build(definition, make_solution())
+
+    def test_an_unsafe_source_path_is_the_solution_s_fault(
+        self, catalog, definition, make_solution
+    ):
+        text = (
+            "from flashinfer_bench.compile.toolkit import check_relative_path\n"
+            "from conftest_builder import CountingBuilder\n"
+            "class A(CountingBuilder):\n"
+            "    def __init__(self):\n"
+            "        super().__init__('A')\n"
+            "    def can_build(self, solution):\n"
+            "        return True\n"
+            "    def build(self, definition, solution):\n"
+            "        check_relative_path('back\\\\slash.py')\n"
+        )
+        registry = BuilderRegistry.from_catalog(
+            catalog(("A", (("python", None),), {"source": text}))
+        )
+        with pytest.raises(BuildError, match=r"'solution': source path .* has a backslash"):
+            registry.build(definition, make_solution())
+
+    def test_a_broken_builder_leaves_the_language_to_the_next(
+        self, catalog, definition, make_solution, caplog
+    ):
+        handles = (("python", None),)
+        broken = ("A", handles, {"source": "def A(): raise RuntimeError('no driver')"})
+        good = ("B", handles, {})
+        registry = BuilderRegistry.from_catalog(catalog(broken, good))
+        for name in ("one", "two"):
+            solution = make_solution(name=name)
+            assert registry.build(definition, solution).metadata.build_type
+        warnings = [record.message for record in caplog.records if "is broken" in record.message]
+        assert len(warnings) == 1
+        assert "RuntimeError: no driver" in warnings[0]
 
     def test_a_factory_that_raises(self, catalog, definition, make_solution):
         broken = ("A", (("python", None),), {"source": "def A(): raise RuntimeError('no driver')"})

@@ -169,3 +169,10 @@ def test_a_lock_that_a_sweeper_holds_for_a_moment_is_claimed_anew(cache_folder, 
     monkeypatch.setattr(scratch.filelock.FileLock, "acquire", acquire_late)
     assert scratch_folder("pkg").is_dir()
     assert len(refused) == 1
+
+
+def test_what_somebody_else_keeps_there_is_left_alone(cache_folder):
+    (cache_folder / "scratch" / "theirs").mkdir(parents=True)
+    (cache_folder / "scratch" / "theirs.lock").touch()
+    scratch_folder("mine")
+    assert (cache_folder / "scratch" / "theirs").is_dir()

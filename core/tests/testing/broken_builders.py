@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -12,16 +13,19 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import filelock
+
 from flashinfer_bench.compile import Builder, Runnable, RunnableMetadata
 from flashinfer_bench.compile.toolkit import (
     build_failed,
     build_once,
     content_digest,
+    is_complete,
     load_python,
     open_package,
     write_sources,
 )
-from flashinfer_bench.errors import BuildError
+from flashinfer_bench.errors import BuildError, StorageError
 
 TOYCC = Path(__file__).with_name("toycc")
 IN_TESTS: list[bool] = []
@@ -299,10 +303,12 @@ class CleanerRaises(Good):
 
 
 class CleansShared(Good):
-    """All builds of a solution use one file, which the first cleaner removes."""
+    """All builds of a solution by one builder use one file, which the first cleaner removes."""
 
     def wrap(self, definition, solution, function, style, cleaner=None, **fields):
-        shared = _made(self.build_dir) / content_digest(definition, solution)
+        # Of this builder alone: what other threads and processes do to it would be left to chance.
+        digest = content_digest(definition, solution, os.getpid(), id(self))
+        shared = _made(self.build_dir) / digest
         shared.touch()
 
         def reading(*args):
@@ -457,9 +463,17 @@ class Compiled(Good):
 
     def compile(self, definition, solution):
         return build_once(
-            self.build_path(definition, solution),
+            self.place(definition, solution),
             lambda folder: self.produce(definition, solution, folder),
+            sound=self.is_sound,
         )
+
+    def place(self, definition, solution):
+        return self.build_path(definition, solution)
+
+    def is_sound(self, folder):
+        kept = folder / "digest"
+        return kept.is_file() and kept.read_text() == _digest_of(folder)
 
     def load(self, definition, solution):
         return self.load_from(self.compile(definition, solution), definition, solution)
@@ -475,6 +489,7 @@ class Compiled(Good):
             )
             if done.returncode:
                 raise build_failed(solution.name, "toycc", done.stdout + done.stderr)
+        (folder / "digest").write_text(_digest_of(folder))
 
     def load_from(self, folder, definition, solution):
         package = open_package(self.package_name(definition, solution), folder)
@@ -516,10 +531,12 @@ class CompilesTwice(Compiled):
     """Looks into the cache before it takes the lock, and not again."""
 
     def compile(self, definition, solution):
-        done = self.build_path(definition, solution)
-        if done.is_dir():
+        done = self.place(definition, solution)
+        if self.is_sound(done):
             return done
-        time.sleep(0.1)
+        if done.is_dir():
+            shutil.rmtree(done)
+        time.sleep(0.3)
         folder = Path(tempfile.mkdtemp(dir=_made(self.build_dir)))
         self.produce(definition, solution, folder)
         try:
@@ -527,6 +544,89 @@ class CompilesTwice(Compiled):
         except OSError:
             shutil.rmtree(folder)
         return done
+
+
+class IgnoresOptions(Compiled):
+    """Names builds after the sources and the entry point, and not after the other settings."""
+
+    def place(self, definition, solution):
+        spec = solution.spec.model_copy(update={"compile_options": None})
+        return self.build_path(definition, solution.model_copy(update={"spec": spec}))
+
+
+class RefusesOptions(Compiled):
+    def produce(self, definition, solution, folder):
+        if solution.spec.compile_options:
+            raise BuildError(f"solution {solution.name!r}: toycc knows no options", log="no")
+        super().produce(definition, solution, folder)
+
+
+class ChokesOnOptions(Compiled):
+    def produce(self, definition, solution, folder):
+        if solution.spec.compile_options:
+            raise StorageError("-D")
+        super().produce(definition, solution, folder)
+
+
+class IgnoresDefinition(Compiled):
+    def place(self, definition, solution):
+        return self.build_dir / f"toy_{solution.hash()}"
+
+
+class HashesSources(Compiled):
+    """As one does it who thinks that a program is its text."""
+
+    def place(self, definition, solution):
+        symbol = solution.get_entry_symbol()
+        text = symbol + "".join(source.path + source.content for source in solution.sources)
+        return self.build_dir / f"toy_{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+class TrustsTheDisk(Compiled):
+    def is_sound(self, folder):
+        return is_complete(folder)
+
+
+class TrustsSizes(Compiled):
+    """Finds what was cut off, and not what was overwritten."""
+
+    def is_sound(self, folder):
+        sizes = folder / "sizes"
+        return sizes.is_file() and sizes.read_text() == _sizes_of(folder)
+
+    def produce(self, definition, solution, folder):
+        super().produce(definition, solution, folder)
+        (folder / "sizes").write_text(_sizes_of(folder))
+
+
+class FillsInPlace(Compiled):
+    """Takes a folder for a result because it is there."""
+
+    def compile(self, definition, solution):
+        folder = self.place(definition, solution)
+        _made(folder.parent)
+        with filelock.FileLock(f"{folder}.lock"):
+            if not (folder / "sources").is_dir() or self.is_damaged(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                try:
+                    self.produce(definition, solution, folder)
+                except BuildError:
+                    shutil.rmtree(folder)
+                    raise
+        return folder
+
+    def is_damaged(self, folder):
+        return (folder / "digest").is_file() and not self.is_sound(folder)
+
+
+def _sizes_of(folder):
+    return str([(path.name, path.stat().st_size) for path in sorted(folder.glob("*.py"))])
+
+
+def _digest_of(folder):
+    content = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    return hashlib.sha256(content).hexdigest()
 
 
 def _made(folder):

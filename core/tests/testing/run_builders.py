@@ -57,13 +57,19 @@ def case(builder="Good", *, fields=None, **given):
     return BuilderCase(**{"record": made, **common} | given)
 
 
+def compiled(builder, **given):
+    return case(builder, fields={"compiles": True}, libraries="*.py", **given)
+
+
 # name of the class -> what is checked
 CASES = {
     "Good": case(twin=TWIN, other_style=DESTINATION, failing=(MET,)),
     "FactoryOnly": case(record="broken_builders:Good", twin=TWIN),
     "DestinationPassing": case(solution=DESTINATION),
     "Unavailable": case(fields={"probe": "broken_probes:unavailable"}),
-    "Compiled": case("Compiled", fields={"compiles": True}, twin=TWIN),
+    "Compiled": compiled("Compiled", twin=TWIN),
+    "RefusesOptions": compiled("RefusesOptions"),
+    "LeavesNoLibrary": case("Compiled", fields={"compiles": True}),
     "NoSummary": case(fields={"summary": ""}),
     "NoFactory": case("NoSuchBuilder"),
     "FactoryRaises": case(fields={"factory": "broken_import:Builder"}),
@@ -84,9 +90,21 @@ CASES = {
     "KeepsByName": case("KeepsByName", twin=TWIN),
     "SharesModules": case("SharesModules", twin=TWIN),
     "Tolerates": case("SetsVariable", tolerates={"env:TOY_ARCH_LIST": "the toy library wants it"}),
-    "CompilesInBuild": case("CompilesInBuild", fields={"compiles": True}),
-    "CompilesAlways": case("CompilesAlways", fields={"compiles": True}),
-    "CompilesTwice": case("CompilesTwice", fields={"compiles": True}),
+    **{
+        name: compiled(name)
+        for name in (
+            "CompilesInBuild",
+            "CompilesAlways",
+            "CompilesTwice",
+            "IgnoresOptions",
+            "ChokesOnOptions",
+            "IgnoresDefinition",
+            "HashesSources",
+            "TrustsTheDisk",
+            "TrustsSizes",
+            "FillsInPlace",
+        )
+    },
     **{
         name: case(name)
         for name in (

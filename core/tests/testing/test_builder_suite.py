@@ -6,7 +6,22 @@ import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
-GOOD = ("Good", "FactoryOnly", "DestinationPassing", "Unavailable", "Compiled")
+GOOD = (
+    "Good",
+    "FactoryOnly",
+    "DestinationPassing",
+    "Unavailable",
+    "Compiled",
+    "RefusesOptions",
+    "LeavesNoLibrary",
+)
+CACHING = {
+    "test_a_damaged_library_is_noticed",
+    "test_a_killed_build_is_not_taken_for_a_result",
+    "test_another_signature_is_another_build",
+    "test_other_options_are_another_build",
+    "test_what_is_in_the_cache_needs_no_compiler",
+}
 
 BROKEN = {
     "NoSummary": ["the_record_says_what_it_is"],
@@ -81,6 +96,13 @@ BROKEN = {
         "processes_build_at_the_same_time",
         "what_is_in_the_cache_needs_no_compiler",
     ],
+    "IgnoresOptions": ["other_options_are_another_build"],
+    "ChokesOnOptions": ["other_options_are_another_build"],
+    "IgnoresDefinition": ["another_signature_is_another_build"],
+    "HashesSources": ["another_signature_is_another_build", "other_options_are_another_build"],
+    "TrustsTheDisk": ["a_damaged_library_is_noticed"],
+    "TrustsSizes": ["a_damaged_library_is_noticed"],
+    "FillsInPlace": ["a_killed_build_is_not_taken_for_a_result"],
 }
 
 
@@ -95,9 +117,10 @@ def test_nothing_is_wrong_with_a_good_builder(outcomes, name):
 
 
 def test_a_full_case_skips_nothing_but_what_is_not_for_it(outcomes):
-    assert set(outcomes["Good"].skipped) == {"test_what_is_in_the_cache_needs_no_compiler"}
+    assert set(outcomes["Good"].skipped) == CACHING
     assert len(outcomes["Good"].passed) >= 39
-    assert "test_what_is_in_the_cache_needs_no_compiler" in outcomes["Compiled"].passed
+    assert set(outcomes["Compiled"].passed) >= CACHING
+    assert "`libraries`" in outcomes["LeavesNoLibrary"].skipped["test_a_damaged_library_is_noticed"]
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -157,6 +180,10 @@ def test_a_class_without_a_case_is_told_how_to_give_one(outcomes):
         ("CompilerPrints", "'1 warning\\n'"),
         ("LeavesLog", "home: .toy_history"),
         ("CompilesInBuild", "toycc -c "),
+        ("IgnoresOptions", '"cflags":["-DFIB_CONFORMANCE_OTHER=1"]'),
+        ("ChokesOnOptions", "building raised StorageError: -D"),
+        ("IgnoresDefinition", "no compiler ran, the build for the other one was taken"),
+        ("TrustsTheDisk", "built again after damage to helper.py, main.py: "),
         ("Unmet", "'nvcc' is not in: solution 'one'"),
         ("NeedsTests", "nobody called setup()"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flashinfer_bench.data import Definition, RandomInput, ScalarInput, Workload
+from flashinfer_bench.data import CompileOptions, Definition, RandomInput, ScalarInput, Workload
 from flashinfer_bench.plugins import BuilderSpec
 from flashinfer_bench.testing import (
     BuilderCase,
@@ -14,6 +14,7 @@ from flashinfer_bench.testing import (
     sample_definition,
 )
 from flashinfer_bench.testing.builders import variants
+from flashinfer_bench.testing.builders.caching import _damage
 from flashinfer_bench.testing.builders.case import default_workload
 
 MANY = {
@@ -161,3 +162,50 @@ class TestVariants:
     def test_an_unstated_convention_stays_unstated(self, solution):
         changed = variants.with_symbol(solution, "other")
         assert "destination_passing_style" not in changed.spec.model_fields_set
+
+
+class TestOtherOptions:
+    def case(self, solution, **given):
+        definition = sample_definition()
+        return BuilderCase(record="a.b:C", definition=definition, solution=solution, **given)
+
+    def test_they_are_those_of_the_solution_and_a_define(self, solution):
+        own = variants.with_options(solution, CompileOptions(cflags=["-O1"], ldflags=["-lm"]))
+        options = self.case(own).options
+        assert options.cflags == ["-O1", "-DFIB_CONFORMANCE_OTHER=1"]
+        assert options.cuda_cflags == ["-DFIB_CONFORMANCE_OTHER=1"]
+        assert options.ldflags == ["-lm"]
+        assert own.spec.compile_options.cflags == ["-O1"]
+        assert "ldflags" in self.case(own).options_text
+
+    def test_the_author_can_give_others(self, solution):
+        given = CompileOptions(ldflags=["--fast"])
+        assert self.case(solution, other_options=given).options is given
+
+    def test_the_solution_with_them_is_another(self, solution):
+        other = variants.with_options(solution, self.case(solution).options)
+        assert other.hash() != solution.hash()
+        assert other.sources == solution.sources
+
+    def test_a_definition_with_one_more_axis_takes_the_same_arguments(self):
+        definition = sample_definition()
+        other = variants.with_constant(definition)
+        assert len(other.axes) == len(definition.axes) + 1
+        assert (other.inputs, other.outputs) == (definition.inputs, definition.outputs)
+        assert default_workload(other) == default_workload(definition)
+
+
+@pytest.mark.parametrize("libraries", ["", "*.txt"])
+def test_damage_is_done_to_libraries_and_does_not_show(tmp_path, libraries):
+    (tmp_path / "a").mkdir()
+    library, text = tmp_path / "a" / "x.so", tmp_path / "a" / "x.txt"
+    library.write_bytes(b"\0" * 100)
+    text.write_bytes(b"A" * 100)
+    library.chmod(0o444)
+    before = {path: path.read_bytes() for path in (library, text)}
+    times = {path: (path.stat().st_mtime_ns, path.stat().st_mode) for path in before}
+    assert _damage(tmp_path, libraries) == ["x.txt" if libraries else "x.so"]
+    changed = [path.name for path in before if path.read_bytes() != before[path]]
+    assert changed == ["x.txt" if libraries else "x.so"]
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_mode) for path in before} == times
+    assert [len(path.read_bytes()) for path in before] == [100, 100]

@@ -120,6 +120,7 @@ class TestCompilerRuns:
             ["nvcc", "-o", "kernel.so", "kernel.cu"],
             ["/opt/bin/ninja", "-C", "build"],
             ["ninja"],
+            ["/usr/bin/ninja", "-j", "2", "-l", "4", "-v"],
             ["cmake", "--build", "."],
             [sys.executable, "-m", "ninja"],
             ["python3.11", "-m", "cmake"],
@@ -137,6 +138,7 @@ class TestCompilerRuns:
             ["nvcc", "--version"],
             ["ninja", "--version"],
             ["ninja", "-t", "deps"],
+            ["make", "-v"],
             ["ldconfig", "-p"],
             ["uname", "-m"],
             [sys.executable, "-c", "print()"],
@@ -248,6 +250,19 @@ class TestWatcher:
         stray, commands = done.stdout.splitlines()
         assert stray == "['other', 'link']", done.stderr
         assert commands == "['a', 'true b', 'c', 'd'] []"
+
+    @pytest.mark.parametrize(("kill_at", "told"), [(0, ["1", "2", "3"]), (1, []), (2, ["1", "2"])])
+    def test_it_kills_before_a_compiler_starts(self, tmp_path, kill_at, told):
+        code = (
+            "import os, subprocess, sys\nfrom pathlib import Path\n"
+            "from flashinfer_bench.testing.watch import Watcher\nos.setsid()\n"
+            "Watcher(Path(sys.argv[1]), frozenset(), kill_at=int(sys.argv[2])).start()\n"
+            "for text, flag in ('1', '-c'), ('2', '--version'), ('3', '-c'):\n"
+            "    subprocess.run(['sh', '-c', 'echo ' + text] if flag == '-c' else ['echo', text])\n"
+        )
+        done = run(code, str(tmp_path), str(kill_at))
+        assert done.stdout.split() == told
+        assert done.returncode == (-9 if kill_at else 0)
 
     def test_it_starts_with_nothing(self, tmp_path):
         watcher = Watcher(tmp_path, frozenset())

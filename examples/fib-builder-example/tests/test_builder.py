@@ -104,11 +104,12 @@ class TestRight:
         ]
         assert [one.fresh for one in made] == [True] * 3
 
-    def test_a_header_elsewhere_that_changes(self, definition, make_solution, tmp_path):
+    @pytest.mark.parametrize("option", ["-I", "-isystem"])
+    def test_a_header_elsewhere_that_changes(self, definition, make_solution, tmp_path, option):
         header = tmp_path / "value.h"
         header.write_text("#define VALUE 1\n")
         source = f'{HEAD}#include "value.h"\n{SIGNATURE} {{ out[0] = VALUE; }}\n'
-        options = {"include_paths": [str(tmp_path)]}
+        options = {"cflags": [f"{option}{tmp_path}"]}
         solution = make_solution(source, compile_options=options)
         builder = ExampleBuilder()
         assert builder.compile(definition, solution).fresh

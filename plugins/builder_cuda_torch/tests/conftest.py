@@ -52,7 +52,7 @@ def shared_cache(tmp_path_factory):
 def cache_folder(shared_cache, monkeypatch):
     """Use the shared cache, whatever the environment says about compilers."""
     monkeypatch.setenv("FIB_CACHE_PATH", str(shared_cache))
-    for name in ("CXX", "CC", "FIB_CUDA_ARCH_LIST", "NVCC_CCBIN"):
+    for name in ("CXX", "CC", "MAX_JOBS", "FIB_CUDA_ARCH_LIST", "NVCC_CCBIN"):
         monkeypatch.delenv(name, raising=False)
     return shared_cache
 

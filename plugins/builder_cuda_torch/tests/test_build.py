@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -123,6 +124,20 @@ class TestFiles:
         solution = make_solution(files={"main.cpp": text}, compile_options=options)
         assert build(solution)() // 100 == len("a 'b' $c `d` \\ e")
 
+    @pytest.mark.parametrize(("limit", "given"), [("3", "-j 3"), ("", "-j 1 -l")])
+    def test_how_many_compilers_run_at_once(
+        self, build, make_solution, own_cache, tmp_path, monkeypatch, limit, given
+    ):
+        ninja = tmp_path / "bin" / "ninja"
+        ninja.parent.mkdir()
+        script = f'#!/bin/sh\necho "$@" >> {tmp_path}/called\nexec {shutil.which("ninja")} "$@"\n'
+        ninja.write_text(script)
+        ninja.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{ninja.parent}:{os.environ['PATH']}")
+        monkeypatch.setenv("MAX_JOBS", limit)
+        build(make_solution("bare.cpp"))
+        assert given in (tmp_path / "called").read_text()
+
     def test_a_compiler_behind_another_command(self, build, make_solution, monkeypatch):
         monkeypatch.setenv("CXX", "env FIB_TEST=1 g++")
         assert build(make_solution("bare.cpp"))() // 100 == 1
@@ -174,6 +189,27 @@ class TestOneProcess:
             os.utime(header, (value, value))
             values.append(build(make_solution(files=files, compile_options=options))() // 100)
         assert values == [31, 32]
+
+    def test_a_header_of_a_system_folder_that_has_changed(
+        self, make_solution, definition, source, own_cache, tmp_path
+    ):
+        text = "#include <value.h>\n" + source("bare.cpp")
+        options = {"cflags": ["-isystem", str(tmp_path)]}
+        solution = make_solution(files={"main.cpp": text}, compile_options=options)
+        builder = TorchBuilder()
+        for value, fresh in (("1", True), ("1", False), ("22", True)):
+            (tmp_path / "value.h").write_text(f"#define VALUE {value}\n")
+            artefact = builder.compile(definition, solution)
+            assert artefact.fresh is fresh
+            assert str(tmp_path / "value.h") in artefact.info.headers
+
+    def test_headers_of_known_versions_are_not_looked_at(
+        self, make_solution, definition, own_cache
+    ):
+        builder, solution = TorchBuilder(), make_solution("writes.cpp")
+        known = tuple(map(str, builder.plan(definition, solution).versioned_roots))
+        read = builder.compile(definition, solution).info.headers
+        assert [path for path in read if path.startswith(known)] == []
 
     def test_after_a_rebuild(self, build, make_solution, inputs, own_cache):
         misc = build(make_solution("returns.cpp")).metadata.misc

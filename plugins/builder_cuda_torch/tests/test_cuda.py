@@ -12,7 +12,7 @@ from fib_builder_cuda_torch.builder import TorchBuilder
 from fib_builder_cuda_torch.installation import packaged_cuda_headers
 from fib_builder_cuda_torch.ninjafile import BUILD_FILE, ninja_file
 from flashinfer_bench.compile.toolkit import cuda_home
-from flashinfer_bench.errors import BuildError
+from flashinfer_bench.errors import BuildError, CapabilityError
 
 
 class TestWithoutAGpu:
@@ -42,7 +42,14 @@ class TestWithoutAGpu:
     ):
         monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "3.5")
         solution = make_solution(files={"kernel.cu": "//\n"}, language="cuda")
-        with pytest.raises(BuildError, match="compute_35"):
+        with pytest.raises(CapabilityError, match="compute_35"):
+            TorchBuilder().compile(definition, solution)
+
+    def test_one_that_the_solution_asks_for(self, definition, make_solution, cuda_torch, own_cache):
+        options = {"cuda_cflags": ["-arch=sm_35"]}
+        files = {"kernel.cu": "//\n"}
+        solution = make_solution(files=files, language="cuda", compile_options=options)
+        with pytest.raises(BuildError, match="Unsupported gpu architecture"):
             TorchBuilder().compile(definition, solution)
 
 

@@ -104,6 +104,8 @@ def test_a_killed_build_leaves_nothing_that_blocks_or_misleads(
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert [path for path in own_cache.rglob("*") if ".partial-" in path.name]
+    # Ninja's commands are groups of their own: the compiler lives on until it can read.
+    os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
 
     pipe.unlink()
     pipe.write_text("#define VALUE 7\n")
@@ -121,7 +123,7 @@ def test_a_changed_header_outside_is_noticed(
     solution = make_solution(files=files, compile_options={"include_paths": [str(tmp_path)]})
     made = [TorchBuilder().compile(definition, solution) for _ in range(2)]
     assert [artefact.fresh for artefact in made] == [True, False]
-    assert list(made[0].info.headers) == [str(header)]
+    assert str(header) in made[0].info.headers
     header.write_text("#define VALUE 22\n")
     again = TorchBuilder().compile(definition, solution)
     assert again.fresh

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -201,6 +202,35 @@ class TestKey:
         assert "cpu" in plan(make_solution("bare.cpp", compile_options=options)).key
         assert "cpu" not in plan(make_solution("bare.cpp")).key
 
+    @pytest.mark.parametrize("flags", [["-arch=native"], ["-arch", "native"]])
+    def test_a_flag_for_these_gpus_makes_them_count(self, plan, make_solution, cuda_torch, flags):
+        def key(flags):
+            options = {"cuda_cflags": flags}
+            return plan(make_solution("stable.cu", language="cuda", compile_options=options)).key
+
+        assert "gpus" in key(flags)
+        assert "gpus" not in key(["-arch=sm_90"])
+
+    def test_packages_of_cuda(self, plan, make_solution, cuda_torch, monkeypatch, tmp_path):
+        (tmp_path / "nvidia" / "cu13" / "include").mkdir(parents=True)
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+        keys = []
+        for version in ("13.0", "13.1"):
+            info = tmp_path / f"nvidia_cublas-{version}.dist-info"
+            info.mkdir()
+            keys.append(plan(make_solution("kernel.cu", language="cuda")).key["cuda_packages"])
+            info.rmdir()
+        assert keys[0] != keys[1]
+        assert "nvidia_cublas-13.1" in keys[1]
+
+    def test_headers_of_which_it_has_the_version(self, plan, make_solution, cuda_torch):
+        made = plan(make_solution("kernel.cu", language="cuda"))
+        assert cuda_torch.root / "include" in made.versioned_roots
+        assert installation.find_python_headers() in made.versioned_roots
+        assert cuda_home() / "include" in made.versioned_roots
+        assert made.key["python_headers"] == platform.python_version()
+
     def test_cuda(self, plan, make_solution, cuda_torch):
         key = plan(make_solution("kernel.cu", "binding.cpp", language="cuda")).key
         assert "release" in key["nvcc"]
@@ -218,6 +248,11 @@ class TestNinjaFile:
         ]  # fmt: skip
         assert "build name.so: link objects/0_k.o" in text
         assert "rule nvcc" not in text
+
+    def test_all_headers_are_written_down(self, plan, make_solution, cuda_torch):
+        text = ninja_file(plan(make_solution("kernel.cu", "binding.cpp")).settings, "name")
+        assert text.count(" -MD ") == 2
+        assert "-MMD" not in text
 
     def test_ninja_reads_what_was_meant(self, plan, make_solution, tmp_path):
         options = {"cflags": [shlex.quote("-DA=$x ' \" \\ ;")]}

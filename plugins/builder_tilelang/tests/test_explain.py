@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import shutil
+import subprocess
 
 import pytest
 import torch
 
+from flashinfer_bench.bench.candidate.failures import describe_failure
 from flashinfer_bench.errors import BuildCapabilityError, BuildError
 
 IN_C = 'out_idx=[-1], target="c", execution_backend="cython"'
@@ -27,6 +29,14 @@ def failed(build, make_solution, sources, inputs):
         return caught.value
 
     return run
+
+
+def refuses_sm_50():
+    """Return whether there is an nvcc that does not know what TileLang takes by default."""
+    if shutil.which("nvcc") is None:
+        return False
+    done = subprocess.run(["nvcc", "--list-gpu-code"], capture_output=True, text=True, check=True)
+    return "sm_50" not in done.stdout.split()
 
 
 @pytest.fixture
@@ -103,6 +113,28 @@ class TestCompiler:
         assert isinstance(error, BuildCapabilityError)
         assert "solution 'my_solution': TileLang finds no C++ compiler" in str(error)
         assert error.hint == "Install g++, or set CXX."
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to compile for")
+    @pytest.mark.parametrize("target", ["", 'target="auto"', 'target="cuda"'])
+    @pytest.mark.usefixtures("leaky")
+    @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+    def test_a_solution_for_gpus_without_a_gpu(self, failed, target):
+        if "cuda" in target and not refuses_sm_50():
+            pytest.skip("nvcc is not in PATH, or old enough to compile for what TileLang assumes")
+        error = failed(IN_C, f"out_idx=[-1], {target}")
+        assert isinstance(error, BuildCapabilityError)
+        assert error.message == (
+            "solution 'my_solution': there is no GPU that TileLang could compile for"
+        )
+        assert "target='c' for the CPU" in error.hint
+        assert "Traceback" in error.log
+        assert describe_failure(1, error).about == "capability"
+
+    @pytest.mark.skipif(shutil.which("hipcc") is not None, reason="hipcc is in PATH")
+    def test_without_hipcc(self, failed):
+        error = failed(IN_C, 'out_idx=[-1], target="hip"')
+        assert isinstance(error, BuildCapabilityError)
+        assert error.message == "solution 'my_solution': TileLang finds no hipcc"
 
     def test_an_error_that_the_solution_has_wrapped(self, failed):
         error = failed(

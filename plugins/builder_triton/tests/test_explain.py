@@ -76,6 +76,18 @@ SOURCES = {
         "    os.environ['CC'] = '/no/such/compiler'\n"
         "    build.compile_module_from_src('int x;', 'launcher')"
     ),
+    "none in PATH": raising(
+        "    import os, triton.runtime.build as build\n"
+        "    os.environ.pop('CC', None)\n"
+        "    path, os.environ['PATH'] = os.environ['PATH'], '/nowhere'\n"
+        "    try:\n        build.compile_module_from_src('int v;', 'launcher')\n"
+        "    finally:\n        os.environ['PATH'] = path\n"
+    ),
+    "a folder": raising(
+        "    import os, triton.runtime.build as build\n"
+        "    os.environ['CC'] = '/tmp'\n"
+        "    build.compile_module_from_src('int w;', 'launcher')"
+    ),
     "bad C compiler": raising(
         "    import os, triton.runtime.build as build\n"
         "    os.environ['CC'] = 'false'\n"
@@ -93,6 +105,19 @@ SOURCES = {
     "disk": compiling("def kernel(x, n):\n    tl.store(x, n + 1)\n").replace(
         "    triton.compile(",
         "    triton.knobs.cache.dir = '/proc/none'\n    triton.compile(",
+    ),
+    "full": compiling("def kernel(x, n):\n    tl.store(x, n + 2)\n").replace(
+        "    triton.compile(",
+        "    import os\n    real = os.replace\n"
+        "    def replace(*_):\n        os.replace = real\n"
+        "        raise OSError(28, 'No space left on device')\n"
+        "    os.replace = replace\n"
+        "    triton.compile(",
+    ),
+    "its own disk": raising("    raise OSError(28, 'No space left on device')"),
+    "ptxas on a full disk": raising(
+        "    from triton.backends.nvidia import compiler\n"
+        "    raise compiler.PTXASError('fatal: No space left on device')"
     ),
 }
 FILES = {
@@ -201,10 +226,12 @@ class TestCompiler:
         assert "NameError('nosuch is not defined')" in message
         assert "no kernel" in log
 
-    @pytest.mark.parametrize("case", ["no C compiler", "bad C compiler"])
-    def test_a_launcher_that_cannot_be_compiled(self, outcomes, case):
+    @pytest.mark.parametrize(
+        "case", ["no C compiler", "none in PATH", "a folder", "bad C compiler"]
+    )
+    def test_a_launcher_that_cannot_be_compiled_is_not_the_kernel_s_fault(self, outcomes, case):
         kind, message, _, _ = outcomes[case]
-        assert kind == "BuildError"
+        assert kind == "BuildCapabilityError"
         assert "compiling Triton's launcher failed" in message
         assert "hint: Triton compiles its launchers with a C compiler" in message
 
@@ -219,14 +246,29 @@ class TestOtherErrors:
             ("run time", "ValueError"),
             ("after a fallback", "ValueError"),
             ("no GPU", "RuntimeError"),
+            ("its own disk", "OSError"),
         ],
     )
     def test_they_come_through_as_they_are(self, outcomes, case, kind):
         assert outcomes[case][0] == kind
         assert outcomes[case][3] == "NoneType"
 
-    def test_a_cache_that_cannot_be_written_is_not_the_kernel_s_fault(self, outcomes):
-        assert outcomes["disk"][0] in ("FileNotFoundError", "PermissionError")
+
+class TestStorage:
+    @pytest.mark.parametrize("case", ["disk", "full", "ptxas on a full disk"])
+    def test_a_cache_that_cannot_be_written_is_not_the_kernel_s_fault(self, outcomes, case):
+        kind, message, _, _ = outcomes[case]
+        assert kind == "CacheError"
+        assert message.startswith("solution 's': Triton cannot store what it compiles: ")
+        assert "TRITON_CACHE_DIR" in message
+
+    def test_the_judge_takes_it_for_storage(self):
+        from fib_builder_triton.explain import CacheError
+        from flashinfer_bench.bench.candidate.failures import describe_failure
+        from flashinfer_bench.errors import BuildCapabilityError
+
+        assert describe_failure(1, CacheError("no room")).about == "storage"
+        assert describe_failure(1, BuildCapabilityError("no cc")).about == "capability"
 
 
 KERNELS = {

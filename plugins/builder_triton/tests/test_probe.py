@@ -10,6 +10,7 @@ import pytest
 from fib_builder_triton import probe as probes
 from fib_builder_triton.probe import probe, probe_interpreter
 from flashinfer_bench.compile import toolkit
+from flashinfer_bench.compile.toolkit import Tool, find_cc
 
 
 @pytest.fixture
@@ -27,6 +28,8 @@ def machine(monkeypatch, tmp_path):
 
         monkeypatch.setattr(probes, "version", version)
         monkeypatch.setattr(toolkit, "gpu_architectures", lambda: architectures)
+        gcc = Tool("cc", Path("/usr/bin/gcc"), "gcc (GCC) 12.2.0")
+        monkeypatch.setattr(toolkit, "find_cc", lambda: gcc)
         kfd = tmp_path / "kfd"
         if amd:
             kfd.touch()
@@ -40,13 +43,13 @@ class TestCompiled:
         machine(architectures=("8.0", "9.0"))
         answer = probe()
         assert answer.ok
-        assert answer.reason == "triton 3.7.1, NVIDIA GPU of compute capability 8.0, 9.0"
+        assert answer.reason == "triton 3.7.1, NVIDIA GPU of compute capability 8.0, 9.0, cc 12.2.0"
 
     def test_with_a_gpu_of_amd(self, machine):
         machine(amd=True, triton=None, torch="2.13.0+rocm7", **{"pytorch-triton-rocm": "3.7.0"})
         answer = probe()
         assert answer.ok
-        assert answer.reason == "triton 3.7.0, AMD GPU"
+        assert answer.reason == "triton 3.7.0, AMD GPU, cc 12.2.0"
 
     def test_without_triton(self, machine):
         machine(missing=("triton",), architectures=("9.0",))
@@ -80,6 +83,33 @@ class TestCompiled:
         answer = probe()
         assert not answer.ok
         assert "torch is not installed" in answer.reason
+
+    @pytest.mark.parametrize("cc", ["", "/no/such/compiler"])
+    def test_without_a_c_compiler(self, machine, monkeypatch, tmp_path, cc):
+        machine(architectures=("9.0",))
+        monkeypatch.setattr(toolkit, "find_cc", find_cc)
+        monkeypatch.setenv("CC", cc)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        answer = probe()
+        assert not answer.ok
+        assert answer.reason.startswith("Triton compiles its launchers with a C compiler: cc not ")
+        assert "CC" in answer.remedy
+
+    def test_with_arguments_in_the_variable(self, machine, monkeypatch):
+        machine(architectures=("9.0",))
+        monkeypatch.setattr(toolkit, "find_cc", find_cc)
+        compiler = find_cc().path
+        monkeypatch.setenv("CC", f"{compiler} -O1")
+        answer = probe()
+        assert not answer.ok
+        assert f"the name of one file, and it is '{compiler} -O1'" in answer.reason
+        monkeypatch.setenv("CC", str(compiler))
+        assert probe().ok
+
+    def test_the_interpreter_needs_none(self, machine, monkeypatch, interpreted):
+        machine()
+        monkeypatch.setenv("CC", "/no/such/compiler")
+        assert probe_interpreter().ok
 
     def test_of_unknown_version(self, machine):
         machine(architectures=("9.0",), triton=None)

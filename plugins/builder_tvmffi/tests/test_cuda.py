@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fib_builder_tvmffi.builder import TVMFFIBuilder
-from flashinfer_bench.errors import BuildError
+from flashinfer_bench.errors import BuildError, CapabilityError
 
 SCALE = "#pragma once\n__device__ inline float scaled(float v, float s) { return v * s; }\n"
 
@@ -89,6 +89,15 @@ class TestWithoutGpu:
         build(make_solution(options=options, **make))
         with pytest.raises(BuildError, match=r"add\.cu.*wrong one"):
             build(make_solution(**make))
+
+    def test_an_architecture_that_nvcc_does_not_know(self, build, cuda_solution, monkeypatch):
+        monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "3.5")
+        with pytest.raises(CapabilityError, match="compute_35"):
+            build(cuda_solution())
+
+    def test_one_that_the_solution_asks_for(self, build, cuda_solution):
+        with pytest.raises(BuildError, match="Unsupported gpu architecture"):
+            build(cuda_solution(options={"cuda_cflags": ["-arch=sm_35"]}))
 
     def test_architectures_are_part_of_what_is_built(self, definition, cuda_solution, monkeypatch):
         keys = []

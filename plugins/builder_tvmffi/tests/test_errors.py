@@ -78,7 +78,14 @@ class TestCompiling:
         assert "--no-such-flag" in error.message
 
     def test_an_open_quote_in_a_flag(self, refused, make_solution):
-        assert refused(make_solution(options={"cflags": ["'-DX"]})).log
+        error = refused(make_solution(options={"cflags": ["'-DX"]}))
+        assert "no closing quotation" in error.message
+
+    @pytest.mark.parametrize("flags", [["-o", "elsewhere.so"], ["--version"]])
+    def test_flags_that_leave_no_library(self, refused, make_solution, flags):
+        error = refused(make_solution(options={"ldflags": flags}))
+        assert "left no library" in error.message
+        assert "ldflags" in error.hint
 
     def test_a_control_character_in_a_flag(self, refused, make_solution):
         error = refused(make_solution(options={"ldflags": ["-lm\n-lz"]}))

@@ -46,6 +46,18 @@ class TestSeveralFiles:
         )}  # fmt: skip
         assert torch.equal(run(make_solution(files=files, entry=f"{name}::run")), expected * 2)
 
+    @pytest.mark.parametrize("name", ["a|b.cpp", "-x.cpp", "@x.cpp", "$in.cpp", "kärnel 核.cpp"])
+    def test_names_that_mean_something_to_ninja_or_a_compiler(
+        self, run, make_solution, expected, name
+    ):
+        files = {name: CALLS, "b.cpp": WORKS.format(header="plain.h", factor=2.0)}
+        assert torch.equal(run(make_solution(files=files, entry=f"{name}::run")), expected * 2)
+
+    def test_such_a_file_for_nvcc(self, build, make_solution, nvcc, monkeypatch):
+        monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
+        files = {"-x.cu": 'extern "C" int __tvm_ffi_run() { return 0; }\n'}
+        build(make_solution(files=files, entry="-x.cu::run", language="cuda"))
+
     def test_a_cache_whose_path_has_blanks(
         self, run, make_solution, expected, tmp_path, monkeypatch
     ):
@@ -134,7 +146,25 @@ class TestChanges:
             (tmp_path / "n.h").write_text(f"#define N {text}\n")
             artefact = builder.compile(definition, solution)
             assert artefact.fresh is fresh
-            assert list(artefact.info.headers) == [str(tmp_path / "n.h")]
+            assert str(tmp_path / "n.h") in artefact.info.headers
+
+    def test_those_of_tvm_ffi_are_known_by_its_version(self, make_solution, definition):
+        builder = TVMFFIBuilder()
+        solution = make_solution("TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Add)\n", base="typed")
+        (root,) = builder.plan(definition, solution).versioned_roots
+        assert (root / "tvm" / "ffi" / "function.h").is_file()
+        read = builder.compile(definition, solution).info.headers
+        assert [path for path in read if path.startswith(str(root))] == []
+
+    def test_those_of_cuda_are_known_by_its_version(
+        self, make_solution, definition, nvcc, monkeypatch
+    ):
+        monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
+        files = {"k.cu": '#include <cuda_fp16.h>\nextern "C" int __tvm_ffi_run() { return 0; }\n'}
+        solution = make_solution(files=files, entry="k.cu::run", language="cuda")
+        read = TVMFFIBuilder().compile(definition, solution).info.headers
+        homes = (str(nvcc.home), str(nvcc.home.resolve()))
+        assert [path for path in read if path.startswith(homes)] == []
 
 
 class TestWhatIsKept:

@@ -128,7 +128,8 @@ class TestProcesses:
     ):
         slow = tmp_path / "c++"
         slow.write_text(
-            '#!/bin/sh\ncase "$*" in\n*--version) exec c++ "$@";;\nesac\n'
+            f'#!/bin/sh\ncase "$*" in\n*--version) exec c++ "$@";;\nesac\n'
+            f'[ -e {tmp_path}/started ] && exec c++ "$@"\n'
             f'touch "$TMPDIR/x.tmp" {tmp_path}/started\nexec sleep 60\n'
         )
         slow.chmod(0o755)
@@ -140,6 +141,6 @@ class TestProcesses:
         child.communicate()
         (left,) = empty_cache.glob("tvm_ffi/*.partial-*")
         assert (left / "objects" / "x.tmp").is_file()
-        output, _ = in_child(make_solution(), CXX="c++").communicate()
+        output, _ = in_child(make_solution(), CXX=str(slow)).communicate()
         assert output == "[true, false, 96.0]\n"
         assert not left.exists()

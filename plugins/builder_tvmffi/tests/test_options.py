@@ -46,6 +46,15 @@ class TestFlags:
         runnable = build(make_solution(source, base="typed", options={"cflags": flags}))
         assert runnable.metadata.misc["signature"] is None
 
+    @pytest.mark.parametrize("word", ["$in", "$out"])
+    def test_one_that_begins_like_a_variable_of_ninja(
+        self, build, make_solution, tmp_path, empty_cache, word
+    ):
+        options = {"cflags": [f"'{word}; touch {tmp_path}/made'"]}
+        with pytest.raises(BuildError, match=r"No such file"):
+            build(make_solution(options=options))
+        assert not (tmp_path / "made").exists()
+
     def test_they_are_part_of_what_is_built(self, build, make_solution):
         one, two = (
             build(make_solution(MACRO, options={"cflags": [f"-DFACTOR={n}"]})) for n in (2.0, 3.0)

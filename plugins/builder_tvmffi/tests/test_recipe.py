@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from fib_builder_tvmffi import cuda, recipe
-from fib_builder_tvmffi.compiling import _at_once
 from fib_builder_tvmffi.cuda import CudaTools, find_cuda
 from fib_builder_tvmffi.ninja import ninja_file
 from fib_builder_tvmffi.recipe import Recipe, make_recipe
@@ -28,7 +26,6 @@ def toolkit(tmp_path, monkeypatch):
     monkeypatch.setattr(cuda, "find_nvcc", lambda: NVCC)
     monkeypatch.setattr(cuda, "cuda_home", lambda: tmp_path)
     monkeypatch.setattr(cuda, "cuda_architectures", lambda: ("8.0", "9.0a"))
-    monkeypatch.setattr(cuda, "gpu_architectures", lambda: ("9.0",))
     return tmp_path
 
 
@@ -84,9 +81,16 @@ class TestCuda:
         assert "-gencode=arch=compute_80,code=sm_80" not in made.compilers["cuda"]
         assert key["cuda_architectures"] == ""
 
-    def test_native_means_the_gpus_here(self, cuda_recipe):
-        _, key = cuda_recipe(["-arch=native"])
-        assert key["cuda_architectures"] == "9.0"
+    @pytest.mark.parametrize(
+        "flags", [["-arch=native"], ["-arch", "native"], ["-gencode arch=compute_native,code=x"]]
+    )
+    def test_native_means_the_gpus_here(self, cuda_recipe, flags):
+        _, key = cuda_recipe(flags)
+        assert "gpus" in key
+        assert "gpus" not in cuda_recipe(["-arch=sm_90"])[1]
+
+    def test_headers_of_the_versions_that_the_key_has(self, cuda_recipe, toolkit):
+        assert toolkit / "include" in cuda_recipe()[0].headers
 
     def test_the_host_compiler_is_the_one_for_cpp(self, cuda_recipe, monkeypatch):
         made, _ = cuda_recipe()
@@ -140,11 +144,11 @@ class TestCuda:
         assert (line in text) is linked
 
     def test_folders_that_compilers_know_are_not_named(self, monkeypatch):
-        tools = CudaTools(NVCC, Path("/usr"), (), (), relocatable=False)
+        tools = CudaTools(NVCC, Path("/usr"), (), relocatable=False)
         assert "/usr/include" not in map(str, tools.include_paths)
 
     def test_a_name_that_is_no_architecture(self):
-        tools = CudaTools(NVCC, Path("/cuda"), ("sm_90",), (), relocatable=False)
+        tools = CudaTools(NVCC, Path("/cuda"), ("sm_90",), relocatable=False)
         with pytest.raises(ValueError, match="'sm_90' is no compute capability"):
             _ = tools.code_flags
 
@@ -189,15 +193,27 @@ class TestNinjaFile:
         return ninja_file(made._replace(**fields), "../objects")
 
     def test_objects_are_numbered(self):
-        assert "build ../objects/0.o: cpp a$ b/k.cpp\n" in self.text()
-        assert "build ../objects/1.o: cpp k.cpp\n" in self.text()
-        assert "build ../objects/2.o: c x$$.c\n" in self.text()
+        assert "build ../objects/0.o: cpp\n  source = 'a$ b/k.cpp'\n" in self.text()
+        assert "build ../objects/1.o: cpp\n  source = k.cpp\n" in self.text()
+        assert "build ../objects/2.o: c\n  source = 'x$$.c'\n" in self.text()
 
     def test_arguments_are_quoted_for_the_shell_and_for_ninja(self):
         assert "command = c++ '-DX=a$ b' '-DY=$$HOME'\"'\"'' -MD" in self.text()
 
     def test_libraries_come_last(self):
         assert "$in -o $out -lm\n" in self.text()
+
+    def test_flags_that_look_like_a_variable_are_none(self):
+        text = self.text(compilers={"cpp": ["c++", "$in;id", "$out"], "c": []})
+        assert "command = c++ '$$in;id' '$$out' -MD -MF $out.d -c $source -o $out\n" in text
+
+    @pytest.mark.parametrize(
+        ("path", "written"),
+        [("-x.cpp", "./-x.cpp"), ("@x.cpp", "./@x.cpp"), ("a|b.cpp", "'a|b.cpp'")],
+    )
+    def test_names_of_sources_that_mean_something(self, path, written):
+        text = self.text(files=((path, "cpp"),))
+        assert f"build ../objects/0.o: cpp\n  source = {written}\n" in text
 
 
 class TestSources:
@@ -228,21 +244,3 @@ class TestSources:
     def test_what_needs_cuda(self, make_solution, files, language, cuda):
         solution = make_solution(files=dict.fromkeys(files, "int x;"), language=language)
         assert uses_cuda(solution) is cuda
-
-
-class TestAtOnce:
-    def test_no_more_than_there_are_files(self):
-        assert _at_once(1)[:2] == ["-j", "1"]
-
-    def test_no_more_than_the_machine_can_do(self):
-        cores = str(os.cpu_count())
-        assert _at_once(10_000) == ["-j", cores, "-l", cores]
-
-    def test_what_the_user_says(self, monkeypatch):
-        monkeypatch.setenv("MAX_JOBS", "3")
-        assert _at_once(10_000) == ["-j", "3"]
-
-    @pytest.mark.parametrize("text", ["", "0", "many", "-2"])
-    def test_nonsense_is_nothing(self, monkeypatch, text):
-        monkeypatch.setenv("MAX_JOBS", text)
-        assert "-l" in _at_once(2)

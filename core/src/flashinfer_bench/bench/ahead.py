@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.builds import BuildProcesses, solution_key
 from flashinfer_bench.bench.crew import Crew
-from flashinfer_bench.bench.executors.base import CandidateFailed
+from flashinfer_bench.bench.executors.base import CandidateFailed, CandidateTimeout
 from flashinfer_bench.errors import RunnerFatalError
 
 if TYPE_CHECKING:
@@ -171,10 +171,15 @@ class BuildAhead:
             return
         if outcome is not None:
             self._on_finished(outcome)
+        self._outcomes[key] = outcome if outcome is not None and _is_final(outcome) else None
+
+
+def _is_final(outcome: BuildOutcome) -> bool:
+    """Return whether another try would hardly end differently."""
+    error = outcome.error
+    if isinstance(error, CandidateFailed):
         # There may be room on the disk again when it is evaluated.
-        self._outcomes[key] = None if _lacked_room(outcome) else outcome
-
-
-def _lacked_room(outcome: Optional[BuildOutcome]) -> bool:
-    error = outcome.error if outcome is not None else None
-    return isinstance(error, CandidateFailed) and error.about == "storage"
+        return error.about != "storage"
+    # A process that died while it compiled had not even loaded the solution, and may have been
+    # killed for what others did, as where memory ran out. Waiting a second time is too expensive.
+    return error is None or isinstance(error, CandidateTimeout)

@@ -11,7 +11,11 @@ from flashinfer_bench.bench.backends import make_executor
 from flashinfer_bench.bench.builds import Build, BuildProcesses, compiles_ahead
 from flashinfer_bench.bench.crew import Crew, default_jobs
 from flashinfer_bench.bench.executors.base import CandidateFailed
-from flashinfer_bench.bench.selection import selected_definitions, selected_solutions
+from flashinfer_bench.bench.selection import (
+    meant_for_other_device,
+    selected_definitions,
+    selected_solutions,
+)
 from flashinfer_bench.errors import CapabilityError, SelectionError
 
 if TYPE_CHECKING:
@@ -40,7 +44,8 @@ class BuildRun:
     catalog : Catalog
         Where builders and executors come from.
     compile_only : bool
-        Fill the cache, and run none of the solutions' code; what is not compiled is left out.
+        Fill the cache, and neither load nor call the solutions; what is not compiled is left out.
+        Compilers run as the solutions' flags have it.
     observers : sequence of RunObserver
         Are told of each build.
 
@@ -109,7 +114,7 @@ class BuildRun:
         if not self._compile_only and find_spec("torch") is None:
             raise CapabilityError(
                 "loading what has been built needs torch",
-                hint="pip install 'flashinfer-bench-core[torch]'; --compile-only does without",
+                hint="pip install 'flashinfer-bench-core[torch]'",
             )
         executor = make_executor(self._catalog, self._device, self._config.executor)
         processes = BuildProcesses(executor)
@@ -157,6 +162,10 @@ class BuildRun:
     def _note_if_unavailable(self, build: Build) -> bool:
         """Return whether there is a builder; note what it lacks if there is none."""
         spec, name = build.solution.spec, build.solution.name
+        elsewhere = meant_for_other_device(build.solution, self._catalog, self._device)
+        if elsewhere:
+            self.outcomes.append(build.outcome(elsewhere=elsewhere))
+            return False
         try:
             self._catalog.select_builder(
                 spec.language, spec.binding, solution=name, device=self._device

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Definition, Solution
     from flashinfer_bench.plugins import Catalog
 
-BuildState = Literal["built", "cached", "failed", "unavailable"]
+BuildState = Literal["built", "cached", "failed", "unavailable", "other device"]
 
 
 def solution_key(solution: Solution) -> WorkerKey:
@@ -60,8 +60,9 @@ class Build:
 
     def outcome(self, seconds: float = 0.0, **details: Any) -> BuildOutcome:
         """Return what came of it; `details` are further fields of `BuildOutcome`."""
-        names = self.definition.name, self.solution.name, str(self.solution.spec.language)
-        return BuildOutcome(*names, seconds=seconds, **details)
+        spec = self.solution.spec
+        names = self.definition.name, self.solution.name, str(spec.language)
+        return BuildOutcome(*names, binding=spec.binding, seconds=seconds, **details)
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,10 @@ class BuildOutcome:
         Why it failed.
     output : str
         What the process printed.
+    binding : str, optional
+        Binding that the solution asks for; None if that is left to its builder.
+    elsewhere : str
+        Why it is not meant for this device; empty if it is.
     """
 
     definition: str
@@ -94,14 +99,18 @@ class BuildOutcome:
     seconds: float = 0.0
     error: Optional[CandidateError] = None
     output: str = ""
+    binding: Optional[str] = None
+    elsewhere: str = ""
 
     @property
     def state(self) -> BuildState:
         """What came of it in a word.
 
         ``built``; ``cached``: it was found in the cache; ``failed``; ``unavailable``: this machine
-        lacks something for it.
+        lacks something for it; ``other device``: it is not meant for the one that is built for.
         """
+        if self.elsewhere:
+            return "other device"
         if self.error is None:
             return "built" if self.fresh else "cached"
         no_fault = isinstance(self.error, CandidateFailed) and self.error.is_no_fault
@@ -109,9 +118,9 @@ class BuildOutcome:
 
     @property
     def reason(self) -> str:
-        """Why it failed; empty if it did not."""
+        """Why it failed or was left alone; empty if it was built."""
         if self.error is None:
-            return ""
+            return self.elsewhere
         return self.error.reason if isinstance(self.error, CandidateFailed) else self.error.message
 
     @property

@@ -18,7 +18,7 @@ from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.greedy import GreedyCommand
 from flashinfer_bench.cli.logs import set_up_logging
 from flashinfer_bench.cli.options import AsJson, Definitions, Hub, Local, LogLevel, Solutions
-from flashinfer_bench.cli.output import emit_json, table, talk
+from flashinfer_bench.cli.output import emit_json, printable, table, talk
 
 if TYPE_CHECKING:
     from flashinfer_bench.bench import BuildOutcome, BuildRun
@@ -54,7 +54,8 @@ Timeout = Annotated[
     ),
 ]
 CompileOnly = Annotated[
-    bool, typer.Option("--compile-only", help="Fill the cache; run none of the solutions' code.")
+    bool,
+    typer.Option("--compile-only", help="Fill the cache; do not load or call the solutions."),
 ]
 ShowLog = Annotated[
     bool, typer.Option("--log", help="Show all that the compilers of failed builds said.")
@@ -79,7 +80,8 @@ def build(
     """Build the solutions of a dataset in processes of their own, several at a time.
 
     What is compiled stays in the cache, so that a run begins sooner. Exits with 1 if a build fails,
-    and with 4 if nothing can be built here; Ctrl-C ends the compilers and shows what is done.
+    and with 4 if this machine lacks something for one; Ctrl-C ends the compilers and shows what is
+    done.
     """
     from flashinfer_bench.bench import BenchmarkConfig, BuildRun
     from flashinfer_bench.cli.progress import make_progress
@@ -129,8 +131,12 @@ class _Session:
         if as_json:
             emit_json(self._document(outcomes))
         elif outcomes:
-            table("Builds", COLUMNS, map(_row, outcomes))
+            # On a terminal a message in a column would be a tower of words; it comes below.
+            shown = len(COLUMNS) - sys.stdout.isatty()
+            table("Builds", COLUMNS[:shown], (_row(outcome)[:shown] for outcome in outcomes))
         self._tell_summary(outcomes)
+        if not as_json:
+            _tell_reasons(outcomes)
         for outcome in outcomes if show_log else ():
             if outcome.error is not None:
                 talk(f"--- {outcome.solution}: {outcome.reason}\n{outcome.log}")
@@ -153,6 +159,7 @@ class _Session:
                     "definition": outcome.definition,
                     "solution": outcome.solution,
                     "language": outcome.language,
+                    "binding": outcome.binding,
                     "builder": outcome.builder,
                     "result": outcome.state,
                     "seconds": outcome.seconds,
@@ -170,7 +177,28 @@ class _Session:
         states = {outcome.state for outcome in self._run.outcomes}
         if "failed" in states or self._opened.errors:
             return ExitCode.FINDINGS
-        return ExitCode.CAPABILITY if states == {"unavailable"} else ExitCode.OK
+        lacking = "unavailable" in states or states == {"other device"}
+        return ExitCode.CAPABILITY if lacking else ExitCode.OK
+
+
+def _tell_reasons(outcomes: list[BuildOutcome]) -> None:
+    """Say why builds failed, hints included; those that share a reason share a line."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for outcome in outcomes:
+        if outcome.reason:
+            reason = _without_name(outcome.reason, outcome.solution)
+            groups.setdefault((outcome.state, reason), []).append(outcome.solution)
+    for (state, reason), names in groups.items():
+        who = names[0] if len(names) == 1 else f"{len(names)} solutions"
+        first, *others = reason.splitlines()
+        talk(printable(f"{state}: {who}: {first}"))
+        hints = [line.strip() for line in others if line.lstrip().startswith("hint:")]
+        for line in hints:
+            talk("  " + printable(line))
+
+
+def _without_name(reason: str, solution: str) -> str:
+    return reason.removeprefix(f"solution {solution!r}: ").replace(f" (solution {solution!r})", "")
 
 
 def _row(outcome: BuildOutcome) -> tuple[Any, ...]:
@@ -181,5 +209,5 @@ def _row(outcome: BuildOutcome) -> tuple[Any, ...]:
         outcome.builder,
         outcome.state,
         round(outcome.seconds, 3) if outcome.seconds else None,
-        detail.removeprefix(f"solution {outcome.solution!r}: "),
+        _without_name(detail, outcome.solution),
     )

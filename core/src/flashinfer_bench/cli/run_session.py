@@ -151,7 +151,7 @@ class RunSession:
             Whether a solution that does not pass counts.
         """
         kinds = {skip.kind for one in self.runs for skip in one.collector.skips}
-        if any(one.collector.total for one in self.runs):
+        if self._resume or any(one.collector.total for one in self.runs):
             kinds.discard("device")  # what is for another device is no part of this run
         failed = any(not t.is_successful() for one in self.runs for t in one.collector.traces)
         invalid = any(one.opened.errors for one in self.runs)

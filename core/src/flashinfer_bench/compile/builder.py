@@ -80,7 +80,7 @@ class Builder(ABC):
         """
 
     def compile(self, definition: Definition, solution: Solution) -> object:
-        """Do the part of a build that other processes can use, and run none of the solution's code.
+        """Do the part of a build that other processes can use; neither load nor call the solution.
 
         So solutions can be compiled ahead, many at a time, while a device is busy with another. The
         default does nothing: then everything is left to `build`. What it returns is for those who

@@ -21,6 +21,7 @@ from flashinfer_bench.errors import (
     BuildError,
     CapabilityError,
     StorageError,
+    UnsafePathError,
 )
 
 if TYPE_CHECKING:
@@ -169,9 +170,10 @@ class BuilderRegistry:
             return made
 
     def compile(self, definition: Definition, solution: Solution) -> Compilation:
-        """Do the part of a build that other processes can use; run no code of the solution.
+        """Do the part of a build that other processes can use; neither load nor call the solution.
 
         A later `build`, here or in another process that shares the cache, then has less to do.
+        Compilers run with the flags of the solution, which can have them start other programs.
 
         Parameters
         ----------
@@ -271,6 +273,8 @@ class BuilderRegistry:
             raise
         except CapabilityError as error:
             raise _lacking(solution, error) from error
+        except UnsafePathError as error:
+            raise BuildError(f"solution {solution.name!r}: {error.message}") from error
         except ANYTHING as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageError(f"solution {solution.name!r}: {error}") from error
@@ -281,7 +285,9 @@ class BuilderRegistry:
 
 
 def _lacking(solution: Solution, error: CapabilityError) -> BuildCapabilityError:
-    return BuildCapabilityError(f"solution {solution.name!r}: {error.message}", hint=error.hint)
+    prefix = f"solution {solution.name!r}: "  # builders may name it themselves
+    message = prefix + error.message.removeprefix(prefix)
+    return BuildCapabilityError(message, hint=error.hint)
 
 
 def _require_runnable(made: Any, builder: Builder, solution: Solution) -> Runnable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Any, Optional, Protocol
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Solution
     from flashinfer_bench.plugins import BuilderSpec, Catalog
     from flashinfer_bench.plugins.registered import Registered
+
+logger = logging.getLogger(__name__)
 
 # A builder is a plugin: it may raise anything, and a library that it uses may call sys.exit.
 ANYTHING = (Exception, SystemExit)
@@ -79,6 +82,7 @@ class CatalogBuilders:
         self._given = catalog
         self._device = device
         self._made: dict[str, Builder] = {}
+        self._broken: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def __call__(self, solution: Solution) -> Builder:
@@ -88,10 +92,9 @@ class CatalogBuilders:
             # Raises if none can be used.
             catalog.select_builder(*language, solution=solution.name, device=self._device)
             for entry in catalog.builders_for(*language, device=self._device):
-                if entry.availability():
-                    builder = self._make(entry)
-                    if builder.can_build(solution):
-                        return builder
+                builder = self._try_make(entry) if entry.availability() else None
+                if builder is not None and builder.can_build(solution):
+                    return builder
         except (CapabilityError, PluginError) as error:
             raise BuildCapabilityError(error.message, hint=error.hint) from error
         raise self._nobody(solution, catalog.builders_for(*language))
@@ -103,13 +106,18 @@ class CatalogBuilders:
     def _nobody(self, solution: Solution, entries: Sequence[Registered[BuilderSpec]]) -> BuildError:
         """Make the error for a solution that every usable builder of its language declines."""
         spec = solution.spec
-        usable = [e for e in entries if e.spec.serves(self._kind()) and e.availability()]
+        usable = [
+            e
+            for e in entries
+            if e.spec.serves(self._kind()) and e.availability() and e.name not in self._broken
+        ]
         names = ", ".join(repr(entry.name) for entry in usable)
-        message = (
-            f"no builder takes solution {solution.name!r}, although {names} "
-            f"handle{'s' if len(usable) == 1 else ''} language {str(spec.language)!r} "
-            f"with binding {spec.binding!r}"
-        )
+        message = f"no builder takes solution {solution.name!r}"
+        if usable:
+            message += (
+                f", although {names} handle{'s' if len(usable) == 1 else ''} "
+                f"language {str(spec.language)!r} with binding {spec.binding!r}"
+            )
         willing = [e for e in entries if e not in usable and self._would_take(e, solution)]
         if not willing:
             return BuildError(message)
@@ -130,11 +138,23 @@ class CatalogBuilders:
             return (
                 f"{entry.name} ({entry.origin}) would, but is for {', '.join(entry.spec.devices)}"
             )
-        reason = entry.availability().reason.rstrip(".")
+        reason = self._broken.get(entry.name) or entry.availability().reason.rstrip(".")
         return f"{entry.name} ({entry.origin}) would, but cannot be used here: {reason}"
 
     def _kind(self) -> Optional[str]:
         return self._device and self._device.partition(":")[0]
+
+    def _try_make(self, entry: Registered[BuilderSpec]) -> Optional[Builder]:
+        """Return the builder, or None if its plugin is broken: that must not keep the next away."""
+        try:
+            return self._make(entry)
+        except ANYTHING as error:
+            named = f"{type(error).__name__}: {error}"
+            reason = error.message if isinstance(error, PluginError) else named
+        if entry.name not in self._broken:
+            logger.warning("builder %s (%s) is broken: %s", entry.name, entry.origin, reason)
+        self._broken[entry.name] = reason
+        return None
 
     def _make(self, entry: Registered[BuilderSpec]) -> Builder:
         with self._lock:

@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, Optional
 from flashinfer_bench import env
 from flashinfer_bench.compile.toolkit.cache import (
     COMPLETE,
+    MARKER,
     PARTIAL,
     is_complete,
     lock_of,
     remove_result,
 )
-from flashinfer_bench.compile.toolkit.info import BUILD_INFO, BuildInfo, library_sound
+from flashinfer_bench.compile.toolkit.info import (
+    BUILD_INFO,
+    BuildInfo,
+    library_file,
+    library_sound,
+)
 from flashinfer_bench.compile.toolkit.locks import try_lock
+from flashinfer_bench.compile.toolkit.options import SOURCES
 from flashinfer_bench.errors import StorageError
 
 if TYPE_CHECKING:
@@ -29,7 +36,6 @@ if TYPE_CHECKING:
 _SCRATCH = "scratch"
 # Only what is called like this has been made by us; the cache folder may be set to any folder.
 _BUILD = re.compile(r".+_[0-9a-f]{64}")
-_LOCK = re.compile(rf"({_BUILD.pattern})(\.building)?\.lock")
 _TOKEN = re.compile(r"\d+-[0-9a-f]{32}")
 
 STATES = ("complete", "partial", "damaged", "lock", "scratch", "other")
@@ -239,41 +245,60 @@ def _lock_path(entry: CacheEntry) -> Path:
 
 def _entries_in(folder: Path, verify: bool) -> Iterator[CacheEntry]:
     """Yield what is in one folder of the cache."""
-    with suppress(FileNotFoundError):
-        paths = sorted(folder.iterdir())
-        kinds = {path: _kind_of(path, paths_in=folder) for path in paths}
-        if not any(kind for kind in kinds.values()):
-            if paths:
-                yield _entry(folder, folder, "other")
-            return
-        things = {path.name.partition(PARTIAL)[0] for path, kind in kinds.items() if kind != "lock"}
-        for path, kind in kinds.items():
-            if kind == "lock" and _locked_by(path) in things:
-                continue
-            with suppress(FileNotFoundError):  # it went away meanwhile
-                yield _describe(folder, path, kind or "other", verify)
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.name != MARKER)
+    except OSError:  # it went away meanwhile, or is somebody else's
+        return
+    kinds = {path: _kind_of(path) for path in paths}
+    if not any(kinds.values()):
+        if paths:
+            yield _entry(folder, folder, "other")
+        return
+    things = {path.name.partition(PARTIAL)[0] for path, kind in kinds.items() if kind != "lock"}
+    for path, kind in kinds.items():
+        if kind == "lock" and _locked_by(path) in things:
+            continue
+        try:
+            yield _describe(folder, path, kind or "other", verify)
+        except FileNotFoundError:
+            continue
+        except OSError:  # nobody can tell what it is
+            yield _entry(folder, path, "other")
 
 
-def _kind_of(path: Path, *, paths_in: Path) -> str:
-    """Return what `path` is by its name; empty if it is none of ours."""
-    if path.is_symlink():
+def _kind_of(path: Path) -> str:
+    """Return what `path` seems to be; empty if it is none of ours.
+
+    The cache folder may be any folder, so a name alone proves nothing.
+    """
+    try:
+        if path.is_symlink():
+            return ""
+        if _is_empty_file(path):
+            ours = _TOKEN if path.parent.name == _SCRATCH else _BUILD
+            return "lock" if ours.fullmatch(_locked_by(path)) and path.suffix == ".lock" else ""
+        if not path.is_dir():
+            return ""
+        if path.parent.name == _SCRATCH:
+            owned = _TOKEN.fullmatch(path.name) and _is_empty_file(lock_of(path))
+            return "scratch" if owned else ""
+        return _kind_of_build(path)
+    except OSError:
         return ""
-    if paths_in.name == _SCRATCH:
-        return _kind_of_scratch(path)
-    if _LOCK.fullmatch(path.name):
-        return "lock"
-    if not path.is_dir():
-        return ""
+
+
+def _kind_of_build(path: Path) -> str:
     name, separator, _ = path.name.partition(PARTIAL)
-    if not _BUILD.fullmatch(name):
+    if not _BUILD.fullmatch(name) or not (path.parent / MARKER).is_file():
         return ""
-    return "partial" if separator else "complete"
+    traces = (path / COMPLETE, path / BUILD_INFO, path / SOURCES, lock_of(path))
+    if separator:
+        return "partial"
+    return "complete" if any(trace.exists() for trace in traces) else ""
 
 
-def _kind_of_scratch(path: Path) -> str:
-    if not _TOKEN.fullmatch(path.name.removesuffix(".lock")):
-        return ""
-    return "lock" if path.suffix == ".lock" else "scratch"
+def _is_empty_file(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size == 0
 
 
 def _locked_by(lock: Path) -> str:
@@ -296,8 +321,7 @@ def _seems_sound(path: Path, info: Optional[BuildInfo], verify: bool) -> bool:
         return not (path / BUILD_INFO).exists()
     if verify:
         return library_sound(path, info)
-    library = path / info.library
-    return library.is_file() and library.stat().st_size == info.library_bytes
+    return library_file(path, info) is not None
 
 
 def _entry(folder: Path, path: Path, state: str, info: Optional[BuildInfo] = None) -> CacheEntry:
@@ -323,17 +347,17 @@ def _seconds(created: str, otherwise: float) -> float:
 
 def _last_used(path: Path) -> float:
     for candidate in (path / COMPLETE, path):
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(OSError):
             return candidate.stat().st_mtime
     return 0.0
 
 
 def _sizes(path: Path) -> Iterable[int]:
     if not path.is_dir() or path.is_symlink():
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             yield path.lstat().st_size
         return
     for inner in path.rglob("*"):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             if inner.is_symlink() or not inner.is_dir():
                 yield inner.lstat().st_size

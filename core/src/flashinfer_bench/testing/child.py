@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from flashinfer_bench._lazy import import_string
+from flashinfer_bench.errors import BuildError
 from flashinfer_bench.testing.watch import (
     Watcher,
     changes,
@@ -108,12 +109,14 @@ def run_task(task: dict[str, Any]) -> None:
     """
     _enter(task)
     report: dict[str, Any] = {"error": None, "commands": {}, "changes": {}}
-    watcher = Watcher(Path(task["cache"]), frozenset(task["source_names"]))
+    names = frozenset(task["source_names"])
+    watcher = Watcher(Path(task["cache"]), names, kill_at=task["kill_at"])
     try:
         _build(task, report, watcher)
     except BaseException as error:  # noqa: BLE001 - a plugin's code; the report tells of it
         report["error"] = {
             "type": type(error).__name__,
+            "build_error": isinstance(error, BuildError),
             "message": str(error),
             "traceback": traceback.format_exc(),
         }

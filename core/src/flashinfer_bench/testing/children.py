@@ -25,6 +25,26 @@ _COMMAND = [sys.executable, "-m", "flashinfer_bench.testing.child"]
 
 
 @dataclass(frozen=True)
+class ChildTask:
+    """What one process is to build and call, after `Builder.compile`.
+
+    Parameters
+    ----------
+    definition, solution : Definition, Solution
+        What to build.
+    cache : Path
+        Its ``FIB_CACHE_PATH``.
+    kill_at : int
+        Kill it before it starts that compiler, counted from 1; 0: never.
+    """
+
+    definition: Definition
+    solution: Solution
+    cache: Path
+    kill_at: int = 0
+
+
+@dataclass(frozen=True)
 class ChildReport:
     """What a child process did.
 
@@ -70,6 +90,11 @@ class ChildReport:
         commands = self.report.get("commands", {})
         found: list[list[str]] = commands.get(phase, [])
         return found
+
+    @property
+    def compiled(self) -> list[list[str]]:
+        """The command lines of all compilers that ran."""
+        return [*self.compiler_runs("compile"), *self.compiler_runs("build")]
 
 
 class Children:
@@ -126,26 +151,56 @@ class Children:
         barrier = None
         if processes > 1:
             barrier = {"folder": str(self._new_folder()), "parties": processes}
+        task = ChildTask(definition, solution, cache)
         common = {
-            "factory": factory,
-            "definition": definition.model_dump(mode="json"),
-            "solution": solution.model_dump(mode="json"),
-            "source_names": [Path(source.path).name for source in solution.sources],
-            "cache": str(cache),
+            **_common(factory, env, sys_path),
             "compile_first": compile_first,
             "barrier": barrier,
-            "env": {name: value for name, value in env.items() if name not in _PRIVATE},
-            "sys_path": list(sys_path),
         }
-        tasks = [self._prepare(common, arguments) for _ in range(processes)]
-        statuses = self._run([task / "task.json" for task in tasks])
-        return [_collect(task, status) for task, status in zip(tasks, statuses, strict=True)]
+        return self._run_all([{**common, **_described(task)}] * processes, arguments)
+
+    def build_each(
+        self,
+        factory: str,
+        tasks: Sequence[ChildTask],
+        arguments: Sequence[Any],
+        *,
+        env: Mapping[str, str],
+        sys_path: Sequence[str],
+    ) -> list[ChildReport]:
+        """Carry out tasks, each in a process of its own, all at the same time.
+
+        Parameters
+        ----------
+        factory : str
+            The builder: ``"package.module:Name"``.
+        tasks : sequence of ChildTask
+            What to build.
+        arguments : sequence
+            Inputs, then outputs, of each.
+        env, sys_path : mapping of str to str, sequence of str
+            As for `build`.
+
+        Returns
+        -------
+        list of ChildReport
+            One for each task.
+        """
+        common = _common(factory, env, sys_path)
+        return self._run_all([{**common, **_described(task)} for task in tasks], arguments)
 
     def close(self) -> None:
         """End the server."""
         server, self._server = self._server, None
         if server is not None:
             server.communicate()
+
+    def _run_all(
+        self, given: Sequence[Mapping[str, Any]], arguments: Sequence[Any]
+    ) -> list[ChildReport]:
+        tasks = [self._prepare(each, arguments) for each in given]
+        statuses = self._run([task / "task.json" for task in tasks])
+        return [_collect(task, status) for task, status in zip(tasks, statuses, strict=True)]
 
     def _new_folder(self) -> Path:
         self._count += 1
@@ -186,6 +241,26 @@ class Children:
             )
         statuses: list[int] = json.loads(line)["statuses"]
         return statuses
+
+
+def _common(factory: str, env: Mapping[str, str], sys_path: Sequence[str]) -> dict[str, Any]:
+    return {
+        "factory": factory,
+        "env": {name: value for name, value in env.items() if name not in _PRIVATE},
+        "sys_path": list(sys_path),
+        "compile_first": True,
+        "barrier": None,
+    }
+
+
+def _described(task: ChildTask) -> dict[str, Any]:
+    return {
+        "definition": task.definition.model_dump(mode="json"),
+        "solution": task.solution.model_dump(mode="json"),
+        "source_names": [Path(source.path).name for source in task.solution.sources],
+        "cache": str(task.cache),
+        "kill_at": task.kill_at,
+    }
 
 
 def _start_server() -> subprocess.Popen[str]:

@@ -16,7 +16,9 @@ from typing import Any, Optional
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 _DRIVERS = frozenset({"ninja", "make", "cmake", "meson", "cargo", "bazel"})
 _COMPILING = frozenset({"-c", "-o", "-shared", "--shared", "-fPIC"})
-_ASKING = frozenset({"--version", "-v", "-t", "--help", "-version"})
+# Events that tell of programs, and which of their arguments is the command line.
+_STARTS = {"subprocess.Popen": 1, "os.system": 0, "os.exec": 1, "os.posix_spawn": 1}
+_ASKING = frozenset({"--version", "-t", "--help", "-version"})
 
 
 class Watcher:
@@ -28,6 +30,8 @@ class Watcher:
         The folder that may be written to.
     source_names : frozenset of str
         File names of the solution's sources.
+    kill_at : int
+        Kill the process, with its group, before it starts that compiler, counted from 1; 0: never.
 
     Attributes
     ----------
@@ -37,9 +41,10 @@ class Watcher:
         Files of a source's name that were opened for writing elsewhere.
     """
 
-    def __init__(self, cache: Path, source_names: frozenset[str]) -> None:
+    def __init__(self, cache: Path, source_names: frozenset[str], *, kill_at: int = 0) -> None:
         self._cache = f"{os.path.realpath(cache)}{os.sep}"
         self._names = source_names
+        self._left = kill_at
         self.commands: list[list[str]] = []
         self.stray_sources: list[str] = []
 
@@ -55,12 +60,15 @@ class Watcher:
     def _event(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             self._opened(arguments[0], arguments[2])
-        elif event == "subprocess.Popen":
-            self.commands.append(_words(arguments[1]))
-        elif event == "os.system":
-            self.commands.append(_words(arguments[0]))
-        elif event in {"os.exec", "os.posix_spawn"}:
-            self.commands.append(_words(arguments[1]))
+        elif event in _STARTS:
+            self._started(_words(arguments[_STARTS[event]]))
+
+    def _started(self, command: list[str]) -> None:
+        self.commands.append(command)
+        if self._left and is_compiler_run(command):
+            self._left -= 1
+            if not self._left:
+                os.killpg(0, signal.SIGKILL) if hasattr(os, "killpg") else os._exit(1)
 
     def _opened(self, path: Any, flags: Any) -> None:
         if isinstance(path, int) or not (isinstance(flags, int) and flags & _WRITING):
@@ -86,7 +94,8 @@ def is_compiler_run(command: list[str]) -> bool:
     if program.startswith("python") or Path(command[0]) == Path(sys.executable):
         return any(part in _DRIVERS for part in command[1:])
     if program in _DRIVERS:
-        return not _ASKING & set(command[1:])
+        # To make, -v is a question; to the others, an order to tell more.
+        return not _ASKING & set(command[1:]) and command[1:] != ["-v"]
     return bool(_COMPILING & set(command[1:]))
 
 

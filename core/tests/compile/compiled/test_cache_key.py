@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.compile.toolkit import content_digest, find_cc, host_fingerprint
+from flashinfer_bench.compile.toolkit.release import release_of
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_another_compiler_of_the_same_name(c, folder_of, script, monkeypatch):
     text = f'[ "$1" = --version ] && echo "cc (Elsewhere) 99.1.0" && exit 0\nexec {real} "$@"'
     path = script("cc", text)
     monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
-    assert find_cc().version == "cc (Elsewhere) 99.1.0"
+    assert find_cc().version.splitlines()[0] == "cc (Elsewhere) 99.1.0"
     other = folder_of()
     assert other != plain
     path.write_text(path.read_text().replace("99.1.0", "99.10.0"))
@@ -97,12 +98,62 @@ def test_another_compiler_of_the_same_name(c, folder_of, script, monkeypatch):
     assert folder_of() not in (plain, other)
 
 
-def test_the_same_compiler_in_another_place_does_not_count(folder_of, script, monkeypatch):
+def test_the_same_compiler_in_another_place_does_not_count(folder_of, tmp_path, monkeypatch):
     plain = folder_of()
     real = shutil.which("cc")
-    path = script("cc", f'exec {real} "$@"')
-    monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "cc").symlink_to(real)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    assert find_cc().path == tmp_path / "bin" / "cc"
     assert folder_of() == plain
+
+
+def test_a_compiler_that_is_a_script_counts_with_its_content(c, folder_of, script, monkeypatch):
+    plain = folder_of()
+    real = shutil.which("cc")
+    path = script("mine", f'exec {real} -DFACTOR=2 "$@"')
+    monkeypatch.setenv("CC", str(path))
+    other = folder_of()
+    assert other != plain
+    script("mine", f'exec {real} -DFACTOR=3 "$@"')
+    third = folder_of()
+    assert third not in (plain, other)
+    monkeypatch.setenv("CC", f"env {path}")
+    fourth = folder_of()
+    script("mine", f'exec {real} -DFACTOR=4 "$@"')
+    assert len({other, third, fourth, folder_of()}) == 4
+
+
+def test_the_builder_s_own_revision(c, folder_of, monkeypatch):
+    plain = folder_of()
+    monkeypatch.setattr(c.CBuilder, "revision", "2")
+    assert folder_of() != plain
+
+
+def test_another_release_of_the_plugin(c, folder_of, tmp_path, monkeypatch):
+    plain = folder_of()
+    found = []
+    for version in ("1.0", "1.1"):
+        site = tmp_path / version
+        (site / "c_builder-1.0.dist-info").mkdir(parents=True)
+        text = f"Metadata-Version: 2.1\nName: c-builder\nVersion: {version}\n"
+        (site / "c_builder-1.0.dist-info" / "METADATA").write_text(text)
+        release_of.cache_clear()
+        with monkeypatch.context() as patched:
+            patched.syspath_prepend(str(site))
+            found.append(folder_of())
+    release_of.cache_clear()
+    assert len({plain, *found}) == 3
+
+
+def test_a_release_under_another_name(tmp_path, monkeypatch):
+    info = tmp_path / "odd_name-3.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-name\nVersion: 3.1\n")
+    (info / "entry_points.txt").write_text("[flashinfer_bench.plugins]\nx = some_builder.hooks\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert release_of("some_builder.deep.module") == "odd-name 3.1"
+    assert release_of("no_such_package_at_all") == ""
 
 
 def test_native_code_counts_the_cpu(c, folder_of, monkeypatch, tmp_path):

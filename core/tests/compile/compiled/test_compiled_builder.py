@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import time
 from datetime import datetime, timezone
 
 import pytest
@@ -60,7 +62,7 @@ class TestOneBuild:
         assert record["key"]["colour"] == "red"
         assert record["key"]["compiler"]
         assert record["library_bytes"] == artefact.library.stat().st_size
-        assert record["headers"] == {}
+        assert all(path.startswith("/usr/") for path in record["headers"])
         age = datetime.now(timezone.utc) - datetime.fromisoformat(
             record["created"].replace("Z", "+00:00")
         )
@@ -82,7 +84,8 @@ class TestOneBuild:
         assert "y" in caught.value.log
         assert "undeclared" in caught.value.log
         assert [path for path in cache_folder.rglob("*") if path.suffix != ".lock"] == [
-            cache_folder / "c"
+            cache_folder / "c",
+            cache_folder / "c" / ".fib-builds",
         ]
 
     def test_a_missing_entry_point_is_not_compiled_twice(self, c, counting_cc):
@@ -174,6 +177,40 @@ class TestDamage:
         for field in record:
             file.write_text(json.dumps({**record, field: [object.__name__]}))
             assert BuildInfo.read(artefact.folder) is None, field
+
+    @pytest.mark.parametrize("kind", ["absolute", "outside", "link", "folder is a link"])
+    def test_a_library_from_elsewhere_is_not_loaded(self, c, tmp_path, kind):
+        artefact = c.CBuilder().compile(c.definition(), c.solution())
+        other = tmp_path / "kernel.so"
+        other.write_bytes(artefact.library.read_bytes())
+        file = artefact.folder / "build.json"
+        (artefact.folder / "link.so").symlink_to(other)
+        (artefact.folder / "deep").symlink_to(tmp_path)
+        named = {
+            "absolute": str(other),
+            "outside": os.path.relpath(other, artefact.folder),
+            "link": "link.so",
+            "folder is a link": "deep/kernel.so",
+        }[kind]
+        assert (artefact.folder / named).is_file()
+        file.write_text(json.dumps({**json.loads(file.read_text()), "library": named}))
+        assert c.CBuilder().compile(c.definition(), c.solution()).fresh
+
+    def test_what_another_process_has_rebuilt_meanwhile_is_loaded_again(self, c):
+        class Raced(c.CBuilder):
+            loads = 0
+
+            def load(self, definition, solution, artefact):
+                Raced.loads += 1
+                if Raced.loads == 1:
+                    shutil.rmtree(artefact.folder)
+                    time.sleep(0.01)
+                    assert c.CBuilder().compile(definition, solution).fresh
+                    raise RuntimeError("the file went away")
+                return super().load(definition, solution, artefact)
+
+        assert Raced().build(c.definition(), c.solution())(3.0) == 6.0
+        assert Raced.loads == 2
 
     def test_a_file_in_the_place_of_the_folder(self, c):
         artefact = c.CBuilder().compile(c.definition(), c.solution())
@@ -280,6 +317,39 @@ def test_nothing_heavy_is_imported(c, start):
     for _ in ("cold", "warm"):
         out, err = start(code).communicate()
         assert out == "[]\n", err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions")
+def test_others_may_read_what_the_user_s_mask_lets_them(c):
+    before = os.umask(0o027)
+    try:
+        artefact = c.CBuilder().compile(c.definition(), c.solution())
+    finally:
+        os.umask(before)
+    assert artefact.folder.stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions")
+def test_a_build_that_may_not_be_read_is_not_the_solution_s_fault(c, monkeypatch):
+    from pathlib import Path
+
+    artefact = c.CBuilder().compile(c.definition(), c.solution())
+    real = Path.is_file
+
+    def refuse(path):
+        if path == artefact.folder / ".complete":
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert c.CBuilder().compile(c.definition(), c.solution()).fresh
+
+
+def test_it_works_where_the_cache_is_named_by_a_relative_path(c, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FIB_CACHE_PATH", "cache")
+    runnable = c.CBuilder().build(c.definition(), c.solution())
+    assert runnable.metadata.misc["library"].startswith(f"{tmp_path}/cache/c/")
 
 
 def test_it_works_where_the_cache_is_reached_through_a_link(c, tmp_path, monkeypatch):

@@ -69,7 +69,16 @@ def test_python_counts_where_it_is_asked_for():
 
 @pytest.mark.parametrize(
     "variable",
-    ["CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "NVCC_PREPEND_FLAGS", "CCC_OVERRIDE_OPTIONS"],
+    [
+        "CPATH",
+        "CPLUS_INCLUDE_PATH",
+        "LIBRARY_PATH",
+        "NVCC_PREPEND_FLAGS",
+        "CCC_OVERRIDE_OPTIONS",
+        "NIX_LDFLAGS",
+        "NIX_CFLAGS_COMPILE_x86_64_unknown_linux_gnu",
+        "SPACK_INCLUDE_DIRS",
+    ],
 )
 def test_variables_that_compilers_read_count(monkeypatch, variable):
     monkeypatch.delenv(variable, raising=False)
@@ -86,6 +95,12 @@ def test_cuda():
         "nvcc": "release 13.0, V13.0.88",
         "cuda_architectures": "9.0a 10.0a",
     }
+
+
+def test_native_code_for_gpus_counts_those_that_are_here(monkeypatch):
+    monkeypatch.setattr(fingerprint, "gpu_architectures", lambda: ("8.0", "9.0"))
+    assert cuda_fingerprint(NVCC, [], ["-arch=native"])["gpus"] == "8.0 9.0"
+    assert "gpus" not in cuda_fingerprint(NVCC, ["9.0a"], ["-O3"])
 
 
 class TestCpu:

@@ -10,8 +10,15 @@ import sys
 
 import pytest
 
-from flashinfer_bench.compile.toolkit import cuda_architectures, gpu, gpu_architectures
-from flashinfer_bench.errors import CapabilityError
+from flashinfer_bench.compile.toolkit import (
+    ToolOutput,
+    check_output,
+    cuda_architectures,
+    gpu,
+    gpu_architectures,
+    unsupported_by_toolkit,
+)
+from flashinfer_bench.errors import BuildError, CapabilityError
 
 NVML = r"""
 #include <stdio.h>
@@ -139,7 +146,7 @@ def test_the_variable_goes_first(ask, monkeypatch):
 
 
 def test_no_driver(monkeypatch):
-    monkeypatch.setattr(gpu, "_devices", tuple)
+    monkeypatch.setattr(gpu, "_devices", lambda again=False: ())
     assert gpu_architectures() == ()
     with pytest.raises(CapabilityError, match="FIB_CUDA_ARCH_LIST is not set") as caught:
         cuda_architectures()
@@ -154,3 +161,42 @@ def test_a_wrong_variable_is_refused(monkeypatch):
 
 def test_whatever_is_here_can_be_asked():
     assert all(name.count(".") == 1 for name in gpu_architectures())
+
+
+def test_a_list_that_leaves_nothing_is_asked_for_again(monkeypatch):
+    remembered, now = (("GPU-old", (8, 0)),), (("GPU-new", (9, 0)),)
+    monkeypatch.setattr(gpu, "_devices", lambda again=False: now if again else remembered)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-new")
+    assert gpu_architectures() == ("9.0",)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpu_architectures() == ()
+
+
+class TestUnsupportedByTheToolkit:
+    UNKNOWN = "nvcc fatal   : Unsupported gpu architecture 'compute_120a'"
+    GCC = (
+        "/usr/local/cuda/bin/../include/crt/host_config.h:132:2: error: #error -- unsupported GNU "
+        "version! gcc versions later than 12 are not supported!"
+    )
+    CLANG = GCC.replace("GNU version", "clang version")
+
+    @pytest.mark.parametrize("line", [UNKNOWN, GCC, CLANG])
+    def test_it_is_the_machine_s_fault(self, monkeypatch, line):
+        monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a 12.0a+PTX")
+        output = f"[1/2] nvcc -c a.cu\nFAILED: a.o\n{line}\nninja: build stopped\n"
+        assert unsupported_by_toolkit(output) == line
+        with pytest.raises(CapabilityError, match="does not work on this machine") as caught:
+            check_output("s", "compiling", ToolOutput(1, output))
+        for word in ("FIB_CUDA_ARCH_LIST", "NVCC_CCBIN", "CXX"):
+            assert word in caught.value.hint
+
+    def test_an_architecture_of_the_solution_s_own(self, monkeypatch):
+        for chosen in ("9.0a", "wrong"):
+            monkeypatch.setenv("FIB_CUDA_ARCH_LIST", chosen)
+            assert unsupported_by_toolkit(self.UNKNOWN) == ""
+        with pytest.raises(BuildError, match="Unsupported gpu architecture"):
+            check_output("s", "compiling", ToolOutput(1, self.UNKNOWN))
+
+    def test_a_source_that_words_it_itself(self):
+        line = "a.cu:1:2: error: #error -- unsupported GNU version!"
+        assert unsupported_by_toolkit(line) == ""

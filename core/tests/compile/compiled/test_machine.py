@@ -65,6 +65,25 @@ def test_on_another_machine_it_is_asked_again(host, change):
     assert remembered_devices(Driver(B200)) == (B200,)
 
 
+def test_a_gpu_that_this_process_may_not_open(host, monkeypatch):
+    assert remembered_devices(Driver(H200)) == (H200,)
+    monkeypatch.setattr(machine.os, "access", lambda path, mode: False)
+    assert remembered_devices(Driver(B200)) == (B200,)
+
+
+def test_it_is_asked_anew_on_demand(host):
+    remembered_devices(Driver(H200))
+    assert remembered_devices(Driver(B200), again=True) == (B200,)
+    assert remembered_devices(Driver()) == (B200,)
+
+
+def test_an_empty_list_is_not_believed(host, cache_folder):
+    remembered_devices(Driver(H200))
+    file = cache_folder / "machine" / "gpus.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "devices": []}))
+    assert remembered_devices(Driver(B200)) == (B200,)
+
+
 def test_what_does_not_matter(host):
     remembered_devices(Driver(H200))
     (host / "dev/nvidia-uvm").touch()

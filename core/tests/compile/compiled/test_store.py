@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -127,6 +128,60 @@ class TestList:
         with pytest.raises(StorageError, match="cannot be read"):
             list_entries(tmp_path / "file")
 
+    def test_what_only_has_such_a_name_is_left_alone(self, cache_folder, build):
+        build(1)
+        token = f"123-{'0' * 32}"
+        for path in (
+            f"theirs/{NAME}",
+            f"theirs/{NAME}.partial-abc",
+            f"c/{NAME}",
+            f"scratch/{token}",
+        ):
+            (cache_folder / path).mkdir(parents=True)
+            (cache_folder / path / "precious").write_text("x")
+        for marked in ("build.json", ".complete"):
+            (cache_folder / "theirs" / NAME / marked).touch()
+        (cache_folder / "theirs" / f"{NAME}.lock").write_text("not empty")
+        (cache_folder / f"scratch/{token}.lock").write_text("not empty")
+        states = [entry.state for entry in list_entries()]
+        assert sorted(states) == ["complete", "other", "other", "other"]
+        prune(everything=True)
+        assert len(list(cache_folder.rglob("precious"))) == 4
+
+    def test_a_build_without_its_mark_is_damaged(self, cache_folder, build):
+        build(1)
+        for name, trace in (("a", "sources"), ("b", "")):
+            folder = cache_folder / "c" / NAME.replace("x", name)
+            (folder / trace).mkdir(parents=True)
+        (cache_folder / "c" / NAME.replace("x", "b")).with_suffix(".lock").touch()
+        states = [entry.state for entry in list_entries()]
+        assert sorted(states) == ["complete", "damaged", "damaged"]
+
+    def test_what_cannot_be_read_keeps_nobody_from_the_rest(self, cache_folder, build, monkeypatch):
+        from flashinfer_bench.compile import store
+
+        first, second = build(1), build(2)
+        (cache_folder / "other").mkdir()
+        real, listed = store.library_file, Path.iterdir
+
+        def refuse(folder, info):
+            if folder == first.folder:
+                raise PermissionError(13, "Permission denied")
+            return real(folder, info)
+
+        def refuse_listing(folder):
+            if folder.name == "other":
+                raise PermissionError(13, "Permission denied")
+            return listed(folder)
+
+        monkeypatch.setattr(store, "library_file", refuse)
+        monkeypatch.setattr(Path, "iterdir", refuse_listing)
+        assert {entry.path: entry.state for entry in list_entries()} == {
+            first.folder: "other",
+            second.folder: "complete",
+        }
+        assert len(prune(everything=True).removed) == 1
+
     def test_every_state_is_known(self):
         assert set(STATES) == {"complete", "partial", "damaged", "lock", "scratch", "other"}
 
@@ -159,7 +214,8 @@ class TestPrune:
         build(1)
         build(2)
         assert len(prune(everything=True).removed) == 2
-        assert list((cache_folder / "c").iterdir()) == []
+        assert [path.name for path in (cache_folder / "c").iterdir()] == [".fib-builds"]
+        assert list_entries() == []
 
     def test_a_dry_run_removes_nothing(self, build):
         artefact = build(1)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
+import threading
+import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -112,7 +116,7 @@ class TestCompilers:
         monkeypatch.setenv("CXX", "wrap g++ '-D a'")
         found = find_cxx()
         assert found.command == [str(only / "wrap"), "g++", "-D a"]
-        assert found.version == "g++ 7.1"
+        assert found.version.splitlines()[0] == "g++ 7.1"
 
     @pytest.mark.parametrize("command", ["no-such", "'open quote", "/no/such/file"])
     def test_a_variable_that_is_wrong_is_an_error(self, only, says, monkeypatch, command):
@@ -245,6 +249,75 @@ class TestNinja:
         monkeypatch.delitem(sys.modules, "ninja", raising=False)
         assert find_ninja().number == "1.97.0"
         assert "ninja" not in sys.modules
+
+
+class TestProgramsThatHang:
+    @pytest.fixture(autouse=True)
+    def impatient(self, monkeypatch):
+        monkeypatch.setattr(tools, "_ANSWER_S", 0.3)
+
+    def test_it_is_named(self, only, script, tmp_path):
+        script("nvcc", "exec /bin/sleep 60", only)
+        with pytest.raises(CapabilityError, match=r"nvcc --version did not answer within 0\.3 s"):
+            find_nvcc()
+        script("c++", "exec /bin/sleep 60", only)
+        with pytest.raises(CapabilityError, match=r"c\+\+ --version did not answer"):
+            find_cxx()
+
+    def test_it_may_answer_another_time(self, only, script, tmp_path):
+        script("c++", f"[ -e {tmp_path}/go ] || exec /bin/sleep 60\necho c++ 1.0", only)
+        with pytest.raises(CapabilityError):
+            find_cxx()
+        (tmp_path / "go").touch()
+        assert find_cxx().number == "1.0"
+
+    def test_a_dry_run(self, only, script):
+        script("nvcc", '[ "$1" = --version ] && echo 1.0 && exit\nexec /bin/sleep 60', only)
+        with pytest.raises(CapabilityError, match=r"nvcc --dryrun .*did not answer"):
+            cuda_home()
+
+    def test_it_keeps_nobody_from_another_one(self, only, says, script, tmp_path, monkeypatch):
+        monkeypatch.setattr(tools, "_ANSWER_S", 30.0)
+        script(
+            "nvcc",
+            f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid\n"
+            "exec /bin/sleep 60",
+            only,
+        )
+        monkeypatch.setenv("PATH", f"{only}{os.pathsep}{os.defpath}")
+        says("c++", "c++ 1.0", only)
+        failures = []
+
+        def search():
+            try:
+                find_nvcc()
+            except CapabilityError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=search)
+        thread.start()
+        while not (tmp_path / "pid").exists():
+            time.sleep(0.01)
+        try:
+            assert find_cxx().number == "1.0"
+            if hasattr(os, "fork"):
+                assert answers_in_a_forked_child()
+            assert thread.is_alive()
+        finally:
+            os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+            thread.join()
+        assert len(failures) == 1
+
+
+def answers_in_a_forked_child():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn of forking with threads
+        pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        tools._versions.clear()
+        os._exit(0 if find_cxx().number == "1.0" else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 class TestAvailability:

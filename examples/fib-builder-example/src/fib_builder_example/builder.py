@@ -51,7 +51,7 @@ _COMPILE = (
     # A function that is called without a declaration would be called with the wrong types.
     "-Werror=implicit-function-declaration",
     # Writes down which headers were read: the build is made anew when one has changed.
-    "-MMD",
+    "-MD",
     *("-include", _HEADER),
 )
 _LINK = (

@@ -22,6 +22,7 @@ from flashinfer_bench.compile.toolkit import (
     build_failed,
     check_output,
     guess_binding,
+    ninja_command,
     run_tool,
 )
 from flashinfer_bench.data import SupportedBindings, SupportedLanguages
@@ -58,7 +59,7 @@ class TorchBuilder(CompiledBuilder):
     def plan(self, definition: Definition, solution: Solution) -> BuildPlan:
         """Find compilers and libraries, and settle all flags; torch is not imported."""
         key, recipe = plan_build(solution)
-        return BuildPlan(key, recipe)
+        return BuildPlan(key, recipe, versioned_roots=recipe.headers)
 
     def compile_into(
         self, definition: Definition, solution: Solution, plan: BuildPlan, folder: Path
@@ -69,13 +70,16 @@ class TorchBuilder(CompiledBuilder):
         ------
         BuildError
             If that fails, or nobody defines a symbol that is used.
+        CapabilityError
+            If nvcc cannot make code for the GPUs of this machine.
         """
         recipe = plan.settings
         # A name that no other library has, not even an older one of this solution: a process may
         # have that loaded still, and neither modules nor operators can be there twice.
         name = f"{self.package_prefix}_{uuid4().hex}"
         (folder / BUILD_FILE).write_text(ninja_file(recipe, name), encoding="utf-8")
-        ran = run_tool([*recipe.ninja.command, "-v"], cwd=folder)
+        command = [*ninja_command(recipe.ninja, len(recipe.sources)), "-v"]
+        ran = run_tool(command, cwd=folder)
         output = without_known(ran.output, cuda=recipe.nvcc is not None)
         (folder / COMPILER_LOG).write_text(output, encoding="utf-8")
         check_output(solution.name, "compiling", ToolOutput(ran.returncode, output))

@@ -19,6 +19,7 @@ from typing import Optional
 from flashinfer_bench.errors import CapabilityError
 
 _OLDEST_STANDARD = "c++17"
+_PACKAGE_INFO = "nvidia_*.dist-info"
 
 
 @dataclass(frozen=True)
@@ -122,12 +123,22 @@ def packaged_cuda_headers() -> list[Path]:
 
     Headers of torch need those of cuBLAS, cuSPARSE and others, which small toolkits do not have.
     """
+    return [folder for root in _packaged_cuda() for folder in sorted(root.glob("*/include"))]
+
+
+def packaged_cuda_versions() -> str:
+    """Return the names and versions of those packages: ``nvidia_cublas-13.1.0.3 …``."""
+    # By the names of folders: asking importlib.metadata for each takes longer than all of a plan.
+    found = {info.stem for root in _packaged_cuda() for info in root.parent.glob(_PACKAGE_INFO)}
+    return " ".join(sorted(found))
+
+
+def _packaged_cuda() -> list[Path]:
     try:
         spec = find_spec("nvidia")
     except (ImportError, ValueError):
         spec = None
-    roots = (spec.submodule_search_locations or ()) if spec is not None else ()
-    return [folder for root in roots for folder in sorted(Path(root).glob("*/include"))]
+    return [Path(root) for root in spec.submodule_search_locations or ()] if spec else []
 
 
 @cache

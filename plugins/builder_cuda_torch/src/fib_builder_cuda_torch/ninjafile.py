@@ -39,7 +39,7 @@ def ninja_file(recipe: Recipe, name: str) -> str:
     objects = [_object_name(index, path) for index, path in enumerate(recipe.sources)]
     lines = ["ninja_required_version = 1.5"]
     called = f"-D{MODULE_NAME}={name}"
-    lines += _compile_rule("cxx", [*recipe.cxx.command, called, *recipe.cxx_flags, "-MMD"])
+    lines += _compile_rule("cxx", [*recipe.cxx.command, called, *recipe.cxx_flags, "-MD"])
     if recipe.nvcc is not None:
         lines += _compile_rule("nvcc", [*recipe.nvcc.command, called, *recipe.nvcc_flags, "-MD"])
     link = f"{_shell(recipe.cxx.command)} $in {_shell(recipe.link_flags)} -o $out"

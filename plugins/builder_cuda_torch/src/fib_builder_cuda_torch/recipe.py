@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from fib_builder_cuda_torch.installation import (
     find_python_headers,
     find_torch,
     packaged_cuda_headers,
+    packaged_cuda_versions,
 )
 from flashinfer_bench import env
 from flashinfer_bench.compile.toolkit import (
@@ -65,6 +67,8 @@ class Recipe:
         The compiler for CUDA; None for a solution that does not use CUDA.
     cxx_flags, nvcc_flags, link_flags : tuple of str
         Arguments, one each; paths are absolute, or relative to the build's folder.
+    headers : tuple of Path
+        The folders of torch, Python and CUDA with headers, whose versions are in the key.
     """
 
     sources: tuple[str, ...]
@@ -74,6 +78,7 @@ class Recipe:
     cxx_flags: tuple[str, ...]
     nvcc_flags: tuple[str, ...]
     link_flags: tuple[str, ...]
+    headers: tuple[Path, ...]
 
 
 def plan_build(solution: Solution) -> tuple[dict[str, str], Recipe]:
@@ -126,10 +131,12 @@ class _Plan:
         cuda = {}
         if self.nvcc is not None:
             flags += _nvcc_flags(self.torch, self.cxx, self.options)
-            cuda = cuda_fingerprint(self.nvcc, self.architectures)
+            cuda = cuda_fingerprint(self.nvcc, self.architectures, self.options.cuda_cflags)
+            cuda["cuda_packages"] = packaged_cuda_versions()
         return {
             **host_fingerprint(self.cxx, [*flags, *self.options.ldflags], python=True),
             **cuda,
+            "python_headers": platform.python_version(),
             "torch": self.torch.version,
             "torch_cuda": str(self.torch.cuda) if self.cuda else "not used",
             "cxx11_abi": str(self.torch.cxx11_abi),
@@ -148,6 +155,7 @@ class _Plan:
             cxx_flags=(*common, *_cxx_flags(self.torch, self.cxx, self.options)),
             nvcc_flags=(*common, *_host_compiler(self.cxx), *nvcc),
             link_flags=tuple(self._link_flags()),
+            headers=tuple(self._system_headers()),
         )
 
     def _architectures(self) -> tuple[str, ...]:
@@ -160,14 +168,17 @@ class _Plan:
 
     def _include_flags(self) -> list[str]:
         own = ["sources", *(_below_sources(path) for path in self.options.include_paths)]
-        system = [*self.torch.include_paths, *self._cuda_folders("include"), self.python]
-        system += packaged_cuda_headers() if self.cuda else []
         flags = [f"-I{path}" for path in own]
         for dependency in self.dependencies:
             flags += dependency.include_flags()
-        for path in system:
+        for path in self._system_headers():
             flags += ["-isystem", str(path)]
         return flags
+
+    def _system_headers(self) -> list[Path]:
+        packaged = packaged_cuda_headers() if self.cuda else []
+        cuda = self._cuda_folders("include")
+        return [*self.torch.include_paths, *cuda, self.python, *packaged]
 
     def _link_flags(self) -> list[str]:
         both = [flag for flag in self.options.cflags if flag.startswith(_ALSO_FOR_LINKING)]

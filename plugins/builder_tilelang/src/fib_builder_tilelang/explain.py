@@ -23,12 +23,16 @@ if TYPE_CHECKING:
 _COMPILING = frozenset(
     {"compile", "par_compile", "get_tir", "initialize_jit_mode", "_infer_jit_mode"}
 )
+_NO_GPU = (
+    "there is no GPU that TileLang could compile for",
+    "Name a target: @tilelang.jit(target={'kind': 'cuda', 'arch': 'sm_90a'}), or target='c' "
+    "for the CPU.",
+)
 _LACKING = {
-    "No registered target detector": (
-        "there is no GPU that TileLang could compile for",
-        "Name a target: @tilelang.jit(target={'kind': 'cuda', 'arch': 'sm_90a'}), or target='c' "
-        "for the CPU.",
-    ),
+    "No registered target detector": _NO_GPU,
+    # What it takes for target="cuda" where it finds no GPU, and new releases of nvcc refuse.
+    "Unsupported gpu architecture 'sm_50'": _NO_GPU,
+    "Cannot find hipcc": ("TileLang finds no hipcc", "Install ROCm, or set ROCM_PATH."),
     "requires a C++ compiler": ("TileLang finds no C++ compiler", "Install g++, or set CXX."),
     "Failed to automatically detect CUDA": (
         "TileLang finds no CUDA toolkit",

@@ -6,13 +6,14 @@ a call. Nothing of Triton is imported here: where an error is Triton's, Triton h
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.compile.toolkit import describe_exception, first_error
-from flashinfer_bench.errors import BuildError
+from flashinfer_bench.errors import BuildCapabilityError, BuildError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,10 +21,19 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.data import Solution
 
-_LAUNCHER_HINT = "Triton compiles its launchers with a C compiler: install gcc, or set CC."
+_LAUNCHER_HINT = (
+    "Triton compiles its launchers with a C compiler and Python's headers: install gcc and "
+    "python3-dev, or set CC."
+)
+_STORAGE_HINT = "Make room, or set TRITON_CACHE_DIR and TMPDIR to folders on another disk."
+_FULL = ("No space left on device", "Disk quota exceeded")
 _MOST_CAUSES = 100
 # What a compiler may run into without the kernel being wrong.
 _NO_FAULT = (OSError, MemoryError, Warning)
+
+
+class CacheError(BuildError, StorageError):
+    """Triton could not store what it compiles, which says nothing about the solution."""
 
 
 class Explainer:
@@ -54,15 +64,25 @@ class Explainer:
         -------
         BuildError or None
             Its message says where the mistake is and what it is; its log has the source line and
-            the caret that Triton prints.
+            the caret that Triton prints. It is a `BuildCapabilityError` if Triton's launcher cannot
+            be compiled here, and a `StorageError`, too, if there is no room for what it compiles.
         """
         for cause in _causes(error):
-            reason = self._reason(cause)
+            kind, reason, hint = self._explained(cause)
             if reason:
-                hint = _LAUNCHER_HINT if _is_launcher(cause) else None
                 log = describe_exception(error, self._root)[1]
-                return BuildError(f"solution {self._name!r}: {reason}", hint=hint, log=log)
+                return kind(f"solution {self._name!r}: {reason}", hint=hint, log=log)
         return None
+
+    def _explained(self, error: BaseException) -> tuple[type[BuildError], str, Optional[str]]:
+        """Return what it is to become, its reason (empty: none of the compiler's), and a hint."""
+        if _is_storage(error):
+            reason = f"Triton cannot store what it compiles: {first_error(str(error))}"
+            return CacheError, reason, _STORAGE_HINT
+        if _is_launcher(error):  # no line of which is the solution's
+            reason = f"compiling Triton's launcher failed: {first_error(str(error))}"
+            return BuildCapabilityError, reason, _LAUNCHER_HINT
+        return BuildError, self._reason(error), None
 
     def _reason(self, error: BaseException) -> str:
         if _is_triton(error, "CompilationError"):
@@ -73,8 +93,6 @@ class Explainer:
             return f"ptxas failed: {first_error(str(error))}"
         if _is_triton(error, "InterpreterError"):
             return self._interpreted(error)
-        if _is_launcher(error):
-            return f"compiling Triton's launcher failed: {first_error(str(error))}"
         if isinstance(error, _NO_FAULT):
             return ""
         if any(_is_compiler(frame) for frame in _frames(error)):
@@ -139,8 +157,26 @@ def _is_triton(error: BaseException, name: str) -> bool:
     )
 
 
+def _is_storage(error: BaseException) -> bool:
+    """Return whether Triton's cache cannot be written, or Triton found a disk full."""
+    if _is_triton(error, "PTXASError"):
+        return any(sign in str(error) for sign in _FULL)
+    if not isinstance(error, OSError):
+        return False
+    frames = list(_frames(error))
+    if any(_module(frame) == "triton.runtime.cache" for frame in frames):
+        return True
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full and any(_is_compiler(f) or _module(f) == "triton.runtime.build" for f in frames)
+
+
 def _is_launcher(error: BaseException) -> bool:
-    kinds = (RuntimeError, FileNotFoundError, subprocess.CalledProcessError)
+    kinds = (
+        RuntimeError,
+        FileNotFoundError,
+        PermissionError,  # CC names a folder, or a file that cannot be run
+        subprocess.CalledProcessError,
+    )
     return isinstance(error, kinds) and any(
         _module(frame) == "triton.runtime.build" for frame in _frames(error)
     )

@@ -20,10 +20,12 @@ _WITHOUT_GPU = f"{VARIABLE}=1 runs kernels on the CPU, in Triton's interpreter (
 
 
 def probe() -> Availability:
-    """Return whether Triton, a GPU and a torch that can use it are there."""
+    """Return whether Triton, a GPU, a C compiler and a torch that can use the GPU are there."""
     from flashinfer_bench.compile.toolkit import availability
 
-    return availability(find_triton, _check_compiled, find_gpu, _check_torch_for_gpu)
+    return availability(
+        find_triton, _check_compiled, find_gpu, find_launcher_cc, _check_torch_for_gpu
+    )
 
 
 def probe_interpreter() -> Availability:
@@ -62,6 +64,31 @@ def find_gpu() -> str:
     if _AMD_DRIVER.exists():
         return "AMD GPU"
     raise CapabilityError(f"{find_triton()} is installed, but there is no GPU", hint=_WITHOUT_GPU)
+
+
+def find_launcher_cc() -> str:
+    """Return name and version of the C compiler that Triton compiles its launchers with.
+
+    Raises
+    ------
+    CapabilityError
+        If there is none that runs, or ``CC`` is more than Triton can make of it.
+    """
+    from flashinfer_bench.compile.toolkit import find_cc
+
+    try:
+        found = find_cc()
+    except CapabilityError as error:
+        raise CapabilityError(
+            f"Triton compiles its launchers with a C compiler: {error.message}", hint=error.hint
+        ) from error
+    if found.arguments:
+        raise CapabilityError(
+            f"Triton takes all of $CC for the name of one file, and it is "
+            f"{' '.join(found.command)!r}",
+            hint="Set CC to a compiler, without arguments.",
+        )
+    return str(found)
 
 
 def _check_compiled() -> None:

@@ -57,7 +57,7 @@ class TVMFFIBuilder(CompiledBuilder):
     def plan(self, definition: Definition, solution: Solution) -> BuildPlan:
         """Find the tools and put the commands together; see `make_recipe`."""
         recipe, key = make_recipe(solution)
-        return BuildPlan(key, recipe)
+        return BuildPlan(key, recipe, versioned_roots=recipe.headers)
 
     def compile_into(
         self, definition: Definition, solution: Solution, plan: BuildPlan, folder: Path

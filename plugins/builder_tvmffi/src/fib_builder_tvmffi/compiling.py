@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING, Optional
 
 from fib_builder_tvmffi.ninja import EXPORTS, LIBRARY, ninja_file
-from flashinfer_bench.compile.toolkit import COMPILER_LOG, check_output, find_ninja, run_tool
+from flashinfer_bench.compile.toolkit import (
+    COMPILER_LOG,
+    check_output,
+    find_ninja,
+    ninja_command,
+    run_tool,
+)
 from flashinfer_bench.compile.toolkit.options import SOURCES
 from flashinfer_bench.errors import StorageError
 
@@ -65,7 +70,7 @@ def run_recipe(solution: Solution, recipe: Recipe, folder: Path) -> Path:
     BuildError
         If a command fails; the hint depends on why.
     CapabilityError
-        If there is no ninja.
+        If there is no ninja, or the compilers cannot make code for the GPUs of this machine.
     StorageError
         If the disk is full or not writable.
     """
@@ -77,8 +82,8 @@ def run_recipe(solution: Solution, recipe: Recipe, folder: Path) -> Path:
         (objects / "build.ninja").write_text(text, encoding="utf-8")
     except OSError as error:
         raise StorageError(f"{objects}: cannot be written: {error}") from error
-    command = [*find_ninja().command, "-f", f"{_FROM_SOURCES}/build.ninja"]
-    command += _at_once(len(recipe.files))
+    command = ninja_command(find_ninja(), len(recipe.files))
+    command += ["-f", f"{_FROM_SOURCES}/build.ninja"]
     # A build that is killed leaves its temporary files here too; they go with the folder.
     own = {"TMPDIR": _FROM_SOURCES}
     result = run_tool(command, cwd=folder / SOURCES, env=own, log=folder / COMPILER_LOG)
@@ -94,16 +99,3 @@ def _failed_target(output: str) -> str:
 
 def _hint(output: str) -> Optional[str]:
     return next((hint for pattern, hint in _HINTS if re.search(pattern, output)), None)
-
-
-def _at_once(files: int) -> list[str]:
-    """Return ninja's options for how much to do at once.
-
-    ``MAX_JOBS`` is what other builders of extensions heed as well. Without it a build takes one
-    core for each file at most, and starts nothing more while other builds keep all cores busy.
-    """
-    limit = os.environ.get("MAX_JOBS", "").strip()
-    if limit.isdecimal() and int(limit) > 0:
-        return ["-j", limit]
-    cores = os.cpu_count() or 1
-    return ["-j", str(min(files, cores)), "-l", str(cores)]

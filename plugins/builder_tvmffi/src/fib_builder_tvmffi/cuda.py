@@ -11,7 +11,6 @@ from flashinfer_bench.compile.toolkit import (
     cuda_architectures,
     cuda_home,
     find_nvcc,
-    gpu_architectures,
 )
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ class CudaTools:
         The root of the toolkit.
     architectures : tuple of str
         What to make code for: ``9.0a``. Empty if nothing, or if the solution's own flags say it.
-    targets : tuple of str
-        The GPUs that the result depends on.
     relocatable : bool
         Whether code for the GPU is still to be linked after compiling.
     """
@@ -46,7 +43,6 @@ class CudaTools:
     nvcc: Tool
     home: Path
     architectures: tuple[str, ...]
-    targets: tuple[str, ...]
     relocatable: bool
 
     @property
@@ -90,14 +86,8 @@ def find_cuda(flags: Sequence[str], *, compiles: bool) -> CudaTools:
     nvcc = find_nvcc()
     chosen = any(_CHOOSES_CODE.match(flag) for flag in flags)
     architectures = cuda_architectures() if compiles and not chosen else ()
-    native = any("native" in flag for flag in flags)
-    return CudaTools(
-        nvcc,
-        cuda_home(),
-        architectures,
-        targets=gpu_architectures() if native else architectures,
-        relocatable=compiles and _is_relocatable(flags),
-    )
+    relocatable = compiles and _is_relocatable(flags)
+    return CudaTools(nvcc, cuda_home(), architectures, relocatable)
 
 
 def _is_relocatable(flags: Sequence[str]) -> bool:

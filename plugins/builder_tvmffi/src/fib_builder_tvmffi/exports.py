@@ -38,8 +38,14 @@ def require_exported(solution: Solution, library: Path) -> None:
     Raises
     ------
     BuildError
-        If it does not; the hint names the nearest function that it does export.
+        If it does not; the hint names the nearest function that it does export. Also if there is
+        no library, because a flag has sent it elsewhere or has kept the linker from its work.
     """
+    if not library.is_file():
+        raise BuildError(
+            f"solution {solution.name!r}: linking left no library",
+            hint="Does a flag in compile_options.ldflags, such as -o, send it elsewhere?",
+        )
     names = exported_names(library)
     if solution.get_entry_symbol() not in names:
         raise not_exported(solution, names)

@@ -18,7 +18,17 @@ LIBRARY = "solution.so"
 EXPORTS = "exports.map"
 """The linker's list of what to export, in the same folder."""
 
-_IN, _OUT = "$in", "$out"
+
+class _Variable(str):
+    """A word that stands in the file for others, which are quoted for the shell where they are set.
+
+    A type of its own, because a solution's flags may look the same.
+    """
+
+    __slots__ = ()
+
+
+_IN, _OUT, _SOURCE, _DEPFILE = map(_Variable, ("$in", "$out", "$source", "$out.d"))
 
 
 def ninja_file(recipe: Recipe, working: str) -> str:
@@ -36,11 +46,13 @@ def ninja_file(recipe: Recipe, working: str) -> str:
     """
     lines = [f"builddir = {ninja_escape(working)}"]
     for kind, command in recipe.compilers.items():
-        lines += _rule(kind, [*command, "-MD", "-MF", f"{_OUT}.d", "-c", _IN, "-o", _OUT])
+        lines += _rule(kind, [*command, "-MD", "-MF", _DEPFILE, "-c", _SOURCE, "-o", _OUT])
     # Numbered, because two folders may hold files of one name.
     objects = [f"{working}/{index}.o" for index in range(len(recipe.files))]
     for (path, kind), made in zip(recipe.files, objects, strict=True):
-        lines.append(_build(made, kind, [path]))
+        lines.append(_build(made, kind))
+        # As a variable, because ninja does not take all characters in the name of an input.
+        lines.append(f"  source = {_word(_operand(path))}")
     if recipe.device_link:
         lines += _rule("device_link", [*recipe.device_link, _IN, "-o", _OUT])
         kinds = (kind for _, kind in recipe.files)
@@ -60,10 +72,15 @@ def _rule(name: str, command: Sequence[str]) -> list[str]:
 def _word(argument: str) -> str:
     """Write one argument so that it comes through ninja and the shell as it is."""
     # Ninja quotes the paths that it puts in for $in and $out by itself.
-    if argument.startswith((_IN, _OUT)):
+    if isinstance(argument, _Variable):
         return argument
     return ninja_escape(shlex.quote(argument))
 
 
-def _build(made: str, rule: str, needed: Iterable[str]) -> str:
-    return f"build {ninja_escape(made)}: {rule} {' '.join(map(ninja_escape, needed))}"
+def _operand(path: str) -> str:
+    """Return a path that compilers take neither for an option nor for a list of them."""
+    return f"./{path}" if path.startswith(("-", "@")) else path
+
+
+def _build(made: str, rule: str, needed: Iterable[str] = ()) -> str:
+    return " ".join([f"build {ninja_escape(made)}:", rule, *map(ninja_escape, needed)])

@@ -23,6 +23,7 @@ from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from fib_builder_tvmffi.cuda import CudaTools
     from flashinfer_bench.data import Solution
@@ -52,6 +53,8 @@ class Recipe(NamedTuple):
         What stands before and behind the objects when linking.
     device_link : list of str
         What the command that links code for the GPU begins with; empty if there is nothing to link.
+    headers : tuple of Path
+        The folders of TVM FFI and CUDA with headers, whose versions are in the key.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -59,6 +62,7 @@ class Recipe(NamedTuple):
     link: list[str]
     libraries: list[str]
     device_link: list[str]
+    headers: tuple[Path, ...] = ()
 
 
 def make_recipe(solution: Solution) -> tuple[Recipe, dict[str, str]]:
@@ -90,6 +94,7 @@ def make_recipe(solution: Solution) -> tuple[Recipe, dict[str, str]]:
         link=[*parts.cxx.command, "-shared"],
         libraries=parts.libraries(),
         device_link=parts.device_link(),
+        headers=parts.headers(),
     )
     return recipe, parts.key()
 
@@ -134,9 +139,12 @@ class _Parts:
         """Return the solution's own folders; then those whose headers nobody is to be warned of."""
         own = [f"-I{path}" for path in (".", *self.options.include_paths)]
         libraries = [flag for found in self.dependencies for flag in found.include_flags()]
-        of_cuda = self.cuda.include_paths if self.cuda is not None else []
-        others = [self.ffi.include_path, *of_cuda]
-        return [*own, *libraries, *(part for path in others for part in ("-isystem", str(path)))]
+        others = [part for path in self.headers() for part in ("-isystem", str(path))]
+        return [*own, *libraries, *others]
+
+    def headers(self) -> tuple[Path, ...]:
+        of_cuda = self.cuda.include_paths if self.cuda is not None else ()
+        return (self.ffi.include_path, *of_cuda)
 
     def libraries(self) -> list[str]:
         """Return the solution's own flags first: its static libraries may need the others."""
@@ -157,7 +165,8 @@ class _Parts:
         if self.cc is not None:
             key["c_compiler"] = " ".join([*self.cc.arguments, self.cc.version])
         if self.cuda is not None:
-            key |= cuda_fingerprint(self.cuda.nvcc, self.cuda.targets)
+            flags = self.options.cuda_cflags
+            key |= cuda_fingerprint(self.cuda.nvcc, self.cuda.architectures, flags)
             key["cuda_home"] = str(self.cuda.home)  # the rpath leads there
         if self.dependencies:
             key["libraries"] = "; ".join(dependency.key for dependency in self.dependencies)

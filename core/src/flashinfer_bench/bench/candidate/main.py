@@ -53,9 +53,9 @@ def main(arguments: list[str]) -> NoReturn:
     enter.reset_signals()
     enter.open_streams()
     enter.limit_damage()
-    compiles_only = arguments[3:] == ["compile"]
-    start.preload(compiles_only=compiles_only)
-    start.serve(socket.socket(fileno=channel), arguments[2], compiles_only=compiles_only)
+    device, compiles_only = arguments[2], arguments[3:] == ["compile"]
+    start.preload(compile_for=device if compiles_only else None)
+    start.serve(socket.socket(fileno=channel), device, compiles_only=compiles_only)
     # No teardown of torch, and no atexit function of the solution.
     os._exit(0)
 

@@ -7,7 +7,7 @@ import gc
 import importlib
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Optional, Union
 
 from flashinfer_bench.bench.transport.channel import candidate_end
 from flashinfer_bench.errors import FibError
@@ -28,10 +28,9 @@ _TO_RUN = (
     "flashinfer_bench.bench.timing.wall",
     "flashinfer_bench.tensors",
 )
-_PROBES_TIMEOUT_S = 10.0
 
 
-def preload(*, compiles_only: bool = False) -> None:
+def preload(*, compile_for: Optional[str] = None, ask_probes: bool = True) -> bool:
     """Import what every candidate needs, and load the plugins.
 
     Done in a fork server, its children have it for free. So nothing here may start a thread, open
@@ -40,14 +39,24 @@ def preload(*, compiles_only: bool = False) -> None:
 
     Parameters
     ----------
-    compiles_only : bool
-        For processes that only compile: without torch, whose import takes longer than all the rest.
+    compile_for : str, optional
+        A device: for processes that only compile for it, without torch, whose import takes longer
+        than all the rest.
+    ask_probes : bool
+        Have the probes of builders answered, too; otherwise each candidate asks for itself.
+
+    Returns
+    -------
+    bool
+        Whether candidates may be forked: False if the thread of a probe still runs. It may hold a
+        lock, which nobody would release in a child.
     """
-    for module in _TO_COMPILE if compiles_only else _TO_RUN:
+    for module in _TO_RUN if compile_for is None else _TO_COMPILE:
         importlib.import_module(module)
-    if compiles_only:
-        _load_compilers()
-    else:
+    before = set(threading.enumerate())
+    if compile_for is not None:
+        _load_compilers(compile_for, ask_probes=ask_probes)
+    elif ask_probes:
         from flashinfer_bench.plugins import default_catalog
 
         # References are in Python, so nearly every candidate builds that.
@@ -56,24 +65,24 @@ def preload(*, compiles_only: bool = False) -> None:
     # Keep the collector off these objects: it would touch, and so copy, every page of them.
     gc.collect()
     gc.freeze()
+    return before.issuperset(threading.enumerate())
 
 
-def _load_compilers() -> None:
-    """Import the builders that compile, and ask their probes.
+def _load_compilers(device: str, *, ask_probes: bool) -> None:
+    """Import the builders that compile for `device`, and ask their probes.
 
     Other probes are left alone: one may ask for a device, after which no child could open it.
     """
     from flashinfer_bench.plugins import default_catalog
 
     catalog = default_catalog()
-    compilers = [entry for entry in catalog.builders if entry.spec.compiles]
-    catalog.check_all(compilers)
+    kind = device.partition(":")[0]
+    compilers = [e for e in catalog.builders if e.spec.compiles and e.spec.serves(kind)]
+    if ask_probes:
+        catalog.check_all(compilers)
     for entry in compilers:
         with contextlib.suppress(FibError):
             entry.load()
-    for thread in threading.enumerate():  # a probe that did not answer in time
-        if thread is not threading.current_thread():
-            thread.join(_PROBES_TIMEOUT_S)
 
 
 def serve(sock: socket.socket, device: str, *, compiles_only: bool = False) -> None:

@@ -1,9 +1,9 @@
-"""The fork server: ``python -m flashinfer_bench.bench.candidate.template FD FOLDER [compile]``.
+"""The fork server: ``python -m flashinfer_bench.bench.candidate.template FD FOLDER [DEVICE]``.
 
 It imports torch and everything else that candidates need once, then forks one child per request,
 ready in a few milliseconds. It has one thread, no device context and has run no parallel operation,
-so its children can do all of that. It never runs code of a solution. Called with ``compile`` it
-does without torch, and its children only compile.
+so its children can do all of that. It never runs code of a solution. Called with a device it does
+without torch, and its children only compile for that device.
 
 `FD` is the control socket (see `flashinfer_bench.bench.transport.control`). The server ends, and
 with it every candidate, when that socket closes; no candidate outlives it.
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _PARENT_CHECK_MS = 2000
 _END_TIMEOUT_S = 5.0
 _START_FAILED = 70
+_UNASKED = "unasked"
 
 
 class Template:
@@ -184,25 +185,34 @@ def _end_threads() -> None:
     os.waitpid(pid, 0)
 
 
+def _start_over() -> NoReturn:
+    """Become a server that asks no probes, to be rid of the thread of one that does not answer."""
+    os.execv(sys.executable, [*sys.orig_argv, _UNASKED])
+
+
 def main(arguments: list[str]) -> NoReturn:
     """Run the server.
 
     Parameters
     ----------
     arguments : list of str
-        Number of the control socket's descriptor, the folder, and ``compile`` for a server of
-        processes that do nothing else.
+        Number of the control socket's descriptor, the folder, and for a server of processes that
+        only compile the device that they compile for. ``unasked`` at the end: ask no probes.
     """
-    compiles_only = arguments[2:] == ["compile"]
+    ask_probes = arguments[-1] != _UNASKED
+    compile_for = (arguments if ask_probes else arguments[:-1])[2:]
     sock = socket.socket(fileno=int(arguments[0]))
     sock.set_inheritable(False)
     # Ctrl-C is for the judge, who then closes the control socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     processes.adopt_orphans()
     enter.open_streams()
-    start.preload(compiles_only=compiles_only)
+    single = start.preload(compile_for=next(iter(compile_for), None), ask_probes=ask_probes)
+    if ask_probes and not single:
+        sock.set_inheritable(True)
+        _start_over()
     _end_threads()
-    template = Template(sock, Path(arguments[1]), compiles_only=compiles_only)
+    template = Template(sock, Path(arguments[1]), compiles_only=bool(compile_for))
     sock.send(control.pack(control.ServerReady(os.getpid(), processes.thread_count())))
     template.run()
     os._exit(0)

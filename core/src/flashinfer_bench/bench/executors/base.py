@@ -71,6 +71,12 @@ class CandidateFailed(CandidateError):
         this machine lacks: a ``capability``, such as a compiler, or ``storage``.
     builder : str
         Name of the builder that was compiling; empty if that is not known (untrusted text).
+
+    Attributes
+    ----------
+    building : bool
+        Whether the solution was still being built. Whoever makes the first call of an evaluation
+        sets it: some languages compile when they are first called.
     """
 
     def __init__(
@@ -88,6 +94,7 @@ class CandidateFailed(CandidateError):
         self.traceback = traceback
         self.about = about
         self.builder = builder
+        self.building = stage in ("compile", "load")
 
     @property
     def reason(self) -> str:
@@ -97,8 +104,7 @@ class CandidateFailed(CandidateError):
     @property
     def is_no_fault(self) -> bool:
         """Whether the solution could not be built for lack of something on this machine."""
-        building = self.stage in ("compile", "load")
-        return building and self.about in ("capability", "storage")
+        return self.building and self.about in ("capability", "storage")
 
 
 class CandidateMisbehaved(CandidateError):
@@ -175,7 +181,7 @@ class Candidate(ABC):
     pid: int
 
     def compile(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Compiled:
-        """Do the part of the build that other processes can use; run nothing of the solution.
+        """Do the part of the build that other processes can use; load and call nothing.
 
         `load` may follow, for the same solution. Without an override nothing is done, and all of
         the work is left to `load`.

@@ -37,8 +37,8 @@ class ForkExecutor(Executor):
     ) -> None:
         super().__init__(device)
         self._spawn_timeout_s = spawn_timeout_s
-        self._runs = _Family(start_timeout_s, compiles_only=False)
-        self._compiles = _Family(start_timeout_s, compiles_only=True)
+        self._runs = _Family(start_timeout_s)
+        self._compiles = _Family(start_timeout_s, compile_for=device)
 
     def start(self) -> None:
         """Start the fork server; see `Executor.start`."""
@@ -57,6 +57,7 @@ class ForkExecutor(Executor):
         try:
             return self._spawn_from(server, family)
         except (RunnerError, OSError) as error:
+            family.require_open()
             logger.warning("no candidate could be started, trying once more: %s", error)
             # The end of a server is that of all its candidates, the one that is timed included.
             if isinstance(error, TimeoutError) or not family.candidates:
@@ -65,6 +66,7 @@ class ForkExecutor(Executor):
         try:
             return self._spawn_from(server, family)
         except (RunnerError, OSError) as error:
+            family.require_open()
             raise RunnerFatalError(f"no candidate can be started: {error}") from error
 
     def _spawn_from(self, server: ForkServer, family: _Family) -> ProcessCandidate:
@@ -85,28 +87,53 @@ class ForkExecutor(Executor):
 class _Family:
     """A server that is started when it is first needed, and the candidates that it has forked."""
 
-    def __init__(self, start_timeout_s: float, *, compiles_only: bool) -> None:
+    def __init__(self, start_timeout_s: float, *, compile_for: Optional[str] = None) -> None:
         self._start_timeout_s = start_timeout_s
-        self._compiles_only = compiles_only
-        self._lock = threading.Lock()
+        self._compile_for = compile_for
+        self._turn = threading.Lock()  # of the thread that starts a server
+        self._lock = threading.Lock()  # of the attributes: never held for long
         self._closed = False
+        self._starting: Optional[ForkServer] = None
         self.server: Optional[ForkServer] = None
         self.candidates: set[ProcessCandidate] = set()
 
     def running_server(self) -> ForkServer:
         """Return the server; threads that come while it starts wait for it."""
-        with self._lock:
-            if self._closed:
-                raise RunnerFatalError("the executor has been closed")
-            if self.server is not None and not self.server.alive:
+        with self._turn:
+            self.require_open()
+            with self._lock:
+                server = self.server
+            if server is not None and not server.alive:
                 logger.warning("the fork server has died; starting another one")
-                self.server.close()
-                self.server = None
-            if self.server is None:
-                self.server = ForkServer(
-                    timeout_s=self._start_timeout_s, compiles_only=self._compiles_only
-                )
-            return self.server
+                self.discard(server)
+                server = None
+            return server or self._start()
+
+    def require_open(self) -> None:
+        """Raise `RunnerFatalError` if the executor has been closed."""
+        if self._closed:
+            raise RunnerFatalError("the executor has been closed")
+
+    def _start(self) -> ForkServer:
+        server = ForkServer(compile_for=self._compile_for)
+        with self._lock:
+            self._starting = server
+            if self._closed:  # `close` has not seen it
+                server.kill()
+        try:
+            server.await_ready(self._start_timeout_s)
+        except RunnerFatalError:
+            self.require_open()
+            raise
+        finally:
+            with self._lock:
+                self._starting = None
+        with self._lock:
+            if not self._closed:
+                self.server = server
+                return server
+        server.close()
+        raise RunnerFatalError("the executor has been closed")
 
     def discard(self, server: ForkServer) -> None:
         """End a server, unless another thread has done so, and have the next one start anew."""
@@ -120,6 +147,10 @@ class _Family:
         with self._lock:
             self._closed = True
             server, self.server = self.server, None
+            if self._starting is not None:
+                self._starting.kill()
+        with self._turn:
+            pass  # until the thread that was starting it has removed what it left
         # Closing the server kills them all at once; each of them would take its time otherwise.
         if server is not None:
             server.close()

@@ -96,23 +96,21 @@ class ForkedProcess(ProcessHandle):
 
 
 class ForkServer:
-    """A running fork server.
+    """A fork server: started here, of use after `await_ready`.
 
     Parameters
     ----------
-    timeout_s : float
-        How long it may take to import everything.
-    compiles_only : bool
-        Whether its processes only compile; it is up sooner then, for it does without torch.
+    compile_for : str, optional
+        A device: its processes only compile for it; it is up sooner then, as it needs no torch.
 
     Raises
     ------
     RunnerFatalError
-        If it does not come up.
+        If it cannot be started.
     """
 
-    def __init__(self, *, timeout_s: float, compiles_only: bool = False) -> None:
-        self._role = ("compile",) if compiles_only else ()
+    def __init__(self, *, compile_for: Optional[str] = None) -> None:
+        self._role = (compile_for,) if compile_for is not None else ()
         self._folder = Path(tempfile.mkdtemp(prefix="fib-"))
         # Kept in a file: nobody would read a pipe while the server works.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
@@ -122,11 +120,37 @@ class ForkServer:
         try:
             with theirs:
                 self._process = self._launch(theirs)
+        except BaseException:
+            self.close()
+            raise
+
+    def await_ready(self, timeout_s: float) -> None:
+        """Wait until it has imported everything; it is closed if that fails.
+
+        Parameters
+        ----------
+        timeout_s : float
+            How long that may take.
+
+        Raises
+        ------
+        RunnerFatalError
+            If it does not come up.
+        """
+        try:
             self._await_ready(Deadline(timeout_s))
             self._ready = True
         except BaseException:
             self.close()
             raise
+
+    def kill(self) -> None:
+        """Kill it and what its probes have started, such as compilers that tell their version.
+
+        Another thread may be in `await_ready`, which then fails.
+        """
+        if self.alive:
+            kill_group(self.pid)
 
     def _launch(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         try:
@@ -224,7 +248,7 @@ class ForkServer:
                 # As long as it is importing it has no children, and does not look at the socket.
                 self._process.wait(timeout=_END_TIMEOUT_S if self._ready else 0)
             except subprocess.TimeoutExpired:
-                self._process.kill()
+                self.kill()
                 self._process.wait()
         remove_folder(self._folder)
         self._output.close()

@@ -93,7 +93,8 @@ def evaluate_solution(
     RunInterrupted
         If the run was broken off meanwhile.
     NotEvaluated
-        If it cannot be built here for a reason that is not its fault.
+        If it cannot be built here for a reason that is not its fault. That counts until a call of
+        it has returned: where it is the first call that compiles, only then is it built.
     """
     report = Report(session, solution, baseline, evaluator, config)
     known_failure = _known_failure(session, solution, report)
@@ -186,10 +187,15 @@ def _check(attempt: _Attempt, trial: Trial) -> Check:
     count = _ask(evaluator, evaluator.calls_per_trial, config)
     left = time_left(deadline, candidate, "inputs")
     candidate.put_inputs(trial.index, trial.inputs, baseline.axes, timeout_s=left)
-    calls = [
-        candidate.call(trial.index, timeout_s=time_left(deadline, candidate, "call"))
-        for _ in range(count)
-    ]
+    calls: list[list[Any]] = []
+    try:
+        for _ in range(count):
+            left = time_left(deadline, candidate, "call")
+            calls.append(candidate.call(trial.index, timeout_s=left))
+    except CandidateFailed as error:
+        # After a call that returned it is the solution itself that says what this machine lacks.
+        error.building = not calls and trial is baseline.trials[0]
+        raise
     problem = baseline.definition, baseline.workload, trial
     return _ask(evaluator, evaluator.check, *problem, calls, config)
 

@@ -34,11 +34,16 @@ from flashinfer_bench.compile.toolkit.fingerprint import (
     host_fingerprint,
     python_abi,
 )
-from flashinfer_bench.compile.toolkit.gpu import cuda_architectures, gpu_architectures
+from flashinfer_bench.compile.toolkit.gpu import (
+    cuda_architectures,
+    gpu_architectures,
+    unsupported_by_toolkit,
+)
 from flashinfer_bench.compile.toolkit.locks import build_lock
 from flashinfer_bench.compile.toolkit.logs import build_failed, describe_exception, first_error
 from flashinfer_bench.compile.toolkit.naming import content_digest, declared_style, package_name
 from flashinfer_bench.compile.toolkit.ninja import (
+    ninja_command,
     ninja_dependencies,
     ninja_escape,
     read_dependencies,
@@ -122,6 +127,7 @@ __all__ = [
     "host_fingerprint",
     "is_complete",
     "load_python",
+    "ninja_command",
     "ninja_dependencies",
     "ninja_escape",
     "open_package",
@@ -131,6 +137,7 @@ __all__ = [
     "read_dependencies",
     "run_tool",
     "scratch_folder",
+    "unsupported_by_toolkit",
     "write_sources",
 ]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
-from pathlib import Path
+import uuid
 from typing import TYPE_CHECKING
 
 from flashinfer_bench import env
@@ -14,6 +13,7 @@ from flashinfer_bench.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 COMPLETE = ".complete"
 """Name of the empty file that marks a folder whose build went through."""
@@ -22,6 +22,9 @@ COMPLETE = ".complete"
 PARTIAL = ".partial-"
 """What follows a folder's name in those of the folders in which it is being made or removed."""
 
+MARKER = ".fib-builds"
+"""Name of the empty file that marks a folder in which builds are: others are never pruned."""
+
 
 def cache_folder(name: str) -> Path:
     """Return one builder's (or purpose's) folder in ``FIB_CACHE_PATH``; it may not exist yet."""
@@ -29,8 +32,11 @@ def cache_folder(name: str) -> Path:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether `folder` holds a finished build."""
-    return (folder / COMPLETE).is_file()
+    """Return whether `folder` holds a finished build that may be read."""
+    try:
+        return (folder / COMPLETE).is_file()
+    except OSError:
+        return False
 
 
 def build_once(
@@ -89,9 +95,20 @@ def _fresh_folder(folder: Path) -> Path:
     try:
         for left in folder.parent.glob(f"{folder.name}{PARTIAL}*"):
             shutil.rmtree(left, ignore_errors=True)
-        return Path(tempfile.mkdtemp(prefix=f"{folder.name}{PARTIAL}", dir=folder.parent))
+        (folder.parent / MARKER).touch()
+        return _beside(folder)
     except OSError as error:
         raise StorageError(f"{folder.parent}: cannot be written: {error}") from error
+
+
+def _beside(folder: Path) -> Path:
+    """Make an empty folder beside `folder`, which may become it: as open to others as any is.
+
+    Those of ``tempfile`` are for one user alone, and caches are shared.
+    """
+    made = folder.with_name(f"{folder.name}{PARTIAL}{uuid.uuid4().hex[:12]}")
+    made.mkdir()
+    return made
 
 
 def _publish(working: Path, folder: Path) -> None:
@@ -114,6 +131,6 @@ def remove_result(folder: Path) -> None:
     if folder.is_symlink() or folder.is_file():
         folder.unlink()
     elif folder.exists():
-        doomed = Path(tempfile.mkdtemp(prefix=f"{folder.name}{PARTIAL}", dir=folder.parent))
+        doomed = _beside(folder)
         os.replace(folder, doomed)  # noqa: PTH105 - as above
         shutil.rmtree(doomed, ignore_errors=True)

@@ -29,8 +29,9 @@ from flashinfer_bench.compile.toolkit.info import (
     library_sound,
     sha256_of,
 )
-from flashinfer_bench.compile.toolkit.ninja import read_dependencies
-from flashinfer_bench.compile.toolkit.options import SOURCES, checked_options, outside_headers
+from flashinfer_bench.compile.toolkit.inputs import files_read
+from flashinfer_bench.compile.toolkit.options import SOURCES, checked_options
+from flashinfer_bench.compile.toolkit.release import release_of
 from flashinfer_bench.compile.toolkit.run import COMPILER_LOG
 from flashinfer_bench.compile.toolkit.scratch import scratch_folder
 from flashinfer_bench.compile.toolkit.sources import write_sources
@@ -46,6 +47,15 @@ _loaded: dict[Path, str] = {}
 _loaded_lock = threading.Lock()
 
 
+def _renew_lock() -> None:
+    global _loaded_lock
+    _loaded_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # a thread of the parent may hold it, and is not in the child
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 @dataclass(frozen=True)
 class BuildPlan:
     """All that is known before a compiler runs.
@@ -58,10 +68,15 @@ class BuildPlan:
     settings : Any
         The builder's own notes for `CompiledBuilder.compile_into`. Nothing may be in there that
         the result depends on and that `key` does not tell.
+    versioned_roots : tuple of Path
+        Folders whose contents `key` stands for, such as the headers of a package whose version it
+        has. All other files that compilers read outside of the build's folder are recorded, and
+        looked at whenever the build is used.
     """
 
     key: Mapping[str, str]
     settings: Any = None
+    versioned_roots: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,12 +133,22 @@ class CompiledBuilder(Builder):
     keep : tuple of str
         Patterns of further files to keep beside the library, relative to the build's folder.
         Whatever else compilers leave is removed.
+    revision : str
+        To be changed where the builder makes something else of the same `BuildPlan.key` than it
+        did. The version of the distribution that the builder comes in counts anyway.
+
+    Notes
+    -----
+    A build is made anew when a file outside of its folder that compilers have read, or that the
+    solution's flags name, has changed; see `BuildPlan.versioned_roots`. A new header that would be
+    found before one that was read is not noticed.
     """
 
     # It takes a lock of its own, which is free again while the library is loaded.
     shares_builds = False
     build_type: ClassVar[str]
     keep: ClassVar[tuple[str, ...]] = ()
+    revision: ClassVar[str] = ""
 
     @abstractmethod
     def plan(self, definition: Definition, solution: Solution) -> BuildPlan:
@@ -141,7 +166,7 @@ class CompiledBuilder(Builder):
     def compile_into(
         self, definition: Definition, solution: Solution, plan: BuildPlan, folder: Path
     ) -> str:
-        """Compile, and run none of the solution's code.
+        """Compile; neither load nor call the solution.
 
         Parameters
         ----------
@@ -154,8 +179,8 @@ class CompiledBuilder(Builder):
         folder : Path
             To work in. It is renamed afterwards, so give compilers relative paths where you can.
             Its name is new each time. Let them write depfiles (``-MD``), which have names that end
-            in ``.d``: so headers that have changed are noticed. What tools print is kept by
-            ``run_tool(…, log=folder / COMPILER_LOG)``.
+            in ``.d``: so headers that have changed are noticed, the system's among them. What tools
+            print is kept by ``run_tool(…, log=folder / COMPILER_LOG)``.
 
         Returns
         -------
@@ -192,8 +217,13 @@ class CompiledBuilder(Builder):
         """
         checked_options(solution)
         plan = self.plan(definition, solution)
-        # Flags that a builder always gives may change with its release, which has core's number.
-        own = {"build_type": self.build_type, "format": str(FORMAT), "release": __version__}
+        # Flags that a builder always gives may change with its release.
+        own = {
+            "build_type": self.build_type,
+            "format": str(FORMAT),
+            "release": __version__,
+            "builder": f"{release_of(type(self).__module__)} {self.revision}".strip(),
+        }
         key = {**plan.key, **own}
         folder = self.build_path(definition, solution, json.dumps(key, sort_keys=True))
         found: list[BuildInfo] = []  # what was checked, or made, last
@@ -218,9 +248,10 @@ class CompiledBuilder(Builder):
         try:
             loaded = self.load(definition, solution, _never_loaded(artefact))
         except (Exception, SystemExit):  # a loader is a library, and may raise anything
-            if read_sound(artefact.folder) is not None:
+            if read_sound(artefact.folder) == artefact.info:
                 raise
-            # Somebody has emptied the cache, or something damaged it, since it was looked at.
+            # Since it was looked at, somebody has emptied the cache or something damaged it, and
+            # perhaps another process has built it anew already.
             artefact = self.compile(definition, solution)
             loaded = self.load(definition, solution, _never_loaded(artefact))
         return self._runnable(definition, solution, artefact, loaded)
@@ -238,7 +269,8 @@ class CompiledBuilder(Builder):
             written = write_sources(folder / SOURCES, solution.sources)
             library = self.compile_into(definition, solution, plan, folder)
             file = _require_library(folder, library, solution)
-            headers = _headers_read(folder, solution, since_ns)
+            read = files_read(folder, solution, plan.versioned_roots)
+            headers = describe_headers(read, since_ns=since_ns, until_ns=time.time_ns())
             _remove_the_rest(folder, {*written, file, *self._kept(folder)})
             info = BuildInfo(
                 builder=f"{type(self).__module__}:{type(self).__qualname__}",
@@ -349,18 +381,6 @@ def _require_library(folder: Path, library: str, solution: Solution) -> Path:
             f"solution {solution.name!r}: compiling left no library at {library!r} in its folder"
         )
     return file
-
-
-def _headers_read(folder: Path, solution: Solution, since_ns: int) -> dict[str, Any]:
-    roots = outside_headers(solution)
-    if not roots:
-        return {}
-    read = [
-        path
-        for path in read_dependencies(folder)
-        if folder not in path.parents and any(root in path.parents for root in roots)
-    ]
-    return describe_headers(sorted(read), since_ns=since_ns, until_ns=time.time_ns())
 
 
 def _remove_the_rest(folder: Path, kept: set[Path]) -> None:

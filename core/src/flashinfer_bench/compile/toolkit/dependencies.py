@@ -114,6 +114,9 @@ _KNOWN = {
         install="pip install nvidia-cutlass, or set CUTLASS_PATH to a checkout.",
     ),
 }
+LIBRARY_VARIABLES = tuple(name for known in _KNOWN.values() for name in known.variables)
+"""The variables that name folders of libraries."""
+
 _OTHER_NAMES = {"cublaslt": "cublas", "cute": "cutlass"}
 
 

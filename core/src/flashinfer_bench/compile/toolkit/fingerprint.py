@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flashinfer_bench import env
+from flashinfer_bench.compile.toolkit.gpu import gpu_architectures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,12 +74,14 @@ def host_fingerprint(
     }
     if python:
         found["python"] = python_abi()
-    if any("native" in flag for flag in flags):
+    if _says_native(flags):
         found["cpu"] = cpu_description()
     return found
 
 
-def cuda_fingerprint(nvcc: Tool, architectures: Sequence[str]) -> dict[str, str]:
+def cuda_fingerprint(
+    nvcc: Tool, architectures: Sequence[str], flags: Sequence[str] = ()
+) -> dict[str, str]:
     """Return what code for GPUs depends on besides what `host_fingerprint` says.
 
     Parameters
@@ -87,8 +90,17 @@ def cuda_fingerprint(nvcc: Tool, architectures: Sequence[str]) -> dict[str, str]
         CUDA's compiler.
     architectures : sequence of str
         What it compiles for.
+    flags : sequence of str
+        The solution's flags for it. Where one says ``native``, the visible GPUs count as well.
     """
-    return {"nvcc": nvcc.version, "cuda_architectures": " ".join(architectures)}
+    found = {"nvcc": nvcc.version, "cuda_architectures": " ".join(architectures)}
+    if _says_native(flags):
+        found["gpus"] = " ".join(gpu_architectures())
+    return found
+
+
+def _says_native(flags: Sequence[str]) -> bool:
+    return any("native" in flag for flag in flags)
 
 
 def python_abi() -> str:

@@ -7,6 +7,7 @@ process forks.
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Optional
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from flashinfer_bench.compile.toolkit.machine import Device
 
 _OLDEST_WITH_FEATURES = (9, 0)
+_UNKNOWN_ARCHITECTURE = re.compile(
+    r"^nvcc fatal\s*: Unsupported gpu architecture '(?:compute|sm|lto)_(\w+)'"
+)
+_WRONG_COMPILER = re.compile(
+    r"\bhost_config\.h\W.*#error.*\bunsupported (GNU|clang|Microsoft Visual Studio) version"
+)
 
 
 def cuda_architectures() -> tuple[str, ...]:
@@ -63,8 +70,44 @@ def gpu_architectures() -> tuple[str, ...]:
         Such as ``("8.0", "9.0")``; empty if there is no GPU. Where ``CUDA_VISIBLE_DEVICES`` leaves
         open which of several different GPUs it means, those of all.
     """
-    found = sorted(_visible(_devices(), env.cuda_visible_devices()))
-    return tuple(f"{major}.{minor}" for major, minor in found)
+    visible = env.cuda_visible_devices()
+    found = _visible(_devices(), visible)
+    if not found and visible != ():
+        found = _visible(_devices(again=True), visible)
+    return tuple(f"{major}.{minor}" for major, minor in sorted(found))
+
+
+def unsupported_by_toolkit(output: str) -> str:
+    """Return the line in which nvcc says that it does not go with this machine.
+
+    Parameters
+    ----------
+    output : str
+        What it printed.
+
+    Returns
+    -------
+    str
+        That it does not know an architecture of `cuda_architectures`, or does not work with the
+        compiler for C++ that it was given. Empty if it says neither: an architecture that only the
+        solution has named is the solution's business.
+    """
+    for line in output.splitlines():
+        found = _UNKNOWN_ARCHITECTURE.search(line)
+        if found and found.group(1) in _chosen_numbers():
+            return line.strip()
+        if _WRONG_COMPILER.search(line):
+            return line.strip()
+    return ""
+
+
+def _chosen_numbers() -> set[str]:
+    """Return the architectures to compile for, as in nvcc's names for them: ``90a``."""
+    try:
+        names = cuda_architectures()
+    except (CapabilityError, ValueError):
+        return set()
+    return {name.partition("+")[0].replace(".", "") for name in names}
 
 
 def _visible(
@@ -95,9 +138,9 @@ def _chosen(devices: tuple[Device, ...], entry: str) -> set[tuple[int, int]]:
 
 
 @cache
-def _devices() -> tuple[Device, ...]:
+def _devices(*, again: bool = False) -> tuple[Device, ...]:
     """Return all GPUs in NVML's order; nothing where there is no driver."""
-    return remembered_devices(_ask_driver)
+    return remembered_devices(_ask_driver, again=again)
 
 
 def _ask_driver() -> tuple[Device, ...]:

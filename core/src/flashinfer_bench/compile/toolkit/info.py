@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BUILD_INFO = "build.json"
-FORMAT = 1
+FORMAT = 2
 _CHUNK = 1 << 20
 
 Header = tuple[int, int, str]
@@ -50,7 +50,7 @@ class BuildInfo:
     library_sha256 : str
         Its digest.
     headers : dict
-        Files outside of the folder that were compiled in: path to size, time and digest.
+        Files outside of the folder that were read: path to size, time and digest.
     format : int
         Version of this list of fields.
     """
@@ -80,6 +80,8 @@ class BuildInfo:
     def read(cls, folder: Path) -> Optional[BuildInfo]:
         """Return what a folder says, or None if it says nothing that can be understood."""
         try:
+            if not (folder / BUILD_INFO).is_file():  # reading a pipe would wait for ever
+                return None
             record = json.loads((folder / BUILD_INFO).read_bytes())
             if record.get("format") != FORMAT:
                 return None
@@ -124,18 +126,37 @@ def sha256_of(path: Path) -> str:
 
 def library_sound(folder: Path, info: BuildInfo) -> bool:
     """Return whether the library is there, byte for byte as it was made."""
-    library = folder / info.library
+    library = library_file(folder, info)
     try:
-        return (
-            library.stat().st_size == info.library_bytes
-            and sha256_of(library) == info.library_sha256
-        )
+        return library is not None and sha256_of(library) == info.library_sha256
     except OSError:
         return False
 
 
+def library_file(folder: Path, info: BuildInfo) -> Optional[Path]:
+    """Return the library, or None if there is no file of its size, or it is none of the folder's.
+
+    Parameters
+    ----------
+    folder : Path
+        The build's.
+    info : BuildInfo
+        What it says, which need not be true: a path that leaves the folder, or goes through a
+        link, is not followed.
+    """
+    path = folder / info.library
+    try:
+        inside = f"{os.path.realpath(folder)}{os.sep}{info.library}"
+        if info.library in ("", ".") or os.path.realpath(path) != inside:
+            return None
+        right = path.is_file() and path.stat().st_size == info.library_bytes
+    except (OSError, ValueError):
+        return None
+    return path if right else None
+
+
 def headers_sound(info: BuildInfo) -> bool:
-    """Return whether the headers that were compiled in have not changed since."""
+    """Return whether the files outside of the folder that were read have not changed since."""
     return all(_unchanged(path, header) for path, header in info.headers.items())
 
 
@@ -151,12 +172,12 @@ def _unchanged(path: str, header: Header) -> bool:
 
 
 def describe_headers(paths: Iterable[Path], *, since_ns: int, until_ns: int) -> dict[str, Header]:
-    """Return size, time and digest of headers.
+    """Return size, time and digest of headers, and of other files that a build reads.
 
     Parameters
     ----------
     paths : iterable of Path
-        The headers.
+        The files.
     since_ns, until_ns : int
         When they were compiled. Of one that was changed within that time nobody knows what was
         compiled; it is described as different from whatever it is, so that it is compiled again.

@@ -27,20 +27,24 @@ Device = tuple[str, tuple[int, int]]
 """A GPU's UUID and compute capability."""
 
 
-def remembered_devices(ask: Callable[[], tuple[Device, ...]]) -> tuple[Device, ...]:
+def remembered_devices(
+    ask: Callable[[], tuple[Device, ...]], *, again: bool = False
+) -> tuple[Device, ...]:
     """Return the GPUs: those that a process before this one found, if nothing has changed.
 
     Parameters
     ----------
     ask : callable
         Finds them.
+    again : bool
+        Whether to find them anew, because those that are remembered do not serve.
     """
     identity = _identity()
     if identity is None:
         return ask()
     file = cache_folder("machine") / "gpus.json"
-    known = _read(file, identity)
-    if known is None:
+    known = None if again else _read(file, identity)
+    if not known:
         known = ask()
         if known:  # a driver that does not answer now may do so later
             with suppress(OSError):
@@ -56,10 +60,19 @@ def _identity() -> Optional[list[str]]:
             (_PROC / "driver/nvidia/version").read_text().strip(),
             *sorted(path.name for path in (_PROC / "driver/nvidia/gpus").iterdir()),
             # A container may see some of them only.
-            *sorted(path.name for path in _DEV.iterdir() if _NODE.fullmatch(path.name)),
+            *sorted(path.name for path in _DEV.iterdir() if _is_usable(path)),
         ]
     except OSError:
         return None
+
+
+def _is_usable(path: Path) -> bool:
+    """Return whether `path` is a GPU that this process may open.
+
+    The system also asks the control group, by which batch systems give each job its own GPUs.
+    Opening it instead would wake the GPU.
+    """
+    return _NODE.fullmatch(path.name) is not None and os.access(path, os.R_OK | os.W_OK)
 
 
 def _read(file: Path, identity: list[str]) -> Optional[tuple[Device, ...]]:

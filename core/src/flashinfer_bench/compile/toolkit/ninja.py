@@ -7,11 +7,15 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flashinfer_bench import env
 from flashinfer_bench.compile.toolkit.run import run_tool
 from flashinfer_bench.compile.toolkit.tools import find_ninja
+from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from flashinfer_bench.compile.toolkit.tools import Tool
 
 _DEPS = ".ninja_deps"
 _SEPARATOR = re.compile(r"(?<!\\)\s+")
@@ -20,6 +24,29 @@ _SEPARATOR = re.compile(r"(?<!\\)\s+")
 def ninja_escape(text: str) -> str:
     """Return `text` as it must be written in a ninja file to stand for itself."""
     return re.sub(r"([$ :\n])", r"$\1", text)
+
+
+def ninja_command(ninja: Tool, files: int) -> list[str]:
+    """Return what a command line of ninja begins with, and how much it is to do at once.
+
+    Parameters
+    ----------
+    ninja : Tool
+        From `find_ninja`.
+    files : int
+        How many files there are to compile.
+
+    Returns
+    -------
+    list of str
+        ``MAX_JOBS`` is what other builders of extensions heed as well. Without it a build takes one
+        core for each file at most, and starts nothing more while other builds keep all cores busy.
+    """
+    limit = env.max_jobs()
+    if limit is not None:
+        return [*ninja.command, "-j", str(limit)]
+    cores = os.cpu_count() or 1
+    return [*ninja.command, "-j", str(max(1, min(files, cores))), "-l", str(cores)]
 
 
 def read_dependencies(folder: Path) -> set[Path]:
@@ -33,7 +60,8 @@ def read_dependencies(folder: Path) -> set[Path]:
     Returns
     -------
     set of Path
-        Absolute, without ``..``; nothing where nobody has kept a record.
+        Absolute, without ``..`` unless links make that another file; nothing where nobody has kept
+        a record.
     """
     found = set()
     if (folder / _DEPS).is_file():
@@ -60,10 +88,14 @@ def ninja_dependencies(folder: Path) -> list[str]:
     Raises
     ------
     CapabilityError
-        If there is no ninja.
+        If there is no ninja, or it cannot tell.
     """
-    output = run_tool([*find_ninja().command, "-t", "deps"], cwd=folder).output
-    return [line.strip() for line in output.splitlines() if line.startswith("    ")]
+    result = run_tool([*find_ninja().command, "-t", "deps"], cwd=folder)
+    lines = result.output.splitlines()
+    if result.returncode != 0:
+        reason = lines[-1] if lines else f"exit status {result.returncode}"
+        raise CapabilityError(f"'ninja -t deps' does not say what was compiled: {reason}")
+    return [line.strip() for line in lines if line.startswith("    ")]
 
 
 def _parse_depfile(text: str) -> Iterator[str]:
@@ -78,4 +110,8 @@ def _parse_depfile(text: str) -> Iterator[str]:
 
 
 def _normalised(folder: Path, name: str) -> Path:
-    return Path(os.path.normpath(folder / name))
+    path = os.path.join(folder, name)  # noqa: PTH118 - there may be many
+    short = os.path.normpath(path)
+    if ".." in name and os.path.realpath(path) != os.path.realpath(short):
+        return Path(path)  # what comes before the dots is a link
+    return Path(short)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from pathlib import Path, PurePosixPath
@@ -12,8 +11,6 @@ from flashinfer_bench.data import CompileOptions, SupportedBindings
 from flashinfer_bench.errors import BuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from flashinfer_bench.data import Solution
 
 SOURCES = "sources"
@@ -21,12 +18,6 @@ SOURCES = "sources"
 
 _FLAGS = ("cflags", "cuda_cflags", "ldflags")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_FOLDER_OPTIONS = (
-    *("-I", "-isystem", "-iquote", "-idirafter"),
-    *("--include-path", "--system-include"),  # as nvcc has them
-)
-_FILE_OPTIONS = ("-include", "-imacros")
-_ABSOLUTE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<](/[^">\n]+)[">]', re.MULTILINE)
 _TORCH = re.compile(
     r"\b(PYBIND11_MODULE|TORCH_LIBRARY|TORCH_LIBRARY_IMPL|TORCH_LIBRARY_FRAGMENT)\b"
     r"|\btorch/(extension|library|all|torch)\.h\b|\btorch/csrc/"
@@ -96,42 +87,6 @@ def _refused(solution: Solution, field: str, value: str, reason: str) -> BuildEr
         f"solution {solution.name!r}: compile_options.{field}: {value[:300]!r} {reason}",
         hint="Relative include paths are looked for in the solution's folder; others are absolute.",
     )
-
-
-def outside_headers(solution: Solution) -> list[Path]:
-    """Return the folders outside of the solution from which it asks for headers.
-
-    Parameters
-    ----------
-    solution : Solution
-        Asks by ``include_paths``, by flags like ``-I``, and by absolute paths in its sources.
-
-    Returns
-    -------
-    list of Path
-        Absolute paths, without ``..``.
-    """
-    options = _in_words(solution, solution.spec.compile_options or CompileOptions())
-    folders = list(options.include_paths)
-    files = [path for source in solution.sources for path in _ABSOLUTE.findall(source.content)]
-    for flags in (options.cflags, options.cuda_cflags):
-        folders += _named(flags, _FOLDER_OPTIONS)
-        files += _named(flags, _FILE_OPTIONS)
-    # A header includes others that lie beside it.
-    folders += [os.path.dirname(path) for path in files]  # noqa: PTH120 - all of them are strings
-    return [Path(os.path.normpath(path)) for path in folders if path.startswith("/")]
-
-
-def _named(flags: Iterable[str], options: tuple[str, ...]) -> Iterator[str]:
-    """Yield the paths that follow one of `options`, in the same word or as the next."""
-    waiting = False
-    for flag in flags:
-        if waiting:
-            yield flag
-        waiting = flag in options
-        attached = next((o for o in options if flag.startswith(o) and flag != o), None)
-        if attached is not None:
-            yield flag[len(attached) :].removeprefix("=")
 
 
 def guess_binding(solution: Solution) -> str:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
+from flashinfer_bench.compile.toolkit.gpu import unsupported_by_toolkit
 from flashinfer_bench.compile.toolkit.logs import build_failed, first_error
 from flashinfer_bench.errors import CapabilityError, StorageError
 
@@ -65,6 +66,7 @@ def run_tool(
     cwd: Path,
     env: Optional[Mapping[str, str]] = None,
     log: Optional[Path] = None,
+    timeout_s: Optional[float] = None,
 ) -> ToolOutput:
     """Run a compiler, a linker or the like to its end.
 
@@ -80,6 +82,8 @@ def run_tool(
         Environment variables to set on top of this process's.
     log : Path, optional
         A file to append the command and its output to: ``folder / COMPILER_LOG``.
+    timeout_s : float, optional
+        Seconds after which it is killed; default: never.
 
     Returns
     -------
@@ -89,7 +93,7 @@ def run_tool(
     Raises
     ------
     CapabilityError
-        If it cannot be started.
+        If it cannot be started, or does not end in time.
     StorageError
         If the log cannot be written.
     """
@@ -103,7 +107,11 @@ def run_tool(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         ) as process:
-            text = _run_to_end(process)
+            text = _run_to_end(process, timeout_s)
+    except subprocess.TimeoutExpired:
+        raise CapabilityError(
+            f"{shlex.join(arguments[:4])} did not answer within {timeout_s:g} s"
+        ) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
         raise CapabilityError(f"{arguments[0]} cannot be started: {error}") from error
     result = ToolOutput(process.returncode, text)
@@ -143,11 +151,11 @@ class _Output:
             del self._tail[:-_TAIL_BYTES]
 
 
-def _run_to_end(process: subprocess.Popen[bytes]) -> str:
+def _run_to_end(process: subprocess.Popen[bytes], timeout_s: Optional[float]) -> str:
     try:
         assert process.stdout is not None
         output = _Output(process.stdout)
-        process.wait()
+        process.wait(timeout_s)
         return output.text()
     except BaseException:
         process.kill()
@@ -185,7 +193,8 @@ def check_output(
     StorageError
         If it failed because the disk is full.
     CapabilityError
-        If it was killed, as it is where memory runs out.
+        If it was killed, as it is where memory runs out, or the CUDA toolkit does not go with the
+        GPU or with the compiler for C++.
     """
     if result.returncode == 0:
         return
@@ -199,6 +208,13 @@ def check_output(
         raise StorageError(
             f"solution {solution!r}: {what} ran out of disk space: {full or 'file too large'}",
             hint="Make room in FIB_CACHE_PATH and TMPDIR: 'fib cache prune' removes old builds.",
+        )
+    unsupported = unsupported_by_toolkit(result.output)
+    if unsupported:
+        raise CapabilityError(
+            f"solution {solution!r}: {what} does not work on this machine: {unsupported}",
+            hint="Use another CUDA toolkit (CUDA_HOME), another compiler for C++ (NVCC_CCBIN, CXX) "
+            "or other architectures (FIB_CUDA_ARCH_LIST).",
         )
     log = result.output
     if result.returncode < 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -21,6 +22,7 @@ from flashinfer_bench.compile.toolkit.cache import cache_folder
 from flashinfer_bench.errors import StorageError
 
 _ATTEMPTS = 5
+_TOKEN = re.compile(r"\d+-[0-9a-f]{32}")
 
 
 class _Owned:
@@ -48,6 +50,15 @@ _owned: dict[Path, _Owned] = {}
 _inherited: list[_Owned] = []
 _guard = threading.Lock()
 _given: Optional[Path] = None
+
+
+def _renew_guard() -> None:
+    global _guard
+    _guard = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # a thread of the parent may hold it, and is not in the child
+    os.register_at_fork(after_in_child=_renew_guard)
 
 
 def use_scratch(folder: Path) -> None:
@@ -126,6 +137,8 @@ def _claim(base: Path) -> _Owned:
 
 def _sweep(base: Path) -> None:
     for path in base.glob("*.lock"):
+        if not _TOKEN.fullmatch(path.stem):  # the cache folder may be set to any folder
+            continue
         lock = filelock.FileLock(path, timeout=0)
         try:
             lock.acquire()

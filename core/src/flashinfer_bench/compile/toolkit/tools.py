@@ -7,13 +7,13 @@ asked once for a file as long as the file does not change.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
 import shlex
 import shutil
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
@@ -29,10 +29,15 @@ if TYPE_CHECKING:
 
 CUDA_VARIABLES = ("CUDA_HOME", "CUDA_PATH")
 _USUAL_CUDA = Path("/usr/local/cuda")
+_COMPILERS = ("c++", "cc", "nvcc")
 _NUMBER = re.compile(r"\bV?(\d+\.\d+[\w.]*)")
 _PLACES = re.compile(r"^(InstalledDir|Configuration file): .*\n?", re.MULTILINE)
 
-_lock = threading.Lock()
+_ANSWER_S = 5.0
+"""What a program may take to say its version."""
+
+# No lock: asking twice does no harm, while a program that hangs must keep nobody from another one,
+# and a forked child would inherit a lock that nobody releases.
 _versions: dict[tuple[object, ...], tuple[bool, str]] = {}
 _homes: dict[Path, Path] = {}
 
@@ -48,7 +53,8 @@ class Tool:
     path : Path
         The file, as it was found; links are not followed, for some tools go by their name.
     version : str
-        All that it says about its version; does not depend on where it is.
+        All that it says about its version; does not depend on where it is. For a compiler that is
+        a script, such as one that adds flags, its digest as well.
     arguments : tuple of str
         What comes before all other arguments: for ``CXX="ccache g++"``, ``g++``.
     """
@@ -151,11 +157,9 @@ def cuda_home() -> Path:
         if _is_toolkit(root):
             return root
     nvcc = find_nvcc()
-    with _lock:
-        known = _homes.get(nvcc.path)
-    home = known or _home_of(nvcc)
-    with _lock:
-        _homes[nvcc.path] = home
+    home = _homes.get(nvcc.path)
+    if home is None:
+        home = _homes[nvcc.path] = _home_of(nvcc)
     return home
 
 
@@ -209,7 +213,7 @@ def _first_working(name: str, commands: Iterable[Command], *, searched: str, hin
     for path, arguments in commands:
         works, text = _version_of(path, arguments)
         if works:
-            return Tool(name, path, text, arguments)
+            return Tool(name, path, text + _scripts(name, path, arguments), arguments)
         if text:
             failures.append(f"{path} does not run: {text}")
     raise CapabilityError(f"{name} not found: {'; '.join(failures) or searched}", hint=hint)
@@ -222,23 +226,44 @@ def _version_of(path: Path, arguments: tuple[str, ...]) -> tuple[bool, str]:
     except OSError:
         return False, ""
     key = (path, arguments, status.st_size, status.st_mtime_ns)
-    with _lock:
-        known = _versions.get(key)
-        if known is None:
+    known = _versions.get(key)
+    if known is None:
+        try:
             known = _versions[key] = _ask_version(path, arguments)
+        except CapabilityError as error:  # it may answer another time
+            return False, error.message
     return known
 
 
 def _ask_version(path: Path, arguments: tuple[str, ...]) -> tuple[bool, str]:
-    try:
-        result = run_tool([path, *arguments, "--version"], cwd=Path(os.sep))
-    except CapabilityError as error:
-        return False, error.message
+    result = run_tool([path, *arguments, "--version"], cwd=Path(os.sep), timeout_s=_ANSWER_S)
     text = _PLACES.sub("", result.output).strip()
     if result.returncode != 0 or not text:
         lines = text.splitlines()
         return False, lines[-1] if lines else f"exit status {result.returncode}"
     return True, text
+
+
+def _scripts(name: str, path: Path, arguments: tuple[str, ...]) -> str:
+    """Return the digests of those parts of a compiler's command that are scripts.
+
+    They may add flags, and say the version of what they start.
+    """
+    if name not in _COMPILERS:
+        return ""
+    wrapped = shutil.which(arguments[0]) if arguments else None
+    files = [path, *([Path(wrapped)] if wrapped else [])]
+    return "".join(f"\nscript {digest}" for digest in map(_script_digest, files) if digest)
+
+
+def _script_digest(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            if stream.read(2) != b"#!":
+                return ""
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:  # it has just run: nobody can tell what it was
+        return ""
 
 
 def _home_of(nvcc: Tool) -> Path:
@@ -257,7 +282,8 @@ def _home_of(nvcc: Tool) -> Path:
 
 def _home_by_asking(nvcc: Tool) -> Optional[Path]:
     """Have nvcc say where it is: it prints its settings before the commands of a dry run."""
-    result = run_tool([nvcc.path, "--dryrun", "-E", "-x", "cu", os.devnull], cwd=Path(os.sep))
+    command = [str(nvcc.path), "--dryrun", "-E", "-x", "cu", os.devnull]
+    result = run_tool(command, cwd=Path(os.sep), timeout_s=_ANSWER_S)
     found = re.search(r"^#\$ TOP=(.+)$", result.output, re.MULTILINE)
     if found is None:
         return None

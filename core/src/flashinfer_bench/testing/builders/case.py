@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from flashinfer_bench.data import Definition, Solution, Workload
+    from flashinfer_bench.data import CompileOptions, Definition, Solution, Workload
     from flashinfer_bench.plugins import BuilderSpec
 
 _SIZES = (3, 5, 7, 11, 13, 17)
+_DEFINE = "-DFIB_CONFORMANCE_OTHER=1"
 _SEED = 20250705
 _SCALARS: dict[type, Any] = {bool: True, int: 3, float: 0.5}
 
@@ -68,6 +69,12 @@ class BuilderCase:
         What is put in the place of the entry file: no program in any language.
     rtol, atol : float, optional
         Tolerances, both or none; by default those of `torch.testing.assert_close`.
+    other_options : CompileOptions, optional
+        With these the solution must be compiled anew, or be refused. Default: its own, and a
+        definition for the preprocessor (``-D…``) for both the host's compiler and nvcc.
+    libraries : str
+        Names of the files in the cache that are loaded, as a pattern: ``"*.wasm"``. Default: all
+        files that are not text.
     plugin : str, optional
         The plugin's module, as in its entry point. Default: the top-level package of the factory.
     tolerates : mapping of str to str
@@ -88,6 +95,8 @@ class BuilderCase:
     garbage: str = "@@@ this is ]] not a program {{ in any language\n"
     rtol: Optional[float] = None
     atol: Optional[float] = None
+    other_options: Optional[CompileOptions] = None
+    libraries: str = ""
     plugin: Optional[str] = None
     tolerates: Mapping[str, str] = field(default_factory=dict)
 
@@ -105,6 +114,22 @@ class BuilderCase:
     def compiles(self) -> bool:
         """Whether builds leave something on disk that other processes load."""
         return bool(getattr(self.record, "compiles", False))
+
+    @property
+    def options(self) -> CompileOptions:
+        """Compile options other than the solution's."""
+        from flashinfer_bench.data import CompileOptions
+
+        if self.other_options is not None:
+            return self.other_options
+        own = self.solution.spec.compile_options or CompileOptions()
+        changes = {name: [*getattr(own, name), _DEFINE] for name in ("cflags", "cuda_cflags")}
+        return own.model_copy(update=changes)
+
+    @property
+    def options_text(self) -> str:
+        """What `options` says, for a message."""
+        return self.options.model_dump_json(exclude_defaults=True)
 
     def make_inputs(self) -> list[Any]:
         """Return the inputs, made anew, in declaration order."""

@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, NoReturn, Optional, TypeVar
 
 from flashinfer_bench.errors import BuildError
 from flashinfer_bench.testing.records import construct, keep, require_available
@@ -14,7 +14,7 @@ from flashinfer_bench.testing.reference import run_reference
 from flashinfer_bench.testing.verdict import fail, skip
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import pytest
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from flashinfer_bench.compile import Builder, Runnable
     from flashinfer_bench.data import Solution
     from flashinfer_bench.testing.builders.case import BuilderCase
-    from flashinfer_bench.testing.children import Children, ChildReport
+    from flashinfer_bench.testing.children import Children, ChildReport, ChildTask
 
+_Made = TypeVar("_Made")
 PROCESSES = 2
 SEE_BUILD = "the correct solution does not build: see test_the_solution_builds"
 
@@ -170,6 +171,17 @@ class BuilderKit:
         """Return what another process did when it found everything in the cache."""
         self.observed()
         return self._reports("again", self.cache, 1)[0]
+
+    def run(self, tasks: Sequence[ChildTask]) -> list[ChildReport]:
+        """Return what processes of their own did with `tasks`, all at the same time."""
+        return self.children.build_each(
+            self.case.factory, tasks, self.arguments(), env=self._env, sys_path=self._sys_path
+        )
+
+    def keep(self, label: str, make: Callable[[], _Made]) -> _Made:
+        """Return ``make()``, made once for the class and the case."""
+        made: _Made = keep(self._request, (label, *self.key(self.case)), make)
+        return made
 
     def _reports(self, label: str, cache: Path, count: int) -> list[ChildReport]:
         def build() -> list[ChildReport]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
+from flashinfer_bench.testing.builders.caching import CachingChecks
 from flashinfer_bench.testing.builders.case import BuilderCase
 from flashinfer_bench.testing.builders.errors import ErrorChecks
 from flashinfer_bench.testing.builders.interface import CallChecks, InterfaceChecks
@@ -34,6 +35,7 @@ class BuilderConformance(
     IsolationChecks,
     ProcessChecks,
     ConcurrencyChecks,
+    CachingChecks,
 ):
     """All that a builder must keep to.
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flashinfer_bench.data import Solution
+    from flashinfer_bench.data import CompileOptions, Definition, Solution
 
 MISSING = "fib_conformance_no_such_symbol"
 FOREIGN = "fib-conformance-no-such-language"
+
+_AXIS = "fib_conformance_axis"
 
 
 def with_symbol(solution: Solution, symbol: str) -> Solution:
@@ -25,6 +27,20 @@ def with_language(solution: Solution, language: str) -> Solution:
 def with_binding(solution: Solution, binding: str) -> Solution:
     """Return `solution` as one with another binding."""
     return _with_spec(solution, binding=binding)
+
+
+def with_options(solution: Solution, options: CompileOptions) -> Solution:
+    """Return `solution` with compile options in the place of its own."""
+    return _with_spec(solution, compile_options=options.model_dump(mode="json"))
+
+
+def with_constant(definition: Definition) -> Definition:
+    """Return `definition` with one more constant axis, which nothing refers to."""
+    from flashinfer_bench.data import Definition
+
+    record = definition.model_dump(mode="json")
+    record["axes"][_AXIS] = {"type": "const", "value": 7}
+    return Definition.model_validate(record)
 
 
 def with_entry_content(solution: Solution, content: str) -> Solution:
