@@ -141,7 +141,10 @@ def _is_running(pid):
 
 
 def test_what_is_printed_is_told_by_channel(build):
-    code = "import os, sys; print('one'); os.write(1, b'two'); print('three', file=sys.stderr)"
+    code = (
+        "import os, sys; print('one', flush=True); os.write(1, b'two');"
+        "print('three', file=sys.stderr)"
+    )
     (report,) = build(code).reports
     assert sorted(report.stdout.split()) == ["one", "two"]
     assert report.stderr.strip() == "three"
