@@ -163,8 +163,8 @@ class TestRegistry:
             registry = default_registry()
             runnable = registry.build(definition, make_solution())
             assert runnable.metadata.build_type == "tvm_ffi"
-            reference = registry.build_reference(definition)
-            assert runnable.call_value_returning(*inputs).equal(reference(*inputs))
+            x, y, scale = inputs
+            assert runnable.call_value_returning(*inputs).equal((x + y) * scale)
         finally:
             reset_default_registry()
 
