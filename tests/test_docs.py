@@ -263,6 +263,7 @@ def test_the_plugin_of_a_page_is_sound_and_passes_the_kit(kind: str, written, tm
     variables = {
         "PYTHONPATH": str(folder),
         "FIB_PLUGINS": plugin,
+        "FIB_PROBE_TIMEOUT_S": "30",  # a busy machine is no fault of the page
         "FIB_STRICT_PLUGINS": "1",
         "FIB_CACHE_PATH": str(tmp_path / "cache"),
     }
