@@ -162,12 +162,14 @@ class BuilderRegistry:
             known = build.outcome()
             if known is not None:
                 return known
-            made = build.keep_failure(
-                lambda: self._run(builder, solution, digest, builder.build, definition)
+            build.runnable = build.keep_failure(
+                lambda: _require_runnable(
+                    self._run(builder, solution, digest, builder.build, definition),
+                    builder,
+                    solution,
+                )
             )
-            build.keep_failure(lambda: _require_runnable(made, builder, solution))
-            build.runnable = made
-            return made
+            return build.runnable
 
     def compile(self, definition: Definition, solution: Solution) -> Compilation:
         """Do the part of a build that other processes can use; neither load nor call the solution.

@@ -89,12 +89,12 @@ class CatalogBuilders:
         """Return the first builder that can be used here and takes `solution`."""
         catalog, language = self._catalog(), (solution.spec.language, solution.spec.binding)
         try:
-            # Raises if none can be used.
-            catalog.select_builder(*language, solution=solution.name, device=self._device)
             for entry in catalog.builders_for(*language, device=self._device):
                 builder = self._try_make(entry) if entry.availability() else None
                 if builder is not None and builder.can_build(solution):
                     return builder
+            # Raises if none can be used.
+            catalog.select_builder(*language, solution=solution.name, device=self._device)
         except (CapabilityError, PluginError) as error:
             raise BuildCapabilityError(error.message, hint=error.hint) from error
         raise self._nobody(solution, catalog.builders_for(*language))
@@ -109,7 +109,7 @@ class CatalogBuilders:
         usable = [
             e
             for e in entries
-            if e.spec.serves(self._kind()) and e.availability() and e.name not in self._broken
+            if e.spec.serves(self._device) and e.availability() and e.name not in self._broken
         ]
         names = ", ".join(repr(entry.name) for entry in usable)
         message = f"no builder takes solution {solution.name!r}"
@@ -121,7 +121,7 @@ class CatalogBuilders:
         willing = [e for e in entries if e not in usable and self._would_take(e, solution)]
         if not willing:
             return BuildError(message)
-        remedies = (e.availability().remedy for e in willing if e.spec.serves(self._kind()))
+        remedies = (e.availability().remedy for e in willing if e.spec.serves(self._device))
         return BuildCapabilityError(
             "; ".join([message, *map(self._why_not, willing)]),
             hint="; ".join(filter(None, dict.fromkeys(remedies))) or None,
@@ -134,15 +134,12 @@ class CatalogBuilders:
             return True  # it cannot be asked, for lack of what makes it unavailable
 
     def _why_not(self, entry: Registered[BuilderSpec]) -> str:
-        if not entry.spec.serves(self._kind()):
+        if not entry.spec.serves(self._device):
             return (
                 f"{entry.name} ({entry.origin}) would, but is for {', '.join(entry.spec.devices)}"
             )
         reason = self._broken.get(entry.name) or entry.availability().reason.rstrip(".")
         return f"{entry.name} ({entry.origin}) would, but cannot be used here: {reason}"
-
-    def _kind(self) -> Optional[str]:
-        return self._device and self._device.partition(":")[0]
 
     def _try_make(self, entry: Registered[BuilderSpec]) -> Optional[Builder]:
         """Return the builder, or None if its plugin is broken: that must not keep the next away."""

@@ -72,6 +72,11 @@ def flag(owner: str, field: str, value: object) -> bool:
     return value
 
 
+def device_type(device: str) -> str:
+    """Return the type of a device: ``cuda`` of ``cuda:1``."""
+    return device.partition(":")[0].strip().lower()
+
+
 def devices(owner: str, field: str, value: object, *, required: bool = True) -> tuple[str, ...]:
     """Return `value` as a tuple of device types, such as ``("cpu", "cuda")``."""
     found = tuple(device.lower() for device in words(owner, field, value, required=required))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, cast
 
 from flashinfer_bench.errors import CapabilityError
+from flashinfer_bench.plugins import _fields
 from flashinfer_bench.plugins import _messages as messages
 from flashinfer_bench.plugins.conflict import Conflict as Conflict
 from flashinfer_bench.plugins.probes import Probe, ask_all
@@ -229,11 +230,10 @@ class Catalog:
             In the order of selection.
         """
         language, binding = _plain(language), _plain(binding) if binding is not None else None
-        kind = None if device is None else _device_type(device)
         return tuple(
             entry
             for entry in self.builders
-            if entry.spec.accepts(language, binding) and entry.spec.serves(kind)
+            if entry.spec.accepts(language, binding) and entry.spec.serves(device)
         )
 
     def select_builder(
@@ -307,7 +307,7 @@ class Catalog:
         return cast("Registered[ExecutorSpec]", self._for_device("executor", device, name))
 
     def _for_device(self, kind: str, device: str, name: Optional[str]) -> Registered[Any]:
-        device_type = _device_type(device)
+        device_type = _fields.device_type(device)
         if name is not None:
             named = self.find(kind, name)
             if device_type not in named.spec.devices:
@@ -376,10 +376,6 @@ def _first_usable(
 
 def _rank(entry: Registered[Any]) -> tuple[int, str]:
     return (-entry.spec.priority, entry.name)
-
-
-def _device_type(device: str) -> str:
-    return device.partition(":")[0].strip().lower()
 
 
 def _plain(value: str) -> str:

@@ -146,8 +146,8 @@ class BuilderSpec(Record):
         return (language, binding) in self.handles or (language, "*") in self.handles
 
     def serves(self, device: Optional[str]) -> bool:
-        """Return whether its solutions work on devices of type `device`; None asks for no type."""
-        return device is None or not self.devices or device in self.devices
+        """Return whether its solutions work on `device`: ``cuda``, ``cuda:1``; None: anywhere."""
+        return device is None or not self.devices or _fields.device_type(device) in self.devices
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -140,10 +140,10 @@ def test_a_cache_that_cannot_be_written(host, cache_folder):
 
 
 def test_nothing_is_left_beside_the_file(host, cache_folder, monkeypatch):
-    def refuse(record, stream):
+    def refuse(descriptor, data):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(machine.json, "dump", refuse)
+        patched.setattr("flashinfer_bench.data.storage._write_all", refuse)
         assert remembered_devices(Driver(H200)) == (H200,)
     assert list((cache_folder / "machine").iterdir()) == []

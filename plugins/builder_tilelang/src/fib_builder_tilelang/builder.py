@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fib_builder_tilelang.explain import Explainer, as_build_error, compiler_says
 from fib_builder_tilelang.loading import load_tilelang
 from flashinfer_bench.compile import Builder, BuildError, Runnable, RunnableMetadata
-from flashinfer_bench.compile.toolkit import LoadedPython, load_python
+from flashinfer_bench.compile.toolkit import load_python
 from flashinfer_bench.data import SupportedLanguages
 
 if TYPE_CHECKING:
@@ -79,7 +77,7 @@ class TileLangBuilder(Builder):
             definition=definition,
             misc={"package": loaded.package, "entry_point": solution.spec.entry_point},
         )
-        explain = Explainer(solution, _folder_of(loaded))
+        explain = Explainer(solution, loaded.root)
         return Runnable(loaded.function, metadata, loaded.cleaner, explain=explain)
 
 
@@ -91,7 +89,3 @@ def _in_short(error: BuildError, solution: Solution) -> BuildError:
             f"solution {solution.name!r}: importing {solution.get_entry_path()} failed: {says}"
         )
     return as_build_error(message, error.log)
-
-
-def _folder_of(loaded: LoadedPython) -> Path:
-    return Path(next(iter(sys.modules[loaded.package].__path__)))

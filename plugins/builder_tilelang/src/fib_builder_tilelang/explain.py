@@ -10,11 +10,10 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.compile.toolkit import describe_exception, first_error
+from flashinfer_bench.compile.toolkit import causes, describe_exception, first_error
 from flashinfer_bench.errors import BuildCapabilityError, BuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType
 
     from flashinfer_bench.data import Solution
@@ -41,7 +40,6 @@ _LACKING = {
 }
 _NVCC = "Compilation error:\n"
 _HOST = "Compilation Failed! ["
-_MOST_CAUSES = 100
 _LONGEST = 600
 
 
@@ -74,7 +72,7 @@ class Explainer:
             Its log holds the traceback, with the compiler's output and the code that was generated.
             It is a `BuildCapabilityError` if this machine lacks what the compiler needs.
         """
-        for cause in _causes(error):
+        for cause in causes(error):
             if _is_compiling(cause):
                 what = f"solution {self._name!r}: compiling the kernel failed: "
                 log = describe_exception(error, self._root)[1]
@@ -119,16 +117,6 @@ def _reason(error: BaseException) -> str:
     text, kind = str(error), type(error).__name__
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return compiler_says(text) or (f"{kind}: {lines[0][:_LONGEST]}" if lines else kind)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error` and what it was expressly raised from."""
-    cause: Optional[BaseException] = error
-    for _ in range(_MOST_CAUSES):
-        if cause is None:
-            return
-        yield cause
-        cause = cause.__cause__
 
 
 def _is_compiling(error: BaseException) -> bool:

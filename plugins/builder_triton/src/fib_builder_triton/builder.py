@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fib_builder_triton import interpreter
 from fib_builder_triton.explain import Explainer
 from fib_builder_triton.mode import check_unchanged, interpreter_wanted
 from flashinfer_bench.compile import Builder, BuildError, Runnable, RunnableMetadata
-from flashinfer_bench.compile.toolkit import LoadedPython, load_python
+from flashinfer_bench.compile.toolkit import load_python
 from flashinfer_bench.data import SupportedLanguages
 
 if TYPE_CHECKING:
@@ -97,7 +95,7 @@ class TritonBuilder(Builder):
             },
         )
         function = interpreter.one_at_a_time(loaded.function) if interpreted else loaded.function
-        explain = Explainer(solution, _folder_of(loaded))
+        explain = Explainer(solution, loaded.root)
         return Runnable(function, metadata, loaded.cleaner, explain=explain)
 
 
@@ -108,7 +106,3 @@ def _check_launches(function: Any, solution: Solution) -> None:
             f"{solution.get_entry_symbol()!r} is a Triton kernel, which cannot be called by itself",
             hint="Name a Python function that launches it: kernel[grid](…).",
         )
-
-
-def _folder_of(loaded: LoadedPython) -> Path:
-    return Path(next(iter(sys.modules[loaded.package].__path__)))

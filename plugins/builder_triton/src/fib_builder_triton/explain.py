@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.compile.toolkit import describe_exception, first_error
+from flashinfer_bench.compile.toolkit import causes, describe_exception, first_error
 from flashinfer_bench.errors import BuildCapabilityError, BuildError, StorageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ _LAUNCHER_HINT = (
 )
 _STORAGE_HINT = "Make room, or set TRITON_CACHE_DIR and TMPDIR to folders on another disk."
 _FULL = ("No space left on device", "Disk quota exceeded")
-_MOST_CAUSES = 100
 # What a compiler may run into without the kernel being wrong.
 _NO_FAULT = (OSError, MemoryError, Warning)
 
@@ -67,7 +66,7 @@ class Explainer:
             the caret that Triton prints. It is a `BuildCapabilityError` if Triton's launcher cannot
             be compiled here, and a `StorageError`, too, if there is no room for what it compiles.
         """
-        for cause in _causes(error):
+        for cause in causes(error):
             kind, reason, hint = self._explained(cause)
             if reason:
                 log = describe_exception(error, self._root)[1]
@@ -101,7 +100,7 @@ class Explainer:
 
     def _refusal(self, error: BaseException) -> str:
         """Return place and reason of the innermost of nested errors, one for each call."""
-        nested: list[Any] = [e for e in _causes(error) if _is_triton(e, "CompilationError")]
+        nested: list[Any] = [e for e in causes(error) if _is_triton(e, "CompilationError")]
         # A mistake in the use of Triton's library shows within that, where no file is ours.
         places = [place for place in map(self._place, nested) if place]
         reason = nested[-1].error_message or str(nested[-1])
@@ -121,7 +120,7 @@ class Explainer:
 
     def _interpreted(self, error: BaseException) -> str:
         """Return what is wrong if a compiler would have refused it, too; else nothing."""
-        inside = [e for e in _causes(error) if not _is_triton(e, "InterpreterError")]
+        inside = [e for e in causes(error) if not _is_triton(e, "InterpreterError")]
         if not inside or isinstance(inside[0], _NO_FAULT):
             return ""
         frames = list(_frames(inside[0]))
@@ -137,16 +136,6 @@ class Explainer:
             return True
         own = Path(frame.f_code.co_filename).is_relative_to(self._root)
         return own and isinstance(error, (NameError, AttributeError))
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error` and what it was expressly raised from."""
-    cause: Optional[BaseException] = error
-    for _ in range(_MOST_CAUSES):
-        if cause is None:
-            return
-        yield cause
-        cause = cause.__cause__
 
 
 def _is_triton(error: BaseException, name: str) -> bool:

@@ -76,8 +76,7 @@ def _load_compilers(device: str, *, ask_probes: bool) -> None:
     from flashinfer_bench.plugins import default_catalog
 
     catalog = default_catalog()
-    kind = device.partition(":")[0]
-    compilers = [e for e in catalog.builders if e.spec.compiles and e.spec.serves(kind)]
+    compilers = [e for e in catalog.builders if e.spec.compiles and e.spec.serves(device)]
     if ask_probes:
         catalog.check_all(compilers)
     for entry in compilers:

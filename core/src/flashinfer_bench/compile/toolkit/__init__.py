@@ -40,7 +40,12 @@ from flashinfer_bench.compile.toolkit.gpu import (
     unsupported_by_toolkit,
 )
 from flashinfer_bench.compile.toolkit.locks import build_lock
-from flashinfer_bench.compile.toolkit.logs import build_failed, describe_exception, first_error
+from flashinfer_bench.compile.toolkit.logs import (
+    build_failed,
+    causes,
+    describe_exception,
+    first_error,
+)
 from flashinfer_bench.compile.toolkit.naming import content_digest, declared_style, package_name
 from flashinfer_bench.compile.toolkit.ninja import (
     ninja_command,
@@ -104,6 +109,7 @@ __all__ = [
     "build_lock",
     "build_once",
     "cache_folder",
+    "causes",
     "check_output",
     "check_relative_path",
     "checked_options",

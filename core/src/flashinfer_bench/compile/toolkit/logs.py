@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _LONGEST_HEADLINE = 600
+_MOST_CAUSES = 100
 
 # What compilers, assemblers and linkers put in front of an error, wherever it stands in the line.
 _DIAGNOSTIC = re.compile(
@@ -100,6 +101,16 @@ def build_failed(solution: str, what: str, log: str, *, hint: Optional[str] = No
     """
     message = f"solution {solution!r}: {what} failed: {first_error(log) or 'no message'}"
     return BuildError(message, hint=hint, log=log)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield `error` and what it was expressly raised from, outermost first."""
+    cause: Optional[BaseException] = error
+    for _ in range(_MOST_CAUSES):  # nothing keeps them from going round in a circle
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__
 
 
 def describe_exception(error: BaseException, root: Path) -> tuple[str, str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.compile.toolkit.cache import cache_folder
+from flashinfer_bench.data.storage import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,8 @@ def remembered_devices(
         known = ask()
         if known:  # a driver that does not answer now may do so later
             with suppress(OSError):
-                _write(file, {"machine": identity, "devices": known})
+                record = {"machine": identity, "devices": known}
+                replace_file(file, json.dumps(record).encode())
     return known
 
 
@@ -90,15 +91,3 @@ def _device(uuid: object, capability: tuple[object, object]) -> Device:
     if not (isinstance(uuid, str) and type(major) is int and type(minor) is int):
         raise TypeError("not a device")
     return uuid, (major, minor)
-
-
-def _write(file: Path, record: dict[str, object]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix="gpus-", dir=file.parent)
-    try:
-        with os.fdopen(descriptor, "w") as stream:
-            json.dump(record, stream)
-        Path(name).replace(file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

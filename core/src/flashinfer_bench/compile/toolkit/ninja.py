@@ -55,7 +55,7 @@ def read_dependencies(folder: Path) -> set[Path]:
     Parameters
     ----------
     folder : Path
-        Where compilers have run: with depfiles (``-MMD``), ninja's record of them, or both.
+        Where compilers have run: with depfiles (``-MD``), ninja's record of them, or both.
 
     Returns
     -------

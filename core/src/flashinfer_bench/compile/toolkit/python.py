@@ -35,12 +35,15 @@ class LoadedPython(NamedTuple):
         Name of the package that its modules are in.
     cleaner : callable
         Forgets the modules and removes the files; idempotent.
+    root : Path
+        Folder of its sources.
     """
 
     function: Callable[..., Any]
     destination_passing_style: bool
     package: str
     cleaner: Callable[[], None]
+    root: Path
 
 
 def load_python(definition: Definition, solution: Solution, *, prefix: str) -> LoadedPython:
@@ -85,7 +88,7 @@ def load_python(definition: Definition, solution: Solution, *, prefix: str) -> L
         _discard(package, root)
         raise
     loaded = package
-    return LoadedPython(function, style, loaded.name, lambda: _discard(loaded, root))
+    return LoadedPython(function, style, loaded.name, lambda: _discard(loaded, root), root)
 
 
 def find_entry(module: ModuleType, solution: Solution) -> Callable[..., Any]:

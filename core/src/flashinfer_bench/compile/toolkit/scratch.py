@@ -19,6 +19,7 @@ from typing import Optional
 import filelock
 
 from flashinfer_bench.compile.toolkit.cache import cache_folder
+from flashinfer_bench.compile.toolkit.locks import try_lock
 from flashinfer_bench.errors import StorageError
 
 _ATTEMPTS = 5
@@ -139,10 +140,11 @@ def _sweep(base: Path) -> None:
     for path in base.glob("*.lock"):
         if not _TOKEN.fullmatch(path.stem):  # the cache folder may be set to any folder
             continue
-        lock = filelock.FileLock(path, timeout=0)
         try:
-            lock.acquire()
-        except (filelock.Timeout, OSError):
+            lock = try_lock(path)
+        except OSError:
+            continue
+        if lock is None:
             continue  # its owner lives, or another process is sweeping it
         shutil.rmtree(path.with_suffix(""), ignore_errors=True)
         path.unlink(missing_ok=True)
