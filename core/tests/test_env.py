@@ -50,6 +50,15 @@ def test_paths_expand_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env.cache_path() == Path.home() / "x"
 
 
+def test_the_folder_of_the_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert env.lock_path() is None
+    monkeypatch.setenv("FIB_LOCK_PATH", "")
+    assert env.lock_path() is None
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FIB_LOCK_PATH", "locks")
+    assert env.lock_path() == tmp_path / "locks"
+
+
 def test_relative_paths_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FIB_CACHE_PATH", "x/y")

@@ -12,6 +12,7 @@ from typing import NamedTuple, Optional
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _MOST_THREADS = 4096
+_HUGE = 2**40
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 _ARCHITECTURE = re.compile(r"\d{1,2}\.\d[af]?(\+PTX)?")
 
@@ -65,7 +66,12 @@ VARIABLES = (
     Variable("FIB_STRICT_PLUGINS", "0", "1 raises where a broken plugin is otherwise set aside"),
     Variable("FIB_PROBE_TIMEOUT_S", "1.0", "seconds that a plugin's probe may take"),
     Variable("FIB_CUDA_ARCH_LIST", "the GPUs here", "architectures to compile for: 9.0a 10.0a"),
+    Variable("FIB_LOCK_PATH", "/tmp/fib-device-locks", "locks of devices, common to all users"),
     Variable("FIB_CPU_THREADS", "cores - 1", "threads of a solution that runs on the CPU"),
+    Variable("FIB_SANDBOX_MEMORY_MB", "half of it", "memory of each process of a solution"),
+    Variable("FIB_SANDBOX_FILE_MB", "4096", "size of each file that a solution writes"),
+    Variable("FIB_SANDBOX_PROCESSES", "64 per core", "processes and threads of a solution"),
+    Variable("FIB_SANDBOX_WRITABLE", "", "folders, separated by ':', that solutions may change"),
     Variable("FIB_LOG_LEVEL", "", "default of --log-level"),
     Variable("FIB_TRACEBACK", "0", "1 prints the traceback of every error of the command line"),
 )
@@ -99,6 +105,11 @@ def dataset_path() -> Path:
 def cache_path() -> Path:
     """Return ``FIB_CACHE_PATH``, the folder of builds, locks and other caches."""
     return _path("FIB_CACHE_PATH", "~/.cache/flashinfer_bench/cache")
+
+
+def lock_path() -> Optional[Path]:
+    """Return ``FIB_LOCK_PATH``, the folder of the locks of devices; None if it is not set."""
+    return _path("FIB_LOCK_PATH", "") if os.environ.get("FIB_LOCK_PATH") else None
 
 
 def apply_enabled() -> bool:
@@ -154,6 +165,38 @@ def cpu_threads() -> Optional[int]:
             f"FIB_CPU_THREADS={text!r} is not a whole number from 1 to {_MOST_THREADS}"
         )
     return int(text)
+
+
+def _positive(name: str) -> Optional[int]:
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal() or not 1 <= int(text) < _HUGE:
+        raise ValueError(f"{name}={text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def sandbox_memory_bytes() -> Optional[int]:
+    """Return ``FIB_SANDBOX_MEMORY_MB`` in bytes, or None when it is not set."""
+    megabytes = _positive("FIB_SANDBOX_MEMORY_MB")
+    return None if megabytes is None else megabytes << 20
+
+
+def sandbox_file_bytes() -> Optional[int]:
+    """Return ``FIB_SANDBOX_FILE_MB`` in bytes, or None when it is not set."""
+    megabytes = _positive("FIB_SANDBOX_FILE_MB")
+    return None if megabytes is None else megabytes << 20
+
+
+def sandbox_processes() -> Optional[int]:
+    """Return ``FIB_SANDBOX_PROCESSES``, or None when it is not set."""
+    return _positive("FIB_SANDBOX_PROCESSES")
+
+
+def sandbox_writable() -> tuple[Path, ...]:
+    """Return the folders in ``FIB_SANDBOX_WRITABLE``."""
+    names = os.environ.get("FIB_SANDBOX_WRITABLE", "").split(os.pathsep)
+    return tuple(Path(name).expanduser().absolute() for name in names if name.strip())
 
 
 def max_jobs() -> Optional[int]:

@@ -1,7 +1,10 @@
 """Tiny problems, and a scripted stand-in for candidate processes.
 
 `FakeCandidate` runs a solution's source in the test's own process. Its sources may raise ``Crash``,
-``Hang`` or ``Misbehave``, which stand for what a real process would do, and may set ``SAMPLES``.
+``Hang`` or ``Misbehave``, which stand for what a real process would do, and may set its clocks:
+``SAMPLES`` are the latencies that are told, in turn; the judge's clock shows ``OVERHEAD_MS`` more,
+and ``HIDDEN_MS`` on top (a number, or a function of the number of the call); ``STAGE_MS`` is how
+long it takes to get ready. ``VERSION`` is that of the timer.
 A line such as ``# compile: storage`` says how compiling one in the language ``compiled`` ends.
 The real executors are tested with the same problems in ``test_real_*.py``.
 """
@@ -29,11 +32,12 @@ from flashinfer_bench.bench.executors.base import (
     Compiled,
     Executor,
     Loaded,
-    Timing,
+    Shot,
 )
 from flashinfer_bench.bench.judge.session import Session
 from flashinfer_bench.bench.locks import DeviceLock
 from flashinfer_bench.bench.pool import WorkerPool
+from flashinfer_bench.bench.timing.wall import WallClockTimer
 from flashinfer_bench.data import (
     AxisConst,
     AxisVar,
@@ -50,9 +54,12 @@ from flashinfer_bench.data import (
 )
 from flashinfer_bench.errors import RunnerFatalError
 from flashinfer_bench.plugins import BuilderSpec, Catalog, EvaluatorSpec, TimerSpec
+from flashinfer_bench.tensors.vary import Rotor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from flashinfer_bench.tensors.vary import Variation
 
 
 class Crash(BaseException):
@@ -80,7 +87,11 @@ class FakeCandidate(Candidate):
         self._printed = ""
         self._space: dict[str, Any] = {}
         self._inputs: dict[int, list[Any]] = {}
-        self._calls = 0
+        self._rotors: dict[int, list[Rotor]] = {}
+        self._staged: list[Any] = []
+        self._outputs: list[Any] = []
+        self._slot = -1
+        self._calls = self._fired = 0
 
     def _do(self, stage: Any, work: Callable[[], Any]) -> Any:
         if self._dead:
@@ -134,11 +145,20 @@ class FakeCandidate(Candidate):
     def _print(self, text: str) -> None:
         self._printed += f"{text}\n"
 
-    def put_inputs(self, slot: int, inputs: Sequence[Any], axes: Any, *, timeout_s: float) -> None:
+    def put_inputs(
+        self,
+        slot: int,
+        inputs: Sequence[Any],
+        axes: Any,
+        *,
+        ways: Sequence[Any] = (),
+        timeout_s: float,
+    ) -> None:
         assert timeout_s > 0
         self._events.append(("inputs", self.pid, slot, dict(axes)))
         clones = [x.clone() if hasattr(x, "clone") else x for x in inputs]
         self._do("inputs", lambda: self._inputs.__setitem__(slot, clones))
+        self._rotors[slot] = [Rotor(x, way) for x, way in zip(inputs, ways, strict=False)]
 
     def call(self, slot: int, *, timeout_s: float) -> list[Any]:
         assert timeout_s > 0
@@ -147,17 +167,48 @@ class FakeCandidate(Candidate):
         result = self._do("call", lambda: self._space["run"](*self._inputs[slot]))
         return list(result) if isinstance(result, tuple) else [result]
 
-    def time(
-        self, slots: Sequence[int], *, timer: str, warmup: int, iterations: int, timeout_s: float
-    ) -> Timing:
-        self._events.append(("time", self.pid, tuple(slots), timer, warmup, iterations))
-        on_time = self._space.get("on_time", lambda: None)
-        self._do("time", on_time)
+    def stage(self, variation: Variation, *, timeout_s: float) -> float:
+        assert timeout_s > 0
+        self._events.append(("stage", self.pid, variation.slot))
+        self._slot, rotors = variation.slot, self._rotors[variation.slot]
+        pairs = zip(rotors, variation.shifts, strict=True)
+        self._staged = [rotor.at(shift) for rotor, shift in pairs]
+        self._do("time", self._space.get("on_stage", lambda: None))
+        return self._milliseconds("STAGE_MS", 1.0) / 1e3
+
+    def fire(self, variation: Variation, *, timer: str, timeout_s: float) -> Shot:
+        assert timeout_s > 0
+        self._events.append(("fire", self.pid, variation.slot, timer))
+        for rotor, mix in zip(self._rotors[self._slot], variation.mixes, strict=True):
+            rotor.mix(mix)
+        for patch in variation.patches:
+            self._rotors[self._slot][patch.input].patch(patch.positions, patch.values)
+        self._do("time", self._space.get("on_time", lambda: None))
+        result = self._do("time", lambda: self._space["run"](*self._staged))
+        self._outputs = list(result) if isinstance(result, tuple) else [result]
         samples = self._space.get("SAMPLES", [2.0])
-        taken = itertools.islice(itertools.cycle(samples), iterations)
-        if self._space.get("SHORT"):
-            taken = itertools.islice(samples, iterations)
-        return Timing(tuple(taken), timer, "7", 0.1, tuple(self._space.get("NOTES", ())))
+        sample = float(samples[self._fired % len(samples)])
+        wall = (
+            sample + self._milliseconds("OVERHEAD_MS", 0.1) + self._milliseconds("HIDDEN_MS", 0.0)
+        )
+        self._fired += 1
+        version = self._space.get("VERSION", WallClockTimer.version)
+        return Shot(sample, wall / 1e3, timer, version, tuple(self._space.get("NOTES", ())))
+
+    def _milliseconds(self, name: str, default: float) -> float:
+        value = self._space.get(name, default)
+        return float(value(self._fired) if callable(value) else value)
+
+    def collect(self, *, timeout_s: float) -> list[Any]:
+        assert timeout_s > 0
+        self._events.append(("collect", self.pid))
+        self._do("time", self._space.get("on_collect", lambda: None))
+        return [x.clone() if hasattr(x, "clone") else x for x in self._outputs]
+
+    def changed_inputs(self, *, timeout_s: float) -> list[int]:
+        self._events.append(("inspect", self.pid))
+        rotors = self._rotors[self._slot]
+        return [number for number, rotor in enumerate(rotors) if not rotor.is_intact()]
 
     def log(self) -> str:
         return self._printed
@@ -287,6 +338,8 @@ def cache_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Keep locks and builds of a test to itself."""
     folder = tmp_path / "fib-cache"
     monkeypatch.setenv("FIB_CACHE_PATH", str(folder))
+    # Solutions of tests leave notes beside it.
+    monkeypatch.setenv("FIB_SANDBOX_WRITABLE", str(tmp_path))
     return folder
 
 
@@ -321,6 +374,7 @@ def session(executor: FakeExecutor) -> Callable[..., Session]:
             "profile_baseline": True,
             "pool": WorkerPool(executor, keep=0),
             "lock": DeviceLock("cpu"),
+            "timer_version": WallClockTimer.version,
         }
         return Session(**{**values, **changes})
 
@@ -349,7 +403,11 @@ def catalog() -> Catalog:
             handles=(("gpu_language", None),),
             devices=("cuda",),
         ),
-        TimerSpec(name="clock", factory="nowhere:Timer", devices=("cpu", "cuda")),
+        TimerSpec(
+            name="clock",
+            factory="flashinfer_bench.bench.timing.wall:WallClockTimer",
+            devices=("cpu", "cuda"),
+        ),
         EvaluatorSpec(
             name="default",
             factory="flashinfer_bench.bench.evaluators.default:DefaultEvaluator",

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.bench import BenchmarkConfig, EvalConfig, ResolvedEvalConfig
+from flashinfer_bench.data import Tolerance
 from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -187,8 +188,15 @@ class TestLayers:
 
     def test_plain(self, problems: Any) -> None:
         resolved = self.resolve(BenchmarkConfig(), problems)
+        float32 = Tolerance(rtol=2**-10, atol=2**-10)
         assert resolved == ResolvedEvalConfig(
-            warmup_runs=10, iterations=50, num_trials=3, rtol=1e-2, atol=1e-2
+            warmup_runs=10,
+            iterations=50,
+            num_trials=3,
+            rtol=2**-10,
+            atol=2**-10,
+            tolerances={"y": float32},
+            atol_by_dtype={"y"},
         )
 
     def test_definition_over_op_type(self, problems: Any) -> None:
@@ -199,7 +207,7 @@ class TestLayers:
         resolved = self.resolve(config, problems)
         assert (resolved.rtol, resolved.atol) == (0.3, 0.2)
         assert self.resolve(config, problems, name="other").rtol == 0.1
-        assert self.resolve(config, problems, name="other", op_type="gemm").rtol == 1e-2
+        assert self.resolve(config, problems, name="other", op_type="gemm").rtol == 2**-10
 
     def test_explicit_over_all(self, problems: Any) -> None:
         config = BenchmarkConfig(rtol=0.5, definition_config={"double": EvalConfig(rtol=0.3)})

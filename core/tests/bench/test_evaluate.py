@@ -11,6 +11,7 @@ from flashinfer_bench.bench.judge import evaluate
 from flashinfer_bench.bench.judge.baseline import prepare_baseline
 from flashinfer_bench.bench.judge.evaluate import NotEvaluated, evaluate_solution, solution_key
 from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
+from flashinfer_bench.bench.timing.wall import WallClockTimer
 from flashinfer_bench.compile import reference_solution
 from flashinfer_bench.data import Evaluation
 from flashinfer_bench.errors import RunnerFatalError
@@ -95,7 +96,7 @@ class TestStatuses:
         )
         assert evaluation.status == "INCORRECT_NUMERICAL"
         assert evaluation.correctness.extra["first_failing"]["trial"] == 1
-        assert executor.of("time") == []
+        assert executor.of("fire") == []
 
     def test_wrong_structure_in_a_later_trial(self, judge: Any) -> None:
         evaluation = judge("n = [0]\ndef run(x):\n    n[0] += 1\n    return x[: 5 - n[0]] * 2")
@@ -111,7 +112,8 @@ class TestRecord:
         assert performance.latency_ms == 1.5
         assert performance.reference_latency_ms == 6.0
         assert performance.speedup_factor == 4.0
-        assert performance.samples_ms == [1.0, 2.0, 1.0, 2.0] * 2
+        # One warm-up call and four timed ones in each of two rounds.
+        assert performance.samples_ms == [2.0, 1.0, 2.0, 1.0, 1.0, 2.0, 1.0, 2.0]
 
     def test_without_a_baseline_latency(self, judge: Any) -> None:
         performance = judge("def run(x): return x * 2", profile_baseline=False).performance
@@ -122,15 +124,17 @@ class TestRecord:
         solution = problems.good()
         provenance = judge(solution).provenance
         assert (provenance.seed, provenance.device) == (11, "cpu")
-        assert (provenance.timer, provenance.timer_version) == ("clock", "7")
-        assert provenance.evaluator == "default 1"
+        assert (provenance.timer, provenance.timer_version) == ("clock", WallClockTimer.version)
+        assert provenance.evaluator == "default 2"
         assert provenance.harness_version == __version__
         counts = provenance.warmup_runs, provenance.iterations, provenance.num_trials
         assert counts == (1, 4, 2)
         assert provenance.build_s == 0.25
         assert provenance.wall_s >= 0
         extra = {"solution_hash": solution.hash(), "reference_iterations": 4}
-        assert provenance.extra == {**extra, "cpu_threads": cpu_threads()}
+        extra.update(trust="full", timed_checks=2, cpu_threads=cpu_threads())
+        assert 0 <= provenance.extra.pop("rotation_seed") < 2**53
+        assert provenance.extra == extra
 
     def test_provenance_of_a_failure(self, judge: Any) -> None:
         provenance = judge("import nothing_of_this_name").provenance
@@ -148,7 +152,9 @@ class TestRecord:
     def test_errors_over_all_trials(self, judge: Any) -> None:
         correctness = judge("def run(x): return x * 2 + 0.005").correctness
         assert correctness.max_absolute_error == pytest.approx(0.005, rel=1e-3)
-        assert correctness.extra == {"matched_ratio": 1.0}
+        assert correctness.extra["matched_ratio"] == 1.0
+        assert correctness.extra["integrity"]["trust"] == "full"
+        assert "first_failing" not in correctness.extra
 
     def test_nan(self, judge: Any) -> None:
         evaluation = judge("def run(x): return x * float('nan')")
@@ -168,9 +174,20 @@ class TestRecord:
 
 class TestProcesses:
     def test_order_of_requests(self, judge: Any, executor: Any) -> None:
+        judge("def run(x): return x * 2", trust="off")
+        kinds = [event[0] for event in executor.events]
+        timed = ["stage", "fire"] * 10
+        assert kinds == ["spawn", "load", *["inputs", "call"] * 2, *timed, "close"]
+
+    def test_order_of_requests_without_trust(self, judge: Any, executor: Any) -> None:
         judge("def run(x): return x * 2")
         kinds = [event[0] for event in executor.events]
-        assert kinds == ["spawn", "load", *["inputs", "call"] * 2, "time", "time", "close"]
+        assert kinds[:6] == ["spawn", "load", *["inputs", "call"] * 2]
+        timed = [kind for kind in kinds[6:-1] if kind not in ("collect", "inspect")]
+        assert timed == ["stage", "fire"] * 10
+        looks = kinds.count("collect")
+        assert 2 <= looks <= 4  # two checks, and none to two decoys
+        assert kinds.count("inspect") == looks
 
     def test_reference_and_solution_never_share_one(
         self, problems: Any, session: Any, settings: Any, evaluator: Any, executor: Any
@@ -320,8 +337,9 @@ class TestEvaluators:
     def test_several_calls_of_a_trial(self, judge: Any, executor: Any) -> None:
         repeating = Repeating()
         evaluation = judge("def run(x): return x * 2", evaluator=repeating)
-        assert evaluation.provenance.evaluator == "repeating 1"
-        assert repeating.seen == [3, 3]
+        assert evaluation.provenance.evaluator == f"repeating {DefaultEvaluator.version}"
+        assert repeating.seen[:2] == [3, 3]
+        assert set(repeating.seen[2:]) == {1}  # timed calls
         assert [slot for _, slot in executor.of("call")] == [0, 0, 0, 1, 1, 1]
 
     @pytest.mark.parametrize("where", ["check", "combine", "calls_per_trial"])

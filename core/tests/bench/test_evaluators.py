@@ -33,6 +33,34 @@ def check(problems: Any, settings: Any, evaluator: DefaultEvaluator) -> Callable
     return judge
 
 
+class TestDefaultOnTimedCalls:
+    @pytest.fixture
+    def check_timed(
+        self, problems: Any, settings: Any, evaluator: DefaultEvaluator
+    ) -> Callable[[torch.Tensor], Check]:
+        trial = Trial(index=0, seed=5, inputs=[], expected=[torch.ones(4, 3)])
+        parts = problems.definition(), problems.workload(), trial
+        return lambda actual: evaluator.check_timed(*parts, [actual], settings(atol=0.1))
+
+    def test_right(self, check_timed: Callable[[torch.Tensor], Check]) -> None:
+        """Nobody reads how its errors are distributed."""
+        found = check_timed(torch.full((4, 3), 1.0625))
+        assert found.passed
+        assert found.correctness is not None
+        assert found.correctness.max_absolute_error == 0.0625
+        assert found.correctness.extra == {"matched_ratio": 1.0}
+
+    def test_wrong(self, check_timed: Callable[[torch.Tensor], Check]) -> None:
+        found = check_timed(torch.full((4, 3), 2.0))
+        assert found.status == NUMERICAL
+        assert found.correctness is not None
+        assert found.correctness.extra is not None
+        assert found.correctness.extra["error_histogram"]["absolute"] == {"1e+00": 12}
+
+    def test_another_shape(self, check_timed: Callable[[torch.Tensor], Check]) -> None:
+        assert check_timed(torch.ones(4)).status == EvaluationStatus.INCORRECT_SHAPE
+
+
 class TestDefault:
     def test_right(self, check: Callable[..., Check]) -> None:
         found = check([torch.ones(4, 3)], [torch.ones(4, 3)])
@@ -55,6 +83,11 @@ class TestDefault:
         assert found.correctness is not None
         assert found.correctness.extra == {
             "matched_ratio": 11 / 12,
+            "error_histogram": {
+                "output": "y",
+                "absolute": {"<1e-12": 11, "1e+00": 1},
+                "relative": {"<1e-12": 11, "1e+00": 1},
+            },
             "required_matched_ratio": 1.0,
             "nonfinite_mismatches": 0,
             "first_failing": {

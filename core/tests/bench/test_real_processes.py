@@ -245,7 +245,8 @@ def test_state_of_a_process(isolated: bool, problems: Any) -> None:
     dataset = problems.dataset(
         problems.solution(leaves, "a"), problems.solution(leaves, "b"), workloads=2
     )
-    config = BenchmarkConfig(**SETTINGS, use_isolated_runner=isolated)
+    # Without trust nothing is evaluated once more, for which there would be a fresh process.
+    config = BenchmarkConfig(**SETTINGS, use_isolated_runner=isolated, trust="off")
     with Benchmark(dataset, config) as benchmark:
         found = benchmark.evaluate().traces["double"]
     logs = [trace.evaluation.log for trace in found]

@@ -86,7 +86,20 @@ class TestBoth:
         runner_of(kind).run_workload(
             problems.definition(), problems.workload(), [problems.good()], config
         )
-        assert executor.of("time")[-2:] == [(1001, (0, 1), "clock", 10, 7)] * 2
+        fired = [(slot, timer) for pid, slot, timer in executor.of("fire") if pid == 1001]
+        assert len(fired) == 2 * (10 + 7)
+        assert set(fired) == {(0, "clock"), (1, "clock")}
+
+    def test_trust(self, kind: type[Runner], runner_of: Any, problems: Any, executor: Any) -> None:
+        config = BenchmarkConfig(iterations=7, num_trials=2, trust="off")
+        found = runner_of(kind).run_workload(
+            problems.definition(), problems.workload(), [problems.good("a")], config
+        )
+        fired = [event[1:] for event in executor.of("fire") if event[0] == 1001]
+        assert fired == [(0, "clock"), (1, "clock")] * (10 + 7)
+        assert executor.of("collect") == executor.of("inspect") == []
+        assert found["a"].correctness.extra["integrity"] == {"trust": "off"}
+        assert found["a"].provenance.extra["trust"] == "off"
 
     def test_failing_reference(self, kind: type[Runner], runner_of: Any, problems: Any) -> None:
         broken = problems.definition(reference="def run(x):\n    return 1 / 0")

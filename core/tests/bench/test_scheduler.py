@@ -160,6 +160,76 @@ class TestScheduler:
         assert sorted(done) == ["a0", "a1", "b0", "b1"]
         assert "cuda:0 is given up: fell off the bus" in caplog.messages
 
+    def test_an_idle_device_takes_over_what_a_lost_one_had_begun(
+        self, items: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The queue is empty and the other device at rest when the first one is lost."""
+        done: list[str] = []
+        queue = WorkQueue(items(a=1, b=1))
+        idle = threading.Event()
+
+        def work(runner: Any, item: WorkItem) -> None:
+            if runner.device == "cuda:0":
+                assert idle.wait(30)
+                time.sleep(0.2)  # the other thread has found nothing left by now
+                queue.put_back(item)
+                raise RunnerFatalError("fell off the bus")
+            done.append(item.workload.uuid)
+            idle.set()
+
+        runners: list[Any] = [StubRunner("cuda:0"), StubRunner("cuda:1")]
+        Scheduler(queue, runners, work).run()
+        assert sorted(done) == ["a0", "b0"]
+        assert len(queue) == 0
+        assert [m for m in caplog.messages if "is given up" in m] == [
+            "cuda:0 is given up: fell off the bus"
+        ]
+
+    def test_one_of_many_devices_is_enough(
+        self, items: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        done: list[str] = []
+        queue = WorkQueue(items(a=5, b=5, c=5))
+        lost = threading.Barrier(4, timeout=30)
+
+        def work(runner: Any, item: WorkItem) -> None:
+            if runner.device != "cuda:3":
+                lost.wait()
+                queue.put_back(item)
+                raise RunnerFatalError(f"{runner.device} fell off the bus")
+            if not done:
+                lost.wait()
+            done.append(item.workload.uuid)
+
+        runners: list[Any] = [StubRunner(f"cuda:{index}") for index in range(4)]
+        Scheduler(queue, runners, work).run()
+        assert len(done) == len(set(done)) == 15
+        told = [message for message in caplog.messages if "is given up" in message]
+        assert len(told) == len(set(told)) == 3
+        assert all(len(runner.closed_by) == 1 for runner in runners)
+
+    def test_a_device_at_rest_ends_with_the_run(self, items: Any) -> None:
+        """Waiting for what a busy device may give back must not outlast an error."""
+        resting = threading.Event()
+
+        def work(runner: Any, item: WorkItem) -> None:
+            assert resting.wait(30)
+            raise LookupError("disk on fire")
+
+        queue = WorkQueue(items(a=1))
+        take = queue.take
+
+        def watched(definition: Any = None) -> Any:
+            found = take(definition)
+            if found is None:
+                resting.set()
+            return found
+
+        queue.take = watched  # type: ignore[method-assign]
+        runners: list[Any] = [StubRunner("cuda:0"), StubRunner("cuda:1")]
+        with pytest.raises(LookupError, match="disk on fire"):
+            Scheduler(queue, runners, work).run()
+
     def test_all_devices_lost(self, items: Any) -> None:
         def work(runner: Any, item: WorkItem) -> None:
             raise RunnerFatalError("fell off the bus")

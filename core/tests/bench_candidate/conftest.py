@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import time
+import traceback
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
+from flashinfer_bench.bench.candidate.confinement.system import Unavailable
 from flashinfer_bench.bench.executors.fork import ForkExecutor
 from flashinfer_bench.data import Definition, Solution
+from flashinfer_bench.tensors.vary import Variation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from flashinfer_bench.bench.executors.base import Candidate, Executor
+    from flashinfer_bench.bench.executors.base import Candidate, Executor, Shot
 
 PLUGIN_FOLDER = Path(__file__).parent / "plugin"
 N = 8
@@ -91,8 +95,20 @@ class Bench:
         candidate = self.spawn()
         candidate.load(_definition(**definition), _solution(code, dps=dps), timeout_s=30)
         values = [torch.arange(float(N)), torch.ones(N)] if values is None else values
-        candidate.put_inputs(0, values, {"n": N}, timeout_s=30)
+        ways = ["fixed"] * len(values)
+        candidate.put_inputs(0, values, {"n": N}, ways=ways, timeout_s=30)
         return candidate
+
+    def time(
+        self, candidate: Candidate, calls: int = 1, *, slots=(0,), timer="cpu", timeout_s=30
+    ) -> list[Shot]:
+        """Time calls with inputs as they were put, going round the slots."""
+        shots = []
+        for number in range(calls):
+            plain = Variation(slots[number % len(slots)], (0, 0), (0, 0), 0, ())
+            candidate.stage(plain, timeout_s=timeout_s)
+            shots.append(candidate.fire(plain, timer=timer, timeout_s=timeout_s))
+        return shots
 
     def close(self) -> None:
         for candidate in self._started:
@@ -190,3 +206,48 @@ def pipe() -> Iterator[tuple[int, int]]:
     for fd in (reader, writer):
         with contextlib.suppress(OSError):
             os.close(fd)
+
+
+def _in_child(*steps: Callable[[], Any]) -> Any:
+    """Take `steps` in a forked child; return what the last one returned, or its error as text.
+
+    An error of an earlier step is one of the test: it fails, or skips if the system lacks that.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writer, json.dumps(_outcome(steps)).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        text = stream.read()
+    os.waitpid(pid, 0)
+    assert text, "the child ended without an answer"
+    kind, value = json.loads(text)
+    if kind == "unavailable":
+        pytest.skip(f"this machine does not offer it: {value}")
+    assert kind != "broken", value
+    return value
+
+
+def _outcome(steps: tuple[Callable[[], Any], ...]) -> tuple[str, Any]:
+    *before, last = steps
+    try:
+        for step in before:
+            step()
+    except Unavailable as error:
+        return "unavailable", str(error)
+    except BaseException:  # noqa: BLE001 - told to the test
+        return "broken", traceback.format_exc()
+    try:
+        return "done", last()
+    except BaseException as error:  # noqa: BLE001 - told to the test
+        return "failed", type(error).__name__
+
+
+@pytest.fixture
+def in_child():
+    """``in_child(*steps)``: what the last step returns in a forked child; see `_in_child`."""
+    return _in_child

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ctypes
 import math
+import socket
 
 import pytest
 import torch
@@ -8,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashinfer_bench.bench.transport import messages as wire
-from flashinfer_bench.bench.transport.channel import candidate_end, judge_end
+from flashinfer_bench.bench.transport.channel import candidate_end, judge_end, pack
 from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.bench.transport.frames import FrameKind
-from flashinfer_bench.bench.transport.values import buffer_of, describe, rebuild
+from flashinfer_bench.bench.transport.values import announce, buffer_of, describe, plain, rebuild
 from flashinfer_bench.errors import ProtocolError
-from flashinfer_bench.tensors import dtype_name
+from flashinfer_bench.tensors import dtype_name, tensor_from_span
 
 SOON = 10.0
 DTYPES = [
@@ -253,3 +255,87 @@ def test_what_is_received_is_not_shared_with_what_was_sent(ends):
     (got,) = exchange(ends, [tensor])
     tensor.zero_()
     assert torch.equal(got, torch.ones(4))
+
+
+class TestPacked:
+    """A request in one piece, and a reply that is looked at later: what the judge's clock spans."""
+
+    def test_a_packed_request_arrives_as_any_other(self, ends):
+        judge, candidate = ends
+        parts = [torch.arange(5), torch.rand(5).half(), torch.empty(0)]
+        described = [describe(part) for part in parts]
+        request = wire.Fire(9, "cpu", [0, 0], [0, 1], [record for record, _ in described])
+        judge.send_packed(pack(request, [blob for _, blob in described]), Deadline(SOON))
+        got = candidate.receive(Deadline(SOON))
+        assert got == request
+        values = candidate.receive_values(got.patches, Deadline(SOON))
+        assert all(same_bits(*pair) for pair in zip(values, parts, strict=True))
+
+    @given(st.lists(st.binary(max_size=40), max_size=4))
+    def test_packed_is_what_would_be_sent(self, blobs):
+        message = wire.Inspect(3)
+        left, right = socket.socketpair()
+        with left, right:
+            judge_end(left).send(message, Deadline(SOON), [memoryview(blob) for blob in blobs])
+            sent = pack(message, [memoryview(blob) for blob in blobs])
+            assert right.recv(10_000) == sent
+
+    def test_an_answer_can_be_decoded_later(self, ends):
+        judge, candidate = ends
+        candidate.send(wire.Fired(1, "2", 0.5, [], []), Deadline(SOON))
+        payload = judge.receive_undecoded(Deadline(SOON))
+        assert judge.decode(payload) == wire.Fired(1, "2", 0.5, [], [])
+
+    def test_rubbish_is_found_when_it_is_decoded(self, ends):
+        judge, candidate = ends
+        candidate._stream.send(FrameKind.CONTROL, b"{}", Deadline(SOON))
+        payload = judge.receive_undecoded(Deadline(SOON))
+        with pytest.raises(ProtocolError):
+            judge.decode(payload)
+
+    @pytest.mark.parametrize("missing", [1, 13, 40])
+    def test_a_request_that_is_cut_off(self, ends, missing):
+        judge, candidate = ends
+        record, blob = describe(torch.arange(5))
+        packed = pack(wire.Fire(1, "cpu", [0], [0], [record, record]), [blob, blob])
+        judge.send_packed(packed[:-missing], Deadline(SOON))
+        judge.close()
+        with pytest.raises((ProtocolError, ConnectionError)):
+            candidate.receive_values(candidate.receive(Deadline(SOON)).patches, Deadline(SOON))
+
+
+class TestPlaces:
+    @pytest.mark.parametrize(
+        "tensor",
+        [torch.arange(24.0).reshape(4, 6).T[1:, ::2], torch.ones(()), torch.ones(1).expand(3, 4)],
+    )
+    def test_of_a_plain_tensor(self, tensor):
+        record, place = announce(tensor)
+        assert record.omitted
+        assert (record.shape, place.strides) == (list(tensor.shape), list(tensor.stride()))
+        memory = ctypes.string_at(place.address, place.span)
+        got = tensor_from_span(record.dtype, record.shape, place.strides, memory)
+        assert torch.equal(got, tensor)
+        assert got.is_contiguous()
+
+    def test_of_one_without_elements(self):
+        _, place = announce(torch.empty(3, 0))
+        assert place.span == 0
+
+    @pytest.mark.parametrize("value", [3, 0.5, True])
+    def test_of_a_number(self, value):
+        record, place = announce(value)
+        assert place is None
+        assert rebuild(record, None) == value
+
+    @pytest.mark.parametrize("tensor", [torch.eye(2).to_sparse(), torch.empty(2, device="meta")])
+    def test_of_what_has_no_plain_memory(self, tensor):
+        assert announce(tensor)[1] is None
+
+    def test_what_torch_has_put_off_is_done(self):
+        waiting = torch.randn(4, dtype=torch.complex64).conj()
+        assert waiting.is_conj()
+        done = plain(waiting)
+        assert not done.is_conj()
+        assert torch.equal(done, waiting)
+        assert plain("text") == "text"

@@ -29,10 +29,6 @@ def call(candidate):
     return candidate.call(0, timeout_s=30)
 
 
-def time_it(candidate, slots=(0,), timer="cpu", warmup=1, iterations=4):
-    return candidate.time(slots, timer=timer, warmup=warmup, iterations=iterations, timeout_s=30)
-
-
 class TestLoad:
     def test_tells_about_the_build(self, bench, definition_of, solution_of):
         loaded = bench.spawn().load(definition_of(), solution_of(ADD), timeout_s=30)
@@ -218,18 +214,17 @@ class TestInputs:
 
 class TestTime:
     def test_samples_and_timer(self, bench):
-        timing = time_it(bench.load(ADD), iterations=4)
-        assert (timing.timer, timing.timer_version) == ("cpu", "1")
-        assert len(timing.samples_ms) == 4
-        assert all(sample > 0 for sample in timing.samples_ms)
-        assert timing.wall_s * 1000 >= sum(timing.samples_ms)
+        shots = bench.time(bench.load(ADD), 4)
+        assert {(shot.timer, shot.timer_version) for shot in shots} == {("cpu", "2")}
+        assert all(0 < shot.sample_ms <= shot.wall_s * 1000 for shot in shots)
 
-    def test_goes_round_the_slots(self, bench):
+    def test_each_call_gets_the_inputs_of_its_slot(self, bench):
         code = "def run(x, y):\n    print(int(x[0]), end=' ', flush=True)\n    return x\n"
         candidate = bench.load(code)
         for slot in (1, 2):
-            candidate.put_inputs(slot, [X + slot, Y], {"n": 8}, timeout_s=30)
-        time_it(candidate, slots=[1, 2, 0], warmup=1, iterations=4)
+            ways = ["fixed"] * 2
+            candidate.put_inputs(slot, [X + slot, Y], {"n": 8}, ways=ways, timeout_s=30)
+        bench.time(candidate, 5, slots=[1, 2, 0])
         assert candidate.log().split() == ["1", "2", "0", "1", "2"]
 
     def test_every_call_gets_its_own_poisoned_outputs(self, bench):
@@ -241,7 +236,7 @@ class TestTime:
                 assert len({t.data_ptr() for t in kept}) == len(kept)
                 z.copy_(x)
         """
-        time_it(bench.load(code, dps=True), warmup=2, iterations=5)
+        bench.time(bench.load(code, dps=True), 7)
 
     def test_a_failure_while_timing(self, bench):
         code = """
@@ -253,7 +248,7 @@ class TestTime:
         """
         candidate = bench.load(code)
         with pytest.raises(CandidateFailed) as caught:
-            time_it(candidate)
+            bench.time(candidate, 4)
         assert (caught.value.kind, caught.value.stage) == ("AssertionError", "time")
 
     @pytest.mark.parametrize(
@@ -261,7 +256,7 @@ class TestTime:
     )
     def test_a_timer_that_cannot_be_used(self, bench, timer, needle):
         with pytest.raises(CandidateFailed, match=needle):
-            time_it(bench.load(ADD), timer=timer)
+            bench.time(bench.load(ADD), timer=timer)
 
     def test_the_solution_cannot_replace_the_clock_by_patching_time(self, bench):
         code = """
@@ -271,7 +266,7 @@ class TestTime:
                 time.sleep(0.002)
                 return x
         """
-        assert min(time_it(bench.load(code)).samples_ms) >= 2.0
+        assert min(shot.sample_ms for shot in bench.time(bench.load(code), 4)) >= 2.0
 
 
 class TestLog:

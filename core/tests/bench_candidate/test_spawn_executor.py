@@ -62,8 +62,6 @@ def test_from_start_to_crash(executor, exists, descriptors, definition_of, solut
     with pytest.raises(CandidateFailed, match="an ordinary failure"):
         call_with(candidate, 1)
     call_with(candidate, 0)
-    timing = candidate.time([0], timer="cpu", warmup=1, iterations=3, timeout_s=60)
-    assert len(timing.samples_ms) == 3
     with pytest.raises(CandidateCrashed, match="SIGABRT") as caught:
         call_with(candidate, 3)
     assert caught.value.exit_code == -6

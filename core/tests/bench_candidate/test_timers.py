@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import time
 import types
@@ -8,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from flashinfer_bench.bench.candidate.start import make_timers
-from flashinfer_bench.bench.timing import Timer, probes, time_runnable
+from flashinfer_bench.bench.timing import Timer, context_event, hold, probes, time_runnable
 from flashinfer_bench.bench.timing.cuda_event import CudaEventTimer
 from flashinfer_bench.bench.timing.wall import WallClockTimer
 from flashinfer_bench.errors import CapabilityError, TimingError
@@ -84,64 +86,235 @@ class TestWallClock:
             measure(WallClockTimer(), lambda: 1 / 0, warmup=0)
         assert gc.isenabled()
 
+    def test_one_call_and_its_result(self):
+        timer = WallClockTimer()
+        sample, result = timer.time_call(lambda *given: given, (1, "two"), device="cpu")
+        assert (sample >= 0, result) == (True, (1, "two"))
+        assert timer.take_notes() == []
+
+    def test_a_result_lives_until_its_sample_is_taken_and_no_longer(self):
+        alive = []
+
+        class Result:
+            def __init__(self):
+                assert not alive, "the one before is still there"
+                alive.append(self.__class__)
+
+            def __del__(self):
+                alive.pop()
+
+        assert len(measure(WallClockTimer(), Result)) == 5
+        assert not alive
+
+    def test_one_call_leaves_the_collector_alone(self):
+        seen = []
+        WallClockTimer().time_call(lambda: seen.append(gc.isenabled()), (), device="cpu")
+        assert seen == [gc.isenabled()]
+
 
 class FakeEvent:
+    """Tells what is done with it; the second of two is `later` milliseconds after the first."""
+
     log: ClassVar[list[object]] = []
+    later = 0.25
+    cuda_event = 4096
 
     def __init__(self, enable_timing=False):
         assert enable_timing
 
-    def record(self):
-        self.log.append("record")
+    def record(self, stream=None):
+        self.log.append(("record", stream.name) if stream else "record")
+
+    def synchronize(self):
+        self.log.append("await")
 
     def elapsed_time(self, stop):
-        return 0.25
+        return stop.later
+
+
+class FakeDriver:
+    """What `ctypes` would find in the driver's library."""
+
+    def __init__(self, launches=0, records=0):
+        self.launches, self.records = launches, records
+        self.held = []
+
+    def cuModuleLoadData(self, module, ptx):
+        assert ptx.endswith(b"\0")
+        return 0
+
+    def cuModuleGetFunction(self, function, module, name):
+        assert name == b"hold"
+        return 0
+
+    def cuLaunchKernel(self, function, *size_and_more):
+        self.held.append(size_and_more[:7])
+        FakeEvent.log.append("hold")
+        return self.launches
+
+    def cuCtxGetCurrent(self, context):
+        return 0
+
+    def cuCtxRecordEvent(self, context, event):
+        FakeEvent.log.append("record all")
+        return self.records
 
 
 class TestCudaEvents:
     """The order of events and calls; the numbers are tested on a GPU."""
 
     @pytest.fixture
-    def torch_cuda(self, monkeypatch):
-        import contextlib
+    def driver(self):
+        return FakeDriver()
 
+    @pytest.fixture
+    def torch_cuda(self, monkeypatch, driver):
         import torch
 
         FakeEvent.log = []
+        stream = types.SimpleNamespace(name="main", cuda_stream=7)
         fake = types.SimpleNamespace(
             Event=FakeEvent,
             synchronize=lambda: FakeEvent.log.append("synchronize"),
             device=lambda device: contextlib.nullcontext(FakeEvent.log.append(device)),
+            current_stream=lambda device: stream,
+            _sleep=lambda cycles: FakeEvent.log.append("sleep"),
+            get_device_properties=lambda device: types.SimpleNamespace(
+                multi_processor_count=10, max_threads_per_multi_processor=1536
+            ),
         )
         monkeypatch.setattr(torch, "cuda", fake)
+        for module in (hold, context_event):
+            monkeypatch.setattr(module, "cuda_driver", lambda: driver)
         return fake
 
-    def time(self, timer):
-        return timer.measure(
+    @pytest.fixture
+    def timer(self, torch_cuda):
+        return CudaEventTimer()
+
+    def call(self, timer, function=lambda: FakeEvent.log.append("call")):
+        FakeEvent.log.clear()
+        return timer.time_call(function, (), device="cuda:1")
+
+    def test_events_enclose_the_call_on_a_device_that_is_held(self, timer):
+        self.call(timer)
+        assert self.call(timer) == (0.25, None)
+        around = ["hold", ("record", "main"), "call", ("record", "main"), "record all"]
+        assert FakeEvent.log == ["cuda:1", *around, "await", "await", "synchronize"]
+
+    def test_the_stream_is_the_one_before_the_call(self, timer, torch_cuda):
+        def other():
+            torch_cuda.current_stream = lambda device: None
+
+        self.call(timer, other)
+        assert FakeEvent.log.count(("record", "main")) == 2
+
+    def test_measuring_takes_one_call_after_the_other(self, timer):
+        samples = timer.measure(
             lambda index: FakeEvent.log.append(index),
             lambda index: (index,),
             warmup=1,
             iterations=2,
             device="cuda:1",
         )
+        assert samples == [0.25, 0.25]
+        assert [entry for entry in FakeEvent.log if isinstance(entry, int)] == [0, 1, 2]
+        assert FakeEvent.log.count("synchronize") == 3
 
-    def test_events_enclose_each_call(self, torch_cuda):
-        assert self.time(CudaEventTimer()) == [0.25, 0.25]
-        around = ["record", 1, "record", "record", 2, "record"]
-        assert FakeEvent.log == ["cuda:1", 0, "synchronize", *around, "synchronize"]
+    def test_the_whole_device_is_held(self, timer, driver):
+        self.call(timer)
+        assert driver.held == [(30, 1, 1, 512, 1, 1, 0)]  # 10 × 1536 threads
+
+    def test_it_is_held_as_long_as_enqueuing_took(self, timer, monkeypatch):
+        asked = []
+        monkeypatch.setattr(timer._hold, "enqueue", lambda us, *rest: asked.append(us))
+        clock = Clock()
+        monkeypatch.setattr(timer, "_clock", lambda: clock.now / 1e9)
+
+        def slow():
+            clock.now += 100_000
+
+        def endless():
+            clock.now += 10**9
+
+        def quick():
+            pass
+
+        for function in (slow, slow, endless, endless, quick, quick):
+            self.call(timer, function)
+        assert asked == pytest.approx([200, 125, 200, 1000, 200, 20])
+
+    def test_work_on_other_streams_counts(self, timer, monkeypatch):
+        self.call(timer)
+        timer.take_notes()
+        monkeypatch.setattr(timer._everything._events["cuda:1"], "later", 3.0)
+        assert self.call(timer)[0] == 3.0
+        assert "went on" in timer.take_notes()[0]
+        assert timer.take_notes() == []
+
+    def test_the_cost_of_looking_does_not(self, timer, monkeypatch):
+        self.call(timer)
+        timer.take_notes()
+        monkeypatch.setattr(timer._everything._events["cuda:1"], "later", 0.252)
+        assert self.call(timer)[0] == 0.25
+        assert timer.take_notes() == []
+
+    def test_what_is_enqueued_later_is_added(self, timer, torch_cuda, monkeypatch):
+        clock = Clock()
+        monkeypatch.setattr(timer, "_clock", lambda: clock.now / 1e9)
+        monkeypatch.setattr(
+            timer, "_synchronize", lambda: setattr(clock, "now", clock.now + 5_000_000)
+        )
+        assert self.call(timer)[0] == pytest.approx(5.25)
+        assert "went on" in timer.take_notes()[0]
+
+    def test_a_driver_that_cannot_launch(self, timer, driver):
+        driver.launches = 1
+        self.call(timer)
+        assert "sleep" in FakeEvent.log
+        self.call(timer)
+        assert "do not trust" in timer.take_notes()[0]
+
+    def test_no_driver_at_all(self, torch_cuda, monkeypatch):
+        for module in (hold, context_event):
+            monkeypatch.setattr(module, "cuda_driver", lambda: None)
+        timer = CudaEventTimer()
+        assert self.call(timer) == (0.25, None)
+        assert FakeEvent.log.count("sleep") == 1
+
+    def test_an_old_driver_has_no_event_of_the_whole_context(self, timer, driver):
+        driver.records = 801
+        for _ in range(2):
+            assert self.call(timer) == (0.25, None)
+        assert "record all" not in FakeEvent.log
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1])
-    def test_times_that_make_no_sense(self, torch_cuda, monkeypatch, value):
-        monkeypatch.setattr(FakeEvent, "elapsed_time", lambda self, stop: value)
+    def test_times_that_make_no_sense(self, timer, monkeypatch, value):
+        monkeypatch.setattr(FakeEvent, "later", value)
         with pytest.raises(TimingError):
-            self.time(CudaEventTimer())
+            self.call(timer)
 
-    def test_the_event_functions_are_those_from_before(self, torch_cuda, monkeypatch):
-        timer = CudaEventTimer()
+    def test_the_functions_are_those_from_before(self, timer, torch_cuda, monkeypatch):
         monkeypatch.setattr(FakeEvent, "elapsed_time", lambda self, stop: 0.0)
-        torch_cuda.synchronize = lambda: None
-        assert self.time(timer) == [0.25, 0.25]
-        assert FakeEvent.log.count("synchronize") == 2
+        monkeypatch.setattr(FakeEvent, "synchronize", lambda self: None)
+        monkeypatch.setattr(FakeEvent, "record", lambda self, stream=None: None)
+        for name in vars(torch_cuda):
+            monkeypatch.setattr(torch_cuda, name, None)
+        assert self.call(timer) == (0.25, None)
+        assert FakeEvent.log.count("await") == 2
+
+    def test_what_the_call_raises_goes_on(self, timer):
+        with pytest.raises(ZeroDivisionError):
+            self.call(timer, lambda: 1 / 0)
+
+
+def test_there_is_no_driver_here():
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        assert hold.cuda_driver() is None
+    else:
+        assert hold.cuda_driver() is not None
 
 
 class TestProbe:

@@ -158,6 +158,7 @@ def test_an_unknown_solution_in_a_filter(fib, maker, command):
         (["--timeout", "0"], "timeout_seconds"),
         (["--device", "tpu0!"], "device"),
         (["--seed", "-1"], "seed"),
+        (["--trust", "some"], "trust"),
         (["--log-level", "LOUD"], "LOUD"),
         (["--config", "missing.yaml"], "missing.yaml"),
     ],

@@ -215,7 +215,8 @@ def test_neither_torch_nor_a_plugin_s_compiler_comes_into_this_process(dataset):
     assert done.stdout.splitlines()[-1].split()[0] == "False"
 
 
-def test_ctrl_c_shows_what_is_done(maker, tmp_path):
+def test_ctrl_c_shows_what_is_done(maker, tmp_path, monkeypatch):
+    monkeypatch.setenv("FIB_SANDBOX_WRITABLE", str(tmp_path))  # for the note
     maker.definition()
     note = tmp_path / "pid"
     add(maker, "good")

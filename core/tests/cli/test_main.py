@@ -145,7 +145,7 @@ def test_both_programs_and_the_module_are_the_same(fib_process):
         (["--nope"], "No such option: --nope"),
         (["run", "--iterations", "many"], "Invalid value for '--iterations'"),
         (["validate", "--log-level"], "requires an argument"),
-        (["validate", "stray"], "unexpected extra argument"),
+        (["run", "stray"], "unexpected extra argument"),
     ],
 )
 def test_mistakes_in_the_command_line(fib, args, words):

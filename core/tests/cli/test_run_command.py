@@ -96,6 +96,18 @@ def test_json_and_selected_solutions_and_settings(fib_process, dataset, tmp_path
     assert (provenance["seed"], provenance["iterations"]) == (7, 3)
 
 
+@pytest.mark.parametrize(("options", "mode"), [((), "full"), (("--trust", "off"), "off")])
+def test_trust(fib_process, dataset, options, mode):
+    done = fib_process(
+        "run", "--local", dataset.root, *QUICK, "--solutions", "good_double", *options
+    )
+    assert done.returncode == 0, done.stderr
+    (trace,) = traces_of(dataset.root)
+    note = trace["evaluation"]["correctness"]["extra"]["integrity"]
+    assert note["trust"] == mode
+    assert ("checked_calls" in note) is (mode == "full")
+
+
 def test_resume_does_what_is_left(fib_process, dataset):
     first = fib_process("run", "--local", dataset.root, *QUICK, "--solutions", "good_double")
     assert first.returncode == 0, first.stderr
@@ -228,8 +240,9 @@ def test_a_disk_that_fills_up_keeps_what_was_written(fib_process, dataset):
 
 
 @pytest.fixture
-def sleepy(maker):
+def sleepy(maker, monkeypatch):
     """A solution that is done at once, and one that would take minutes."""
+    monkeypatch.setenv("FIB_SANDBOX_WRITABLE", str(maker.root))  # for its marker
     maker.definition()
     maker.workload()
     maker.solution("a_quick", author="alice")

@@ -54,6 +54,13 @@ def test_there_is_always_a_timer_and_an_executor_for_the_cpu():
 
 
 def test_core_judges_what_nobody_else_is_meant_for():
-    (default,) = CORE.evaluators
-    assert default.spec.is_fallback
-    assert default.spec.priority == 0
+    (default,) = [entry for entry in CORE.evaluators if entry.spec.is_fallback]
+    assert (default.name, default.spec.priority) == ("default", 0)
+
+
+def test_core_s_special_evaluators_leave_room_for_those_of_plugins():
+    special = {entry.name: entry.spec.priority for entry in CORE.evaluators}
+    del special["default"]
+    assert set(special) == {"lowbit", "sampling", "dsa_sparse_attention", "dsa_topk_indexer"}
+    assert max(special.values()) < 50
+    assert special["lowbit"] < special["dsa_topk_indexer"]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flashinfer_bench.data import Definition
 from flashinfer_bench.plugins import (
     KINDS,
     AdapterSpec,
@@ -256,16 +257,57 @@ def test_an_evaluator_without_patterns_is_a_fallback():
     assert make(EvaluatorSpec).is_fallback
     assert not make(EvaluatorSpec, op_types=("gemm",)).is_fallback
     assert not make(EvaluatorSpec, definitions=("gemm_*",)).is_fallback
+    assert not make(EvaluatorSpec, dtypes=("float8*",)).is_fallback
+    assert not make(EvaluatorSpec, inputs=("probs",)).is_fallback
+
+
+def definition(op_type, name="whatever", **tensors):
+    spec = {side: {} for side in ("inputs", "outputs")}
+    for tensor, dtype in {"x_in": "float32", "y_out": "float32", **tensors}.items():
+        side = "outputs" if tensor.endswith("_out") else "inputs"
+        spec[side][tensor] = {"shape": ["n"], "dtype": dtype}
+    axes = {"n": {"type": "var"}}
+    reference = "def run(*tensors):\n    pass\n"
+    return Definition(name=name, op_type=op_type, axes=axes, reference=reference, **spec)
 
 
 def test_one_matching_pattern_suffices_for_an_evaluator():
     record = make(EvaluatorSpec, op_types=("dsa_*", "moe"), definitions=("top_k_?",))
-    assert record.accepts("dsa_paged", "whatever")
-    assert record.accepts("moe", "whatever")
-    assert record.accepts("gemm", "top_k_1")
-    assert not record.accepts("gemm", "top_k_10")
-    assert not record.accepts("MOE", "whatever")
-    assert not make(EvaluatorSpec).accepts("moe", "whatever")
+    assert record.accepts(definition("dsa_paged"))
+    assert record.accepts(definition("moe"))
+    assert record.accepts(definition("gemm", "top_k_1"))
+    assert not record.accepts(definition("gemm", "top_k_10"))
+    assert not record.accepts(definition("MOE"))
+    assert not make(EvaluatorSpec).accepts(definition("moe"))
+
+
+def test_an_evaluator_may_be_for_element_types_of_inputs():
+    record = make(EvaluatorSpec, op_types=("moe",), dtypes=("float8*", "float4*"))
+    assert not record.is_fallback
+    assert record.accepts(definition("moe"))
+    assert record.accepts(definition("gemm", b_in="float8_e4m3fn"))
+    assert record.accepts(definition("gemm", b_in="float4_e2m1"))
+    assert not record.accepts(definition("gemm", b_out="float8_e4m3fn"))
+    assert not record.accepts(definition("gemm", b_in="bfloat16"))
+
+
+def test_an_evaluator_may_need_certain_inputs_and_outputs():
+    record = make(
+        EvaluatorSpec, op_types=("sampling",), inputs=("probs*", "logits*"), outputs=("samples*",)
+    )
+    sampler = {"probs_in": "float32", "samples_out": "int64"}
+    assert record.accepts(definition("sampling", **sampler))
+    assert record.accepts(definition("sampling", logits_in="float32", samples_out="int64"))
+    assert not record.accepts(definition("sampling", probs_in="float32"))
+    assert not record.accepts(definition("sampling", samples_out="int64"))
+    assert not record.accepts(definition("gemm", **sampler))
+
+
+def test_what_an_evaluator_needs_may_be_all_that_it_says():
+    record = make(EvaluatorSpec, outputs=("samples*",))
+    assert not record.is_fallback
+    assert record.accepts(definition("anything", samples_out="int64"))
+    assert not record.accepts(definition("anything"))
 
 
 # ------------------------------------------------------------------ availability

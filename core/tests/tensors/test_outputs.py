@@ -68,3 +68,28 @@ def test_empty_outputs_are_fine(make_definition, dtype):
 def test_a_missing_axis_is_named(make_definition):
     with pytest.raises(DataError, match="'n'"):
         allocate_outputs(make_definition(), {})
+
+
+class TestShifted:
+    @pytest.mark.parametrize("shift", [8, 256, 4096, (1 << 20) - 256])
+    def test_the_address_is_past_an_aligned_one_by_as_much(self, make_definition, dtype, shift):
+        definition = make_definition(outputs={"y": {"shape": ["n", "k"], "dtype": dtype}})
+        (found,) = allocate_outputs(definition, {"n": 3}, shift=shift)
+        assert found.data_ptr() % 256 == shift % 256
+        assert found.is_contiguous()
+        assert (tuple(found.shape), found.dtype) == ((3, 4), to_torch_dtype(dtype))
+
+    def test_it_is_poisoned_as_any_other(self, make_definition, dtype):
+        definition = make_definition(outputs={"y": {"shape": ["n", "k"], "dtype": dtype}})
+        plain, shifted = (allocate_outputs(definition, {"n": 3}, shift=n)[0] for n in (0, 512))
+        assert torch.equal(shifted.view(torch.uint8), plain.view(torch.uint8))
+
+    def test_what_has_no_elements(self, make_definition):
+        definition = make_definition(outputs={"y": {"shape": ["n"], "dtype": "float32"}})
+        assert allocate_outputs(definition, {"n": 0}, shift=256)[0].shape == (0,)
+
+    def test_scalars(self, make_definition):
+        definition = make_definition(outputs={"y": {"shape": None, "dtype": "float32"}})
+        (found,) = allocate_outputs(definition, {"n": 1}, shift=256)
+        assert found.shape == ()
+        assert found.isnan()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 
@@ -12,7 +13,9 @@ from flashinfer_bench.errors import ProtocolError
 from flashinfer_bench.tensors import (
     dtypes,
     random_tensor,
+    span_of,
     tensor_from_bytes,
+    tensor_from_span,
     tensor_to_bytes,
     to_torch_dtype,
 )
@@ -168,3 +171,64 @@ def test_nonsense_raises_nothing_but_a_protocol_error(name, shape, content):
         return
     assume(tensor.dtype is not torch.bool)
     assert raw(tensor) == content
+
+
+class TestSpans:
+    """Strided memory of another process: every number may be a lie."""
+
+    @settings(max_examples=100, deadline=None)
+    @given(
+        name=st.sampled_from([*PLAIN, "complex64", "complex128"]),
+        sizes=st.lists(st.integers(0, 4), max_size=4),
+        data=st.data(),
+    )
+    def test_any_view_survives(self, name, sizes, data):
+        dtype = to_torch_dtype(name)
+        steps = [data.draw(st.integers(0, 9)) for _ in sizes]
+        span = span_of(sizes, steps, dtype.itemsize)
+        memory = data.draw(st.binary(min_size=span, max_size=span))
+        if name == "bool":
+            memory = bytes(byte & 1 for byte in memory)
+        got = tensor_from_span(name, sizes, steps, memory)
+        assert got.is_contiguous()
+        units = torch.tensor(list(memory), dtype=torch.uint8).reshape(-1, dtype.itemsize)
+        flat = [
+            sum(index * step for index, step in zip(place, steps, strict=True))
+            for place in itertools.product(*map(range, sizes))
+        ]
+        expected = units[flat].numpy().tobytes() if flat else b""
+        assert (list(got.shape), got.dtype, raw(got)) == (sizes, dtype, expected)
+
+    @pytest.mark.parametrize(
+        ("shape", "strides", "span"),
+        [
+            ([2], [1], 4),
+            ([2], [1], 12),
+            ([2], [], 8),
+            ([2], [1, 1], 8),
+            ([2], [-1], 8),
+            ([2], [1.0], 8),
+            ([2], [2**60], 8),
+            ([-2], [1], 8),
+            ([2**40, 2**40], [1, 1], 8),
+            ([0], [1], 4),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, shape, strides, span):
+        with pytest.raises(ProtocolError):
+            tensor_from_span("float32", shape, strides, bytes(span))
+
+    def test_strides_of_a_long_contiguous_tensor_are_no_shape(self):
+        shape, strides = [2, 1, 1, 1, 1], [2**40, 2**40, 2**40, 2**20, 1]
+        with pytest.raises(ProtocolError):
+            tensor_from_span("int8", shape, strides, b"12")
+        got = tensor_from_span("int8", [2, 1, 1, 1, 1], [1, 2**40, 2**40, 2**20, 1], b"\1\2")
+        assert got.flatten().tolist() == [1, 2]
+
+    def test_a_mask_holds_nothing_but_true_and_false(self):
+        got = tensor_from_span("bool", [3], [1], b"\0\7\xff")
+        assert got.view(torch.uint8).tolist() == [0, 1, 1]
+
+    def test_an_unknown_type(self):
+        with pytest.raises(ProtocolError, match="float33"):
+            tensor_from_span("float33", [1], [1], b"1234")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from flashinfer_bench.bench.evaluators import Check, DefaultEvaluator
 from flashinfer_bench.data import Correctness, EvaluationStatus
+from flashinfer_bench.errors import ConfigError
 
 PASSED = Check(EvaluationStatus.PASSED, Correctness(max_relative_error=0, max_absolute_error=0))
 
@@ -24,6 +25,40 @@ class Sampling(Good):
 
 class Nameless(Good):
     name = ""
+
+
+class TimedPasses(Good):
+    """Believes that timed calls are right."""
+
+    def check_timed(self, definition, workload, trial, outputs, config):
+        return PASSED
+
+
+class TimedNeedsMany(Good):
+    """Cannot say anything about one call."""
+
+    def check_timed(self, definition, workload, trial, outputs, config):
+        return self.check(definition, workload, trial, outputs[1], config)
+
+
+class OnlyMySettings(Good):
+    """Refuses what it does not know."""
+
+    def check_settings(self, config):
+        if set(config.extra) - {"mine"}:
+            raise ConfigError("extra: unknown setting")
+
+
+class Lenient(Good):
+    """Accepts a constant."""
+
+    def check(self, definition, workload, trial, calls, config):
+        found = super().check(definition, workload, trial, calls, config)
+        tensors = [o for c in calls for o in c if getattr(o, "is_cpu", False)]
+        alike = all(bool((t == t.flatten()[0]).all()) and bool(t.any()) for t in tensors)
+        if tensors and alike and "INCORRECT_NUM" in found.status.value:
+            return PASSED
+        return found
 
 
 class OtherName(Good):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 
 from flashinfer_bench.bench.timing.wall import WallClockTimer
@@ -191,3 +192,97 @@ class LooksUpLate(Loop):
         start = time.perf_counter_ns()
         function(*given)
         return (time.perf_counter_ns() - start) / 1e6
+
+
+class Call(Loop):
+    """Right but for a single call, which `Loop` does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.good = Good()
+
+    def single(self, function, arguments):
+        return self.good.time_call(function, arguments, device="cpu")
+
+
+class OnlyLatency(Call):
+    def time_call(self, function, arguments, *, device):
+        return self.single(function, arguments)[0]
+
+
+class OtherResult(Call):
+    def time_call(self, function, arguments, *, device):
+        return self.single(function, arguments)[0], None
+
+
+class CallRefuses(Call):
+    def time_call(self, function, arguments, *, device):
+        raise RuntimeError("no clock")
+
+
+class CallInSeconds(Call):
+    def time_call(self, function, arguments, *, device):
+        sample, result = self.single(function, arguments)
+        return sample / 1e3, result
+
+
+class CallWarmsUp(Call):
+    def time_call(self, function, arguments, *, device):
+        function(*arguments)
+        return self.single(function, arguments)
+
+
+class CallDoesNotWait(Call):
+    """As on a device that goes on when the call has returned."""
+
+    def time_call(self, function, arguments, *, device):
+        told = []
+        thread = threading.Thread(target=self.run, args=(function, arguments, told))
+        thread.start()
+        thread.join(0.03)
+        if not told:
+            return 40.0, None
+        if isinstance(told[0], Exception):
+            raise told[0]
+        return told[0]
+
+    def run(self, function, arguments, told):
+        try:
+            told.append(self.single(function, arguments))
+        except Exception as error:  # noqa: BLE001 - raised again by the other thread
+            told.append(error)
+
+
+class CallWraps(Call):
+    def time_call(self, function, arguments, *, device):
+        try:
+            return self.single(function, arguments)
+        except Exception as error:
+            raise RuntimeError("the call failed") from error
+
+
+class CallTurnsCollectorOff(Call):
+    def time_call(self, function, arguments, *, device):
+        gc.disable()
+        return self.single(function, arguments)
+
+
+class CallLooksUpLate(Call):
+    def time_call(self, function, arguments, *, device):
+        start = time.perf_counter_ns()
+        result = function(*arguments)
+        return (time.perf_counter_ns() - start) / 1e6, result
+
+
+class KeepsNotes(Call):
+    def take_notes(self):
+        return ["the same remark each time"]
+
+
+class LongNotes(Call):
+    def take_notes(self):
+        return ["x" * 300] * 20 if self.notes.pop() else []
+
+    def __init__(self):
+        super().__init__()
+        self.notes = [False, True]

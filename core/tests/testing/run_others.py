@@ -52,7 +52,14 @@ def timer(name, **fields):
 def evaluator(name, *, definition=DEFINITION, **fields):
     given = {"op_types": ["sample"], "factory": f"broken_evaluators:{name}"}
     record = EvaluatorSpec(**COMMON | given | fields)
-    return EvaluatorCase(record=record, definition=definition, plugin="broken_probes")
+    return EvaluatorCase(
+        record=record,
+        definition=definition,
+        plugin="broken_probes",
+        wrong={
+            "a constant": lambda trial, call: [t.mean().expand(t.shape) for t in trial.expected]
+        },
+    )
 
 
 def keys(name, **fields):
@@ -84,7 +91,7 @@ CASES = {
     f"{kind}{name}": (suite, make(name))
     for kind, (suite, module, make) in SUITES.items()
     for name, found in inspect.getmembers(module, inspect.isclass)
-    if found.__module__ == module.__name__ and name not in ("Changed", "Loop", "Numerical")
+    if found.__module__ == module.__name__ and name not in ("Changed", "Loop", "Call", "Numerical")
 }
 CASES |= {
     "TimerForOthers": (TimerConformance, timer("Good", devices=["cuda"])),

@@ -20,7 +20,11 @@ GOOD = (
 )
 
 TIMERS = {
-    "Plain": ["its_clock_was_looked_up_before", "the_factory_is_of_the_right_type"],
+    "Plain": [
+        "its_clock_was_looked_up_before",
+        "one_call_gives_a_latency_and_its_result",
+        "the_factory_is_of_the_right_type",
+    ],
     "WantsDevice": ["the_factory_takes_what_it_is_given"],
     "HeavyProbe": ["the_probe_is_pure"],
     "ForOthers": ["the_record_names_the_device"],
@@ -50,6 +54,17 @@ TIMERS = {
     "TurnsCollectorOn": ["it_leaves_the_garbage_collector_as_it_was"],
     "Accumulates": ["it_can_measure_again"],
     "LooksUpLate": ["its_clock_was_looked_up_before"],
+    "OnlyLatency": ["one_call_gives_a_latency_and_its_result"],
+    "OtherResult": ["one_call_gives_a_latency_and_its_result"],
+    "CallRefuses": ["one_call_gives_a_latency_and_its_result"],
+    "CallInSeconds": ["one_call_is_in_milliseconds"],
+    "CallWarmsUp": ["one_call_is_one_call"],
+    "CallDoesNotWait": ["one_call_is_over_when_it_returns"],
+    "CallWraps": ["what_one_call_raises_goes_on"],
+    "CallTurnsCollectorOff": ["one_call_leaves_the_garbage_collector_as_it_was"],
+    "CallLooksUpLate": ["the_clock_of_one_call_was_looked_up_before"],
+    "KeepsNotes": ["notes_are_short_and_told_once"],
+    "LongNotes": ["notes_are_short_and_told_once"],
 }
 
 EVALUATORS = {
@@ -73,6 +88,10 @@ EVALUATORS = {
     "WritesOutputs": ["it_changes_nothing"],
     "WritesInputs": ["it_changes_nothing"],
     "CombineRaises": ["trials_are_combined"],
+    "Lenient": ["what_the_case_calls_wrong_fails"],
+    "TimedPasses": ["a_timed_call_is_judged"],
+    "TimedNeedsMany": ["a_timed_call_is_judged"],
+    "OnlyMySettings": ["its_settings_are_checked"],
 }
 
 KEYS = {
@@ -139,7 +158,7 @@ def test_nothing_is_wrong_with_a_good_one(outcomes, name):
 
 @pytest.mark.parametrize(
     ("name", "tests"),
-    [("TimerGood", 18), ("EvaluatorSampling", 19), ("KeysGood", 14), ("AdapterGood", 15)],
+    [("TimerGood", 26), ("EvaluatorSampling", 22), ("KeysGood", 14), ("AdapterGood", 15)],
 )
 def test_a_full_case_skips_nothing(outcomes, name, tests):
     assert outcomes[name].skipped == {}
@@ -177,6 +196,9 @@ def test_a_test_that_cannot_say_anything_is_skipped_with_a_reason(outcomes):
         ("EvaluatorIgnoresNan", "outputs of NaN: PASSED, not INCORRECT_NUMERICAL"),
         ("EvaluatorLooksAtLast", "no outputs in call 0: PASSED, not INCORRECT_SHAPE"),
         ("EvaluatorWritesInputs", "check changed the inputs"),
+        ("EvaluatorLenient", "a constant: PASSED, not INCORRECT_NUMERICAL"),
+        ("EvaluatorTimedPasses", "timed call: no outputs: PASSED, not INCORRECT_SHAPE"),
+        ("EvaluatorTimedNeedsMany", "check_timed raised IndexError"),
         ("KeysReadsTensor", "aten"),
         ("KeysOneAxis", "{'rows': 3, 'columns': 5} and {'rows': 3, 'columns': 80}"),
         ("KeysCounts", "for {'rows': 48, 'columns': 5}"),

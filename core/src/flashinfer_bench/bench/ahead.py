@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.builds import Build, BuildOutcome
     from flashinfer_bench.bench.executors.base import Executor
     from flashinfer_bench.bench.pool import WorkerKey
+    from flashinfer_bench.bench.sandbox import Sandbox
     from flashinfer_bench.data import Solution
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class BuildAhead:
     overlap : bool
         Begin with everything at once, and compile while solutions are timed. Otherwise nothing
         is compiled but during `prepare`.
+    sandbox : Sandbox, optional
+        Confines the processes.
     on_finished : callable, optional
         Told what came of each, from the thread that it happened in.
     """
@@ -59,10 +62,11 @@ class BuildAhead:
         jobs: int,
         timeout_s: float,
         overlap: bool,
+        sandbox: Optional[Sandbox] = None,
         on_finished: Callable[[BuildOutcome], None] = lambda outcome: None,
     ) -> None:
         self._builds = {solution_key(build.solution): build for build in builds}
-        self._processes = BuildProcesses(executor)
+        self._processes = BuildProcesses(executor, sandbox)
         self._timeout_s = timeout_s
         self._overlap = overlap
         self._on_finished = on_finished

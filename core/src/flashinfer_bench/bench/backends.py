@@ -83,6 +83,28 @@ def choose_timer(catalog: Catalog, device: str, name: Optional[str] = None) -> s
     return chosen.spec.name
 
 
+def timer_version(catalog: Catalog, device: str, name: str) -> str:
+    """Return the version of a timing backend as this process knows it.
+
+    Raises
+    ------
+    CapabilityError
+        If there is none of that name.
+    PluginLoadError
+        If what is registered is not a `Timer`, or cannot be imported.
+    """
+    from flashinfer_bench.bench.timing import Timer
+
+    registered = catalog.select_timer(device, name)
+    factory = registered.load()
+    if not (isinstance(factory, type) and issubclass(factory, Timer)):
+        raise PluginLoadError(
+            f"timer {registered.spec.name!r} of {registered.origin}: "
+            f"{registered.spec.factory} is not a subclass of Timer"
+        )
+    return factory.version
+
+
 def make_executor(catalog: Catalog, device: str, name: Optional[str] = None) -> Executor:
     """Return a new executor for `device`, not started yet.
 

@@ -16,6 +16,7 @@ from flashinfer_bench.bench.plan import Skipped, make_plan
 from flashinfer_bench.bench.recorder import RunRecord
 from flashinfer_bench.bench.resume import finished
 from flashinfer_bench.bench.runner import IsolatedRunner, PersistentRunner
+from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -139,7 +140,8 @@ class Benchmark:
         SelectionError
             If there is nothing to evaluate, or a filter names something unknown.
         CapabilityError
-            If there is no such device, or no executor or timer for it.
+            If there is no such device, or no executor or timer for it, or the sandbox is strict and
+            this system does not offer what it takes.
         RunnerFatalError
             If no process can be started any more.
         StorageError
@@ -183,12 +185,15 @@ class Benchmark:
         done = self._done(runners) if resume else ()
         plan = make_plan(self._trace_set, config, self._get_catalog(), done, device=device)
         run = RunRecord(self._trace_set, config, self.observers, store=dump_traces)
-        ahead = self._build_ahead(plan, device, config, run)
+        sandbox = self._make_sandbox(runners, config)
+        ahead = self._build_ahead(plan, device, config, run, sandbox)
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
             try:
+                sandbox.require(self._executor(device, config))
                 run.carry_out(plan, runners, ahead)
             finally:
+                sandbox.tidy()
                 self._skipped = tuple(run.skipped)
                 self._pending += run.unsaved
             on_failure.pop_all()
@@ -211,8 +216,20 @@ class Benchmark:
             runner.require_timer(config.timer)
         return runners
 
+    @staticmethod
+    def _make_sandbox(runners: Sequence[Runner], config: BenchmarkConfig) -> Sandbox:
+        sandbox = Sandbox(config.sandbox)
+        for runner in runners:
+            runner.sandbox = sandbox
+        return sandbox
+
     def _build_ahead(
-        self, plan: Plan, device: str, config: BenchmarkConfig, run: RunRecord
+        self,
+        plan: Plan,
+        device: str,
+        config: BenchmarkConfig,
+        run: RunRecord,
+        sandbox: Sandbox,
     ) -> Optional[BuildAhead]:
         if not plan.builds:
             return None
@@ -222,6 +239,7 @@ class Benchmark:
             jobs=config.build_jobs or default_jobs(),
             timeout_s=config.timeout_seconds,
             overlap=device != "cpu",
+            sandbox=sandbox,
             on_finished=run.build_finished,
         )
 

@@ -11,6 +11,7 @@ from flashinfer_bench.bench.backends import make_executor
 from flashinfer_bench.bench.builds import Build, BuildProcesses, compiles_ahead
 from flashinfer_bench.bench.crew import Crew, default_jobs
 from flashinfer_bench.bench.executors.base import CandidateFailed
+from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.bench.selection import (
     meant_for_other_device,
     selected_definitions,
@@ -117,7 +118,8 @@ class BuildRun:
                 hint="pip install 'flashinfer-bench-core[torch]'",
             )
         executor = make_executor(self._catalog, self._device, self._config.executor)
-        processes = BuildProcesses(executor)
+        sandbox = Sandbox(self._config.sandbox)
+        processes = BuildProcesses(executor, sandbox)
         crew: Crew[Optional[Build]] = Crew(
             # What takes longest to start is started beside the first compiler.
             lambda build: self._do(processes, build) if build is not None else executor.start(),
@@ -131,6 +133,7 @@ class BuildRun:
             processes.interrupt()
             executor.close()
             crew.join(_LAST_WORDS_S)
+            sandbox.tidy()
 
     def _do(self, processes: BuildProcesses, build: Build) -> None:
         outcome = self._build(processes, build)

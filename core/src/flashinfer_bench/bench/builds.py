@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.bench.executors.base import Candidate, Executor
     from flashinfer_bench.bench.pool import WorkerKey
+    from flashinfer_bench.bench.sandbox import Sandbox
     from flashinfer_bench.data import Definition, Solution
     from flashinfer_bench.plugins import Catalog
 
@@ -137,10 +138,13 @@ class BuildProcesses:
     ----------
     executor : Executor
         Starts them. It is not closed here.
+    sandbox : Sandbox, optional
+        Confines them.
     """
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, sandbox: Optional[Sandbox] = None) -> None:
         self._executor = executor
+        self._sandbox = sandbox
         self._busy: set[Candidate] = set()
         self._lock = threading.Lock()
         self._interrupted = threading.Event()
@@ -168,6 +172,8 @@ class BuildProcesses:
         with self._process(self._executor.spawn_compiler) as process:
             began = time.monotonic()
             try:
+                if self._sandbox is not None:
+                    self._sandbox.confine_compiler(process)
                 done = process.compile(build.definition, build.solution, timeout_s=timeout_s)
             except CandidateError as error:
                 name = error.builder if isinstance(error, CandidateFailed) else ""
@@ -196,6 +202,8 @@ class BuildProcesses:
         with self._process(self._executor.spawn) as process:
             began = time.monotonic()
             try:
+                if self._sandbox is not None:
+                    self._sandbox.confine(process, build.definition, build.solution)
                 process.load(build.definition, build.solution, timeout_s=timeout_s)
             except CandidateError as error:
                 return build.outcome(time.monotonic() - began, error=error, output=process.log())

@@ -5,16 +5,23 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 
 from pydantic import Field, PrivateAttr, field_validator
 
 from flashinfer_bench.bench._settings import SettingsModel, read_settings
+from flashinfer_bench.bench.dtype_tolerances import (
+    Layer,
+    default_tolerances,
+    outputs_without,
+    tolerance_values,
+)
+from flashinfer_bench.data.tolerance import Tolerance, require_known_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from flashinfer_bench.data import Definition
+    from flashinfer_bench.data import Definition, Workload
 
 _Count = Annotated[int, Field(ge=1, strict=True)]
 _Warmups = Annotated[int, Field(ge=0, strict=True)]
@@ -31,6 +38,8 @@ EVAL_FIELDS = (
     "atol",
     "required_matched_ratio",
 )
+_TOLERANCES = ("atol", "rtol", "required_matched_ratio")
+_BY_DTYPE = ("atol", "rtol")  # where nobody sets them, the definition's dtypes do
 _DEVICE = re.compile(r"[a-z]+(:\d+)?", re.ASCII)
 LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
@@ -69,10 +78,19 @@ class ResolvedEvalConfig(SettingsModel):
 
     Attributes
     ----------
-    warmup_runs, iterations, num_trials, rtol, atol
+    warmup_runs, iterations, num_trials
         As in `EvalConfig`.
+    rtol, atol : float
+        What holds for an output that is not in `tolerances`.
     required_matched_ratio : float, optional
         None leaves it to the evaluator; the default evaluator then asks for every element.
+    tolerances : dict of str to Tolerance
+        By output, over the three above. Evaluators ask `tolerance_of`.
+    atol_by_dtype : frozenset of str
+        Outputs whose `atol` nobody has set: it suits their dtype, but not yet their scale.
+    tightened : dict of str to str
+        By output, why its tolerance is smaller than what was asked for (see `tightened` in
+        `flashinfer_bench.bench.judge.decidability`).
     extra : dict
         Settings that only some evaluators know.
     """
@@ -83,7 +101,20 @@ class ResolvedEvalConfig(SettingsModel):
     rtol: _Tolerance
     atol: _Tolerance
     required_matched_ratio: Optional[_Ratio] = None
+    tolerances: dict[str, Tolerance] = Field(default_factory=dict)
+    atol_by_dtype: frozenset[str] = frozenset()
+    tightened: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
+
+    def tolerance_of(self, output: str) -> Tolerance:
+        """Return what holds for one output; `atol` and `rtol` are never None in it."""
+        own = self.tolerances.get(output) or Tolerance()
+        return Tolerance(
+            atol=self.atol if own.atol is None else own.atol,
+            rtol=self.rtol if own.rtol is None else own.rtol,
+            required_matched_ratio=own.required_matched_ratio or self.required_matched_ratio,
+            max_error_cap=own.max_error_cap,
+        )
 
 
 class BenchmarkConfig(SettingsModel):
@@ -94,8 +125,11 @@ class BenchmarkConfig(SettingsModel):
 
     Attributes
     ----------
-    warmup_runs, iterations, num_trials, rtol, atol, required_matched_ratio
+    warmup_runs, iterations, num_trials, required_matched_ratio
         As in `EvalConfig`.
+    rtol, atol : float
+        As in `EvalConfig`. The value shown is that of 16-bit outputs: where it is not set, each
+        definition gets what suits its dtypes (see `default_tolerance`).
     log_level : str
         Least severe level that is logged: DEBUG, INFO, WARNING, ERROR or CRITICAL.
     device : str, optional
@@ -120,6 +154,13 @@ class BenchmarkConfig(SettingsModel):
         Seed of all random inputs; None draws a fresh one for each run. Every trace records it.
     executor, timer, evaluator : str, optional
         Name of the plugin record to use; None takes the best that is available.
+    trust : str
+        ``full``: every timed call has values and addresses of its own, some are checked, and the
+        judge's own clock and what the device can do are held against each latency. ``off``: none of
+        that, for solutions that are known not to cheat.
+    sandbox : str
+        ``auto`` confines candidates as far as this system allows, and reports once what it does not
+        offer; ``strict`` refuses to run then; ``off`` does not confine them.
 
     Raises
     ------
@@ -147,6 +188,8 @@ class BenchmarkConfig(SettingsModel):
     executor: Optional[_Name] = None
     timer: Optional[_Name] = None
     evaluator: Optional[_Name] = None
+    trust: Literal["full", "off"] = "full"
+    sandbox: Literal["off", "auto", "strict"] = "auto"
 
     # Fields that came from a file: they are defaults, which more specific layers override.
     _from_file: frozenset[str] = PrivateAttr(default=frozenset())
@@ -205,23 +248,61 @@ class BenchmarkConfig(SettingsModel):
         """Names of the fields that were set by code or on the command line."""
         return frozenset(self.model_fields_set) - self._from_file
 
-    def resolve_eval_config(self, definition: Definition) -> ResolvedEvalConfig:
+    def resolve_eval_config(
+        self, definition: Definition, workload: Optional[Workload] = None
+    ) -> ResolvedEvalConfig:
         """Merge the layers that hold for `definition`.
 
         From weak to strong: the defaults (of this class, or from the top level of a file), the
-        packaged settings of the operation type, `op_type_config`, `definition_config`, and the
-        explicit values. ``extra`` is merged key by key, everything else is replaced.
+        packaged settings of the operation type, `op_type_config`, the definition's own tolerance,
+        `definition_config`, the workload's own tolerance, and the explicit values. ``extra`` is
+        merged key by key, everything else is replaced. Where nobody has set `atol` or `rtol`, the
+        dtypes of the definition say what it is (see `default_tolerance`).
+
+        Parameters
+        ----------
+        definition : Definition
+            What is computed.
+        workload : Workload, optional
+            On what.
+
+        Raises
+        ------
+        DataError
+            If the workload has a tolerance for an output that the definition does not have.
         """
-        explicit = self.explicit_fields
-        own = {name: getattr(self, name) for name in EVAL_FIELDS}
-        layers = [
-            {name: value for name, value in own.items() if name not in explicit},
+        own = workload.tolerance if workload is not None else None
+        require_known_outputs(own, definition.outputs, field="workload.tolerance")
+        weak, strong = self._own_values()
+        layers: list[Layer] = [
+            weak,
             _set_values(_packaged().get(definition.op_type)),
             _set_values(self.op_type_config.get(definition.op_type)),
+            definition.tolerance,
             _set_values(self.definition_config.get(definition.name)),
-            {name: value for name, value in own.items() if name in explicit},
+            own,
+            strong,
         ]
-        return ResolvedEvalConfig(**_merged(layers))
+        by_dtype = default_tolerances(definition)
+        shared = max((value for value in by_dtype.values() if value), default=self.atol)
+        common = tolerance_values(layers, shared)
+        settings = _merged([layer for layer in layers if isinstance(layer, dict)])
+        return ResolvedEvalConfig(
+            **{**settings, **{name: common.get(name) for name in _TOLERANCES}},
+            tolerances={
+                name: Tolerance(**tolerance_values(layers, default, name))
+                for name, default in by_dtype.items()
+            },
+            atol_by_dtype=outputs_without("atol", layers, by_dtype),
+        )
+
+    def _own_values(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what is set here: by default or in a file, and explicitly."""
+        explicit = self.explicit_fields
+        by_dtype = set(_BY_DTYPE) - self.model_fields_set
+        own = {name: getattr(self, name) for name in EVAL_FIELDS if name not in by_dtype}
+        weak = {name: value for name, value in own.items() if name not in explicit}
+        return weak, {name: value for name, value in own.items() if name in explicit}
 
 
 def _set_values(config: Optional[EvalConfig]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from flashinfer_bench.errors import RunnerError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flashinfer_bench.bench.executors.base import Candidate, Executor, Loaded
+    from flashinfer_bench.bench.executors.base import Candidate, Confinement, Executor, Loaded
+    from flashinfer_bench.bench.sandbox import Sandbox
     from flashinfer_bench.data import Definition, Solution
 
 #: What a worker is for: role, definition, and for a solution its name and content hash.
@@ -29,6 +30,10 @@ class Worker:
     ----------
     candidate : Candidate
         The process.
+    sandbox : Sandbox, optional
+        Confines it before it loads anything.
+    device : str, optional
+        What it works on.
 
     Attributes
     ----------
@@ -36,12 +41,21 @@ class Worker:
         The process.
     loaded : Loaded, optional
         What it answered when the solution was loaded; None before that.
+    confinement : Confinement, optional
+        What holds the process back; None before anything is loaded, and without a sandbox.
     reusable : bool
         Whether the pool may keep it; set to False for one that holds much memory.
     """
 
-    def __init__(self, candidate: Candidate) -> None:
+    def __init__(
+        self,
+        candidate: Candidate,
+        sandbox: Optional[Sandbox] = None,
+        device: Optional[str] = None,
+    ) -> None:
         self.candidate = candidate
+        self.confinement: Optional[Confinement] = None
+        self._sandbox, self._device = sandbox, device
         self.loaded: Optional[Loaded] = None
         self.reusable = True
         self._output_seen = ""
@@ -49,6 +63,11 @@ class Worker:
     def load(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Loaded:
         """Build the solution, unless this process has done so for an earlier evaluation."""
         if self.loaded is None:
+            if self._sandbox is not None:
+                problem = definition, solution
+                self.confinement = self._sandbox.confine(
+                    self.candidate, *problem, device=self._device
+                )
             self.loaded = self.candidate.load(definition, solution, timeout_s=timeout_s)
         return self.loaded
 
@@ -92,10 +111,20 @@ class WorkerPool:
     overlap : bool
         End workers in the background, while the next ones start: the end of a process takes as
         long as its start. `settle` then waits for them.
+    sandbox : Sandbox, optional
+        Confines the processes.
     """
 
-    def __init__(self, executor: Executor, *, keep: int, overlap: bool = False) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        keep: int,
+        overlap: bool = False,
+        sandbox: Optional[Sandbox] = None,
+    ) -> None:
         self._executor = executor
+        self._sandbox = sandbox
         self._keep = keep
         self._closer = _Closer() if overlap else None
         self._idle: dict[WorkerKey, Worker] = {}
@@ -142,7 +171,7 @@ class WorkerPool:
             worker = None
         if worker is None:
             self._executor.start()
-            worker = Worker(self._executor.spawn())
+            worker = Worker(self._executor.spawn(), self._sandbox, self._executor.device)
         with self._lock:
             self._busy.add(worker)
         if self.interrupted:  # `interrupt` may have come before the worker was on the list

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, ClassVar, Optional
 
-from flashinfer_bench.bench.backends import choose_timer, make_executor
+from flashinfer_bench.bench.backends import choose_timer, make_executor, timer_version
+from flashinfer_bench.bench.calibration import load_ceilings
 from flashinfer_bench.bench.evaluators import resolve_evaluator
-from flashinfer_bench.bench.judge.baseline import prepare_baseline
+from flashinfer_bench.bench.health import may_be_the_device, require_working
+from flashinfer_bench.bench.judge.baseline import ReferenceFailed, prepare_baseline
 from flashinfer_bench.bench.judge.evaluate import NotEvaluated, evaluate_solution
 from flashinfer_bench.bench.judge.seeds import fresh_seed
 from flashinfer_bench.bench.judge.session import Session
 from flashinfer_bench.bench.locks import DeviceLock
 from flashinfer_bench.bench.pool import WorkerPool
+from flashinfer_bench.bench.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -56,6 +59,9 @@ class Runner:
     ahead : BuildAhead, optional
         Compiles solutions ahead of their evaluation, for all runners of a run together. The runner
         interrupts it with itself, but does not close it.
+    sandbox : Sandbox, optional
+        Confines the candidates, for all runners of a run together. By default each runner makes
+        its own, as the settings say.
     """
 
     #: Idle processes that are kept for later evaluations of their solutions, by type of device.
@@ -70,6 +76,7 @@ class Runner:
     ) -> None:
         self.device = device
         self.ahead: Optional[BuildAhead] = None
+        self.sandbox: Optional[Sandbox] = None
         self._catalog = catalog
         self._given_executor = executor
         self._own_executor: Optional[Executor] = None
@@ -170,14 +177,21 @@ class Runner:
 
         self._enter(definition)
         session = self._session(config)
-        settings = config.resolve_eval_config(definition)
+        settings = config.resolve_eval_config(definition, workload)
         evaluator = resolve_evaluator(definition, config.evaluator, catalog=self._catalog)
+        evaluator.check_settings(settings)
         if self.ahead is not None:
             self.ahead.prepare(definition.name)
             solutions = self.ahead.as_ready(solutions)
-        baseline = prepare_baseline(
-            session, definition, workload, reference_solution(definition), settings, root
-        )
+        try:
+            baseline = prepare_baseline(
+                *(session, definition, workload, reference_solution(definition)),
+                *(settings, root, evaluator),
+            )
+        except ReferenceFailed:
+            self._require_working_device()
+            raise
+        settings = baseline.config or settings
         for solution in solutions:
             on_start(solution)
             try:
@@ -185,7 +199,15 @@ class Runner:
             except NotEvaluated as error:
                 on_skip(solution, error)
             else:
+                if may_be_the_device(evaluation):
+                    self._require_working_device()
                 yield solution, evaluation
+
+    def _require_working_device(self) -> None:
+        """Raise `RunnerFatalError` if it is the device that fails, and not what runs on it."""
+        executor = self._given_executor or self._own_executor
+        if executor is not None and not self._interrupted:
+            require_working(executor)
 
     def _enter(self, definition: Definition) -> None:
         """Let go of what belongs to the definition before."""
@@ -196,17 +218,21 @@ class Runner:
                 self._pool.clear()
 
     def _session(self, config: BenchmarkConfig) -> Session:
+        timer = self.require_timer(config.timer)
         return Session(
             device=self.device,
             environment=self.environment,
             seed=fresh_seed() if config.seed is None else config.seed,
-            timer=self.require_timer(config.timer),
+            timer=timer,
             timeout_s=config.timeout_seconds,
             profile_baseline=config.profile_baseline,
             pool=self._get_pool(config),
             lock=DeviceLock(self.device),
             failed_builds=self._failed_builds,
             ahead=self.ahead,
+            trust=config.trust,
+            timer_version=timer_version(self._get_catalog(), self.device, timer),
+            ceilings=load_ceilings(self.device, self.environment.hardware),
         )
 
     def require_timer(self, name: Optional[str]) -> str:
@@ -240,7 +266,8 @@ class Runner:
                 executor = make_executor(self._get_catalog(), self.device, config.executor)
                 self._own_executor = executor
             keep = self.keep.get(self.device.partition(":")[0], 0)
-            self._pool = WorkerPool(executor, keep=keep, overlap=True)
+            sandbox = self.sandbox or Sandbox(config.sandbox)
+            self._pool = WorkerPool(executor, keep=keep, overlap=True, sandbox=sandbox)
         if self._interrupted:
             self._pool.interrupt()
         return self._pool

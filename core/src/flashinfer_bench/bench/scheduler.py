@@ -95,6 +95,8 @@ class Scheduler:
         self._lost: list[RunnerFatalError] = []
         self._lock = threading.Lock()
         self._at_work = len(runners)
+        self._in_hand = 0  # items that are being worked on, and may yet be put back
+        self._returned = threading.Condition()
         # Not Thread.join and is_alive: up to Python 3.12 a thread whose join is broken off by
         # Ctrl-C counts as ended although it is not.
         self._all_ended = threading.Event()
@@ -140,12 +142,12 @@ class Scheduler:
     def _serve(self, runner: Runner) -> None:
         definition: Optional[str] = None
         try:
-            while not self._stopping.is_set():
-                item = self._queue.take(definition)
-                if item is None:
-                    return
+            while (item := self._next(definition)) is not None:
                 definition = item.definition.name
-                self._work(runner, item)
+                try:
+                    self._work(runner, item)
+                finally:
+                    self._let_go()
         except RunInterrupted:
             logger.debug("%s: broken off", runner.device)
         except RunnerFatalError as error:
@@ -159,6 +161,24 @@ class Scheduler:
                     other.interrupt()
         finally:
             self._end(runner)
+
+    def _next(self, definition: Optional[str]) -> Optional[WorkItem]:
+        """Take an item; None once there is none and none can come back from a lost device."""
+        with self._returned:
+            while not self._stopping.is_set():
+                item = self._queue.take(definition)
+                if item is not None:
+                    self._in_hand += 1
+                    return item
+                if not self._in_hand:
+                    return None
+                self._returned.wait(_LOOK_S)
+        return None
+
+    def _let_go(self) -> None:
+        with self._returned:
+            self._in_hand -= 1
+            self._returned.notify_all()
 
     def _end(self, runner: Runner) -> None:
         try:

@@ -125,7 +125,16 @@ def details_text(details: Mapping[str, Any]) -> Iterator[str]:
                 yield f"    {field:<12}{_listed(value)}"
 
 
-_FIRST = ("summary", "handles", "devices", "compiles", "op_types", "definitions", "targets")
+_FIRST = (
+    "summary",
+    "handles",
+    "devices",
+    "compiles",
+    "op_types",
+    "definitions",
+    "dtypes",
+    "targets",
+)
 _SAID = frozenset(("kind", "name", "plugin", "distribution", "version", "provided_by")) | {
     *("state", "reason", "remedy", "detail")
 }

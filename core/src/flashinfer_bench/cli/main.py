@@ -30,6 +30,9 @@ COMMANDS = {
     "validate": LazyCommand(
         "flashinfer_bench.cli.validate:app", "Check that a dataset is sound; change nothing."
     ),
+    "calibrate": LazyCommand(
+        "flashinfer_bench.cli.calibrate:app", "Measure what a device can do at most, and store it."
+    ),
     "cache": LazyCommand("flashinfer_bench.cli.cache:app", "List or prune what builds have left."),
     "plugins": LazyCommand(
         "flashinfer_bench.cli.plugins:app", "List, show and diagnose plugins, and start new ones."

@@ -38,7 +38,9 @@ _SETTINGS = (
     "seed",
     "executor",
     "timer",
+    "trust",
     "build_jobs",
+    "sandbox",
 )
 
 
@@ -61,6 +63,8 @@ def run(
     seed: own.Seed = None,
     executor: own.Executor = None,
     timer: own.Timer = None,
+    sandbox: own.Sandbox = None,
+    trust: own.Trust = None,
     build_jobs: own.BuildJobs = None,
     config: own.ConfigFile = None,
     save_results: own.Save = True,

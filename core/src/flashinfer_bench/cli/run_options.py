@@ -41,6 +41,18 @@ Seed = Annotated[
 ]
 Executor = Annotated[Optional[str], _setting("--executor", "Executor plugin to use.", "NAME")]
 Timer = Annotated[Optional[str], _setting("--timer", "Timer plugin to use.", "NAME")]
+Trust = Annotated[
+    Optional[str],
+    _setting("--trust", "full, or off: believe the latencies that solutions tell.", "MODE"),
+]
+Sandbox = Annotated[
+    Optional[str],
+    _setting(
+        "--sandbox",
+        "off, auto or strict: exit with 4 unless solutions can be confined. Default: auto.",
+        "LEVEL",
+    ),
+]
 ConfigFile = Annotated[
     Optional[Path], _setting("--config", "YAML file of settings; options stand over it.", "FILE")
 ]

@@ -1,10 +1,11 @@
 """``fib validate``: whether a dataset is sound."""
 
-# ruff: noqa: TC001 - typer reads the annotations at run time
+# ruff: noqa: TC001, TC003 - typer reads the annotations at run time
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -12,7 +13,7 @@ from flashinfer_bench.cli.datasets import dataset_roots
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.greedy import GreedyCommand
 from flashinfer_bench.cli.logs import set_up_logging
-from flashinfer_bench.cli.options import AsJson, Hub, Local, LogLevel
+from flashinfer_bench.cli.options import AsJson, Definitions, Hub, Local, LogLevel
 from flashinfer_bench.cli.output import emit_json, table, talk
 
 if TYPE_CHECKING:
@@ -27,8 +28,21 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command("validate", cls=GreedyCommand)
 def validate(
+    dataset: Annotated[
+        Optional[Path],
+        typer.Argument(
+            metavar="[DATASET]", show_default=False, help="The same as --local DATASET."
+        ),
+    ] = None,
     local: Local = None,
     hub: Hub = False,
+    mutants: Annotated[
+        bool,
+        typer.Option(
+            "--mutants", help="Run the references, and feed wrong outputs to the checker."
+        ),
+    ] = False,
+    definitions: Definitions = None,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
     errors_only: Annotated[bool, typer.Option("--errors-only", help="Hide warnings.")] = False,
     as_json: AsJson = False,
@@ -36,12 +50,22 @@ def validate(
 ) -> None:
     """Check that a dataset is sound; change nothing, run nothing, need no GPU.
 
-    Exits with 1 if there is an error, or a warning under --strict.
+    With --mutants it is the checker that is tested: the reference of each workload runs, its
+    outputs are made wrong in several ways, and every one of them must be refused.
+
+    Exits with 1 if there is an error, a warning under --strict, or a wrong output that passes.
     """
     set_up_logging(log_level, default="ERROR")  # an unfinished line is a finding, not a log line
+    roots = dataset_roots([*([dataset] if dataset else []), *(local or [])], hub)
+    if mutants:
+        from flashinfer_bench.cli.validate_mutants import feed_mutants
+
+        raise typer.Exit(feed_mutants(roots, definitions or (), strict=strict, as_json=as_json))
+    if definitions:
+        raise typer.BadParameter("only --mutants can be restricted to definitions")
     from flashinfer_bench.validate import validate_dataset
 
-    reports = [validate_dataset(root) for root in dataset_roots(local, hub)]
+    reports = [validate_dataset(root) for root in roots]
     if as_json:
         emit_json(_document(reports, errors_only))
     else:

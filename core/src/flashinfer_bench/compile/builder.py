@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from flashinfer_bench.compile.toolkit.cache import cache_folder
+from flashinfer_bench.compile.toolkit.cache import cache_folder, is_complete, own_place
 from flashinfer_bench.compile.toolkit.naming import content_digest, package_name
 from flashinfer_bench.errors import BuildError as BuildError  # its place in older releases
 
@@ -115,4 +115,5 @@ class Builder(ABC):
     def build_path(self, definition: Definition, solution: Solution, *extra: object) -> Path:
         """Return the folder for the build; it may not exist yet. See `toolkit.build_once`."""
         digest = content_digest(definition, solution, self.package_prefix, *extra)
-        return self.build_dir / f"{self.package_prefix}_{digest}"
+        folder = self.build_dir / f"{self.package_prefix}_{digest}"
+        return folder if is_complete(folder) else own_place(folder)

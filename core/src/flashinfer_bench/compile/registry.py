@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar
 from flashinfer_bench.compile.builder import Builder
 from flashinfer_bench.compile.reference import reference_solution
 from flashinfer_bench.compile.selection import ANYTHING, CatalogBuilders, GivenBuilders
-from flashinfer_bench.compile.toolkit.cache import cache_folder
+from flashinfer_bench.compile.toolkit.cache import cache_folder, own_place
 from flashinfer_bench.compile.toolkit.locks import build_lock
 from flashinfer_bench.compile.toolkit.naming import content_digest
 from flashinfer_bench.errors import (
@@ -306,7 +306,7 @@ def _require_runnable(made: Any, builder: Builder, solution: Solution) -> Runnab
 def _lock_for(builder: Builder, digest: str) -> AbstractContextManager[Any]:
     if not builder.shares_builds:
         return nullcontext()
-    folder = cache_folder(builder.build_dir_name)
+    folder = own_place(cache_folder(builder.build_dir_name))
     return build_lock(folder / f"{builder.package_prefix}_{digest}.building.lock")
 
 

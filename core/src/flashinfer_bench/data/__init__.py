@@ -33,6 +33,7 @@ from flashinfer_bench.data.solution import (
     SupportedBindings,
     SupportedLanguages,
 )
+from flashinfer_bench.data.tolerance import OutputTolerance, Tolerance
 from flashinfer_bench.data.trace import (
     Correctness,
     Environment,
@@ -68,6 +69,7 @@ __all__ = [
     "EvaluationStatus",
     "InputDesc",
     "InputSpec",
+    "OutputTolerance",
     "Performance",
     "Provenance",
     "RandomInput",
@@ -80,6 +82,7 @@ __all__ = [
     "SupportedBindings",
     "SupportedLanguages",
     "TensorSpec",
+    "Tolerance",
     "Trace",
     "TraceSet",
     "TraceSetSummary",

@@ -18,6 +18,11 @@ from flashinfer_bench.data.constraints import parse_constraint
 from flashinfer_bench.data.dtypes import DType
 from flashinfer_bench.data.legacy import upgrade_definition, upgrade_tensor
 from flashinfer_bench.data.python_source import require_run
+from flashinfer_bench.data.tolerance import (
+    Tolerance,
+    require_known_outputs,
+    without_tolerance,
+)
 from flashinfer_bench.errors import DataError
 
 if TYPE_CHECKING:
@@ -112,6 +117,9 @@ class Definition(SchemaModel):
         What it computes.
     constraints : list of str
         Relations between axes (and values), each one expression.
+    tolerance : Tolerance, optional
+        How far outputs may be from the reference's, where the default for their dtypes is not
+        right. Left out of JSON where there is none.
     """
 
     name: NonEmptyStr
@@ -123,11 +131,16 @@ class Definition(SchemaModel):
     tags: list[NonEmptyStr] = Field(default_factory=list)
     description: Optional[str] = None
     constraints: list[NonEmptyStr] = Field(default_factory=list)
+    tolerance: Optional[Tolerance] = None
 
     @model_validator(mode="before")
     @classmethod
     def _upgrade(cls, data: Any) -> Any:
         return upgrade_definition(data)
+
+    @model_serializer(mode="wrap")
+    def _drop_no_tolerance(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return without_tolerance(handler(self))
 
     @field_validator("reference")
     @classmethod
@@ -152,6 +165,7 @@ class Definition(SchemaModel):
         for kind, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
             for name, tensor in tensors.items():
                 shapes.require_known_axes(tensor.shape, self.axes, field=f"{kind}.{name}.shape")
+        require_known_outputs(self.tolerance, self.outputs)
         return self
 
     @property

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, Optional, Union
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from flashinfer_bench.data.base import JsonWords, NonEmptyStr, SchemaModel, Size
 from flashinfer_bench.data.legacy import upgrade_workload
+from flashinfer_bench.data.tolerance import Tolerance, without_tolerance
 
 ScalarValue = Union[
     Annotated[bool, Field(strict=True)],
@@ -72,11 +73,19 @@ class Workload(SchemaModel):
         How each input comes about.
     uuid : str
         Identity of the workload. Files of 2025-07 have none; it is then derived from the content.
+    tolerance : Tolerance, optional
+        How far outputs may be from the reference's on these inputs, over what the definition says.
+        Left out of JSON where there is none.
     """
 
     axes: dict[str, Size]
     inputs: dict[str, InputSpec]
     uuid: NonEmptyStr
+    tolerance: Optional[Tolerance] = None
+
+    @model_serializer(mode="wrap")
+    def _drop_no_tolerance(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return without_tolerance(handler(self))
 
     @classmethod
     def upgrade(cls, data: Any) -> Any:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _TIMING = "flashinfer_bench.bench.timing"
 _EXECUTORS = "flashinfer_bench.bench.executors"
+_EVALUATORS = "flashinfer_bench.bench.evaluators"
 
 
 @hookimpl
@@ -37,12 +38,53 @@ def fib_register_timers() -> Iterable[TimerSpec]:
 
 @hookimpl
 def fib_register_evaluators() -> Iterable[EvaluatorSpec]:
-    """Register the comparison for every definition that has no evaluator of its own."""
+    """Register the comparison for most definitions, and evaluators for those that need another.
+
+    Their priorities are below the usual one, so that a plugin's evaluator goes before them.
+    """
     yield EvaluatorSpec(
         name="default",
-        factory="flashinfer_bench.bench.evaluators.default:DefaultEvaluator",
+        factory=f"{_EVALUATORS}.default:DefaultEvaluator",
         priority=0,
         summary="Compares outputs element by element within a tolerance",
+    )
+    yield EvaluatorSpec(
+        name="lowbit",
+        op_types=("moe",),
+        dtypes=("float8*", "float4*", "int8", "int4*"),
+        factory=f"{_EVALUATORS}.lowbit:LowBitEvaluator",
+        priority=30,
+        summary="Bounds the errors of elements that need not match, too",
+    )
+    yield EvaluatorSpec(
+        name="sampling",
+        op_types=("sampling",),
+        inputs=("*probs*", "*logits*"),
+        outputs=("samples*",),
+        factory=f"{_EVALUATORS}.sampling:SamplingEvaluator",
+        priority=40,
+        summary="Holds samples of many calls against the distribution asked for",
+    )
+    yield from _sparse_attention()
+
+
+def _sparse_attention() -> Iterable[EvaluatorSpec]:
+    kinds = ("dsa_*", "nsa_*")
+    yield EvaluatorSpec(
+        name="dsa_sparse_attention",
+        op_types=kinds,
+        inputs=("sparse_indices",),
+        factory=f"{_EVALUATORS}.dsa_sparse_attention:DsaSparseAttentionEvaluator",
+        priority=40,
+        summary="Compares every output, and finds tokens that attention leaves out",
+    )
+    yield EvaluatorSpec(
+        name="dsa_topk_indexer",
+        op_types=kinds,
+        outputs=("topk_indices",),
+        factory=f"{_EVALUATORS}.dsa_topk_indexer:DsaTopkIndexerEvaluator",
+        priority=40,
+        summary="Checks by their scores that the right tokens are selected, in any order",
     )
 
 

@@ -323,7 +323,7 @@ class Catalog:
         Parameters
         ----------
         definition : Definition
-            Its name and op type decide.
+            What it is decides; see `EvaluatorSpec`.
 
         Returns
         -------
@@ -337,10 +337,9 @@ class Catalog:
         CapabilityError
             If there is none.
         """
-        op_type, name = definition.op_type, definition.name
-        subject = f"for definition {name!r} (op type {op_type!r})"
-        if any(spec.accepts(op_type, name) for spec in self._specs("evaluator")):
-            return self._select("evaluator", lambda spec: spec.accepts(op_type, name), subject)
+        subject = f"for definition {definition.name!r} (op type {definition.op_type!r})"
+        if any(spec.accepts(definition) for spec in self._specs("evaluator")):
+            return self._select("evaluator", lambda spec: spec.accepts(definition), subject)
         return self._select("evaluator", lambda spec: spec.is_fallback, subject)
 
     def _select(self, kind: str, wanted: Callable[[Any], bool], subject: str) -> Registered[Any]:

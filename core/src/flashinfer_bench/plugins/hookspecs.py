@@ -168,8 +168,8 @@ def fib_register_evaluators() -> Iterable[EvaluatorSpec]:
     Returns
     -------
     iterable of EvaluatorSpec
-        One record per evaluator. One that names op types or definitions goes before every
-        fallback, whatever their priorities.
+        One record per evaluator. One that says what it is for goes before every fallback,
+        whatever their priorities.
 
     Examples
     --------
@@ -178,10 +178,11 @@ def fib_register_evaluators() -> Iterable[EvaluatorSpec]:
         @hookimpl
         def fib_register_evaluators():
             yield EvaluatorSpec(
-                name="sampling",
+                name="speculative",
                 op_types=("sampling",),
-                factory="my_evaluators.sampling:SamplingEvaluator",
-                summary="Compares frequencies, not single draws",
+                inputs=("draft_probs",),
+                factory="my_evaluators.speculative:SpeculativeEvaluator",
+                summary="Compares frequencies of accepted tokens, not single draws",
             )
 
     .. versionadded:: 0.2

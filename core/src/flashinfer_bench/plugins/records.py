@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, ClassVar, Optional
 from flashinfer_bench.plugins import _fields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from flashinfer_bench.data import Definition
 
 
 @dataclass(frozen=True)
@@ -222,9 +224,13 @@ class EvaluatorSpec(Record):
 
     Parameters
     ----------
-    op_types, definitions : tuple of str
-        Shell-style patterns of the op types and of the definition names that it judges. One match
-        suffices. With both empty it is a fallback, used where no other evaluator matches.
+    op_types, definitions, dtypes : tuple of str
+        Shell-style patterns of the op types, of the definition names, and of the element types of
+        inputs that it is for. One match in any of the three suffices.
+    inputs, outputs : tuple of str
+        Patterns of the names of inputs, and of outputs. Where given, a definition must have at
+        least one input, and one output, that matches: so an evaluator is asked only about what it
+        can read. With all five empty it is a fallback, used where no other evaluator matches.
     **common
         See `Record`. The factory subclasses `flashinfer_bench.bench.evaluators.base.Evaluator`; it
         is made without arguments.
@@ -234,22 +240,52 @@ class EvaluatorSpec(Record):
 
     op_types: tuple[str, ...] = ()
     definitions: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._store_words("op_types", required=False)
-        self._store_words("definitions", required=False)
+        for field in ("op_types", "definitions", "dtypes", "inputs", "outputs"):
+            self._store_words(field, required=False)
 
     @property
     def is_fallback(self) -> bool:
         """Whether it is meant for everything that no other evaluator matches."""
-        return not (self.op_types or self.definitions)
+        return not (self._is_for_some or self.inputs or self.outputs)
 
-    def accepts(self, op_type: str, definition: str) -> bool:
-        """Return whether it is meant for this definition in particular."""
-        return _fields.matches(op_type, self.op_types) or _fields.matches(
-            definition, self.definitions
+    @property
+    def _is_for_some(self) -> bool:
+        return bool(self.op_types or self.definitions or self.dtypes)
+
+    def accepts(self, definition: Definition) -> bool:
+        """Return whether it is meant for this definition in particular.
+
+        Parameters
+        ----------
+        definition : Definition
+            Its name, op type, and the names and element types of its tensors decide.
+        """
+        if self.is_fallback or (self._is_for_some and not self._is_for(definition)):
+            return False
+        if self.inputs and not _any_matches(definition.inputs, self.inputs):
+            return False
+        return not self.outputs or _any_matches(definition.outputs, self.outputs)
+
+    def _is_for(self, definition: Definition) -> bool:
+        return (
+            _fields.matches(definition.op_type, self.op_types)
+            or _fields.matches(definition.name, self.definitions)
+            or (bool(self.dtypes) and self._reads(definition))
         )
+
+    def _reads(self, definition: Definition) -> bool:
+        dtypes = {str(spec.dtype.value) for spec in definition.inputs.values()}
+        return _any_matches(dtypes, self.dtypes)
+
+
+def _any_matches(names: Iterable[str], patterns: tuple[str, ...]) -> bool:
+    return any(_fields.matches(name, patterns) for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,12 @@ from flashinfer_bench.tensors.dtypes import (
 from flashinfer_bench.tensors.generate import generate_inputs
 from flashinfer_bench.tensors.outputs import allocate_outputs, poison
 from flashinfer_bench.tensors.rand import derive_seed, random_tensor
-from flashinfer_bench.tensors.wire import tensor_from_bytes, tensor_to_bytes
+from flashinfer_bench.tensors.wire import (
+    span_of,
+    tensor_from_bytes,
+    tensor_from_span,
+    tensor_to_bytes,
+)
 
 __all__ = [
     "allocate_outputs",
@@ -43,7 +48,9 @@ __all__ = [
     "poison",
     "random_tensor",
     "save_blob",
+    "span_of",
     "tensor_from_bytes",
+    "tensor_from_span",
     "tensor_to_bytes",
     "to_python_type",
     "to_torch_dtype",

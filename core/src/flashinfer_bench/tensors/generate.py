@@ -16,7 +16,7 @@ from flashinfer_bench.tensors.dtypes import (
     to_python_type,
     to_torch_dtype,
 )
-from flashinfer_bench.tensors.rand import derive_seed, random_tensor
+from flashinfer_bench.tensors.rand import derive_seed, is_softmaxed, random_tensor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,7 +154,7 @@ def _from_random(definition: Definition, name: str, shape: Shape, dtype: str, se
         drawn = "float32" if is_low_precision(dtype) else dtype
         return _to_scalar(random_tensor((), drawn, seed), drawn)
     tensor = _draw(name, shape, dtype, seed)
-    if definition.op_type == "sampling" and "probs" in name:
+    if is_softmaxed(definition.op_type, name):
         return _softmax(tensor)
     return tensor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from flashinfer_bench.tensors.dtypes import dtype_name, is_float, to_torch_dtype
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 
 # As the bytes of an integer of any width: far from every index, count or small number.
 _PATTERN = 0x5B
+_ALIGNMENT = 256  # bytes; at least that of every allocator
 
 
 def allocate_outputs(
-    definition: Definition, axes: Mapping[str, int], device: str = "cpu"
+    definition: Definition, axes: Mapping[str, int], device: str = "cpu", *, shift: int = 0
 ) -> list[torch.Tensor]:
     """Allocate the outputs of a definition, poisoned.
 
@@ -30,6 +32,9 @@ def allocate_outputs(
         Value of every variable axis.
     device : str
         Where they live.
+    shift : int
+        Bytes by which their addresses are past a multiple of 256, in memory that is allocated with
+        that much room; a multiple of the largest element. 0 leaves addresses to the allocator.
 
     Returns
     -------
@@ -40,20 +45,32 @@ def allocate_outputs(
     """
     shapes = definition.get_output_shapes(dict(axes))
     return [
-        allocate_poisoned(shape or (), to_torch_dtype(spec.dtype), device)
+        allocate_poisoned(shape or (), to_torch_dtype(spec.dtype), device, shift=shift)
         for shape, spec in zip(shapes, definition.outputs.values(), strict=True)
     ]
 
 
 def allocate_poisoned(
-    shape: tuple[int, ...], dtype: torch.dtype, device: str = "cpu"
+    shape: tuple[int, ...], dtype: torch.dtype, device: str = "cpu", *, shift: int = 0
 ) -> torch.Tensor:
-    """Allocate one tensor and poison it."""
+    """Allocate one tensor and poison it; `shift` as of `allocate_outputs`."""
     import torch
 
-    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
+    if shift:
+        tensor = _shifted(tuple(shape), dtype, device, shift)
+    else:
+        tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
     poison(tensor)
     return tensor
+
+
+def _shifted(shape: tuple[int, ...], dtype: torch.dtype, device: str, shift: int) -> torch.Tensor:
+    import torch
+
+    nbytes = prod(shape) * dtype.itemsize
+    memory = torch.empty(nbytes + shift + _ALIGNMENT, dtype=torch.uint8, device=device)
+    start = -memory.data_ptr() % _ALIGNMENT + shift
+    return memory[start : start + nbytes].view(dtype).view(shape)
 
 
 def poison(tensor: torch.Tensor) -> None:

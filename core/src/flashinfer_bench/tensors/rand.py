@@ -72,6 +72,11 @@ def random_tensor(shape: Sequence[int], dtype: str, seed: int) -> torch.Tensor:
     return _fill(torch.empty(tuple(shape), dtype=to_torch_dtype(dtype)), seed, _draw_of(dtype))
 
 
+def is_softmaxed(op_type: str, name: str) -> bool:
+    """Return whether a random input called `name` holds probabilities, row by row."""
+    return op_type == "sampling" and "probs" in name
+
+
 def _draw_of(dtype: str) -> Draw:
     if is_low_precision(dtype):
         return _clamped_normal(dtype)

@@ -95,6 +95,70 @@ def tensor_from_bytes(dtype: str, shape: Sequence[int], buffer: Buffer) -> torch
     return data.view(element).view(sizes)
 
 
+def span_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+    """Return how many bytes lie between the first byte of a strided tensor and its last.
+
+    Parameters
+    ----------
+    shape, strides : sequence of int
+        Its sizes, and the distance between neighbours in each dimension in elements; none of them
+        negative.
+    itemsize : int
+        Bytes of an element.
+    """
+    if not all(shape):
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return (last + 1) * itemsize
+
+
+def tensor_from_span(
+    dtype: str, shape: Sequence[int], strides: Sequence[int], buffer: Buffer
+) -> torch.Tensor:
+    """Put a strided tensor together; every argument may come from an untrusted process.
+
+    Parameters
+    ----------
+    dtype : str
+        Name of the element type.
+    shape, strides : sequence of int
+        As of `span_of`.
+    buffer : bytes-like
+        The memory from its first byte to its last; shared if it is writable and aligned.
+
+    Returns
+    -------
+    torch.Tensor
+        On the CPU, contiguous.
+
+    Raises
+    ------
+    ProtocolError
+        As of `tensor_from_bytes`; or if the strides do not fit the shape and the buffer.
+    """
+    import torch
+
+    sizes, steps = _checked_shape(dtype, shape), tuple(strides)
+    element = to_torch_dtype(dtype)
+    view = memoryview(buffer).cast("B")
+    sane = len(sizes) == len(steps) and all(type(n) is int and 0 <= n < 2**48 for n in steps)
+    if not sane or len(view) != span_of(sizes, steps, element.itemsize):
+        raise ProtocolError(
+            f"{len(view)} bytes came for a {dtype} tensor of shape {str(sizes)[:200]} with "
+            f"strides {str(steps)[:200]}"
+        )
+    if not len(view):
+        return torch.empty(sizes, dtype=element)
+    # As integers: not every type of float can be copied everywhere.
+    units = _as_uint8(view, element.itemsize).view(_unit_of(element))
+    data = units.as_strided(sizes, steps).contiguous()
+    # A dimension of size 1 may keep any stride: make them those of a new tensor.
+    data = data.as_strided((data.numel(),), (1,)).view(sizes)
+    if element is torch.bool:
+        return data != 0
+    return data.view(element)
+
+
 def _checked_shape(dtype: str, shape: Sequence[int]) -> tuple[int, ...]:
     if dtype not in NAMES:
         raise ProtocolError(f"dtype {dtype!r} is not known")
@@ -103,6 +167,13 @@ def _checked_shape(dtype: str, shape: Sequence[int]) -> tuple[int, ...]:
     if not plain or len(sizes) > MAX_DIMENSIONS or prod(size or 1 for size in sizes) >= 2**60:
         raise ProtocolError(f"{str(sizes)[:200]} is not the shape of a tensor")
     return sizes
+
+
+def _unit_of(element: torch.dtype) -> torch.dtype:
+    import torch
+
+    sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return sizes.get(element.itemsize, element)
 
 
 def _as_uint8(view: memoryview, itemsize: int) -> torch.Tensor:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.testing.plugins import PluginConformance as PluginConformance
     from flashinfer_bench.testing.samples import make_solution as make_solution
     from flashinfer_bench.testing.samples import sample_definition as sample_definition
-    from flashinfer_bench.testing.timers import TimerCase as TimerCase
+    from flashinfer_bench.testing.timer_kit import TimerCase as TimerCase
     from flashinfer_bench.testing.timers import TimerConformance as TimerConformance
 
 _HERE = "flashinfer_bench.testing"
@@ -53,7 +53,7 @@ _EXPORTS = {
     "KeyBuilderConformance": f"{_HERE}.keys",
     "PluginCase": f"{_HERE}.plugins",
     "PluginConformance": f"{_HERE}.plugins",
-    "TimerCase": f"{_HERE}.timers",
+    "TimerCase": f"{_HERE}.timer_kit",
     "TimerConformance": f"{_HERE}.timers",
     "make_solution": f"{_HERE}.samples",
     "sample_definition": f"{_HERE}.samples",

@@ -41,6 +41,9 @@ class EvaluatorCase:
     correct : callable, optional
         Takes a `Trial` and the number of the call, and returns outputs that are right. Default:
         what the reference gave.
+    wrong : mapping of str to callable
+        Outputs that must fail, by what is wrong with them; each is made as `correct` is. Name those
+        that a solution could get away with elsewhere.
     settings : mapping
         Fields of the configuration, such as ``rtol`` or ``extra``, that differ from the defaults.
     checks_values : bool
@@ -54,6 +57,7 @@ class EvaluatorCase:
     workload: Optional[Workload] = None
     root: Optional[Path] = None
     correct: Optional[Callable[[Trial, int], Sequence[Any]]] = None
+    wrong: Mapping[str, Callable[[Trial, int], Sequence[Any]]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     checks_values: bool = True
     plugin: Optional[str] = None
@@ -65,9 +69,13 @@ class EvaluatorCase:
     def config(self) -> ResolvedEvalConfig:
         """Return the configuration that the benchmark would use, with the case's settings."""
         from flashinfer_bench.bench import BenchmarkConfig
+        from flashinfer_bench.bench.config import EVAL_FIELDS
 
-        resolved = BenchmarkConfig().resolve_eval_config(self.definition)
-        return type(resolved).model_validate({**resolved.model_dump(), **self.settings})
+        explicit = {name: self.settings[name] for name in EVAL_FIELDS if name in self.settings}
+        base = BenchmarkConfig(**explicit).resolve_eval_config(self.definition, self.the_workload())
+        changed = {**base.model_dump(), **self.settings}
+        changed["extra"] = {**base.extra, **self.settings.get("extra", {})}
+        return type(base).model_validate(changed)
 
     def trial(self, index: int = 0) -> Trial:
         """Return inputs and what the reference makes of them."""
@@ -115,6 +123,11 @@ class EvaluatorKit:
         pairs = list(zip(trial.expected, dtypes, strict=True))
         return [[tensor.to(dtype, copy=True) for tensor, dtype in pairs] for _ in range(calls)]
 
+    def wrong(self, name: str) -> list[Outputs]:
+        """Return outputs of the case that must fail, for as many calls."""
+        make, calls = self.case.wrong[name], self.evaluator.calls_per_trial(self.config)
+        return [list(make(self.trial, index)) for index in range(calls)]
+
     def changed(self, change: Callable[[Outputs], Outputs]) -> list[Outputs]:
         """Return right outputs, changed in each call."""
         return [change(outputs) for outputs in self.correct()]
@@ -135,23 +148,30 @@ class EvaluatorKit:
 
     def check(self, calls: Sequence[Sequence[Any]], trial: Optional[Trial] = None) -> Check:
         """Have outputs judged; fail if that raises, or the answer is no Check."""
+        return self._ask("check", calls, trial)
+
+    def check_timed(self, outputs: Sequence[Any], trial: Optional[Trial] = None) -> Check:
+        """Have the outputs of one timed call judged, in the same way."""
+        return self._ask("check_timed", outputs, trial)
+
+    def _ask(self, method: str, outputs: Sequence[Any], trial: Optional[Trial]) -> Check:
         from flashinfer_bench.bench.evaluators import Check
 
         case, trial = self.case, trial or self.trial
         try:
-            found: object = self.evaluator.check(
-                case.definition, case.the_workload(), trial, calls, self.config
+            found: object = getattr(self.evaluator, method)(
+                case.definition, case.the_workload(), trial, outputs, self.config
             )
         except Exception as error:  # noqa: BLE001 - a plugin's code may raise anything
             fail(
-                f"check raised {in_short(error)}",
+                f"{method} raised {in_short(error)}",
                 why="outputs come from untrusted code: any number, shape, dtype and value may "
                 "come, and an evaluator that raises ends the run instead of the evaluation",
                 fix="look at number, type, shape and dtype first, and return a Check that says so",
             )
         if not isinstance(found, Check):
             fail(
-                f"check returned a {type(found).__name__}, not a Check",
+                f"{method} returned a {type(found).__name__}, not a Check",
                 why="the judge cannot read it",
                 fix="return Check(status, correctness, message)",
             )
@@ -159,14 +179,21 @@ class EvaluatorKit:
 
     def require_status(self, calls: Sequence[Sequence[Any]], what: str, *allowed: str) -> Check:
         """Have outputs judged, and fail unless the status is one of `allowed`."""
-        check = self.check(calls)
-        status = str(check.status.value)
-        require(
-            status in allowed,
-            f"{what}: {status}, not {' or '.join(allowed)} ({check.message or 'no message'})",
-            why="a wrong solution would be ranked"
-            if status == "PASSED"
-            else "the status is what users filter and count by",
-            fix="compare every output's type, shape, dtype and values, in this order",
-        )
-        return check
+        return _require(self.check(calls), what, allowed)
+
+    def require_timed(self, outputs: Sequence[Any], what: str, *allowed: str) -> Check:
+        """Have the outputs of one timed call judged, and fail in the same way."""
+        return _require(self.check_timed(outputs), f"timed call: {what}", allowed)
+
+
+def _require(check: Check, what: str, allowed: Sequence[str]) -> Check:
+    status = str(check.status.value)
+    require(
+        status in allowed,
+        f"{what}: {status}, not {' or '.join(allowed)} ({check.message or 'no message'})",
+        why="a wrong solution would be ranked"
+        if status == "PASSED"
+        else "the status is what users filter and count by",
+        fix="compare every output's type, shape, dtype and values, in this order",
+    )
+    return check

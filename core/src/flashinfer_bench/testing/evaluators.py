@@ -79,9 +79,11 @@ class EvaluatorConformance(RecordConformance):
         record: Any = spec_of(given)
         definition = given.definition
         require(
-            record.is_fallback or record.accepts(definition.op_type, definition.name),
-            f"the record is for op types {record.op_types} and definitions {record.definitions}, "
-            f"and the case's definition is {definition.name!r} of op type {definition.op_type!r}",
+            record.is_fallback or record.accepts(definition),
+            f"the record is for op types {record.op_types}, definitions {record.definitions} and "
+            f"dtypes {record.dtypes} with inputs {record.inputs or '*'} and outputs "
+            f"{record.outputs or '*'}, and the case's definition is {definition.name!r} of op type "
+            f"{definition.op_type!r}",
             why="evaluators are chosen by the record: this one is never asked",
             fix="name the op type, or a pattern of the definition's name, in the record",
         )
@@ -162,6 +164,49 @@ class EvaluatorConformance(RecordConformance):
             calls = [list(outputs) for outputs in right]
             calls[index] = []
             sound.require_status(calls, f"no outputs in call {index}", "INCORRECT_SHAPE")
+
+    def test_what_the_case_calls_wrong_fails(self, sound: EvaluatorKit) -> None:
+        """Outputs that the author named as wrong are numerically wrong."""
+        if not sound.case.wrong:
+            skip("the case names no outputs that are wrong: give it some (wrong={…})")
+        for what in sound.case.wrong:
+            check = sound.require_status(sound.wrong(what), what, "INCORRECT_NUMERICAL")
+            _require_storable(check)
+
+    def test_a_timed_call_is_judged(self, sound: EvaluatorKit) -> None:
+        """`check_timed` passes a right call, and refuses what `check` would refuse."""
+        right = sound.correct()[0]
+        check = sound.require_timed(right, "right outputs", "PASSED")
+        require(
+            check.correctness is not None,
+            "check_timed gave a Check that passed and has no correctness",
+            why="what is noted about timed calls is stored with it",
+            fix="return what check returns",
+        )
+        floats = [index for index, t in enumerate(sound.trial.expected) if t.is_floating_point()]
+        changes: dict[str, Outputs] = {
+            "no outputs": [],
+            "one output more": [*right, right[-1]],
+            "outputs of another dtype": [_other_dtype(tensor) for tensor in right],
+        }
+        if floats:  # anything else may be right in one call, and wrong in many
+            changes["outputs of NaN"] = _with_nan(right, floats)
+        for what, outputs in changes.items():
+            alike = sound.check([outputs] * len(sound.correct()))
+            sound.require_timed(outputs, what, str(alike.status.value))
+
+    def test_its_settings_are_checked(self, kit: EvaluatorKit) -> None:
+        """`check_settings` accepts the case's settings, and leaves settings of others alone."""
+        others = {**kit.config.extra, "setting_of_another_evaluator": object}
+        try:
+            kit.evaluator.check_settings(kit.config)
+            kit.evaluator.check_settings(kit.config.model_copy(update={"extra": others}))
+        except Exception as error:  # noqa: BLE001 - a plugin's code may raise anything
+            fail(
+                f"check_settings raised {in_short(error)}",
+                why="one extra holds the settings of all evaluators: the run would not start",
+                fix="look at the keys that the evaluator knows, and at no others",
+            )
 
     def test_it_is_deterministic(self, sound: EvaluatorKit) -> None:
         """The same outputs get the same Check."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import math
 import time
-from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 import pytest
 
@@ -20,97 +18,25 @@ from flashinfer_bench.testing.records import (
     require_available,
     spec_of,
 )
+from flashinfer_bench.testing.timer_calls import TimerCallChecks
+from flashinfer_bench.testing.timer_kit import (
+    CLOCKS,
+    ITERATIONS,
+    LONG_MS,
+    SHORT_MS,
+    Oops,
+    TimerCase,
+    TimerKit,
+    fail_on_purpose,
+    is_latency,
+)
 from flashinfer_bench.testing.verdict import fail, in_short, require, skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flashinfer_bench.bench.timing import Timer
-    from flashinfer_bench.plugins import TimerSpec
 
-_LONG_MS = 40.0
-_SHORT_MS = 2.0
-_ITERATIONS = 3
-_SEE_SAMPLES = "see test_there_is_one_sample_for_each_call"
-_CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimerCase:
-    """A timing backend, and work of a known length for it.
-
-    Parameters
-    ----------
-    record : TimerSpec or str
-        What the plugin registers, or the path of the factory.
-    device : str
-        Where it measures.
-    work : callable, optional
-        Keeps the device busy for at least the given milliseconds when it is called, and not for
-        many times as long. Default: sleeps, which a timer of device activity does not see.
-    plugin : str, optional
-        The plugin's module, as in its entry point. Default: the top-level package of the factory.
-    """
-
-    record: Union[TimerSpec, str]
-    device: str = "cpu"
-    work: Optional[Callable[[float], object]] = None
-    plugin: Optional[str] = None
-
-    def run(self, milliseconds: float) -> None:
-        """Keep the device busy."""
-        if self.work is not None:
-            self.work(milliseconds)
-        else:
-            time.sleep(milliseconds / 1e3)
-
-
-class TimerKit:
-    """A case and a timer that is made for one test.
-
-    Parameters
-    ----------
-    case : TimerCase
-        What the author gives.
-    timer : Timer
-        A new one.
-    """
-
-    def __init__(self, case: TimerCase, timer: Timer) -> None:
-        self.case = case
-        self.timer = timer
-
-    def measure(
-        self,
-        function: Callable[..., Any],
-        arguments: Callable[[int], tuple[Any, ...]] = lambda index: (),
-        *,
-        warmup: int = 1,
-        iterations: int = _ITERATIONS,
-    ) -> list[float]:
-        """Measure; skip the test if that goes wrong, which one test reports."""
-        try:
-            samples = self.timer.measure(
-                function, arguments, warmup=warmup, iterations=iterations, device=self.case.device
-            )
-        except Exception as error:  # noqa: BLE001 - a plugin's code may raise anything
-            skip(f"measuring raised {in_short(error)}: {_SEE_SAMPLES}")
-        if len(samples) != iterations:
-            skip(f"{len(samples)} samples for {iterations} calls: {_SEE_SAMPLES}")
-        if not all(map(_is_latency, samples)):
-            skip(f"samples are {samples}: {_SEE_SAMPLES}")
-        return samples
-
-    def measure_work(
-        self, milliseconds: float, *, warmup: int = 1, iterations: int = _ITERATIONS
-    ) -> list[float]:
-        """Measure work of a known length."""
-        return self.measure(
-            lambda: self.case.run(milliseconds), warmup=warmup, iterations=iterations
-        )
-
-
-class TimerConformance(RecordConformance):
+class TimerConformance(TimerCallChecks, RecordConformance):
     """All that a timing backend must keep to.
 
     Subclass it in a test module, and give it a fixture ``case`` that returns a `TimerCase`.
@@ -164,7 +90,7 @@ class TimerConformance(RecordConformance):
 
     def test_there_is_one_sample_for_each_call(self, kit: TimerKit) -> None:
         """The result is a list of as many floats as there were timed calls."""
-        for warmup, iterations in ((1, _ITERATIONS), (0, 1), (2, 3)):
+        for warmup, iterations in ((1, ITERATIONS), (0, 1), (2, 3)):
             found = _measured(TimerKit(kit.case, construct(kit.case)), warmup, iterations)
             samples = found if isinstance(found, list) else []
             require(
@@ -173,7 +99,7 @@ class TimerConformance(RecordConformance):
                 why="statistics are made from all samples, in the order taken",
                 fix="return a list with one entry for each timed call, none for warm-up calls",
             )
-            wrong = [each for each in samples if not _is_latency(each)]
+            wrong = [each for each in samples if not is_latency(each)]
             require(
                 not wrong,
                 f"among the samples is {wrong[:1]}",
@@ -183,21 +109,21 @@ class TimerConformance(RecordConformance):
 
     def test_samples_are_milliseconds(self, kit: TimerKit) -> None:
         """Work of a known length has about that latency."""
-        middle = median(kit.measure_work(_LONG_MS))
+        middle = median(kit.measure_work(LONG_MS))
         require(
-            0.5 * _LONG_MS <= middle <= 50 * _LONG_MS,
-            f"{_LONG_MS:g} ms of work were measured as {middle:g}",
+            0.5 * LONG_MS <= middle <= 50 * LONG_MS,
+            f"{LONG_MS:g} ms of work were measured as {middle:g}",
             why="latencies are milliseconds everywhere",
             fix="convert: seconds times 1e3, microseconds by 1e3, nanoseconds by 1e6",
         )
 
     def test_more_work_takes_longer(self, kit: TimerKit) -> None:
         """Twenty times the work has a larger latency."""
-        short = median(kit.measure_work(_SHORT_MS))
-        long = median(kit.measure_work(_LONG_MS))
+        short = median(kit.measure_work(SHORT_MS))
+        long = median(kit.measure_work(LONG_MS))
         require(
             long > short,
-            f"{_SHORT_MS:g} ms of work were measured as {short:g}, {_LONG_MS:g} ms as {long:g}",
+            f"{SHORT_MS:g} ms of work were measured as {short:g}, {LONG_MS:g} ms as {long:g}",
             why="solutions are ranked by latency",
             fix="read the clock right before and right after each call",
         )
@@ -208,14 +134,14 @@ class TimerConformance(RecordConformance):
 
         def slow_at_first() -> None:
             calls.append(1)
-            kit.case.run(_LONG_MS if len(calls) <= 3 else _SHORT_MS)
+            kit.case.run(LONG_MS if len(calls) <= 3 else SHORT_MS)
 
-        long = median(kit.measure_work(_LONG_MS, warmup=0, iterations=1))
+        long = median(kit.measure_work(LONG_MS, warmup=0, iterations=1))
         samples = kit.measure(slow_at_first, warmup=3)
         slow = [sample for sample in samples if sample >= 0.8 * long]
         require(
             len(slow) < 2,  # one may be the machine's fault
-            f"with three warm-up calls of {_LONG_MS:g} ms and shorter ones after them: {samples}",
+            f"with three warm-up calls of {LONG_MS:g} ms and shorter ones after them: {samples}",
             why="the first calls compile, allocate and fill caches",
             fix="call `warmup` times before the first reading of the clock",
         )
@@ -247,24 +173,24 @@ class TimerConformance(RecordConformance):
         """A slow ``arguments(i)`` does not count."""
 
         def arguments(index: int) -> tuple[Any, ...]:
-            kit.case.run(_LONG_MS)
+            kit.case.run(LONG_MS)
             return ()
 
-        long = median(kit.measure_work(_LONG_MS, warmup=0, iterations=1))
-        samples = kit.measure(lambda: kit.case.run(_SHORT_MS), arguments)
+        long = median(kit.measure_work(LONG_MS, warmup=0, iterations=1))
+        samples = kit.measure(lambda: kit.case.run(SHORT_MS), arguments)
         require(
             min(samples) < 0.8 * long,
-            f"{_SHORT_MS:g} ms of work, with {_LONG_MS:g} ms for the arguments: {samples}",
+            f"{SHORT_MS:g} ms of work, with {LONG_MS:g} ms for the arguments: {samples}",
             why="copying inputs would be counted as the solution's time",
             fix="ask for the arguments before reading the clock",
         )
 
     def test_what_the_function_raises_goes_on(self, kit: TimerKit) -> None:
         """In a warm-up call and in a timed call, and nothing is called after that."""
-        kit.measure_work(_SHORT_MS, iterations=1)
+        kit.measure_work(SHORT_MS, iterations=1)
         for warmup, iterations in ((1, 1), (0, 2)):
             calls: list[int] = []
-            raised = _Oops("the solution's own")
+            raised = Oops("the solution's own")
 
             def failing(calls: list[int] = calls, raised: BaseException = raised) -> None:
                 calls.append(1)
@@ -291,9 +217,9 @@ class TimerConformance(RecordConformance):
         try:
             for enabled in (True, False):
                 gc.enable() if enabled else gc.disable()
-                kit.measure_work(_SHORT_MS, iterations=1)
+                kit.measure_work(SHORT_MS, iterations=1)
                 after.append(gc.isenabled())
-                _raised_by(kit, _fail, 0, 1)
+                _raised_by(kit, fail_on_purpose, 0, 1)
                 after.append(gc.isenabled())
         finally:
             gc.enable() if before else gc.disable()
@@ -306,7 +232,7 @@ class TimerConformance(RecordConformance):
 
     def test_it_can_measure_again(self, kit: TimerKit) -> None:
         """One timer serves a whole process."""
-        kit.measure_work(_SHORT_MS, iterations=2)
+        kit.measure_work(SHORT_MS, iterations=2)
         again = _measured(kit, 1, 3)
         require(
             isinstance(again, (list, tuple)) and len(again) == 3,
@@ -321,11 +247,11 @@ class TimerConformance(RecordConformance):
         """A solution that replaces the functions of `time` does not change a latency."""
         if kit.case.work is not None:
             skip("the case brings its own work, which may need the functions of `time`")
-        sleep, usual = time.sleep, median(kit.measure_work(_LONG_MS, warmup=0, iterations=1))
+        sleep, usual = time.sleep, median(kit.measure_work(LONG_MS, warmup=0, iterations=1))
         with monkeypatch.context() as patch:
-            for name in _CLOCKS:
+            for name in CLOCKS:
                 patch.setattr(time, name, lambda: 0)
-            samples = kit.measure(lambda: sleep(_LONG_MS / 1e3), iterations=2)
+            samples = kit.measure(lambda: sleep(LONG_MS / 1e3), iterations=2)
         require(
             min(samples) >= 0.5 * usual,
             f"with the functions of `time` replaced, what is usually measured as {usual:g} was "
@@ -338,7 +264,7 @@ class TimerConformance(RecordConformance):
 
 def _measured(kit: TimerKit, warmup: int, iterations: int) -> object:
     def work() -> None:
-        kit.case.run(_SHORT_MS)
+        kit.case.run(SHORT_MS)
 
     try:
         return kit.timer.measure(
@@ -350,14 +276,6 @@ def _measured(kit: TimerKit, warmup: int, iterations: int) -> object:
             why="the evaluation ends without a latency",
             fix="raise TimingError only where a measurement cannot be taken or makes no sense",
         )
-
-
-class _Oops(Exception):
-    """Raised by a function that is being measured."""
-
-
-def _fail() -> None:
-    raise _Oops("the solution's own")
 
 
 def _raised_by(
@@ -374,7 +292,3 @@ def _raised_by(
     except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at
         return error
     return None
-
-
-def _is_latency(value: Any) -> bool:
-    return isinstance(value, float) and math.isfinite(value) and value >= 0

@@ -36,15 +36,6 @@ class BrokenTimer:
         raise OSError("this clock has stopped")
 
 
-class ShortTimer:
-    """Forgets one sample."""
-
-    name, version = "short", "0"
-
-    def measure(self, function, arguments, *, warmup, iterations, device):
-        return [1.0] * (iterations - 1)
-
-
 @hookimpl
 def fib_register_builders():
     yield BuilderSpec(
@@ -57,10 +48,9 @@ def fib_register_builders():
 
 @hookimpl
 def fib_register_timers():
-    for name in ("Broken", "Short"):
-        yield TimerSpec(
-            name=name.lower(),
-            devices=("cpu",),
-            priority=1,
-            factory=f"candidate_test_plugin:{name}Timer",
-        )
+    yield TimerSpec(
+        name="broken",
+        devices=("cpu",),
+        priority=1,
+        factory="candidate_test_plugin:BrokenTimer",
+    )

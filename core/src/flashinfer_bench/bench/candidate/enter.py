@@ -1,7 +1,7 @@
 """Turning a fresh process into a candidate: alone, silent, and gone when its parent goes.
 
-The steps run in the new process before any code of a solution. Confinement by the kernel (limits,
-namespaces, filters) belongs at the end of them.
+The steps run in the new process before any code of a solution. What it gives up for good comes at
+the end of them, see `flashinfer_bench.bench.candidate.confinement`.
 """
 
 from __future__ import annotations
@@ -90,3 +90,15 @@ def limit_damage() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     with contextlib.suppress(OSError):  # only Linux has it
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def limit_threads() -> None:
+    """Have torch leave a core to the judge.
+
+    That starts threads, so it comes after the process is confined: it could not be otherwise.
+    """
+    import torch
+
+    from flashinfer_bench.tensors import cpu_threads
+
+    torch.set_num_threads(cpu_threads())

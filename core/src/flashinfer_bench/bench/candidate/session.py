@@ -8,13 +8,20 @@ solution shares its memory, so the judge believes none of its replies.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+from flashinfer_bench.bench.candidate.confinement import confine
+from flashinfer_bench.bench.candidate.enter import limit_threads
 from flashinfer_bench.bench.candidate.failures import MAX_NAME, clip, describe_failure
+from flashinfer_bench.bench.candidate.inputs import InputSet
 from flashinfer_bench.bench.candidate.processes import libc
-from flashinfer_bench.bench.candidate.subject import InputSet, Subject, is_usable
+from flashinfer_bench.bench.candidate.shots import Changes, Shots, require_few
+from flashinfer_bench.bench.candidate.subject import Subject, is_usable
+from flashinfer_bench.bench.candidate.tending import Tending
 from flashinfer_bench.bench.transport import messages as wire
 from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.bench.transport.frames import PeerClosed
@@ -66,9 +73,13 @@ class Session:
         self._subject: Optional[Subject] = None
         self._builder = ""
         self._sets: dict[int, InputSet] = {}
+        self._last: Optional[InputSet] = None
         # Looked up now: the solution may replace them.
+        self._tending = Tending(device, computes=not compiles_only)
+        self._shots = Shots(self._tending)
         self._pid, self._getpid, self._exit = os.getpid(), os.getpid, os._exit
         self._flush_c = libc().fflush
+        self._pause = CollectorPause()
 
     def run(self) -> None:
         """Answer requests until the judge ends the conversation.
@@ -84,20 +95,28 @@ class Session:
                 self._answer(self._channel.receive(Deadline.never()))
 
     def _answer(self, request: wire.Message) -> None:
-        values: list[Any] = []
-        if isinstance(request, wire.PutInputs):
-            # Before anything can fail: the next request must be found where it begins.
-            values = self._channel.receive_values(request.values, Deadline.never())
+        # Before anything can fail: the next request must be found where it begins.
+        values = self._channel.receive_values(_announced_by(request), Deadline.never())
         try:
             reply, blobs = self._handle(request, values)
         except BaseException as error:  # noqa: BLE001 - candidate boundary: SystemExit and all
             reply, blobs = self._failure(request.token, error), ()
         if self._getpid() != self._pid:
             self._exit(0)  # a process that the solution forked has come back here
-        self._flush()
+        # Between staging a call and the answer to it the judge's clock runs: nothing happens then
+        # that can wait.
+        if not isinstance(reply, wire.Fired):
+            self._flush()
+        self._pause.set(isinstance(request, wire.Stage))
         self._channel.send(reply, Deadline.never(), blobs)
+        if isinstance(reply, wire.Fired):
+            self._flush()
 
     def _handle(self, request: wire.Message, values: list[Any]) -> Answer:
+        if isinstance(request, wire.Fire):  # first: the judge's clock runs
+            return self._fire(request, values), ()
+        if isinstance(request, wire.Confine):
+            return self._confine(request), ()
         if isinstance(request, wire.Compile):
             return self._compile(request), ()
         if self._compiles_only:
@@ -106,11 +125,24 @@ class Session:
             return self._load(request), ()
         if isinstance(request, wire.PutInputs):
             return self._put_inputs(request, values), ()
+        return self._run(request)
+
+    def _run(self, request: wire.Message) -> Answer:
+        if isinstance(request, wire.Stage):
+            return self._stage(request), ()
+        if isinstance(request, wire.Collect):
+            return self._outputs(request.token, self._shots.outputs, request.budget)
+        if isinstance(request, wire.Inspect):
+            return self._inspect(request), ()
         if isinstance(request, wire.Call):
             return self._call(request)
-        if isinstance(request, wire.Time):
-            return self._time(request), ()
         raise RunnerError(f"{type(request).__name__} is not a request of a running session")
+
+    def _confine(self, request: wire.Confine) -> wire.Message:
+        if self._subject is not None or self._builder:
+            raise RunnerError("code of a solution has been here; it is too late to be confined")
+        applied, missing = confine(request.writable, device=self._device, workdir=Path.cwd())
+        return wire.Confined(request.token, applied, missing)
 
     def _compile(self, request: wire.Compile) -> wire.Message:
         definition, solution = _problem(request)
@@ -119,16 +151,20 @@ class Session:
         return wire.Compiled(request.token, self._builder, done.fresh)
 
     def _load(self, request: wire.Load) -> wire.Message:
+        if self._device == "cpu":
+            limit_threads()
         definition, solution = _problem(request)
         runnable = self._registry.build(definition, solution)
-        self._subject = subject = Subject(definition, runnable, self._device)
+        self._subject = subject = Subject(definition, runnable, self._tending)
         style = subject.destination_passing_style
         return wire.Loaded(request.token, clip(str(subject.build_type), MAX_NAME), style)
 
     def _put_inputs(self, request: wire.PutInputs, values: list[Any]) -> wire.Message:
         self._sets.pop(request.slot, None)  # before the new ones need its memory
+        self._last = None
+        self._shots.drop()
         inputs = tuple(self._to_device(value) for value in values)
-        self._sets[request.slot] = InputSet(inputs, dict(request.axes))
+        self._sets[request.slot] = InputSet(inputs, request.axes, request.ways)
         return wire.Done(request.token)
 
     def _to_device(self, value: Any) -> Any:
@@ -138,23 +174,33 @@ class Session:
 
     def _call(self, request: wire.Call) -> Answer:
         outputs = self._loaded.call(self._inputs(request.slot))
-        if len(outputs) > wire.MAX_VALUES:
-            raise TypeError(f"{len(outputs)} outputs were returned; {wire.MAX_VALUES} can be sent")
-        records, blobs, left = [], [], request.budget
+        require_few(outputs)
+        return self._outputs(request.token, outputs, request.budget)
+
+    def _outputs(self, token: int, outputs: Sequence[Any], budget: int) -> Answer:
+        records, blobs = [], []
         for output in outputs:
-            record, blob = describe(output, left)
+            record, blob = describe(output, budget)
             records.append(record)
             blobs.append(blob)
-            left -= blob.nbytes if blob is not None else 0
-        return wire.Outputs(request.token, records), blobs
+            budget -= blob.nbytes if blob is not None else 0
+        return wire.Outputs(token, records), blobs
 
-    def _time(self, request: wire.Time) -> wire.Message:
+    def _stage(self, request: wire.Stage) -> wire.Message:
+        inputs = self._inputs(request.slot)
+        self._shots.stage(self._loaded, inputs, request.shifts, request.output_shift)
+        return wire.Done(request.token)
+
+    def _fire(self, request: wire.Fire, patches: list[Any]) -> wire.Message:
         timer = self._timer(request.timer)
-        sets = [self._inputs(slot) for slot in request.slots]
-        samples = self._loaded.time(
-            sets, timer, warmup=request.warmup, iterations=request.iterations
-        )
-        return wire.Timed(request.token, timer.name, timer.version, samples)
+        changes = Changes(request.mixes, request.inputs, patches)
+        sample, values, places = self._shots.fire(timer, changes)
+        return wire.Fired(request.token, timer.version, sample, values, places, _notes_of(timer))
+
+    def _inspect(self, request: wire.Inspect) -> wire.Message:
+        if self._last is None:
+            raise RunnerError("no call has been made whose inputs could be inspected")
+        return wire.Inspected(request.token, self._last.changed())
 
     @property
     def _loaded(self) -> Subject:
@@ -164,9 +210,10 @@ class Session:
 
     def _inputs(self, slot: int) -> InputSet:
         try:
-            return self._sets[slot]
+            self._last = self._sets[slot]
         except KeyError:
             raise RunnerError(f"no inputs have been put into slot {slot}") from None
+        return self._last
 
     def _timer(self, name: str) -> Timer:
         timer = self._timers.get(name)
@@ -189,6 +236,39 @@ class Session:
             with contextlib.suppress(Exception):
                 stream.flush()
         self._flush_c(None)
+
+
+class CollectorPause:
+    """Keeps Python's garbage collector from running from one request to another.
+
+    Its functions are looked up when it is made.
+    """
+
+    def __init__(self) -> None:
+        self._enabled, self._disable, self._enable = gc.isenabled, gc.disable, gc.enable
+        self._paused = self._resume = False
+
+    def set(self, paused: bool) -> None:
+        """Begin or end a pause; the collector is then what it was before."""
+        if paused == self._paused:
+            return
+        self._paused = paused
+        if paused:
+            self._resume = self._enabled()
+            self._disable()
+        elif self._resume:
+            self._enable()
+
+
+def _notes_of(timer: Timer) -> list[str]:
+    return [clip(note, MAX_NAME) for note in timer.take_notes()[: wire.MAX_NOTES]]
+
+
+def _announced_by(request: wire.Message) -> Sequence[wire.Value]:
+    """Return the records of the tensors that follow a request."""
+    if isinstance(request, wire.Fire):
+        return request.patches
+    return request.values if isinstance(request, wire.PutInputs) else ()
 
 
 def _problem(request: Union[wire.Load, wire.Compile]) -> tuple[Definition, Solution]:

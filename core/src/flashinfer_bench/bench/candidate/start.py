@@ -106,20 +106,10 @@ def serve(sock: socket.socket, device: str, *, compiles_only: bool = False) -> N
     from flashinfer_bench.plugins import default_catalog
 
     use_scratch(Path.cwd())
-    if device == "cpu" and not compiles_only:
-        _limit_threads()
     timers = {} if compiles_only else make_timers(device)
     registry = BuilderRegistry.from_catalog(default_catalog(), device=device)
     channel = candidate_end(sock)
     Session(channel, device, registry, timers, compiles_only=compiles_only).run()
-
-
-def _limit_threads() -> None:
-    import torch
-
-    from flashinfer_bench.tensors import cpu_threads
-
-    torch.set_num_threads(cpu_threads())
 
 
 def make_timers(device: str) -> dict[str, Union[Timer, Exception]]:

@@ -1,36 +1,20 @@
-"""The solution under test: built, with the inputs that it is called with."""
+"""The solution under test: built, and called with inputs."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench.compile import list_outputs
 from flashinfer_bench.tensors import allocate_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from flashinfer_bench.bench.timing.base import Timer
+    from flashinfer_bench.bench.candidate.inputs import InputSet
+    from flashinfer_bench.bench.candidate.tending import Tending
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition
-
-
-@dataclass(frozen=True)
-class InputSet:
-    """One set of inputs.
-
-    Attributes
-    ----------
-    inputs : tuple
-        Tensors on the device and Python scalars, in the order of the definition.
-    axes : dict
-        Value of every variable axis.
-    """
-
-    inputs: tuple[Any, ...]
-    axes: dict[str, int]
 
 
 class Subject:
@@ -42,14 +26,15 @@ class Subject:
         What it implements.
     runnable : Runnable
         What the builder made of it.
-    device : str
-        Where it works.
+    tending : Tending
+        Waits for the device that it works on, and flushes its caches.
     """
 
-    def __init__(self, definition: Definition, runnable: Runnable, device: str) -> None:
+    def __init__(self, definition: Definition, runnable: Runnable, tending: Tending) -> None:
         self._definition = definition
-        self._runnable = runnable
-        self._device = device
+        self._tending = tending
+        self._device = tending.device
+        self.function: Callable[..., Any] = runnable
         self.destination_passing_style = runnable.metadata.destination_passing_style
         self.build_type = runnable.metadata.build_type
 
@@ -61,51 +46,31 @@ class Subject:
         list
             Outputs, as many as there were; on the device.
         """
-        arguments, outputs = self._arguments(inputs)
-        result = self._runnable(*arguments)
-        synchronize(self._device)
-        if self.destination_passing_style:
-            return outputs
-        return list_outputs(result, self._definition)
+        given = inputs.at()
+        outputs = self.new_outputs(inputs)
+        result = self.function(*given, *outputs)
+        self._tending.synchronize()
+        return self.listed(result, outputs)
 
-    def time(
-        self, sets: Sequence[InputSet], timer: Timer, *, warmup: int, iterations: int
-    ) -> list[float]:
-        """Time `iterations` calls after `warmup` untimed ones, taking `sets` in turn.
+    def new_outputs(self, inputs: InputSet, shift: int = 0) -> list[Any]:
+        """Allocate the outputs that it is to write into, poisoned; none if it returns them.
 
-        Returns
-        -------
-        list of float
-            Milliseconds of each timed call.
+        Parameters
+        ----------
+        inputs : InputSet
+            Tells their sizes.
+        shift : int
+            By how many bytes they are moved.
         """
-        return timer.measure(
-            self._runnable,
-            lambda index: self._arguments(sets[index % len(sets)])[0],
-            warmup=warmup,
-            iterations=iterations,
-            device=self._device,
-        )
-
-    def _arguments(self, inputs: InputSet) -> tuple[tuple[Any, ...], list[Any]]:
-        """Return what to call it with, and the outputs among that: new and poisoned each time."""
         if not self.destination_passing_style:
-            return inputs.inputs, []
-        outputs = allocate_outputs(self._definition, inputs.axes, self._device)
-        return (*inputs.inputs, *outputs), outputs
+            return []
+        return allocate_outputs(self._definition, inputs.axes, self._device, shift=shift)
 
-
-def synchronize(device: str) -> None:
-    """Wait until `device` has finished everything.
-
-    Raises
-    ------
-    RuntimeError
-        If something that ran on it failed.
-    """
-    if device != "cpu":
-        import torch
-
-        torch.cuda.synchronize(device)
+    def listed(self, result: Any, outputs: Sequence[Any]) -> list[Any]:
+        """Return the outputs of a call that returned `result`, and was to write into `outputs`."""
+        if self.destination_passing_style:
+            return list(outputs)
+        return list_outputs(result, self._definition)
 
 
 def is_usable(device: str) -> bool:
@@ -119,7 +84,7 @@ def is_usable(device: str) -> bool:
     cuda: Any = torch.cuda
     try:
         if cuda.is_initialized():
-            synchronize(device)
+            cuda.synchronize(device)
     except BaseException:  # noqa: BLE001 - candidate boundary: whatever it raises, it is lost
         return False
     return True

@@ -73,10 +73,26 @@ class Evaluator(ABC):
         Name under which it is registered; goes into every trace.
     version : str
         Changes whenever a verdict may change.
+    one_answer : bool
+        Whether only what the reference returned, up to rounding, is right. Where that is not so, as
+        in sampling, zeros may be a right answer, and no workload is undecidable for that.
     """
 
     name: str = ""
     version: str = "1"
+    one_answer: bool = True
+
+    def check_settings(self, config: ResolvedEvalConfig) -> None:
+        """Raise if a setting that only this evaluator knows is not allowed.
+
+        It is asked before anything runs. Settings that it does not know are not its concern.
+
+        Raises
+        ------
+        ConfigError
+            Naming the key, as in ``extra.sampling_tvd_threshold``.
+        """
+        del config
 
     def calls_per_trial(self, config: ResolvedEvalConfig) -> int:
         """Return how often a solution is called on each set of inputs; more than once to sample."""
@@ -108,6 +124,30 @@ class Evaluator(ABC):
         config : ResolvedEvalConfig
             Tolerances.
         """
+
+    def check_timed(
+        self,
+        definition: Definition,
+        workload: Workload,
+        trial: Trial,
+        outputs: Sequence[Any],
+        config: ResolvedEvalConfig,
+    ) -> Check:
+        """Judge what a single call, which was timed, left behind.
+
+        It is asked about some timed calls, after the verdict of `check`. By default it is `check`
+        with that one call. An evaluator that draws conclusions from many calls overrides it, and
+        says what one call alone can show.
+
+        Parameters
+        ----------
+        definition, workload, trial, config
+            As in `check`; the trial's inputs are those that this call got, and its expected
+            outputs belong to them.
+        outputs : sequence
+            What the call returned, as untrusted as that of any other.
+        """
+        return self.check(definition, workload, trial, [outputs], config)
 
     def combine(self, checks: Sequence[Check]) -> Correctness:
         """Merge the checks of all trials, the last of which is the only one that may have failed.

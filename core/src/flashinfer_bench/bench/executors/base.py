@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.bench.transport.messages import FailureClass
     from flashinfer_bench.data import Definition, Solution
+    from flashinfer_bench.tensors.vary import Variation, Way
 
-Stage = Literal["start", "compile", "load", "inputs", "call", "time"]
+Stage = Literal["start", "confine", "compile", "load", "inputs", "call", "time"]
 
 
 class CandidateError(RunnerError):
@@ -30,8 +31,8 @@ class CandidateError(RunnerError):
     message : str
         What happened.
     stage : str
-        What it had been asked to do: ``start``, ``compile``, ``load``, ``inputs``, ``call`` or
-        ``time``.
+        What it had been asked to do: ``start``, ``confine``, ``compile``, ``load``, ``inputs``,
+        ``call`` or ``time``.
     """
 
     def __init__(self, message: str, *, stage: Stage, hint: Optional[str] = None) -> None:
@@ -150,24 +151,43 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class Timing:
-    """Answer to `Candidate.time`.
+class Shot:
+    """Answer to `Candidate.fire`: one timed call.
 
     Attributes
     ----------
-    samples_ms : tuple of float
-        One latency per timed call, in milliseconds, in the order taken.
-    timer, timer_version : str
-        The timing backend that took them.
+    sample_ms : float
+        Its latency in milliseconds, as the candidate tells it: untrusted.
     wall_s : float
-        Wall time of the whole request, warm-up included, by the judge's own clock.
+        Seconds by the judge's own clock from before the request was sent until its answer was
+        read. Everything that the candidate did for this call after it knew its inputs is in it.
+    timer, timer_version : str
+        The timing backend that took the latency.
+    notes : tuple of str
+        Remarks of the timer (untrusted text).
     """
 
-    samples_ms: tuple[float, ...]
+    sample_ms: float
+    wall_s: float
     timer: str
     timer_version: str
-    wall_s: float
     notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """Answer to `Candidate.confine`; given before any code of a solution has run, so it is true.
+
+    Attributes
+    ----------
+    applied : tuple of str
+        Names of the measures that hold.
+    missing : dict of str to str
+        Measures that this system does not offer, and why.
+    """
+
+    applied: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 class Candidate(ABC):
@@ -179,6 +199,18 @@ class Candidate(ABC):
     """
 
     pid: int
+
+    def confine(self, writable: Sequence[str], *, timeout_s: float) -> Confinement:
+        """Have the process give up what a solution does not need; before anything else.
+
+        Without an override nothing is given up, and nothing is reported.
+
+        Parameters
+        ----------
+        writable : sequence of str
+            Folders that stay writable besides its own.
+        """
+        return Confinement()
 
     def compile(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Compiled:
         """Do the part of the build that other processes can use; load and call nothing.
@@ -194,19 +226,28 @@ class Candidate(ABC):
 
     @abstractmethod
     def put_inputs(
-        self, slot: int, inputs: Sequence[Any], axes: Mapping[str, int], *, timeout_s: float
+        self,
+        slot: int,
+        inputs: Sequence[Any],
+        axes: Mapping[str, int],
+        *,
+        ways: Sequence[Way] = (),
+        timeout_s: float,
     ) -> None:
         """Copy one set of inputs into the process, on its device.
 
         Parameters
         ----------
         slot : int
-            Number by which `call` and `time` refer to this set; an old set of that number
+            Number by which `call` and `stage` refer to this set; an old set of that number
             is dropped.
         inputs : sequence
             CPU tensors and Python scalars in the order of the definition's inputs.
         axes : mapping
             Value of every variable axis, for allocating outputs.
+        ways : sequence of str
+            How each input may vary from one timed call to the next; empty if `stage` will not be
+            asked for.
         """
 
     @abstractmethod
@@ -222,16 +263,31 @@ class Candidate(ABC):
         """
 
     @abstractmethod
-    def time(
-        self,
-        slots: Sequence[int],
-        *,
-        timer: str,
-        warmup: int,
-        iterations: int,
-        timeout_s: float,
-    ) -> Timing:
-        """Time `iterations` calls after `warmup` untimed ones, going round the sets in `slots`."""
+    def stage(self, variation: Variation, *, timeout_s: float) -> float:
+        """Make everything ready for one timed call; return the seconds that it took.
+
+        The process learns the addresses that the inputs will have, but not their final values.
+        """
+
+    @abstractmethod
+    def fire(self, variation: Variation, *, timer: str, timeout_s: float) -> Shot:
+        """Make and time the call that `stage` prepared with the same variation.
+
+        From its answer on, its outputs are fixed as far as this machine allows: where `collect` can
+        read the process's memory, it stops the process before it does.
+        """
+
+    @abstractmethod
+    def collect(self, *, timeout_s: float) -> list[Any]:
+        """Return what the last `fire` returned; as of `call`.
+
+        On the CPU, where the system allows it, the whole process tree is stopped and its memory
+        read; it goes on with the next request. Elsewhere the process is asked.
+        """
+
+    @abstractmethod
+    def changed_inputs(self, *, timeout_s: float) -> list[int]:
+        """Return the numbers of the inputs that the solution has changed, as the process says."""
 
     @abstractmethod
     def log(self) -> str:

@@ -72,7 +72,11 @@ class ForkExecutor(Executor):
     def _spawn_from(self, server: ForkServer, family: _Family) -> ProcessCandidate:
         process, ends = server.fork(self.device, timeout_s=self._spawn_timeout_s)
         candidate = ProcessCandidate(
-            process, ends.channel, ends.log, on_close=family.candidates.discard
+            process,
+            ends.channel,
+            ends.log,
+            device=self.device,
+            on_close=family.candidates.discard,
         )
         family.candidates.add(candidate)
         candidate.await_ready(timeout_s=self._spawn_timeout_s)

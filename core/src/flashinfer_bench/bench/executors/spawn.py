@@ -132,7 +132,11 @@ class SpawnExecutor(Executor):
             ends.close_theirs()
         handle = SpawnedProcess(process, ends.leash, folder)
         candidate = ProcessCandidate(
-            handle, ends.channel, ends.log, on_close=self._candidates.discard
+            handle,
+            ends.channel,
+            ends.log,
+            device=self.device,
+            on_close=self._candidates.discard,
         )
         self._enrol(candidate)
         candidate.await_ready(timeout_s=self._spawn_timeout_s)

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.bench.evaluators.base import Trial
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
-from flashinfer_bench.bench.judge.deadline import Deadline
-from flashinfer_bench.bench.judge.measure import Rounds, measure, time_left
+from flashinfer_bench.bench.judge.decidability import tightened
+from flashinfer_bench.bench.judge.floor import physics_floor
+from flashinfer_bench.bench.judge.reference import ReferenceFailed, run_reference
 from flashinfer_bench.bench.judge.seeds import trial_seed
-from flashinfer_bench.bench.judge.structure import as_tensors, find_problem, output_specs
 from flashinfer_bench.bench.judge.text import shortened
 from flashinfer_bench.bench.pool import RunInterrupted
-from flashinfer_bench.errors import CapabilityError, RunnerError
+from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flashinfer_bench.bench.config import ResolvedEvalConfig
+    from flashinfer_bench.bench.evaluators.base import Evaluator, Trial
+    from flashinfer_bench.bench.judge.checks import TimedCheck
+    from flashinfer_bench.bench.judge.floor import Floor
+    from flashinfer_bench.bench.judge.integrity import Normals
     from flashinfer_bench.bench.judge.measure import Measurement
+    from flashinfer_bench.bench.judge.reference import ReferenceRun
     from flashinfer_bench.bench.judge.session import Session
-    from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.data import Definition, Solution, Workload
+    from flashinfer_bench.tensors.vary import Freedom
 
-logger = logging.getLogger(__name__)
+__all__ = ["BaselineHandle", "DeviceBaseline", "ReferenceFailed", "prepare_baseline"]
 
 _MAX_REASON_CHARACTERS = 4096
-_TIMING_SHARE = 0.5  # of the time limit: a slow reference is timed less often, not given up
-
-
-class ReferenceFailed(RunnerError):
-    """The reference of a definition did not give what it declares; no solution is to blame."""
 
 
 class BaselineHandle(str):
@@ -67,6 +64,18 @@ class DeviceBaseline:
         Input sets and what the reference made of them, on the CPU.
     measurement : Measurement, optional
         Latencies of the reference; None if it was not timed.
+    config : ResolvedEvalConfig, optional
+        The settings, with tolerances that solutions which compute nothing do not satisfy.
+    reference : Solution, optional
+        What was run.
+    freedoms : tuple of Freedom
+        For each input how it may vary from one timed call to the next.
+    checks : tuple of TimedCheck
+        Timed calls with the outputs that they must give; empty if candidates are trusted.
+    normal : Normals, optional
+        How long the reference's calls took beyond their latency; None if candidates are trusted.
+    floor : Floor, optional
+        What no latency can be below; None where the device has not been calibrated.
     """
 
     handle: BaselineHandle
@@ -76,6 +85,12 @@ class DeviceBaseline:
     seed: int
     trials: tuple[Trial, ...]
     measurement: Optional[Measurement] = None
+    config: Optional[ResolvedEvalConfig] = None
+    reference: Optional[Solution] = None
+    freedoms: tuple[Freedom, ...] = ()
+    checks: tuple[TimedCheck, ...] = ()
+    normal: Optional[Normals] = None
+    floor: Optional[Floor] = None
 
     @property
     def latency_ms(self) -> float:
@@ -101,6 +116,7 @@ def prepare_baseline(
     reference: Solution,
     config: ResolvedEvalConfig,
     root: Optional[Path],
+    evaluator: Optional[Evaluator] = None,
 ) -> DeviceBaseline:
     """Make the inputs of a workload and run the reference on them, in a process of its own.
 
@@ -116,6 +132,8 @@ def prepare_baseline(
         Numbers of trials and iterations.
     root : Path, optional
         Folder of the dataset, for tensors in files.
+    evaluator : Evaluator, optional
+        Who will judge outputs; without one tolerances stay as they are.
 
     Raises
     ------
@@ -125,7 +143,33 @@ def prepare_baseline(
         If the reference fails, or returns something else than its definition declares.
     CapabilityError
         If it cannot be built here, by no fault of its own.
+    UndecidableWorkload
+        If a solution that computes nothing would pass.
     """
+    run = _run(session, definition, workload, reference, config, root)
+    if evaluator is not None:
+        config = tightened(definition, workload, run.trials, evaluator, config)
+    return DeviceBaseline(
+        BaselineHandle.of(definition, workload),
+        definition,
+        workload,
+        session.device,
+        session.seed,
+        config=config,
+        reference=reference,
+        floor=_floor(session, definition, workload),
+        **vars(run),
+    )
+
+
+def _run(
+    session: Session,
+    definition: Definition,
+    workload: Workload,
+    reference: Solution,
+    config: ResolvedEvalConfig,
+    root: Optional[Path],
+) -> ReferenceRun:
     inputs = [
         _make_inputs(definition, workload, session.seed, index, root)
         for index in range(config.num_trials)
@@ -134,7 +178,9 @@ def prepare_baseline(
         with session.pool.worker(("reference", definition.name)) as worker:
             worker.load(definition, reference, timeout_s=session.timeout_s)
             session.pool.settle()
-            return _run_reference(session, worker, definition, workload, inputs, config)
+            run = run_reference(session, worker, definition, workload, inputs, config)
+            worker.new_output()
+            return run
     except CandidateError as error:
         if session.pool.interrupted:
             raise RunInterrupted("the run ended while the reference ran") from error
@@ -144,72 +190,19 @@ def prepare_baseline(
         raise ReferenceFailed(_explain(definition, error)) from error
 
 
+def _floor(session: Session, definition: Definition, workload: Workload) -> Optional[Floor]:
+    if session.ceilings is None or session.trust == "off":
+        return None
+    axes = {axis: workload.axes[axis] for axis in definition.var_axes}
+    return physics_floor(definition, axes, session.ceilings)
+
+
 def _make_inputs(
     definition: Definition, workload: Workload, seed: int, trial: int, root: Optional[Path]
 ) -> list[Any]:
     from flashinfer_bench.tensors import generate_inputs
 
     return generate_inputs(definition, workload, seed=trial_seed(seed, trial), root=root)
-
-
-def _run_reference(
-    session: Session,
-    worker: Worker,
-    definition: Definition,
-    workload: Workload,
-    inputs: list[list[Any]],
-    config: ResolvedEvalConfig,
-) -> DeviceBaseline:
-    deadline, candidate = Deadline(session.timeout_s), worker.candidate
-    axes = {axis: workload.axes[axis] for axis in definition.var_axes}
-    trials, fastest_s = [], float("inf")
-    for index, values in enumerate(inputs):
-        left = time_left(deadline, candidate, "inputs")
-        candidate.put_inputs(index, values, axes, timeout_s=left)
-        began = time.monotonic()
-        outputs = candidate.call(index, timeout_s=time_left(deadline, candidate, "call"))
-        fastest_s = min(fastest_s, time.monotonic() - began)
-        expected = _checked(definition, axes, outputs)
-        trials.append(Trial(index, trial_seed(session.seed, index), values, expected))
-    measurement = None
-    if session.profile_baseline:
-        measurement = _time_reference(session, worker, config, deadline, fastest_s)
-    worker.new_output()
-    handle = BaselineHandle.of(definition, workload)
-    return DeviceBaseline(
-        handle, definition, workload, session.device, session.seed, tuple(trials), measurement
-    )
-
-
-def _checked(definition: Definition, axes: dict[str, int], outputs: list[Any]) -> list[Any]:
-    problem = find_problem(outputs, output_specs(definition, axes), exact_dtype=False)
-    if problem is not None:
-        raise ReferenceFailed(
-            f"the reference of definition {definition.name!r} does not return what it declares: "
-            f"{problem.message}",
-            hint="correct the definition's outputs or its reference",
-        )
-    return as_tensors(outputs)
-
-
-def _time_reference(
-    session: Session,
-    worker: Worker,
-    config: ResolvedEvalConfig,
-    deadline: Deadline,
-    call_s: float,
-) -> Measurement:
-    wanted = Rounds(config.num_trials, config.warmup_runs, config.iterations)
-    budget_s = min(session.timeout_s * _TIMING_SHARE, deadline.remaining() * 0.9)
-    rounds = wanted.within(budget_s, call_s)
-    if rounds != wanted:
-        logger.info(
-            "the reference is slow (%.3g s a call): timed %d times a round instead of %d",
-            call_s,
-            rounds.iterations,
-            wanted.iterations,
-        )
-    return measure(session, worker.candidate, config.num_trials, rounds, deadline)
 
 
 def _explain(definition: Definition, error: CandidateError) -> str:

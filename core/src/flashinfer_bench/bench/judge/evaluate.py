@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional, TypeVar
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.builds import solution_key
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
+from flashinfer_bench.bench.judge.attempt import (
+    Attempt,
+    EvaluatorFailed,
+    build,
+    check_all,
+    time_trusting,
+)
 from flashinfer_bench.bench.judge.deadline import Deadline
-from flashinfer_bench.bench.judge.measure import Rounds, measure, time_left
-from flashinfer_bench.bench.judge.report import Report
+from flashinfer_bench.bench.judge.reference import renewed_normal
+from flashinfer_bench.bench.judge.report import Report, with_note
+from flashinfer_bench.bench.judge.seeds import secret_seed
+from flashinfer_bench.bench.judge.timed import TimedRun, WrongTimedCall, time_distrusting
 from flashinfer_bench.bench.pool import RunInterrupted
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from flashinfer_bench.bench.config import ResolvedEvalConfig
-    from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
+    from flashinfer_bench.bench.evaluators.base import Check, Evaluator
     from flashinfer_bench.bench.judge.baseline import DeviceBaseline
-    from flashinfer_bench.bench.judge.measure import Measurement
+    from flashinfer_bench.bench.judge.integrity import Normals, Violation
     from flashinfer_bench.bench.judge.session import Session
-    from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.data import Correctness, Evaluation, Solution
 
-_Answer = TypeVar("_Answer")
+logger = logging.getLogger(__name__)
 
+_MORE_ATTEMPTS = 2
 _KEEP_BELOW_BYTES = 1 << 30  # a candidate that holds more than this is not kept for later
 
 
@@ -33,30 +41,34 @@ class NotEvaluated(RunnerError):
     """There is no verdict on a solution, because this machine lacks what its build needs."""
 
 
-class EvaluatorFailed(RunnerError):
-    """An evaluator raised; whether the outputs are right is not known."""
-
-
 @dataclass(frozen=True)
 class _Outcome:
     """What came of a solution that returned from every call."""
 
-    check: Check  # of the last trial: the only one that can have failed
+    check: Check  # of the last trial, or timed call: the only one that can have failed
     correctness: Optional[Correctness]  # over all trials
-    measurement: Optional[Measurement]
+    timed: Optional[TimedRun] = None
+    earlier: Optional[Violation] = None  # of an attempt that was repeated
 
+    @property
+    def violation(self) -> Optional[Violation]:
+        """Why its latency is not believed, if it is not."""
+        return self.timed.violation if self.timed is not None else None
 
-@dataclass(frozen=True)
-class _Attempt:
-    """One solution on one workload, and the process that it runs in."""
+    @property
+    def is_disputable(self) -> bool:
+        """Whether it is not believed, but for a reason that noise can cause."""
+        return self.violation is not None and self.violation.disputable
 
-    session: Session
-    solution: Solution
-    baseline: DeviceBaseline
-    evaluator: Evaluator
-    config: ResolvedEvalConfig
-    worker: Worker
-    deadline: Deadline
+    @property
+    def is_undecided(self) -> bool:
+        """Whether even the reference's times vary so much that nobody can be blamed."""
+        return self.violation is not None and self.violation.undecided
+
+    def against(self, normal: Normals) -> _Outcome:
+        """Return the same calls, held against another normal."""
+        assert self.timed is not None
+        return replace(self, timed=self.timed.against(normal))
 
 
 def evaluate_solution(
@@ -72,6 +84,13 @@ def evaluate_solution(
     also where it is the first call that compiles; a call that does in ``RUNTIME_ERROR``; exceeding
     the time limit in ``TIMEOUT``; outputs that are not as declared in ``INCORRECT_SHAPE`` or
     ``INCORRECT_DTYPE``, wrong ones in ``INCORRECT_NUMERICAL``.
+
+    With trust ``full`` the same goes for timed calls, and a latency that is not believed ends in
+    ``RUNTIME_ERROR``: where noise could be the reason, only if it is not believed in a fresh
+    process either, which has as much time again. Where even the reference's times vary as much, or
+    calls are few, and on devices other than the CPU, where time that the timer has not seen may be
+    the host's, that is no proof: that time is added to the latency. What is reported is the latency
+    of calls which have passed.
 
     Parameters
     ----------
@@ -108,7 +127,7 @@ def evaluate_solution(
         if session.pool.interrupted:
             raise RunInterrupted("the run ended during an evaluation") from error
         return _failed(report, error)
-    return _verdict(report, outcome)
+    return _verdict(report, outcome, session.device)
 
 
 def _known_failure(
@@ -139,86 +158,76 @@ def _run(
     config: ResolvedEvalConfig,
     report: Report,
 ) -> _Outcome:
+    """Evaluate once; and up to twice more if the claims look false, but could be a disturbance.
+
+    For that the reference is timed again before, and after if there is still something. Noise that
+    only the candidate has met, each time, is rare.
+    """
+    parts = session, solution, baseline, evaluator, config, report
+    outcome, normal = _run_once(*parts, normal=baseline.normal), baseline.normal
+    first = outcome.violation
+    for _ in range(_MORE_ATTEMPTS):
+        if not outcome.is_disputable or normal is None:
+            break
+        logger.info("%s: %s; evaluated once more", solution.name, outcome.violation)
+        normal = renewed_normal(session, baseline, normal)
+        outcome = replace(_run_once(*parts, normal=normal), earlier=first)
+        if outcome.is_disputable:
+            normal = renewed_normal(session, baseline, normal)
+            outcome = outcome.against(normal)
+    return outcome
+
+
+def _run_once(
+    session: Session,
+    solution: Solution,
+    baseline: DeviceBaseline,
+    evaluator: Evaluator,
+    config: ResolvedEvalConfig,
+    report: Report,
+    *,
+    normal: Optional[Normals],
+) -> _Outcome:
     with session.pool.worker(solution_key(solution)) as worker:
         worker.reusable = baseline.nbytes < _KEEP_BELOW_BYTES
         deadline = Deadline(session.timeout_s)
-        attempt = _Attempt(session, solution, baseline, evaluator, config, worker, deadline)
+        attempt = Attempt(session, solution, baseline, evaluator, config, worker, deadline)
+        seed = secret_seed(session.rotation_seed, f"{baseline.handle}/{solution.hash()}")
+        report.rotation_seed = seed if normal is not None else None
         try:
-            load_s = _build(attempt)
+            load_s = build(attempt)
             report.build_s = load_s + report.compile_s if load_s else 0.0
             # From here on the device's memory and time belong to this solution alone.
             session.pool.settle()
-            check, correctness = _check_all(attempt)
-            return _Outcome(check, correctness, _measure(attempt) if check.passed else None)
+            outcome = _judge(attempt, normal, seed)
         finally:
             report.output = worker.new_output()
+        if outcome.violation is not None:
+            worker.reusable = False  # the next attempt is to know nothing of this one
+    return outcome
 
 
-def _build(attempt: _Attempt) -> float:
-    """Build the solution; return the seconds it took, 0 if an earlier evaluation did it."""
-    worker, baseline = attempt.worker, attempt.baseline
-    if worker.loaded is not None:
-        return 0.0
-    left = time_left(attempt.deadline, worker.candidate, "load")
+def _judge(attempt: Attempt, normal: Optional[Normals], seed: int) -> _Outcome:
+    check, correctness = check_all(attempt)
+    if not check.passed:
+        return _Outcome(check, correctness)
+    if normal is None:
+        return _Outcome(check, correctness, TimedRun(time_trusting(attempt), {"trust": "off"}))
     try:
-        loaded = worker.load(baseline.definition, attempt.solution, timeout_s=left)
-    except CandidateFailed as error:
-        if error.about != "storage":  # there may be room again for the next workload
-            attempt.session.failed_builds[solution_key(attempt.solution)] = error
-        raise
-    return loaded.seconds
+        return _Outcome(check, correctness, time_distrusting(attempt, normal, seed))
+    except WrongTimedCall as wrong:
+        return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
 
 
-def _check_all(attempt: _Attempt) -> tuple[Check, Optional[Correctness]]:
-    """Call the solution on one input set after the other, until one comes out wrong."""
-    checks: list[Check] = []
-    for trial in attempt.baseline.trials:
-        checks.append(_check(attempt, trial))
-        if not checks[-1].passed:
-            break
-    if checks[-1].correctness is None:
-        return checks[-1], None
-    return checks[-1], _ask(attempt.evaluator, attempt.evaluator.combine, checks)
-
-
-def _check(attempt: _Attempt, trial: Trial) -> Check:
-    candidate, deadline, baseline = attempt.worker.candidate, attempt.deadline, attempt.baseline
-    evaluator, config = attempt.evaluator, attempt.config
-    count = _ask(evaluator, evaluator.calls_per_trial, config)
-    left = time_left(deadline, candidate, "inputs")
-    candidate.put_inputs(trial.index, trial.inputs, baseline.axes, timeout_s=left)
-    calls: list[list[Any]] = []
-    try:
-        for _ in range(count):
-            left = time_left(deadline, candidate, "call")
-            calls.append(candidate.call(trial.index, timeout_s=left))
-    except CandidateFailed as error:
-        # After a call that returned it is the solution itself that says what this machine lacks.
-        error.building = not calls and trial is baseline.trials[0]
-        raise
-    problem = baseline.definition, baseline.workload, trial
-    return _ask(evaluator, evaluator.check, *problem, calls, config)
-
-
-def _ask(evaluator: Evaluator, question: Callable[..., _Answer], *arguments: Any) -> _Answer:
-    """Ask an evaluator, and set the blame straight if it raises."""
-    try:
-        return question(*arguments)
-    except Exception as error:  # noqa: BLE001 - a plugin, looking at what untrusted code made
-        failure = error
-    raise EvaluatorFailed(
-        f"evaluator {evaluator.name!r} failed on these outputs: {type(failure).__name__}: {failure}"
-    ) from failure
-
-
-def _measure(attempt: _Attempt) -> Measurement:
-    config = attempt.config
-    rounds = Rounds(config.num_trials, config.warmup_runs, config.iterations)
-    candidate, slots = attempt.worker.candidate, len(attempt.baseline.trials)
-    return measure(attempt.session, candidate, slots, rounds, attempt.deadline)
-
-
-def _verdict(report: Report, outcome: _Outcome) -> Evaluation:
-    if outcome.correctness is None or outcome.measurement is None:
+def _verdict(report: Report, outcome: _Outcome, device: str) -> Evaluation:
+    timed = outcome.timed
+    if outcome.correctness is None or timed is None:
         return report.wrong(outcome.check, outcome.correctness)
-    return report.passed(outcome.correctness, outcome.measurement)
+    # The host may have been slow, and not the device; or the whole machine.
+    if outcome.is_disputable and (device != "cpu" or outcome.is_undecided):
+        timed = timed.with_unseen()
+    elif outcome.violation is not None:
+        return report.violated(outcome.violation, outcome.earlier)
+    correctness = with_note(outcome.correctness, timed.note)
+    assert correctness is not None
+    return report.passed(correctness, timed.measurement, outcome.earlier)

@@ -1,57 +1,27 @@
-"""Timing a loaded candidate: rounds of warm-up and timed calls, and what they say together."""
+"""Latencies: what timed calls say together, and timing a solution that is trusted."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import cycle
 from statistics import median
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.bench.executors.base import CandidateMisbehaved, CandidateTimeout
+from flashinfer_bench.bench.executors.base import CandidateMisbehaved
+from flashinfer_bench.bench.judge.rounds import take_calls
+from flashinfer_bench.bench.judge.samples import find_impossible
 
 if TYPE_CHECKING:
-    from flashinfer_bench.bench.executors.base import Candidate, Stage, Timing
+    from collections.abc import Callable, Iterable, Sequence
+
+    from flashinfer_bench.bench.executors.base import Candidate
     from flashinfer_bench.bench.judge.deadline import Deadline
+    from flashinfer_bench.bench.judge.rounds import Rounds
     from flashinfer_bench.bench.judge.session import Session
+    from flashinfer_bench.bench.judge.shots import TimedCall
+    from flashinfer_bench.tensors.vary import Freedom, Variation
 
 _SIGNIFICANT_DIGITS = 7  # 0.1 µs in a second
-_SHORTEST_MS = 1e-9  # a picosecond: nothing is faster, and quotients stay finite
-_CLOCK_SLACK = 1.1  # between the timer's clock and the judge's
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """How often something is called to time it.
-
-    Attributes
-    ----------
-    count : int
-        Number of rounds.
-    warmup : int
-        Untimed calls at the beginning of each.
-    iterations : int
-        Timed calls of each.
-    """
-
-    count: int
-    warmup: int
-    iterations: int
-
-    def within(self, budget_s: float, call_s: float) -> Rounds:
-        """Return as many rounds of fewer calls, if these would take longer than `budget_s`.
-
-        Parameters
-        ----------
-        budget_s : float
-            Seconds that all rounds together may take.
-        call_s : float
-            Seconds that one call takes.
-        """
-        cost = self.count * (self.warmup + self.iterations) * call_s
-        if cost <= budget_s:
-            return self
-        share = max(budget_s, 0.0) / cost
-        return Rounds(self.count, int(self.warmup * share), max(1, int(self.iterations * share)))
 
 
 @dataclass(frozen=True)
@@ -82,89 +52,95 @@ class Measurement:
         return median(self.samples_ms)
 
 
-def time_left(deadline: Deadline, candidate: Candidate, stage: Stage) -> float:
-    """Return the seconds left for a request.
-
-    Raises
-    ------
-    CandidateTimeout
-        If there are none; the candidate is ended.
-    """
-    seconds = deadline.remaining()
-    if seconds <= 0.0:
-        candidate.close()
-        raise CandidateTimeout(f"no time left of {deadline.seconds:g} s", stage=stage)
-    return seconds
-
-
 def measure(
-    session: Session, candidate: Candidate, slots: int, rounds: Rounds, deadline: Deadline
+    session: Session,
+    candidate: Candidate,
+    free: Sequence[Freedom],
+    slots: int,
+    rounds: Rounds,
+    deadline: Deadline,
 ) -> Measurement:
-    """Time the loaded solution on the input sets 0 … `slots` - 1.
+    """Time the loaded solution, trusting what it tells.
 
-    Each round goes round all sets, so that the same input does not come twice in a row. No other
-    process times on the device meanwhile.
+    The calls are made like those of a solution that is not trusted, and what happens to inputs
+    before a call is the same, so that latencies compare. But each call with an input set sees the
+    same values at the same addresses. They go round all sets, so that the same input does not come
+    twice in a row.
+
+    Parameters
+    ----------
+    session : Session
+        The run.
+    candidate : Candidate
+        Has loaded the solution, and been given the input sets with their ways to vary.
+    free : sequence of Freedom
+        For each input how it may vary.
+    slots : int
+        Number of input sets.
+    rounds : Rounds
+        How many calls.
+    deadline : Deadline
+        When to give up.
 
     Raises
     ------
     CandidateError
         If the candidate fails, or answers with something that cannot be a measurement.
     """
-    with session.device_to_itself(deadline):
-        timings = [
-            candidate.time(
-                range(slots),
-                timer=session.timer,
-                warmup=rounds.warmup,
-                iterations=rounds.iterations,
-                timeout_s=time_left(deadline, candidate, "time"),
-            )
-            for _ in range(rounds.count)
-        ]
-    for timing in timings:
-        problem = find_timing_problem(timing, rounds.iterations)
-        if problem is not None:
-            candidate.close()
-            raise CandidateMisbehaved(problem, stage="time")
-    return _merged(timings, rounds, session.timer)
+    calls = take_calls(
+        session, candidate, rounds, deadline, variation_of=_in_turn(free, slots), visit=_look_away
+    )
+    refuse_impossible(candidate, calls)
+    return measurement_of(calls, rounds)
 
 
-def find_timing_problem(timing: Timing, iterations: int) -> Optional[str]:
-    """Return why `timing` cannot be a measurement of `iterations` calls, or None.
+def _in_turn(free: Sequence[Freedom], slots: int) -> Callable[[Optional[int]], Variation]:
+    """Return a function that has each call see the next input set, always in the same way."""
+    from flashinfer_bench.tensors.vary import Variation
 
-    Parameters
-    ----------
-    timing : Timing
-        What a candidate answered: untrusted.
-    iterations : int
-        How many samples were asked for.
+    shifts = (0,) * len(free)
+    # What is mixed is in the caches afterwards.
+    mixes = tuple(int(item.is_mixed) for item in free)
+    variations = cycle([Variation(slot, shifts, mixes, 0, ()) for slot in range(slots)])
+    return lambda place: next(variations)
+
+
+def _look_away(place: int) -> None:
+    """Do nothing after a timed call."""
+
+
+def refuse_impossible(candidate: Candidate, calls: Sequence[TimedCall]) -> None:
+    """End the candidate if its samples cannot be latencies.
+
+    Raises
+    ------
+    CandidateMisbehaved
+        In that case.
     """
-    samples = timing.samples_ms
-    if len(samples) != iterations:
-        return f"{len(samples)} samples instead of {iterations}"
-    impossible = [sample for sample in samples if not (math.isfinite(sample) and sample >= 0.0)]
-    if impossible:
-        return f"a sample of {impossible[0]} ms is not a duration"
-    longest = max(samples)
-    if longest > timing.wall_s * 1e3 * _CLOCK_SLACK + 1.0:
-        return f"a sample of {longest:g} ms in a request that took {timing.wall_s * 1e3:g} ms"
-    if median(samples) < _SHORTEST_MS:
-        return f"the timer {timing.timer!r} cannot tell the latency from zero"
-    return None
+    problem = find_impossible(calls)
+    if problem is not None:
+        candidate.close()
+        raise CandidateMisbehaved(problem, stage="time")
 
 
-def _merged(timings: list[Timing], rounds: Rounds, timer: str) -> Measurement:
-    samples = [sample for timing in timings for sample in timing.samples_ms]
-    notes = dict.fromkeys(note for timing in timings for note in timing.notes)
+def measurement_of(calls: Sequence[TimedCall], rounds: Rounds) -> Measurement:
+    """Return what single timed calls, at least one, say together: their samples, unchanged."""
+    notes = dict.fromkeys(note for call in calls for note in call.notes)
     return Measurement(
-        samples_ms=tuple(_rounded(sample) for sample in samples),
+        samples_ms=_as_stored(call.sample_ms for call in calls),
         rounds=rounds,
-        timer=timer,
-        timer_version=timings[0].timer_version,
+        timer=calls[0].timer,
+        timer_version=calls[0].timer_version,
         notes=tuple(notes),
     )
 
 
-def _rounded(sample: float) -> float:
-    """Return `sample` as it is stored, so that the latency can be recomputed from the trace."""
-    return float(f"{sample:.{_SIGNIFICANT_DIGITS}g}")
+def raised(measurement: Measurement, by_ms: float, note: str) -> Measurement:
+    """Return `measurement` with every sample longer by `by_ms` milliseconds, and a remark."""
+    samples = _as_stored(sample + by_ms for sample in measurement.samples_ms)
+    return replace(measurement, samples_ms=samples, notes=(*measurement.notes, note))
+
+
+def _as_stored(samples: Iterable[float]) -> tuple[float, ...]:
+    """Return `samples` as they are stored, so that the latency can be recomputed from the trace."""
+    return tuple(float(f"{sample:.{_SIGNIFICANT_DIGITS}g}") for sample in samples)

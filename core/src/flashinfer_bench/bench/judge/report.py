@@ -14,15 +14,22 @@ from flashinfer_bench.bench.executors.base import (
     CandidateTimeout,
 )
 from flashinfer_bench.bench.judge.text import shortened
-from flashinfer_bench.data import Evaluation, EvaluationStatus, Performance, Provenance
+from flashinfer_bench.data import (
+    Correctness,
+    Evaluation,
+    EvaluationStatus,
+    Performance,
+    Provenance,
+)
 
 if TYPE_CHECKING:
     from flashinfer_bench.bench.config import ResolvedEvalConfig
     from flashinfer_bench.bench.evaluators.base import Check, Evaluator
     from flashinfer_bench.bench.judge.baseline import DeviceBaseline
+    from flashinfer_bench.bench.judge.integrity import Violation
     from flashinfer_bench.bench.judge.measure import Measurement
     from flashinfer_bench.bench.judge.session import Session
-    from flashinfer_bench.data import Correctness, Solution
+    from flashinfer_bench.data import Solution
 
 MAX_LOG_CHARACTERS = 16_384
 
@@ -68,6 +75,8 @@ class Report:
         Seconds that building took.
     compile_s : float
         Seconds of that which were spent ahead of the evaluation.
+    rotation_seed : int, optional
+        What the inputs of timed calls followed from.
     """
 
     def __init__(
@@ -87,6 +96,7 @@ class Report:
         self.output = ""
         self.build_s: Optional[float] = None
         self.compile_s = 0.0
+        self.rotation_seed: Optional[int] = None
 
     def failed(self, error: CandidateError) -> Evaluation:
         """Return the evaluation of a solution that did not come to an end."""
@@ -98,14 +108,34 @@ class Report:
         return self._evaluation(status_of(error), message, transient=is_transient(error))
 
     def not_judged(self, reason: str) -> Evaluation:
-        """Return the evaluation of a solution about which the evaluator could not decide."""
+        """Return the evaluation of a solution about which nothing could be decided."""
         return self._evaluation(EvaluationStatus.RUNTIME_ERROR, reason, transient=True)
 
     def wrong(self, check: Check, correctness: Optional[Correctness]) -> Evaluation:
         """Return the evaluation of a solution whose outputs are not right."""
         return self._evaluation(check.status, check.message, correctness=correctness)
 
-    def passed(self, correctness: Correctness, measurement: Measurement) -> Evaluation:
+    def violated(self, violation: Violation, earlier: Optional[Violation] = None) -> Evaluation:
+        """Return the evaluation of a solution whose latency is not believed.
+
+        Parameters
+        ----------
+        violation : Violation
+            Why.
+        earlier : Violation, optional
+            What the first attempt came to, if there were more.
+        """
+        message = str(violation)
+        if earlier is not None:
+            message += f"\n(in a first attempt: {earlier.rule}: {earlier.message})"
+        return self._evaluation(EvaluationStatus.RUNTIME_ERROR, message)
+
+    def passed(
+        self,
+        correctness: Correctness,
+        measurement: Measurement,
+        earlier: Optional[Violation] = None,
+    ) -> Evaluation:
         """Return the evaluation of a solution that is correct and has been timed."""
         latency, reference = measurement.latency_ms, self._baseline.latency_ms
         performance = Performance(
@@ -114,9 +144,12 @@ class Report:
             speedup_factor=reference / latency,
             samples_ms=list(measurement.samples_ms),
         )
+        notes = list(measurement.notes)
+        if earlier is not None:
+            notes.append(f"measured twice; at first: {earlier.rule}: {earlier.message}")
         return self._evaluation(
             EvaluationStatus.PASSED,
-            "\n".join(measurement.notes),
+            "\n".join(notes),
             correctness=correctness,
             performance=performance,
             timer=measurement.timer,
@@ -166,7 +199,19 @@ class Report:
         reference = self._baseline.measurement
         if reference is not None:
             extra["reference_iterations"] = reference.rounds.iterations
+        extra["trust"] = self._session.trust
+        if self.rotation_seed is not None:
+            extra["rotation_seed"] = self.rotation_seed
+            extra["timed_checks"] = len(self._baseline.checks)
         return extra
+
+
+def with_note(correctness: Optional[Correctness], note: dict[str, Any]) -> Optional[Correctness]:
+    """Return `correctness` with what was done to make sure that it is what was timed."""
+    if correctness is None:
+        return None
+    extra = {**(correctness.extra or {}), "integrity": note}
+    return correctness.model_copy(update={"extra": extra})
 
 
 def make_log(message: str, output: str) -> str:

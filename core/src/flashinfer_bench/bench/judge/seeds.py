@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from hashlib import blake2b
+from typing import Optional
 
 _SEED_BITS = 53  # every JSON reader, JavaScript's too, keeps such an integer exact
 
@@ -30,3 +31,22 @@ def trial_seed(run_seed: int, trial: int) -> int:
     """
     digest = blake2b(f"{run_seed}/{trial}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+def secret_seed(given: Optional[int], purpose: str) -> int:
+    """Return the seed of what no candidate may foresee, below 2**53.
+
+    A fresh one each time: a trace that tells it is written while other candidates still run, and
+    they might read it.
+
+    Parameters
+    ----------
+    given : int, optional
+        Take one that follows from this instead, to repeat what was recorded.
+    purpose : str
+        What it is for; another purpose gives another seed.
+    """
+    if given is None:
+        return fresh_seed()
+    digest = blake2b(f"{given}/{purpose}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> (64 - _SEED_BITS)

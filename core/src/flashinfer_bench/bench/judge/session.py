@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Literal, Optional
 
 from flashinfer_bench.bench.pool import RunInterrupted
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flashinfer_bench.bench.ahead import BuildAhead
+    from flashinfer_bench.bench.calibration import Ceilings
     from flashinfer_bench.bench.executors.base import CandidateFailed
     from flashinfer_bench.bench.judge.deadline import Deadline
     from flashinfer_bench.bench.locks import DeviceLock
@@ -46,6 +47,15 @@ class Session:
         depend on the workload, so it is not tried again for the next one.
     ahead : BuildAhead, optional
         What is compiled, or has been, ahead of its evaluation.
+    trust : str
+        ``full``: every timed call has inputs of its own, and is held against what the judge knows.
+        ``off``: candidates are believed.
+    timer_version : str, optional
+        Version of the timing backend as this process knows it.
+    ceilings : Ceilings, optional
+        What the device can do at most, if it has been calibrated.
+    rotation_seed : int, optional
+        What the seeds of variations follow from; None draws fresh ones.
     """
 
     device: str
@@ -58,6 +68,10 @@ class Session:
     lock: DeviceLock
     failed_builds: dict[WorkerKey, CandidateFailed] = field(default_factory=dict)
     ahead: Optional[BuildAhead] = None
+    trust: Literal["full", "off"] = "full"
+    timer_version: Optional[str] = None
+    ceilings: Optional[Ceilings] = None
+    rotation_seed: Optional[int] = None
 
     @contextmanager
     def device_to_itself(self, deadline: Deadline) -> Iterator[None]:

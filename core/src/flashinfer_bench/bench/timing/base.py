@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 ArgumentsOf = Callable[[int], tuple[Any, ...]]
 
+# Looked up now: a solution that is imported later may replace them.
+_gc_enabled, _gc_disable, _gc_enable = gc.isenabled, gc.disable, gc.enable
+
 
 class Timer(ABC):
-    """One way to measure how long calls take on a device.
+    """One way to measure how long a call takes on a device.
 
     A timer runs in the candidate's process. It is constructed without arguments, and has looked up
     every clock function it needs, before the solution is imported. All timers for a device are
@@ -28,6 +32,44 @@ class Timer(ABC):
     version: str = "1"
 
     @abstractmethod
+    def time_call(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], *, device: str
+    ) -> tuple[float, Any]:
+        """Call `function` once, time it, and wait until the device has finished.
+
+        Parameters
+        ----------
+        function : callable
+            What is timed.
+        arguments : tuple
+            Its positional arguments, ready on the device.
+        device : str
+            Where `function` works: ``cpu`` or ``cuda:N``.
+
+        Returns
+        -------
+        milliseconds : float
+            How long it took; everything it started counts until it has finished, on whatever
+            stream.
+        result : object
+            What it returned.
+
+        Raises
+        ------
+        TimingError
+            If a measurement cannot be taken or makes no sense (not finite, negative).
+        """
+
+    def take_notes(self) -> list[str]:
+        """Return what a reader of the numbers taken since the last time should know; forget it.
+
+        Returns
+        -------
+        list of str
+            Each remark once; at most 16, of at most 256 characters.
+        """
+        return []
+
     def measure(
         self,
         function: Callable[..., Any],
@@ -37,7 +79,7 @@ class Timer(ABC):
         iterations: int,
         device: str,
     ) -> list[float]:
-        """Time `iterations` calls of `function`.
+        """Time `iterations` calls of `function`, one by one.
 
         Parameters
         ----------
@@ -61,5 +103,24 @@ class Timer(ABC):
         Raises
         ------
         TimingError
-            If a measurement cannot be taken or makes no sense (not finite, negative).
+            As of `time_call`.
         """
+        samples = []
+        with collector_paused():
+            for index in range(warmup + iterations):
+                sample, result = self.time_call(function, arguments(index), device=device)
+                del result  # outside of the timed region, before the next call needs its memory
+                samples.append(sample)
+        return samples[warmup:]
+
+
+class collector_paused:
+    """Keep Python's garbage collector from running during the body of a ``with`` statement."""
+
+    def __enter__(self) -> None:
+        self._collecting = _gc_enabled()
+        _gc_disable()
+
+    def __exit__(self, *error: object) -> None:
+        if self._collecting:
+            _gc_enable()

@@ -17,16 +17,26 @@ request        meaning                            reply
 =============  =================================  ===========================
 (start)        the process is up                  ``Ready`` with token 0
 ``Compile``    leave a build for others on disk   ``Compiled``
+``Confine``    give up what a solution needs not  ``Confined``
 ``Load``       build a solution for a definition  ``Loaded``
 ``PutInputs``  keep the blobs under a slot        ``Done``
 ``Call``       call once with a slot's inputs     ``Outputs``; blobs
-``Time``       time calls, taking slots in turn   ``Timed``
+``Stage``      get ready for one call             ``Done``
+``Fire``       patch the inputs; make that call   ``Fired``
+``Collect``    send what that call returned       ``Outputs``; blobs
+``Inspect``    compare the inputs with what came  ``Inspected``
 =============  =================================  ===========================
+
+**Order.** ``Confine`` comes first, if it comes. ``Fire`` makes the call that the last ``Stage`` has
+prepared, once. ``Collect`` and ``Inspect`` may follow it in any order and number, until the next
+``Stage``. ``Call`` sees inputs unshifted and unpatched.
 
 Each of them may be answered with ``Failed`` instead, which says whether the code raised, a build
 failed, or the machine lacks something. There is no farewell: the judge kills the
 candidate when it needs it no longer. Requests are answered in order, one at a time;
 a request and its blobs are read completely before the reply is written.
+
+A process that has been started to compile answers ``Confine`` and ``Compile`` alone.
 
 **Blobs** follow the message that announces them, one for each of its tensors in order (those marked
 ``omitted`` excepted), and have exactly the announced size.
@@ -34,6 +44,12 @@ a request and its blobs are read completely before the reply is written.
 **Limits.** A request has at most 64 MiB, a reply 4 MiB, blobs not counted. A message announces at
 most 256 values. The judge states with each call how many bytes of outputs it takes; the candidate
 announces larger tensors as ``omitted``, so that their shape can be judged all the same.
+
+**Fire** is an exchange that the judge times. Only its blobs hold the final values of the inputs; by
+``Fired`` the outputs are fixed. It tells where in the candidate's memory they lie (`Place`). On the
+CPU the judge reads them there itself, with every process of the candidate stopped, after it has
+checked type, shape, strides and span against one another. How long the exchange took is what the
+judge's own clock says.
 
 **Time.** Each read and write of the judge has a deadline that holds for the whole exchange.
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Optional
 
-from flashinfer_bench.bench.transport.frames import FrameKind, FrameStream, Waiter, wait_ready
+from flashinfer_bench.bench.transport.frames import (
+    FrameKind,
+    FrameStream,
+    Waiter,
+    flat,
+    header_of,
+    wait_ready,
+)
 from flashinfer_bench.bench.transport.messages import (
     REPLIES,
     REQUESTS,
@@ -81,7 +88,24 @@ class Channel(Generic[MessageT]):
         TimeoutError
             At the deadline.
         """
-        payload = self._stream.receive(limit=self._incoming.limit, deadline=deadline)
+        return self.decode(self.receive_undecoded(deadline))
+
+    def send_packed(self, packed: bytes, deadline: Deadline) -> None:
+        """Send what `pack` returned, in as few steps as possible; as `send`."""
+        self._stream.send_raw([memoryview(packed)], deadline)
+
+    def receive_undecoded(self, deadline: Deadline) -> bytearray:
+        """Receive the bytes of one message, without a look at them; as `receive`."""
+        return self._stream.receive(limit=self._incoming.limit, deadline=deadline)
+
+    def decode(self, payload: bytearray) -> MessageT:
+        """Return the message that `receive_undecoded` returned.
+
+        Raises
+        ------
+        ProtocolError
+            If it is none that is allowed.
+        """
         return self._incoming.decode(payload)
 
     def receive_values(
@@ -134,6 +158,21 @@ def _blob_size(record: Value) -> Optional[int]:
     if isinstance(record, TensorValue) and not record.omitted:
         return record.nbytes
     return None
+
+
+def pack(message: Message, blobs: Sequence[Optional[memoryview]] = ()) -> bytes:
+    """Return `message` and `blobs` as the bytes that go over a connection; for short blobs.
+
+    Raises
+    ------
+    ValueError
+        If a text cannot be written as UTF-8.
+    """
+    payloads = [(FrameKind.CONTROL, memoryview(encode(message)))]
+    payloads += [(FrameKind.BLOB, flat(blob)) for blob in blobs if blob is not None]
+    return b"".join(
+        part for kind, data in payloads for part in (header_of(kind, data.nbytes), data)
+    )
 
 
 def judge_end(sock: socket.socket, *, wait: Waiter = wait_ready) -> Channel[Message]:

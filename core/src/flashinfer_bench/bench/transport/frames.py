@@ -83,6 +83,11 @@ def flat(buffer: bytes | bytearray | memoryview) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
+def header_of(kind: FrameKind, nbytes: int) -> bytes:
+    """Return the header of a frame with a payload of so many bytes."""
+    return HEADER.pack(MAGIC, kind.value, nbytes)
+
+
 def _check(deadline: Deadline) -> None:
     """Raise at the deadline; a peer that drips bytes keeps the socket ready for ever."""
     if deadline.expired:
@@ -133,8 +138,11 @@ class FrameStream:
             At the deadline.
         """
         body = flat(payload)
-        header = HEADER.pack(MAGIC, kind.value, body.nbytes)
-        parts = [part for part in (memoryview(header), body) if part.nbytes]
+        parts = [memoryview(header_of(kind, body.nbytes)), body]
+        self.send_raw([part for part in parts if part.nbytes], deadline)
+
+    def send_raw(self, parts: list[memoryview], deadline: Deadline) -> None:
+        """Send bytes that are frames already, from buffers that are not empty; as `send`."""
         while parts:
             sent = self._send_some(parts, deadline)
             while parts and sent >= parts[0].nbytes:

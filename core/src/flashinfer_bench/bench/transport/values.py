@@ -8,11 +8,18 @@ from flashinfer_bench.bench.transport.messages import (
     BoolValue,
     FloatValue,
     IntValue,
+    Place,
     TensorValue,
     Value,
 )
 from flashinfer_bench.errors import FibError, ProtocolError
-from flashinfer_bench.tensors import dtype_name, tensor_from_bytes, tensor_to_bytes, to_torch_dtype
+from flashinfer_bench.tensors import (
+    dtype_name,
+    span_of,
+    tensor_from_bytes,
+    tensor_to_bytes,
+    to_torch_dtype,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -58,9 +65,7 @@ def describe(value: Any, budget: Optional[int] = None) -> tuple[Value, Optional[
 def _describe_tensor(
     value: torch.Tensor, budget: Optional[int]
 ) -> tuple[TensorValue, Optional[memoryview]]:
-    import torch
-
-    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+    if not _is_plain_type(value):
         # A subclass could compute its elements when they are read, outside of any timed region.
         raise TypeError(f"expected a tensor or a number, not {type(value).__name__}")
     if budget is not None and value.numel() * value.element_size() > budget:
@@ -69,9 +74,59 @@ def _describe_tensor(
     return TensorValue(dtype, list(shape), data.nbytes), data
 
 
+def _is_plain_type(value: Any) -> bool:
+    import torch
+
+    return type(value) in (torch.Tensor, torch.nn.Parameter)
+
+
 def _omitted(value: torch.Tensor) -> TensorValue:
     nbytes = value.numel() * value.element_size()
     return TensorValue(dtype_name(value.dtype), list(value.shape), nbytes, omitted=True)
+
+
+def plain(value: Any) -> Any:
+    """Return a tensor whose memory holds its elements as they are; anything else as it is.
+
+    Conjugation and negation that torch has put off are done now: they are not in the memory.
+    """
+    if not _is_plain_type(value):
+        return value
+    return value.detach().resolve_conj().resolve_neg()
+
+
+def announce(value: Any) -> tuple[Value, Optional[Place]]:
+    """Return the record of a tensor or scalar without its elements, and where they are.
+
+    Parameters
+    ----------
+    value : torch.Tensor, bool, int or float
+        Tensors as `plain` returns them.
+
+    Returns
+    -------
+    record : Value
+        Scalars as they are, tensors as omitted.
+    place : Place or None
+        Where the elements of a tensor in the memory of this process lie.
+
+    Raises
+    ------
+    TypeError, OverflowError
+        As of `describe`.
+    """
+    record, _ = describe(value, -1)
+    return record, _place_of(value) if isinstance(record, TensorValue) else None
+
+
+def _place_of(tensor: torch.Tensor) -> Optional[Place]:
+    import torch
+
+    if tensor.layout != torch.strided or tensor.device.type != "cpu":
+        return None
+    strides = tensor.stride()
+    span = span_of(tensor.shape, strides, tensor.element_size())
+    return Place(tensor.data_ptr(), span, list(strides))
 
 
 def rebuild(record: Value, data: Optional[memoryview]) -> Any:

@@ -14,6 +14,7 @@ from flashinfer_bench.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from typing import Optional
 
 COMPLETE = ".complete"
 """Name of the empty file that marks a folder whose build went through."""
@@ -24,6 +25,31 @@ PARTIAL = ".partial-"
 
 MARKER = ".fib-builds"
 """Name of the empty file that marks a folder in which builds are: others are never pruned."""
+
+
+_overlay: Optional[Path] = None
+
+
+def use_overlay(folder: Path) -> None:
+    """Have this process leave what it builds in `folder`, and only read the shared cache.
+
+    For processes that run code which must not change what others load.
+
+    Parameters
+    ----------
+    folder : Path
+        It is made when it is needed.
+    """
+    global _overlay
+    _overlay = folder
+
+
+def own_place(path: Path) -> Path:
+    """Return where this process may write what belongs at `path` in the cache."""
+    cache = env.cache_path()
+    if _overlay is None or cache not in path.parents or _overlay in path.parents:
+        return path
+    return _overlay / path.relative_to(cache)
 
 
 def cache_folder(name: str) -> Path:
@@ -64,13 +90,16 @@ def build_once(
     Returns
     -------
     Path
-        `folder`, complete.
+        `folder`, complete; or the folder in its place, see `use_overlay`.
 
     Raises
     ------
     StorageError
         If the folder cannot be made or renamed.
     """
+    if sound(folder):
+        return folder
+    folder = own_place(folder)
     if sound(folder):
         return folder
     with build_lock(lock_of(folder)):

@@ -237,7 +237,7 @@ class CompiledBuilder(Builder):
         def produce(working: Path) -> None:
             made[:] = [self._produce(definition, solution, plan, key, working)]
 
-        build_once(folder, produce, sound=sound)
+        folder = build_once(folder, produce, sound=sound)
         info = (made or found)[0]
         _note_use(folder)
         return Artefact(folder, folder / info.library, info, fresh=bool(made))

@@ -77,6 +77,11 @@ def gpu_architectures() -> tuple[str, ...]:
     return tuple(f"{major}.{minor}" for major, minor in sorted(found))
 
 
+def gpu_uuids() -> tuple[str, ...]:
+    """Return the UUIDs of all GPUs, visible or not, by their place on the bus; maybe none."""
+    return tuple(uuid for uuid, _ in _devices())
+
+
 def unsupported_by_toolkit(output: str) -> str:
     """Return the line in which nvcc says that it does not go with this machine.
 

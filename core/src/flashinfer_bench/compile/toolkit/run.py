@@ -8,8 +8,10 @@ import shlex
 import signal
 import subprocess
 import threading
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.compile.toolkit.gpu import unsupported_by_toolkit
@@ -18,8 +20,10 @@ from flashinfer_bench.errors import CapabilityError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
     from typing import IO
+
+ToolGuard = Callable[[Path], AbstractContextManager[Optional[Callable[[], None]]]]
+"""Called with the current folder of a tool; lends what is called in its process before it."""
 
 COMPILER_LOG = "compiler.log"
 """Name of the file, in a build's folder, with everything that its tools printed."""
@@ -58,6 +62,21 @@ class ToolOutput:
 
     returncode: int
     output: str
+
+
+_guard: ToolGuard = lambda cwd: nullcontext()  # noqa: E731 - of that type
+
+
+def guard_tools(guard: ToolGuard) -> None:
+    """Have every tool that this process runs give up something first, as rights to files.
+
+    Parameters
+    ----------
+    guard : callable
+        See `ToolGuard`. What it lends runs between fork and exec: it must not need a lock.
+    """
+    global _guard
+    _guard = guard
 
 
 def run_tool(
@@ -99,25 +118,38 @@ def run_tool(
     """
     arguments = [str(part) for part in command]
     try:
-        with subprocess.Popen(
-            arguments,
-            cwd=cwd,
-            env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        ) as process:
+        with _guard(cwd) as before_exec:
+            process = _start(arguments, cwd, env or {}, before_exec)
+        with process:
             text = _run_to_end(process, timeout_s)
     except subprocess.TimeoutExpired:
         raise CapabilityError(
             f"{shlex.join(arguments[:4])} did not answer within {timeout_s:g} s"
         ) from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+    # ValueError: a NUL in an argument; SubprocessError: it could not give up what it should.
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise CapabilityError(f"{arguments[0]} cannot be started: {error}") from error
     result = ToolOutput(process.returncode, text)
     if log is not None:
         _append(log, f"$ {shlex.join(arguments)}\n{text}")
     return result
+
+
+def _start(
+    arguments: list[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    before_exec: Optional[Callable[[], None]],
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        arguments,
+        cwd=cwd,
+        env={**os.environ, "LC_ALL": "C.UTF-8", **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=before_exec,
+    )
 
 
 class _Output:

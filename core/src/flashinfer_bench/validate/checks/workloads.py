@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flashinfer_bench.data import ScalarInput, parse_constraint
+from flashinfer_bench.data.tolerance import require_known_outputs
 from flashinfer_bench.errors import DataError
 from flashinfer_bench.validate.findings import Place
 
@@ -41,6 +42,7 @@ class WorkloadCheck:
         yield from self._check_unique(trace.definition, trace.workload, place)
         yield from _check_axes(definition, trace.workload, place)
         yield from _check_inputs(definition, trace.workload, place)
+        yield from _check_tolerance(definition, trace.workload, place)
         yield from self._check_constraints(definition, trace.workload, place)
 
     def finish(self) -> Iterator[Finding]:
@@ -99,6 +101,13 @@ def _check_inputs(definition: Definition, workload: Workload, place: Place) -> I
         declared = definition.inputs.get(name)
         if declared is not None and isinstance(spec, ScalarInput):
             yield from _check_scalar(declared, spec, f"workload.inputs.{name}", place)
+
+
+def _check_tolerance(definition: Definition, workload: Workload, place: Place) -> Iterator[Finding]:
+    try:
+        require_known_outputs(workload.tolerance, definition.outputs, field="workload.tolerance")
+    except DataError as error:
+        yield place.refused(error)
 
 
 def _check_names(

@@ -1,0 +1,210 @@
+"""Stopping a process tree, and reading its memory while it stands still (Linux).
+
+What a solution returned is read from outside, with every thread of it and of its descendants
+stopped: nothing can be computed between the end of the timed call and the look at its outputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+import sys
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+from flashinfer_bench.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LONGEST_READ = 1 << 30  # the system takes less than 2 GiB at once
+_LOOK_S = 50e-6
+_STILL = frozenset("TtZX")  # stopped, stopped by a tracer, or ended
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+@lru_cache(maxsize=1)
+def why_not() -> Optional[str]:
+    """Return why the memory of a child cannot be read here; None if it can. Asked once."""
+    if sys.platform != "linux":
+        return f"{sys.platform} has no process_vm_readv"
+    probe = ctypes.create_string_buffer(b"?")
+    try:
+        _read_into(os.getpid(), ctypes.addressof(probe), memoryview(bytearray(1)))
+    except (AttributeError, OSError, ProtocolError) as error:
+        return f"process_vm_readv does not work: {error}"
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
+        return "the system does not list the children of a process"
+    return _refusal()
+
+
+def _refusal() -> Optional[str]:
+    """Return the setting of the Yama security module that forbids it, if one does."""
+    try:
+        scope = int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
+    except (OSError, ValueError):
+        return None
+    if scope < 2 or os.geteuid() == 0:
+        return None
+    return f"kernel.yama.ptrace_scope is {scope}: only an administrator may read a process"
+
+
+class FrozenTree:
+    """All processes below, and including, one: stopped by the constructor until `thaw`.
+
+    Parameters
+    ----------
+    pid : int
+        The process at the top; it adopts its orphans, so that none gets out of the tree.
+    timeout_s : float
+        How long to wait until every thread stands still.
+
+    Raises
+    ------
+    TimeoutError
+        If one does not; all go on again.
+    ProcessLookupError
+        If the process has ended.
+    """
+
+    def __init__(self, pid: int, *, timeout_s: float) -> None:
+        self._pid = pid
+        self._stopped: set[int] = set()
+        deadline = time.monotonic() + timeout_s
+        try:
+            while not self._stop_all():
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"process {pid} does not stop within {timeout_s:g} s")
+                time.sleep(_LOOK_S)
+        except BaseException:
+            self.thaw()
+            raise
+
+    def _stop_all(self) -> bool:
+        """Stop what is not stopped yet; return whether everything stands still.
+
+        A process may fork between being listed and being stopped. So it is over only when nothing
+        new is found after all that was known stood still. Until then the children, of which each
+        thread has a list of its own, are not looked for.
+        """
+        if not self._stopped:
+            self._stop(self._pid)
+        if not all(_stands_still(pid) for pid in self._stopped):
+            return False
+        new = [pid for pid in _tree(self._pid) if pid not in self._stopped]
+        for pid in new:
+            self._stop(pid)
+        return not new
+
+    def _stop(self, pid: int) -> None:
+        try:
+            os.kill(pid, signal.SIGSTOP)
+        except ProcessLookupError:
+            if pid == self._pid:
+                raise
+        self._stopped.add(pid)
+
+    def read(self, address: int, nbytes: int) -> memoryview:
+        """Copy `nbytes` from the memory of the process into writable memory of this one.
+
+        Raises
+        ------
+        ProtocolError
+            If they are not all readable.
+        PermissionError
+            If the system does not let this process read that one.
+        """
+        from flashinfer_bench.bench.transport.values import buffer_of
+
+        into = buffer_of(nbytes)
+        for start in range(0, nbytes, _LONGEST_READ):
+            _read_into(self._pid, address + start, into[start : start + _LONGEST_READ])
+        return into
+
+    def thaw(self) -> None:
+        """Let everything go on; idempotent, never raises."""
+        while self._stopped:
+            with contextlib.suppress(OSError):
+                os.kill(self._stopped.pop(), signal.SIGCONT)
+
+
+def _tree(pid: int) -> Iterator[int]:
+    """Yield a process and all its descendants.
+
+    Raises
+    ------
+    ProcessLookupError
+        If the process itself is not there.
+    """
+    if not Path(f"/proc/{pid}").exists():
+        raise ProcessLookupError(errno.ESRCH, f"process {pid} has ended")
+    waiting = [pid]
+    while waiting:
+        current = waiting.pop()
+        yield current
+        waiting.extend(_children(current))
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in _tasks(pid):
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            found.extend(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def _tasks(pid: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
+
+
+def _stands_still(pid: int) -> bool:
+    """Return whether no thread of a process runs; the main one, quick to ask, is asked first."""
+    if _state(Path(f"/proc/{pid}")) not in _STILL:
+        return False
+    return all(_state(task) in _STILL for task in _tasks(pid))
+
+
+def _state(task: Path) -> str:
+    try:
+        # The name of the program, in parentheses, may hold anything.
+        return (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "X"
+
+
+def _read_into(pid: int, address: int, into: memoryview) -> None:
+    """Fill `into` from the memory of `pid`.
+
+    Raises
+    ------
+    ProtocolError
+        If there is no such memory.
+    OSError
+        If the system refuses.
+    """
+    if not len(into):
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.process_vm_readv.restype = ctypes.c_ssize_t
+    local = _Span(ctypes.addressof(ctypes.c_char.from_buffer(into)), len(into))
+    remote = _Span(address, len(into))
+    # Six arguments of full width: ctypes would pass plain integers as 32 bits.
+    one, none = ctypes.c_ulong(1), ctypes.c_ulong(0)
+    got = libc.process_vm_readv(pid, ctypes.byref(local), one, ctypes.byref(remote), one, none)
+    if got == len(into):
+        return
+    number = ctypes.get_errno() if got < 0 else errno.EFAULT
+    if number in (errno.EFAULT, errno.EINVAL, errno.EIO):
+        raise ProtocolError(f"{len(into)} bytes at {address:#x} are not all readable")
+    raise OSError(number, os.strerror(number))

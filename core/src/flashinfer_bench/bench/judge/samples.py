@@ -1,0 +1,120 @@
+"""What holds for all latencies whatever the machine does: nobody breaks these rules by chance."""
+
+from __future__ import annotations
+
+import math
+import time
+from statistics import median
+from typing import TYPE_CHECKING, Optional
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flashinfer_bench.bench.judge.floor import Floor
+    from flashinfer_bench.bench.judge.shots import TimedCall
+
+SHORTEST_MS = 1e-9
+"""A picosecond: nothing is faster, and quotients stay finite."""
+
+_SHORTEST_ON_CPU_MS = 50e-6
+_SHORTEST_ON_DEVICE_MS = 0.5e-3
+_CLOCK_SLACK = 1.1  # between the timer's clock and the judge's
+_CLOCK_SLACK_MS = 0.05
+_MANY_SAMPLES = 20
+_FINE = 0.02  # of the latency: a clock that tells such differences does not repeat itself
+
+
+def shortest_call_ms(device: str) -> float:
+    """Return how long a call of nothing takes at least, in milliseconds, as timers show it.
+
+    On the CPU two readings of a clock and a call between them take 60 to 100 ns; on a GPU two
+    events with nothing between them are 1 to 5 µs apart. Half of that is impossible anywhere.
+    Machines that have been calibrated have a better bound, their shortest call, as their floor.
+
+    Parameters
+    ----------
+    device : str
+        Where calls run.
+    """
+    least = _SHORTEST_ON_CPU_MS if device == "cpu" else _SHORTEST_ON_DEVICE_MS
+    return max(least, time.get_clock_info("perf_counter").resolution * 1e3)
+
+
+def find_impossible(calls: Sequence[TimedCall], shortest_ms: float = SHORTEST_MS) -> Optional[str]:
+    """Return why the samples cannot be the latencies of these calls, or None.
+
+    Parameters
+    ----------
+    calls : sequence of TimedCall
+        Timed calls, at least one.
+    shortest_ms : float
+        What a call takes at least, in milliseconds.
+    """
+    for number, call in enumerate(calls):
+        if not (math.isfinite(call.sample_ms) and call.sample_ms >= 0.0):
+            return f"a sample of {call.sample_ms} ms is not a duration"
+        if call.sample_ms > call.wall_ms * _CLOCK_SLACK + _CLOCK_SLACK_MS:
+            return (
+                f"a sample of {call.sample_ms:g} ms in a call (timed call {number}) "
+                f"that took {call.wall_ms:g} ms"
+            )
+    latency = median(call.sample_ms for call in calls)
+    if latency < SHORTEST_MS:
+        return f"the timer {calls[0].timer!r} cannot tell the latency from zero"
+    if latency < shortest_ms:
+        return f"a latency of {latency:g} ms; a call of nothing takes {shortest_ms:g} ms at least"
+    return None
+
+
+def find_frozen_clock(calls: Sequence[TimedCall], resolution_ms: Optional[float]) -> Optional[str]:
+    """Return that many samples are one and the same, though the clock tells finer differences.
+
+    Calls with other values at other addresses, after the caches were flushed, do not take the same
+    time to within a fiftieth, twenty times and more.
+
+    Parameters
+    ----------
+    calls : sequence of TimedCall
+        The candidate's timed calls; fewer than 20 prove nothing.
+    resolution_ms : float, optional
+        Smallest difference between samples of the reference; None if it had only one.
+    """
+    samples = {call.sample_ms for call in calls}
+    if len(calls) < _MANY_SAMPLES or len(samples) > 1 or resolution_ms is None:
+        return None
+    sample = samples.pop()
+    if resolution_ms > _FINE * sample:
+        return None
+    return f"all {len(calls)} samples are {sample:g} ms to the last digit"
+
+
+def find_wrong_timer(
+    calls: Sequence[TimedCall], timer: str, version: Optional[str]
+) -> Optional[str]:
+    """Return which other timer than the one asked for has answered, or None.
+
+    Parameters
+    ----------
+    calls : sequence of TimedCall
+        The candidate's timed calls.
+    timer : str
+        Name of the timer.
+    version : str, optional
+        Its version, as this process knows it; None if it does not.
+    """
+    for call in calls:
+        wanted = version if version is not None else calls[0].timer_version
+        if (call.timer, call.timer_version) != (timer, wanted):
+            answered = f"{call.timer} {call.timer_version}"
+            return f"timer {answered!r} answered instead of {f'{timer} {wanted}'!r}"
+    return None
+
+
+def find_floor_problem(claimed_ms: float, floor: Optional[Floor]) -> Optional[str]:
+    """Return why no device of this kind can be so fast, or None."""
+    if floor is None or claimed_ms >= floor.ms:
+        return None
+    return (
+        f"a latency of {claimed_ms:g} ms; moving {floor.nbytes} bytes and computing {floor.flops} "
+        f"operations takes at least {floor.ms:g} ms here (limited by {floor.limited_by})"
+    )

@@ -1,0 +1,250 @@
+"""Timing a solution that is not trusted: fresh inputs, unannounced checks, the judge's clock."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench.bench.evaluators.base import Check
+from flashinfer_bench.bench.judge.attempt import EvaluatorFailed, ask
+from flashinfer_bench.bench.judge.checks import secret_schedule
+from flashinfer_bench.bench.judge.integrity import Claim, inquire
+from flashinfer_bench.bench.judge.measure import measurement_of, raised
+from flashinfer_bench.bench.judge.rounds import Variations, take_calls
+from flashinfer_bench.bench.judge.shots import time_left
+from flashinfer_bench.data import EvaluationStatus
+
+if TYPE_CHECKING:
+    from flashinfer_bench.bench.judge.attempt import Attempt
+    from flashinfer_bench.bench.judge.baseline import DeviceBaseline
+    from flashinfer_bench.bench.judge.checks import TimedCheck
+    from flashinfer_bench.bench.judge.integrity import Inquiry, Normals, Violation
+    from flashinfer_bench.bench.judge.measure import Measurement
+    from flashinfer_bench.tensors.vary import Variation
+
+_DIGITS = 4
+_NOTHING_FRESH = "recorded inputs only"
+
+
+class WrongTimedCall(Exception):
+    """A timed call did not do what the solution does when it is looked at.
+
+    Parameters
+    ----------
+    check : Check
+        What is wrong with it.
+    note : dict
+        Goes into ``correctness.extra["integrity"]``.
+    """
+
+    def __init__(self, check: Check, note: dict[str, Any]) -> None:
+        super().__init__(check.message)
+        self.check = check
+        self.note = note
+
+
+@dataclass(frozen=True)
+class TimedRun:
+    """What timing a solution has given.
+
+    Attributes
+    ----------
+    measurement : Measurement
+        Its latencies.
+    facts : dict
+        What was done to make sure of them.
+    claim : Claim, optional
+        What the judge has to weigh; None if the candidate is believed.
+    inquiry : Inquiry, optional
+        What has come out of it.
+    """
+
+    measurement: Measurement
+    facts: dict[str, Any]
+    claim: Optional[Claim] = None
+    inquiry: Optional[Inquiry] = None
+
+    @property
+    def violation(self) -> Optional[Violation]:
+        """Why the latency is not believed, if it is not."""
+        return self.inquiry.violation if self.inquiry is not None else None
+
+    def against(self, normal: Normals) -> TimedRun:
+        """Return the same calls, held against another normal."""
+        assert self.claim is not None
+        return replace(self, inquiry=inquire(self.claim, normal))
+
+    def with_unseen(self) -> TimedRun:
+        """Return it with every sample longer by what its timer has not seen of a typical call."""
+        assert self.inquiry is not None
+        added = _short(self.inquiry.added_ms)
+        note = f"latency includes {added:g} ms that the timer did not see"
+        return replace(
+            self,
+            measurement=raised(self.measurement, added, note),
+            facts={**self.facts, "added_ms": added},
+        )
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What goes into ``correctness.extra["integrity"]``."""
+        if self.claim is None or self.inquiry is None:
+            return self.facts
+        floor, hidden = self.claim.floor, self.inquiry.hidden
+        return {
+            **self.facts,
+            "hidden_ms": _short(hidden.ms),
+            "allowed_ms": _short(hidden.allowed_ms),
+            "floor_ms": _short(floor.ms) if floor is not None else None,
+        }
+
+
+class _Course:
+    """The timed calls of a candidate, some of which are checked."""
+
+    def __init__(self, attempt: Attempt, rng: random.Random) -> None:
+        baseline = attempt.baseline
+        inputs = [trial.inputs for trial in baseline.trials]
+        self._attempt = attempt
+        self._variations = Variations(baseline.freedoms, inputs, rng)
+        self.schedule = secret_schedule(attempt.rounds.timed, baseline.checks, rng)
+
+    def variation_of(self, place: Optional[int]) -> Variation:
+        check = self.schedule.get(place) if place is not None else None
+        return check.variation if check is not None else self._variations.draw()
+
+    def visit(self, place: int) -> None:
+        """Look at what the call has left behind, if its turn has come."""
+        if place not in self.schedule:
+            return
+        check = self.schedule[place]
+        candidate, deadline = self._attempt.worker.candidate, self._attempt.deadline
+        outputs = candidate.collect(timeout_s=time_left(deadline, candidate, "call"))
+        found = None
+        with deadline.stopped():
+            if check is not None:
+                found = self._compare(check, outputs)
+            else:
+                self._pretend(outputs)
+        left = time_left(deadline, candidate, "call")
+        changed = self._named(candidate.changed_inputs(timeout_s=left))
+        if found is not None:
+            self._weigh(place, found, changed)
+
+    def _weigh(self, place: int, found: Check, changed: list[str]) -> None:
+        note = {"trust": "full", "timed_call": place, "timed_calls": self._attempt.rounds.timed}
+        if changed:
+            details = {**note, "rule": "inputs", "changed_inputs": changed}
+            raise WrongTimedCall(_mutated(found, changed, note), details)
+        if not found.passed:
+            raise WrongTimedCall(_blamed(found, note), {**note, "rule": "outputs"})
+
+    def _pretend(self, outputs: list[Any]) -> None:
+        """Take as long as a comparison does: the process may notice how long it was stopped."""
+        with suppress(EvaluatorFailed):  # these outputs are those of other inputs
+            self._compare(self._attempt.baseline.checks[0], outputs)
+
+    def _named(self, numbers: list[int]) -> list[str]:
+        """Return the names of inputs; what the candidate tells may be any numbers."""
+        names = list(self._attempt.baseline.definition.inputs)
+        return [name for number, name in enumerate(names) if number in numbers]
+
+    def _compare(self, check: TimedCheck, outputs: list[Any]) -> Check:
+        attempt, baseline = self._attempt, self._attempt.baseline
+        evaluator = attempt.evaluator
+        problem = baseline.definition, baseline.workload, check.trial
+        return ask(evaluator, evaluator.check_timed, *problem, outputs, attempt.config)
+
+
+def _blamed(check: Check, note: dict[str, Any]) -> Check:
+    where = f"timed call {note['timed_call']} of {note['timed_calls']}"
+    message = f"integrity: outputs: {where} gave other outputs than an untimed one: {check.message}"
+    return replace(check, message=message)
+
+
+def _mutated(check: Check, names: list[str], note: dict[str, Any]) -> Check:
+    where = f"timed call {note['timed_call']} of {note['timed_calls']}"
+    inputs = ", ".join(repr(name) for name in names)
+    message = f"integrity: inputs: {where} changed its input {inputs}"
+    if check.passed:
+        return Check(EvaluationStatus.INCORRECT_NUMERICAL, check.correctness, message)
+    return replace(check, message=f"{message}; {check.message}")
+
+
+def time_distrusting(attempt: Attempt, normal: Normals, seed: int) -> TimedRun:
+    """Time the solution with fresh inputs for each call, check some calls, and weigh its claims.
+
+    Parameters
+    ----------
+    attempt : Attempt
+        Its calls are right when they are looked at, and its process has all input sets.
+    normal : Normals
+        What the calls of the reference are like.
+    seed : int
+        Decides the inputs of all calls, and which of them are checked; nobody else knows it.
+
+    Raises
+    ------
+    WrongTimedCall
+        If a timed call gives wrong outputs, or changes an input.
+    CandidateError
+        If the candidate fails.
+    """
+    session = attempt.session
+    course = _Course(attempt, random.Random(seed))
+    calls = take_calls(
+        session,
+        attempt.worker.candidate,
+        attempt.rounds,
+        attempt.deadline,
+        variation_of=course.variation_of,
+        visit=course.visit,
+    )
+    claim = Claim(
+        calls=tuple(calls),
+        timer=session.timer,
+        timer_version=session.timer_version,
+        floor=attempt.baseline.floor,
+        poisoned_bytes=_poisoned_bytes(attempt),
+        device=session.device,
+    )
+    measurement = measurement_of(calls, attempt.rounds)
+    return TimedRun(measurement, _facts(attempt, course.schedule), claim).against(normal)
+
+
+def _poisoned_bytes(attempt: Attempt) -> int:
+    """Return the size of outputs that are made for this candidate, but not for the reference."""
+    loaded = attempt.worker.loaded
+    if loaded is None or not loaded.destination_passing_style:
+        return 0
+    return sum(value.nbytes for value in attempt.baseline.trials[0].expected)
+
+
+def _facts(attempt: Attempt, schedule: dict[int, Optional[TimedCheck]]) -> dict[str, Any]:
+    checked = sum(check is not None for check in schedule.values())
+    return {
+        "trust": "full",
+        "timed_calls": attempt.rounds.timed,
+        "checked_calls": checked,
+        "decoys": len(schedule) - checked,
+        "fresh": _fresh(attempt.baseline) or _NOTHING_FRESH,
+        "sandbox": sandbox_of(attempt),
+    }
+
+
+def _fresh(baseline: DeviceBaseline) -> list[str]:
+    """Return the inputs that have other values in each timed call, not only another address."""
+    pairs = zip(baseline.definition.inputs, baseline.freedoms, strict=True)
+    return [name for name, free in pairs if free.patched or free.is_mixed or free.way == "rotate"]
+
+
+def sandbox_of(attempt: Attempt) -> list[str]:
+    """Return what the process had given up before the solution was loaded."""
+    confinement = attempt.worker.confinement
+    return list(confinement.applied) if confinement is not None else []
+
+
+def _short(milliseconds: float) -> float:
+    return float(f"{milliseconds:.{_DIGITS}g}")

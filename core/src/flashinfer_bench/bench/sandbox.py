@@ -1,0 +1,216 @@
+"""What candidates may still do: the judge's side of their confinement.
+
+The judge decides which folders a candidate may write to, and what it takes to run at all; how a
+process gives everything else up is in `flashinfer_bench.bench.candidate.confinement`.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Optional
+
+from flashinfer_bench import env
+from flashinfer_bench.bench.candidate.confinement.groups import remove_empty_groups
+from flashinfer_bench.compile.toolkit.cache import COMPLETE, MARKER, cache_folder
+from flashinfer_bench.compile.toolkit.naming import content_digest, package_name
+from flashinfer_bench.errors import CapabilityError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from flashinfer_bench.bench.executors.base import Candidate, Confinement, Executor
+    from flashinfer_bench.data import Definition, Solution
+
+logger = logging.getLogger(__name__)
+
+Level = Literal["off", "auto", "strict"]
+
+CANDIDATES = "candidates"
+"""Name of the folder in the cache with a folder for each solution that has run."""
+
+_CONFINE_TIMEOUT_S = 60.0
+
+#: What must be kept from a solution, and the measures of which one is enough.
+NEEDED: dict[str, tuple[str, ...]] = {
+    "writing to the files of others": ("landlock-files", "mount-namespace"),
+    "reading the memory of its judge": ("landlock-files",),
+    "ending its judge": ("landlock-signals",),
+    "the network": ("network-namespace", "system-calls"),
+    "leaving its process group": ("system-calls",),
+    "gaining rights": ("no-new-privileges",),
+    "starting processes without end": ("process-limit",),
+    "writing files without end": ("resource-limits",),
+}
+#: … and what else where it works on the CPU.
+NEEDED_ON_CPU: dict[str, tuple[str, ...]] = {"taking all memory": ("memory-limit",)}
+
+
+class Sandbox:
+    """Confines the candidates of a run; may be shared by threads.
+
+    Parameters
+    ----------
+    level : str
+        ``off``: does nothing. ``auto``: as far as this system allows, and says once what it does
+        not offer. ``strict``: refuses candidates for which something of importance is missing.
+
+    Raises
+    ------
+    ConfigError
+        If an environment variable of the sandbox has a value that is not allowed.
+    """
+
+    def __init__(self, level: Level = "auto") -> None:
+        self.level = level
+        self._told = False
+        self._lent: set[str] = set()
+        self._lock = threading.Lock()
+        try:
+            env.sandbox_memory_bytes(), env.sandbox_file_bytes(), env.sandbox_processes()
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+    def confine(
+        self,
+        candidate: Candidate,
+        definition: Definition,
+        solution: Solution,
+        *,
+        device: Optional[str] = None,
+    ) -> Optional[Confinement]:
+        """Confine a process that is about to load a solution.
+
+        Parameters
+        ----------
+        candidate : Candidate
+            The process, in which no code of a solution has run.
+        definition, solution : Definition, Solution
+            What it will load.
+        device : str, optional
+            What it works on, if that is known.
+
+        Returns
+        -------
+        Confinement or None
+            None if the level is ``off``.
+
+        Raises
+        ------
+        CandidateError
+            If the process does not answer.
+        CapabilityError
+            If the level is ``strict``, and something is missing.
+        """
+        if self.level == "off":
+            return None
+        folders = writable_folders(definition, solution)
+        self._lent.update(folders[:1])
+        return self._confine(candidate, folders, device)
+
+    def confine_compiler(self, candidate: Candidate) -> Optional[Confinement]:
+        """Confine a process that compiles a solution, and runs no code of it.
+
+        It may write to the cache, but each compiler that it starts only to the folder of its build.
+        Otherwise as `confine`.
+        """
+        if self.level == "off":
+            return None
+        cache = env.cache_path()
+        cache.mkdir(parents=True, exist_ok=True)
+        return self._confine(candidate, [str(cache), *map(str, env.sandbox_writable())], None)
+
+    def require(self, executor: Executor) -> None:
+        """Try, if the level is ``strict``, whether processes of an executor can be confined.
+
+        Raises
+        ------
+        CapabilityError
+            If not.
+        RunnerFatalError
+            If no process can be started.
+        """
+        if self.level != "strict":
+            return
+        executor.start()
+        candidate = executor.spawn()
+        try:
+            self._confine(candidate, [], executor.device)
+        finally:
+            candidate.close()
+
+    def tidy(self) -> None:
+        """Remove what solutions left empty, folders and control groups, when they are gone."""
+        remove_empty_groups()
+        while self._lent:
+            folder = Path(self._lent.pop())
+            with suppress(OSError):  # something is in there
+                folder.rmdir()
+                shutil.rmtree(folder.parent)
+
+    def _confine(
+        self, candidate: Candidate, writable: Sequence[str], device: Optional[str]
+    ) -> Confinement:
+        done = candidate.confine(writable, timeout_s=_CONFINE_TIMEOUT_S)
+        if self.level == "strict":
+            _require_all(done, device)
+        self._tell_once(done)
+        return done
+
+    def _tell_once(self, done: Confinement) -> None:
+        if done.applied and not done.missing:
+            return
+        with self._lock:
+            told, self._told = self._told, True
+        if told:
+            return
+        if done.missing:
+            reasons = "; ".join(f"{name} ({why})" for name, why in done.missing.items())
+            logger.warning("solutions run without a part of their sandbox: %s", reasons)
+        else:
+            logger.warning("solutions run without a sandbox: this executor has none")
+
+
+def _require_all(done: Confinement, device: Optional[str]) -> None:
+    needed = {**NEEDED, **(NEEDED_ON_CPU if device == "cpu" else {})}
+    held = set(done.applied)
+    lacking = {what: names for what, names in needed.items() if not held.intersection(names)}
+    if not lacking:
+        return
+    reasons = [f"{what} ({_why(names, done.missing)})" for what, names in lacking.items()]
+    raise CapabilityError(
+        f"solutions cannot be kept from {'; '.join(reasons)}",
+        hint="'--sandbox auto' confines them as far as this system allows",
+    )
+
+
+def _why(names: Sequence[str], missing: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {missing.get(name, 'this executor has none')}" for name in names)
+
+
+def writable_folders(definition: Definition, solution: Solution) -> list[str]:
+    """Return the folders that a process which runs a solution may write to, besides its own.
+
+    The first is the solution's alone, and is made if need be: what is compiled at its first call is
+    found there by its next process, and by no other solution. The others are the user's choice. If
+    it cannot be made there are none, and what is compiled ends with the process.
+    """
+    own = _own_folder(definition, solution)
+    return [str(own), *map(str, env.sandbox_writable())] if own is not None else []
+
+
+def _own_folder(definition: Definition, solution: Solution) -> Optional[Path]:
+    # Named like a build, and marked as one that is complete: so the cache is listed and pruned.
+    name = package_name("", solution, content_digest(definition, solution))
+    folder = cache_folder(CANDIDATES) / name
+    try:
+        (folder / "caches").mkdir(parents=True, exist_ok=True)
+        (folder.parent / MARKER).touch()
+        (folder / COMPLETE).touch()
+    except OSError as error:
+        logger.debug("%s: cannot be made: %s", folder, error)
+        return None
+    return folder / "caches"

@@ -1,0 +1,62 @@
+"""An event that waits for all streams of a device's context, however many there are."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Optional
+
+from flashinfer_bench.bench.timing.hold import cuda_driver
+
+
+class ContextEvent:
+    """Happens when everything has finished that was enqueued before it was recorded.
+
+    An ordinary event belongs to one stream. The driver has had events of a whole context since
+    CUDA 12.5. All functions are looked up when this is made.
+
+    Attributes
+    ----------
+    works : bool
+        False once it is known that the driver has no such events.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self._event: Any = torch.cuda.Event
+        self._record: Any = torch.cuda.Event.record
+        self._await: Any = torch.cuda.Event.synchronize
+        self._elapsed: Any = torch.cuda.Event.elapsed_time
+        driver = cuda_driver()
+        self._current: Any = getattr(driver, "cuCtxGetCurrent", None)
+        self._record_all: Any = getattr(driver, "cuCtxRecordEvent", None)
+        self.works = self._record_all is not None
+        self._events: dict[str, Any] = {}
+        self._recorded: Optional[Any] = None
+
+    def record(self, device: str) -> None:
+        """Record it for the context of `device`, which is the current one."""
+        self._recorded = None
+        if not self.works:
+            return
+        event = self._of(device)
+        context = ctypes.c_void_p()
+        self.works = (
+            self._current(ctypes.byref(context)) == 0
+            and self._record_all(context, ctypes.c_void_p(event.cuda_event)) == 0
+        )
+        if self.works:
+            self._recorded = event
+
+    def _of(self, device: str) -> Any:
+        if device not in self._events:
+            self._events[device] = event = self._event(enable_timing=True)
+            self._record(event)  # torch makes an event when it is first recorded
+        return self._events[device]
+
+    def milliseconds_since(self, start: Any) -> Optional[float]:
+        """Wait for it; return the time since another event, None if it could not be recorded."""
+        if self._recorded is None:
+            return None
+        self._await(self._recorded)
+        return float(self._elapsed(start, self._recorded))

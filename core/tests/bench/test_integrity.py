@@ -1,0 +1,429 @@
+"""The rules that a claimed latency has to satisfy: each by itself, and how often they err."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashinfer_bench.bench.judge.floor import Floor
+from flashinfer_bench.bench.judge.integrity import (
+    HIDDEN,
+    STAGE,
+    Claim,
+    Excess,
+    Normal,
+    Normals,
+    Violation,
+    hidden_time,
+    inquire,
+    lower_half,
+    stage_time,
+)
+from flashinfer_bench.bench.judge.shots import TimedCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+QUIET = Normals(Normal(0.1, 0.002, 75), Normal(1.0, 0.01, 75), 1e-5)
+MS = st.floats(0.0, 1e6)
+
+
+def call(sample: float = 1.0, overhead: float = 0.1, stage: float = 1.0, **more: Any) -> TimedCall:
+    return TimedCall(sample, sample + overhead, stage, "clock", more.get("version", "1"))
+
+
+def claim(calls: Sequence[TimedCall], **known: Any) -> Claim:
+    return Claim(tuple(calls), **{"timer": "clock", "timer_version": "1", **known})
+
+
+def jittered(count: int = 150, **times: float) -> list[TimedCall]:
+    return [
+        call(**{**times, "sample": times.get("sample", 1.0) + i % 7 * 1e-4}) for i in range(count)
+    ]
+
+
+class TestNormal:
+    def test_of_a_few(self) -> None:
+        found = Normal.of([1.0, 2.0, 3.0, 4.0, 100.0])
+        assert (found.median_ms, found.count) == (3.0, 5)
+        assert found.spread_ms == pytest.approx(1.4826)
+
+    def test_two_heaps_have_their_distance_as_spread(self) -> None:
+        assert Normal.of([1.0] * 60 + [2.0] * 40).spread_ms == pytest.approx(1 / 1.349)
+
+    def test_one_value(self) -> None:
+        assert Normal.of([2.5]) == Normal(2.5, 0.0, 1, 2.5)
+
+    def test_usual_is_the_median_unless_most_calls_were_disturbed(self) -> None:
+        assert Normal.of([1.0] * 3 + [1.9] * 9).usual_ms == 1.9
+        assert Normal.of([1.0] * 3 + [9.0] * 9).usual_ms == 2.0
+        assert Normal(3.0, 0.1, 9).usual_ms == 3.0
+
+    def test_slower_one_with_the_best_of_both(self) -> None:
+        quiet, busy = Normal(1.0, 0.1, 9, 0.9), Normal(5.0, 0.3, 7, 4.0)
+        assert quiet.or_slower(busy) == busy.or_slower(quiet) == Normal(5.0, 0.3, 7, 0.9)
+
+    def test_a_quiet_moment_hides_nothing(self) -> None:
+        """The reference waited for a millisecond, the liar did not, and hides that one."""
+        disturbed = replace(QUIET, overhead=Normal(1.1, 0.1, 75, 0.15))
+        found = inquire(claim(jittered(sample=0.3, overhead=1.0)), disturbed).violation
+        assert found is not None
+        assert (found.rule, found.undecided) == ("hidden time", True)
+
+    @pytest.mark.parametrize(("spread", "noisy"), [(0.0, False), (0.1, False), (0.2, True)])
+    def test_noise(self, spread: float, noisy: bool) -> None:
+        assert Normal(0.3, spread, 9).is_noisy is noisy
+
+    @given(st.lists(MS, min_size=1, max_size=60))
+    def test_is_robust(self, values: list[float]) -> None:
+        found = Normal.of(values)
+        assert min(values) <= found.median_ms <= max(values)
+        assert 0.0 <= found.spread_ms <= 1.4826 * (max(values) - min(values)) + 1e-9
+
+    def test_standard_deviation_of_a_normal_distribution(self) -> None:
+        rng = random.Random(1)
+        spread = Normal.of([rng.gauss(5.0, 2.0) for _ in range(4000)]).spread_ms
+        assert spread == pytest.approx(2.0, rel=0.1)
+
+
+class TestNormals:
+    def test_calls_of_the_lower_half_count(self) -> None:
+        calls = [call(1.0, 0.1, 2.0)] * 6 + [call(9.0, 50.0, 70.0)] * 4
+        found = Normals.of(calls)
+        assert found.overhead.median_ms == pytest.approx(0.1)
+        assert (found.stage.median_ms, found.stage.count) == (2.0, 6)
+
+    def test_resolution(self) -> None:
+        assert Normals.of([call(1.0), call(1.5), call(1.25)]).resolution_ms == 0.25
+        assert Normals.of([call(1.0)] * 9).resolution_ms is None
+
+    def test_slower_of_two(self) -> None:
+        busy = Normals(Normal(0.3, 0.1, 9), Normal(0.5, 0.2, 9), 0.5)
+        found = QUIET.or_slower(busy)
+        assert (found.overhead, found.stage) == (busy.overhead, QUIET.stage)
+        assert found.resolution_ms == QUIET.resolution_ms
+
+
+class TestLowerHalf:
+    @given(st.lists(MS, min_size=1, max_size=50))
+    def test_is_at_least_half(self, samples: list[float]) -> None:
+        calls = [call(sample) for sample in samples]
+        chosen = lower_half(calls)
+        assert 2 * len(chosen) >= len(calls)
+        assert max(item.sample_ms for item in chosen) <= median(samples)
+
+
+class TestHiddenTime:
+    def test_none(self) -> None:
+        found = hidden_time(jittered(), 1.0, QUIET)
+        assert found.ms == pytest.approx(0.0, abs=1e-9)
+        assert not found.too_much
+
+    @pytest.mark.parametrize(
+        ("claimed", "normal", "allowed"),
+        [
+            (0.01, Normal(0.05, 0.0, 9), HIDDEN.slack_ms),
+            (10.0, Normal(0.05, 0.0, 9), 1.0),
+            (1.0, Normal(0.5, 0.05, 9), 0.15),
+            (1.4, Normal(0.5, 9.0, 9), 0.5),  # no more than the median
+            (0.9, Normal(0.4, 0.0, 9), 0.1),
+        ],
+        ids=["slack", "share", "spread", "wide", "normal"],
+    )
+    def test_allowance_is_the_largest_of_four(
+        self, claimed: float, normal: Normal, allowed: float
+    ) -> None:
+        assert HIDDEN.allowed_ms(claimed, normal) == pytest.approx(allowed)
+        assert HIDDEN.noise_ms(claimed, normal) == pytest.approx(allowed)
+
+    def test_but_half_of_the_claim_at_most(self) -> None:
+        busy = Normal(5.0, 9.0, 9)
+        assert HIDDEN.noise_ms(0.1, busy) == 5.0
+        assert HIDDEN.allowed_ms(0.1, busy) == pytest.approx(0.025 + 0.05)
+
+    @given(MS, MS, MS)
+    def test_no_noise_makes_a_lie_win_more_than_half(
+        self, claimed: float, middle: float, spread: float
+    ) -> None:
+        normal = Normal(middle, spread, 9)
+        believed = claimed + HIDDEN.allowed_ms(claimed, normal)
+        assert believed <= 1.5 * claimed + HIDDEN.slack_ms + 1e-9 * claimed
+        assert HIDDEN.allowed_ms(claimed, normal) <= HIDDEN.noise_ms(claimed, normal)
+
+    @given(MS, MS, MS)
+    def test_stage_is_never_judged_more_harshly(
+        self, claimed: float, middle: float, spread: float
+    ) -> None:
+        normal = Normal(middle, spread, 9)
+        assert STAGE.allowed_ms(claimed, normal) >= HIDDEN.allowed_ms(claimed, normal)
+
+    def test_half_of_the_calls_must_be_falsified_and_these_are_seen(self) -> None:
+        honest, false = jittered(74), jittered(76, sample=0.2, overhead=0.9)
+        assert hidden_time(honest + false, 0.2, QUIET).ms == pytest.approx(0.8)
+
+    @pytest.mark.parametrize("phase", [0, 50, 100])
+    def test_hiding_in_one_round_of_three_gains_nothing(self, phase: int) -> None:
+        calls = jittered(150)
+        calls[phase : phase + 50] = jittered(50, sample=0.2, overhead=0.9)
+        claimed = median(item.sample_ms for item in calls)
+        assert claimed >= 1.0
+        assert hidden_time(calls, claimed, QUIET).too_much
+
+    def test_disturbed_calls_do_not_count(self) -> None:
+        calls = jittered(150)
+        calls[:70] = jittered(70, sample=5.0, overhead=30.0)
+        assert not hidden_time(calls, 1.0, QUIET).too_much
+
+    def test_own_noise_widens_nothing(self) -> None:
+        """Else a candidate would sleep at random, and hide its time behind that."""
+        rng = random.Random(3)
+        calls = [call(0.2 + rng.random() / 1e3, 0.9 + rng.choice([0, 9])) for _ in range(150)]
+        assert hidden_time(calls, 0.2, QUIET).too_much
+
+
+class TestStageTime:
+    def test_computing_there_is_seen_if_it_is_much(self) -> None:
+        assert stage_time(jittered(stage=2.2), 0.01, QUIET, 0).too_much
+        assert not stage_time(jittered(stage=1.9), 0.01, QUIET, 0).too_much
+
+    @pytest.mark.parametrize(
+        ("claimed", "normal", "allowed"),
+        [
+            (0.01, Normal(1.0, 0.01, 9), 1.0),
+            (8.0, Normal(1.0, 0.01, 9), 8.0),
+            (1.0, Normal(5.0, 0.5, 9), 2.5),
+            (0.1, Normal(9.0, 4.0, 9), 1.2),  # a millisecond, and twice the claim
+        ],
+        ids=["slack", "claim", "spread", "most"],
+    )
+    def test_allowance(self, claimed: float, normal: Normal, allowed: float) -> None:
+        assert STAGE.allowed_ms(claimed, normal) == pytest.approx(allowed)
+
+    def test_outputs_that_the_reference_does_not_get(self) -> None:
+        calls = jittered(stage=3.5)
+        assert stage_time(calls, 0.01, QUIET, 2**20).too_much
+        assert not stage_time(calls, 0.01, QUIET, 2**21).too_much
+
+
+class TestInquiry:
+    @pytest.mark.parametrize(
+        ("calls", "known", "rule", "disputable"),
+        [
+            (jittered(), {"timer_version": "9"}, "timer", False),
+            ([call(math.nan)] * 3, {}, "samples", False),
+            (jittered(), {"floor": Floor(2.0, 1, 1, "call")}, "floor", False),
+            (jittered(overhead=0.9), {}, "hidden time", True),
+            (jittered(stage=9.0), {}, "stage time", True),
+            ([call()] * 99, {}, "samples", False),
+        ],
+    )
+    def test_rules(
+        self, calls: list[TimedCall], known: dict[str, Any], rule: str, disputable: bool
+    ) -> None:
+        violation = inquire(claim(calls, **known), QUIET).violation
+        assert violation is not None
+        assert (violation.rule, violation.disputable) == (rule, disputable)
+        assert str(violation).startswith(f"integrity: {rule}: ")
+
+    def test_honest(self) -> None:
+        found = inquire(claim(jittered(), floor=Floor(0.1, 1, 1, "call")), QUIET)
+        assert found.violation is None
+        assert isinstance(found.hidden, Excess)
+
+    @pytest.mark.parametrize(
+        ("overhead", "undecided"),
+        [
+            (Normal(0.1, 0.002, 75), False),
+            (Normal(1.2, 0.01, 75), True),
+            (Normal(0.1, 0.06, 9), True),
+        ],
+        ids=["quiet", "slow", "noisy"],
+    )
+    def test_what_noise_may_explain_proves_nothing(self, overhead: Normal, undecided: bool) -> None:
+        """But a claim that it could explain as well is not believed for that."""
+        calls = jittered(sample=0.2, overhead=overhead.median_ms + 0.25)
+        found = inquire(claim(calls), replace(QUIET, overhead=overhead)).violation
+        assert found is not None
+        assert (found.rule, found.undecided) == ("hidden time", undecided)
+
+    def test_what_is_certain_comes_first(self) -> None:
+        slow = replace(QUIET, overhead=Normal(9.0, 0.1, 75))
+        calls = jittered(sample=0.2, overhead=9.5, stage=9.0)
+        found = inquire(claim(calls), slow).violation
+        assert found is not None
+        assert (found.rule, found.undecided) == ("stage time", False)
+
+    @pytest.mark.parametrize(
+        ("times", "added"),
+        [
+            ({}, 0.0),
+            ({"overhead": 0.9}, 0.8),
+            ({"stage": 9.0}, 8.0),
+            ({"overhead": 0.9, "stage": 9.0}, 8.8),
+        ],
+    )
+    def test_what_a_latency_lacks(self, times: dict[str, float], added: float) -> None:
+        assert inquire(claim(jittered(**times)), QUIET).added_ms == pytest.approx(added)
+
+    @pytest.mark.parametrize(("device", "shortest"), [("cpu", 50e-6), ("cuda:0", 0.5e-3)])
+    def test_no_call_takes_no_time(self, device: str, shortest: float) -> None:
+        below = [call(0.9 * shortest)] * 3
+        found = inquire(claim(below, device=device), QUIET).violation
+        assert found is not None
+        assert (found.rule, found.disputable) == ("samples", False)
+        assert "a call of nothing takes" in found.message
+        assert inquire(claim([call(1.1 * shortest)] * 3, device=device), QUIET).violation is None
+
+    def test_figures_are_told(self) -> None:
+        found = inquire(claim(jittered(overhead=0.9)), QUIET).violation
+        assert found == Violation(
+            "hidden time",
+            "calls take 0.8 ms (allowed: 0.1 ms) longer than the claimed 1.0003 ms "
+            "and the exchange",
+            disputable=True,
+        )
+
+    @given(st.lists(st.tuples(MS, MS, MS), min_size=1, max_size=40))
+    def test_any_figures_get_an_answer(self, times: list[tuple[float, float, float]]) -> None:
+        calls = [TimedCall(*each, "clock", "1") for each in times]
+        found = inquire(claim(calls), QUIET)
+        assert found.violation is None or found.violation.message
+
+
+# ---- how often the rules err, with noise like that of real machines -------------------------
+
+
+def steady(rng: random.Random) -> float:
+    return max(0.0, rng.gauss(0.09, 0.006))
+
+
+def two_heaps(rng: random.Random) -> float:
+    """An idle core wakes up at once, or late."""
+    return max(0.0, rng.gauss(rng.choice([0.07, 0.12]), 0.005))
+
+
+def heavy_tail(rng: random.Random) -> float:
+    """One call in five waits for other processes, some of them for milliseconds."""
+    return (
+        0.08 + rng.expovariate(200.0) + (rng.paretovariate(1.1) / 20 if rng.random() < 0.2 else 0)
+    )
+
+
+NOISES = [steady, two_heaps, heavy_tail]
+
+
+def run_of(
+    noise: Callable[[random.Random], float],
+    rng: random.Random,
+    *,
+    latency: float = 0.5,
+    factor: float = 1.0,
+    hidden: float = 0.0,
+    share: float = 1.0,
+    count: int = 150,
+) -> list[TimedCall]:
+    """Simulate calls that take `latency`, on a machine slower by `factor`, and hide some of it."""
+    calls = []
+    for _ in range(count):
+        true = latency * factor * (1 + abs(rng.gauss(0, 0.03)))
+        lie = hidden if rng.random() < share else 0.0
+        calls.append(call(max(true - lie, 1e-3), noise(rng) * factor + min(lie, true - 1e-3)))
+    return calls
+
+
+def verdicts(
+    noise: Callable[[random.Random], float], runs: int, seed: int, **changes: Any
+) -> Counter[str]:
+    """Return in how many simulated evaluations time looks hidden in all attempts, and how surely.
+
+    ``believed``, ``undecided``, or ``convicted``: of three attempts, as evaluations have.
+    """
+    rng, found = random.Random(seed), Counter[str]()
+    drift = changes.pop("drift", lambda rng: 1.0)
+    for _ in range(runs):
+        normal = Normals.of(run_of(noise, rng))
+        violation: Violation | None = None
+        for attempt in range(3):
+            if attempt:
+                normal = normal.or_slower(Normals.of(run_of(noise, rng, count=24)))
+            calls = claim(run_of(noise, rng, factor=drift(rng), **changes))
+            violation = inquire(calls, normal).violation
+            if violation is None:
+                break
+        undecided = violation is not None and violation.undecided
+        found["believed" if violation is None else "undecided" if undecided else "convicted"] += 1
+    return found
+
+
+@pytest.mark.parametrize("noise", NOISES)
+class TestErrorRates:
+    def test_honest_solutions_are_believed(self, noise: Any) -> None:
+        found = verdicts(noise, 400, seed=5)
+        assert found["convicted"] == 0
+        assert found["undecided"] <= 1
+
+    def test_also_on_a_machine_whose_speed_drifts(self, noise: Any) -> None:
+        def drift(rng: random.Random) -> float:
+            return rng.uniform(0.8, 1.25)
+
+        found = verdicts(noise, 400, seed=6, drift=drift)
+        assert found["convicted"] <= 2
+        assert found["convicted"] + found["undecided"] <= 4
+
+    @pytest.mark.parametrize("latency", [0.05, 0.5, 5.0])
+    def test_also_if_they_are_faster_or_slower(self, latency: float, noise: Any) -> None:
+        found = verdicts(noise, 200, seed=7, latency=latency)
+        assert found["convicted"] == 0
+        assert found["undecided"] <= 4
+
+    @pytest.mark.parametrize(("hidden", "power"), [(0.25, 0.85), (0.4, 0.99)])
+    def test_most_of_a_latency_cannot_be_hidden(
+        self, hidden: float, power: float, noise: Any
+    ) -> None:
+        assert verdicts(noise, 100, seed=8, hidden=hidden)["believed"] <= 100 * (1 - power)
+
+    def test_nor_in_two_thirds_of_the_calls_only(self, noise: Any) -> None:
+        assert verdicts(noise, 100, seed=9, hidden=0.4, share=0.67)["believed"] <= 1
+
+
+@pytest.mark.parametrize("factor", [3.0, 10.0, 30.0])
+class TestBusyMachines:
+    """Everything there takes a random time, many times that of the same work on a quiet one."""
+
+    @staticmethod
+    def noise(factor: float) -> Callable[[random.Random], float]:
+        return lambda rng: 0.1 + factor * rng.expovariate(10.0)
+
+    def test_honest_solutions_are_never_convicted(self, factor: float) -> None:
+        found = verdicts(self.noise(factor), 200, seed=10, latency=2.0)
+        assert found["convicted"] == 0
+        assert found["believed"] > (190 if factor <= 10 else 0)
+
+    def test_liars_are_hardly_ever_believed(self, factor: float) -> None:
+        """Two thirds are hidden, which the noise could well hide; it may prove nothing, though."""
+        found = verdicts(self.noise(factor), 100, seed=11, latency=5.0, hidden=3.35)
+        assert found["believed"] <= 5
+        assert found["undecided"] >= 90
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32), st.sampled_from(NOISES), st.floats(0.3, 50.0))
+def test_what_is_not_noticed_is_little(seed: int, noise: Any, latency: float) -> None:
+    """Whatever is claimed: either it is disputed, or it is nearly true."""
+    rng = random.Random(seed)
+    normal = Normals.of(run_of(noise, rng))
+    calls = run_of(noise, rng, latency=latency, hidden=rng.uniform(0, latency))
+    found = inquire(claim(calls), normal)
+    if found.violation is None:
+        believed = median(item.sample_ms for item in calls)
+        allowed = HIDDEN.allowed_ms(believed, normal.overhead)
+        assert believed >= latency - allowed - 4 * normal.overhead.spread_ms
+        assert allowed <= HIDDEN.slack_ms + 0.5 * believed

@@ -1,0 +1,260 @@
+"""Runs over several devices, some of which are lost on the way."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from flashinfer_bench.bench import BenchmarkConfig, PersistentRunner
+from flashinfer_bench.bench.executors.base import (
+    CandidateCrashed,
+    CandidateFailed,
+    CandidateTimeout,
+    Executor,
+)
+from flashinfer_bench.bench.health import require_working
+from flashinfer_bench.bench.locks import DeviceLock
+from flashinfer_bench.bench.plan import Plan, WorkItem
+from flashinfer_bench.bench.recorder import RunRecord
+from flashinfer_bench.data import Environment
+from flashinfer_bench.errors import RunnerFatalError
+
+CONFIG = BenchmarkConfig(warmup_runs=1, iterations=2, num_trials=1, seed=5, trust="off")
+GONE = {
+    "fails": CandidateFailed(
+        "CUDA error: unspecified launch failure", stage="inputs", kind="RuntimeError", traceback=""
+    ),
+    "dies": CandidateCrashed("was killed by SIGSEGV", stage="inputs", exit_code=-11),
+    "hangs": CandidateTimeout("no answer", stage="inputs"),
+}
+
+
+class Device(Executor):
+    """A device of fake candidates that is lost after some sets of inputs have come to it."""
+
+    name = "fake"
+
+    def __init__(self, device: str, inner: Any, *, lasts: int = 10**9, how: str = "fails") -> None:
+        super().__init__(device)
+        self.inner, self.left, self.how = inner, lasts, how
+        self.lost = threading.Event()
+        self.open = 0
+
+    def start(self) -> None:
+        self.inner.start()
+
+    def spawn(self) -> Any:
+        candidate = self.inner.spawn()
+        put_inputs, close = candidate.put_inputs, candidate.close
+        self.open += 1
+
+        def put(*args: Any, **options: Any) -> None:
+            self.left -= 1
+            if self.left < 0:
+                self.lost.set()
+                raise GONE[self.how]
+            put_inputs(*args, **options)
+
+        def close_once() -> None:
+            if candidate.alive:
+                self.open -= 1
+            close()
+
+        candidate.put_inputs, candidate.close = put, close_once
+        return candidate
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class Told:
+    """Keeps what an observer is told."""
+
+    def __init__(self) -> None:
+        self.statuses: dict[tuple[str, str], list[str]] = {}
+        self.skips: list[Any] = []
+
+    def evaluation_finished(self, trace: Any) -> None:
+        key = (trace.workload.uuid, trace.solution)
+        self.statuses.setdefault(key, []).append(trace.evaluation.status.value)
+
+    def skipped(self, skipped: Any) -> None:
+        self.skips.append(skipped)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: None
+
+
+@pytest.fixture
+def make_device(executor: Any) -> Any:
+    return lambda device, **options: Device(device, type(executor)(device), **options)
+
+
+@pytest.fixture
+def run(problems: Any, catalog: Any) -> Any:
+    """Evaluates solutions on several workloads with one runner for each device."""
+
+    def run(devices: list[Device], solutions: list[Any], workloads: int = 6) -> Told:
+        definition = problems.definition()
+        dataset = problems.dataset(*solutions)
+        items = tuple(
+            WorkItem(definition, problems.workload(uuid=f"w{index}"), tuple(solutions))
+            for index in range(workloads)
+        )
+        runners = []
+        for device in devices:
+            runner = PersistentRunner(device.device, executor=device, catalog=catalog)
+            runner._environment = Environment(hardware="a GPU", libs={"torch": "0"})
+            runners.append(runner)
+        told = Told()
+        record = RunRecord(dataset, CONFIG, [told], store=False)  # type: ignore[list-item]
+        record.carry_out(Plan(items, (), 0), runners)
+        return told
+
+    return run
+
+
+def everything(solutions: list[Any], workloads: int = 6) -> set[tuple[str, str]]:
+    return {(f"w{i}", solution.name) for i in range(workloads) for solution in solutions}
+
+
+@pytest.fixture
+def solutions(problems: Any) -> list[Any]:
+    return [problems.good("a"), problems.good("b")]
+
+
+def test_each_evaluation_is_done_once(run: Any, make_device: Any, solutions: list[Any]) -> None:
+    devices = [make_device(f"cuda:{index}") for index in range(3)]
+    told = run(devices, solutions)
+    assert set(told.statuses) == everything(solutions)
+    assert {tuple(each) for each in told.statuses.values()} == {("PASSED",)}
+    assert [device.open for device in devices] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("how", list(GONE))
+@pytest.mark.parametrize("lasts", [0, 1, 2, 3, 4, 5])
+def test_a_lost_device_costs_no_evaluation_and_no_verdict(
+    run: Any,
+    make_device: Any,
+    solutions: list[Any],
+    how: str,
+    lasts: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lost, good = make_device("cuda:0", lasts=lasts, how=how), make_device("cuda:1")
+    held_back = good.spawn
+
+    def after_the_loss() -> Any:
+        assert lost.lost.wait(30)
+        return held_back()
+
+    good.spawn = after_the_loss
+    told = run([lost, good], solutions)
+    assert set(told.statuses) == everything(solutions)
+    assert {tuple(each) for each in told.statuses.values()} == {("PASSED",)}
+    assert told.skips == []
+    said = [message for message in caplog.messages if "is given up" in message]
+    assert len(said) == 1
+    assert "cuda:0 is given up: cuda:0 does not work any more" in said[0]
+    assert (lost.open, good.open) == (0, 0)
+
+
+def test_all_devices_lost_end_the_run(run: Any, make_device: Any, solutions: list[Any]) -> None:
+    devices = [make_device("cuda:0", lasts=3), make_device("cuda:1", lasts=4)]
+    with pytest.raises(RunnerFatalError, match="does not work any more") as caught:
+        run(devices, solutions)
+    assert "--resume" in str(caught.value.hint)
+
+
+def test_solutions_that_break_are_not_the_device(
+    run: Any, make_device: Any, problems: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    solutions = [
+        problems.solution("def run(x): raise Crash", "crash"),
+        problems.solution("def run(x): raise Hang", "hang"),
+        problems.solution("def run(x): raise ValueError('CUDA error')", "raises"),
+        problems.good("good"),
+    ]
+    devices = [make_device("cuda:0"), make_device("cuda:1")]
+    told = run(devices, solutions, workloads=2)
+    found = {name: set(told.statuses[w, name]) for w, name in told.statuses}
+    assert found == {
+        "crash": {"RUNTIME_ERROR"},
+        "hang": {"TIMEOUT"},
+        "raises": {"RUNTIME_ERROR"},
+        "good": {"PASSED"},
+    }
+    assert len(told.statuses) == 8
+    assert "given up" not in caplog.text
+
+
+def test_a_reference_that_fails_is_not_the_device(
+    make_device: Any, problems: Any, catalog: Any
+) -> None:
+    from flashinfer_bench.bench.judge.baseline import ReferenceFailed
+
+    device = make_device("cuda:0")
+    runner = PersistentRunner("cuda:0", executor=device, catalog=catalog)
+    runner._environment = Environment(hardware="a GPU", libs={"torch": "0"})
+    broken = problems.definition(reference="def run(x):\n    return 1 / 0")
+    with runner, pytest.raises(ReferenceFailed):
+        runner.run_workload(broken, problems.workload(), [problems.good()], CONFIG)
+    assert device.open == 0
+
+
+def test_after_a_crash_the_next_evaluation_has_a_process_of_its_own(
+    run: Any, make_device: Any, problems: Any
+) -> None:
+    solutions = [problems.solution("def run(x): raise Crash", "crash"), problems.good("good")]
+    device = make_device("cuda:0")
+    run([device], solutions, workloads=2)
+    loads = {}
+    for pid, name in device.inner.of("load"):
+        loads.setdefault(name, []).append(pid)
+    assert len(set(loads["crash"])) == 2  # one for each workload: none is used again
+    assert not set(loads["crash"]) & set(loads["good"])
+
+
+class TestRequireWorking:
+    def test_a_device_that_works(self, make_device: Any) -> None:
+        device = make_device("cuda:0")
+        require_working(device)
+        assert device.open == 0
+        assert [event[0] for event in device.inner.events] == ["spawn", "inputs", "close"]
+
+    @pytest.mark.parametrize("how", list(GONE))
+    def test_one_that_does_not(self, make_device: Any, how: str) -> None:
+        device = make_device("cuda:1", lasts=0, how=how)
+        with pytest.raises(RunnerFatalError, match="cuda:1 does not work any more"):
+            require_working(device)
+        assert device.open == 0
+
+    def test_a_cpu_is_not_asked(self, make_device: Any) -> None:
+        device = make_device("cpu", lasts=0)
+        require_working(device)
+        assert device.inner.events == []
+
+
+def test_one_measurement_at_a_time_on_each_device() -> None:
+    """Threads of one run and of others: as many at once as there are devices, never more."""
+    inside: dict[str, int] = {"cuda:0": 0, "cuda:1": 0}
+    most: list[int] = []
+    together = threading.Barrier(2, timeout=30)
+
+    def work(device: str, first: bool) -> None:
+        with DeviceLock(device).held():
+            inside[device] += 1
+            most.append(inside[device])
+            if first:
+                together.wait()  # the other device is at work meanwhile
+            inside[device] -= 1
+
+    firsts = [threading.Thread(target=work, args=(device, True)) for device in inside]
+    others = [threading.Thread(target=work, args=(device, False)) for device in [*inside] * 3]
+    for thread in (*firsts, *others):
+        thread.start()
+    for thread in (*firsts, *others):
+        thread.join(30)
+    assert most == [1] * 8

@@ -1,0 +1,225 @@
+"""What tolerance holds for an output: seven layers, each over the one before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.bench import BenchmarkConfig, EvalConfig, ResolvedEvalConfig
+from flashinfer_bench.bench.dtype_tolerances import (
+    EPS,
+    default_tolerance,
+    default_tolerances,
+    precision_of,
+)
+from flashinfer_bench.data import Definition, OutputTolerance, TensorSpec, Tolerance, Workload
+from flashinfer_bench.errors import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def definition(
+    outputs: dict[str, str], inputs: Optional[dict[str, str]] = None, **changes: Any
+) -> Definition:
+    """Make a definition of tensors of these dtypes, and a float32 scalar."""
+
+    def tensors(dtypes: dict[str, str]) -> dict[str, TensorSpec]:
+        return {name: TensorSpec(shape=["n"], dtype=dtype) for name, dtype in dtypes.items()}
+
+    values: dict[str, Any] = {
+        "name": "d",
+        "op_type": "o",
+        "axes": {"n": {"type": "var"}},
+        "inputs": {
+            **tensors(inputs or {"x": "float32"}),
+            "scale": TensorSpec(shape=None, dtype="float16"),
+        },
+        "outputs": tensors(outputs),
+        "reference": "def run(*args): pass",
+    }
+    return Definition(**{**values, **changes})
+
+
+def workload(tolerance: Optional[Tolerance] = None) -> Workload:
+    return Workload(axes={"n": 4}, inputs={}, uuid="w", tolerance=tolerance)
+
+
+class TestByDtype:
+    @pytest.mark.parametrize(
+        ("dtype", "expected"),
+        [
+            ("float64", 2**-26),
+            ("float32", 2**-10),
+            ("float16", 1e-2),
+            ("bfloat16", 1e-2),
+            ("float8_e4m3fn", 0.125),
+            ("float8_e5m2", 0.25),
+            ("float4_e2m1", 0.5),
+        ],
+    )
+    def test_values(self, dtype: str, expected: float) -> None:
+        assert default_tolerance(dtype) == expected
+
+    def test_coarser_types_are_given_more(self) -> None:
+        values = [default_tolerance(dtype) for dtype in EPS]
+        assert values == sorted(values)
+
+    def test_is_never_below_two_roundings(self) -> None:
+        assert all(default_tolerance(dtype) >= eps for dtype, eps in EPS.items())
+
+    @pytest.mark.parametrize(
+        ("output", "inputs", "coarsest"),
+        [
+            ("float32", ["float32"], "float32"),
+            ("float32", ["bfloat16", "float32"], "bfloat16"),
+            ("bfloat16", ["float32"], "bfloat16"),
+            ("float16", ["bfloat16"], "bfloat16"),
+            ("bfloat16", ["float8_e4m3fn", "float32"], "float8_e4m3fn"),
+            ("float32", ["int8", "int64", "bool"], "float32"),
+        ],
+    )
+    def test_the_coarsest_decides(self, output: str, inputs: list[str], coarsest: str) -> None:
+        made = definition({"y": output}, {f"x{i}": dtype for i, dtype in enumerate(inputs)})
+        assert precision_of(made, "y") == coarsest
+
+    def test_each_output_has_its_own(self) -> None:
+        made = definition({"y": "bfloat16", "lse": "float32", "index": "int32", "mask": "bool"})
+        assert default_tolerances(made) == {
+            "y": 1e-2,
+            "lse": 2**-10,
+            "index": 0.0,
+            "mask": 0.0,
+        }
+        resolved = BenchmarkConfig().resolve_eval_config(made)
+        assert resolved.tolerance_of("y").atol == 1e-2
+        assert resolved.tolerance_of("lse").atol == 2**-10
+        assert resolved.tolerance_of("mask").rtol == 0.0
+
+    def test_the_values_shown_are_those_of_16_bits(self) -> None:
+        assert BenchmarkConfig().atol == BenchmarkConfig.default().rtol == 1e-2
+        resolved = BenchmarkConfig.default().resolve_eval_config(definition({"y": "bfloat16"}))
+        assert (resolved.atol, resolved.rtol) == (1e-2, 1e-2)
+
+    def test_what_the_top_level_of_a_file_sets_is_not_changed(self, tmp_path: Path) -> None:
+        path = tmp_path / "c.yaml"
+        path.write_text("atol: 0.01\n")
+        resolved = BenchmarkConfig.from_yaml(path).resolve_eval_config(definition({"y": "float32"}))
+        assert resolved.tolerance_of("y").atol == 1e-2
+        assert resolved.tolerance_of("y").rtol == 2**-10
+        assert resolved.atol_by_dtype == frozenset()
+
+    def test_outputs_whose_atol_nobody_set(self) -> None:
+        made = definition(
+            {"y": "float32", "z": "float32"},
+            tolerance=Tolerance(rtol=0.5, outputs={"z": OutputTolerance(atol=0.5)}),
+        )
+        assert BenchmarkConfig().resolve_eval_config(made).atol_by_dtype == {"y"}
+        assert BenchmarkConfig(atol=1.0).resolve_eval_config(made).atol_by_dtype == frozenset()
+
+
+FIELDS = ("atol", "rtol", "required_matched_ratio")
+value = st.one_of(st.none(), st.floats(0.0625, 1))
+settings_layer = st.fixed_dictionaries(dict.fromkeys(FIELDS, value))
+record_layer = st.fixed_dictionaries(
+    {"shared": settings_layer, "y": st.one_of(st.none(), settings_layer)}
+)
+
+
+def as_tolerance(layer: dict[str, Any]) -> Tolerance:
+    outputs = {"y": OutputTolerance(**layer["y"])} if layer["y"] is not None else None
+    return Tolerance(**layer["shared"], outputs=outputs)
+
+
+class TestLayers:
+    @given(
+        default=settings_layer,
+        op_type=settings_layer,
+        own=record_layer,
+        by_name=settings_layer,
+        workload_own=record_layer,
+        explicit=settings_layer,
+    )
+    def test_the_strongest_that_is_given_holds(
+        self,
+        default: dict[str, Any],
+        op_type: dict[str, Any],
+        own: dict[str, Any],
+        by_name: dict[str, Any],
+        workload_own: dict[str, Any],
+        explicit: dict[str, Any],
+    ) -> None:
+        made = definition({"y": "float32", "z": "float32"}, tolerance=as_tolerance(own))
+        config = BenchmarkConfig._layered(
+            {
+                **{name: value for name, value in default.items() if value is not None},
+                "op_type_config": {"o": EvalConfig(**op_type)},
+                "definition_config": {"d": EvalConfig(**by_name)},
+            },
+            explicit,
+            "test",
+        )
+        resolved = config.resolve_eval_config(made, workload(as_tolerance(workload_own)))
+        for output in ("y", "z"):
+            layers = [default, op_type, *spread(own, output), by_name]
+            layers += [*spread(workload_own, output), explicit]
+            found = resolved.tolerance_of(output)
+            for name in FIELDS:
+                given_ones = [layer[name] for layer in layers if layer[name] is not None]
+                fallback = None if name == "required_matched_ratio" else 2**-10
+                expected = given_ones[-1] if given_ones else fallback
+                assert getattr(found, name) == expected, (output, name)
+
+    def test_packaged_settings_are_below_the_definition(self) -> None:
+        tolerance = Tolerance(required_matched_ratio=0.5)
+        made = definition({"y": "float32"}, op_type="moe", tolerance=tolerance)
+        resolved = BenchmarkConfig().resolve_eval_config(made)
+        assert resolved.required_matched_ratio == 0.5
+        assert resolved.tolerance_of("y").required_matched_ratio == 0.5
+        plain = definition({"y": "float32"}, op_type="moe")
+        found = BenchmarkConfig().resolve_eval_config(plain).tolerance_of("y")
+        assert found.required_matched_ratio == 0.95
+
+    def test_a_cap_is_found_in_records_alone(self) -> None:
+        own = Tolerance(max_error_cap=3.0, outputs={"z": OutputTolerance(max_error_cap=4.0)})
+        made = definition({"y": "float32", "z": "float32"}, tolerance=own)
+        resolved = BenchmarkConfig(atol=1.0).resolve_eval_config(made)
+        assert resolved.tolerance_of("y").max_error_cap == 3.0
+        assert resolved.tolerance_of("z").max_error_cap == 4.0
+        smaller = workload(Tolerance(max_error_cap=1.0, outputs={"y": OutputTolerance()}))
+        resolved = BenchmarkConfig().resolve_eval_config(made, smaller)
+        assert resolved.tolerance_of("z").max_error_cap == 1.0
+
+    def test_one_output_does_not_loosen_the_others(self) -> None:
+        own = Tolerance(outputs={"z": OutputTolerance(atol=9.0, required_matched_ratio=0.5)})
+        made = definition({"y": "float32", "z": "float32"}, tolerance=own)
+        resolved = BenchmarkConfig().resolve_eval_config(made)
+        assert (resolved.atol, resolved.required_matched_ratio) == (2**-10, None)
+        assert resolved.tolerance_of("y").required_matched_ratio is None
+        assert resolved.tolerance_of("not an output").atol == 2**-10
+
+    def test_unknown_output_of_a_workload(self) -> None:
+        strange = workload(Tolerance(outputs={"lse": OutputTolerance(atol=1.0)}))
+        with pytest.raises(DataError, match="no output 'lse'; it has y") as caught:
+            BenchmarkConfig().resolve_eval_config(definition({"y": "float32"}), strange)
+        assert caught.value.field == "workload.tolerance.outputs.lse"
+
+    def test_without_floating_point_outputs(self) -> None:
+        resolved = BenchmarkConfig().resolve_eval_config(definition({"i": "int64"}))
+        assert (resolved.atol, resolved.rtol) == (1e-2, 1e-2)
+        assert resolved.tolerance_of("i") == Tolerance(atol=0.0, rtol=0.0)
+
+    def test_a_resolved_config_made_by_hand_has_no_other_layers(self) -> None:
+        plain = ResolvedEvalConfig(
+            warmup_runs=1, iterations=1, num_trials=1, rtol=0.5, atol=0.25, tolerances={}
+        )
+        assert plain.tolerance_of("y") == Tolerance(rtol=0.5, atol=0.25)
+
+
+def spread(layer: dict[str, Any], output: str) -> list[dict[str, Any]]:
+    """Return what a record says about an output: first about all of them, then about it."""
+    own = layer["y"] if output == "y" else None
+    return [layer["shared"], own] if own is not None else [layer["shared"]]
