@@ -158,6 +158,27 @@ def build(session: nox.Session) -> None:
 
 
 @nox.session
+def exploits(session: nox.Session) -> None:
+    """Run every solution that cheats, and honest ones between them; fails on a new escape."""
+    _install_everything(session)
+    session.run("python", "-m", "tests.exploits.run", *session.posargs)
+
+
+@nox.session
+def exploits_quick(session: nox.Session) -> None:
+    """Run one exploit of each class, with their honest controls; only clear wins count."""
+    _install_everything(session, *TEST_TOOLS)
+    session.run("pytest", "tests/exploits/check_quick.py", *session.posargs)
+
+
+@nox.session
+def misbehaving(session: nox.Session) -> None:
+    """Run every solution that crashes, hangs or floods, and an honest one after each."""
+    _install_everything(session, *TEST_TOOLS)
+    session.run("pytest", "tests/exploits/check_misbehaving.py", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Run the project's own benchmarks, each printing JSON: nox -s bench -- bench_data.py."""
     _install_everything(session)
