@@ -53,7 +53,8 @@ def test_core_alone():
     assert states(catalog) == {"core": "ok"}
     assert [entry.name for entry in catalog.timers] == ["cpu", "cuda_event"]
     assert [entry.name for entry in catalog.executors] == ["fork", "spawn"]
-    assert [entry.name for entry in catalog.evaluators] == ["default"]
+    special = ["dsa_sparse_attention", "dsa_topk_indexer", "sampling", "lowbit"]
+    assert [entry.name for entry in catalog.evaluators] == [*special, "default"]
 
 
 def test_core_cannot_be_disabled():
