@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
+from flashinfer_bench.bench.candidate.processes import libc
 from flashinfer_bench.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -195,13 +196,13 @@ def _read_into(pid: int, address: int, into: memoryview) -> None:
     """
     if not len(into):
         return
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.process_vm_readv.restype = ctypes.c_ssize_t
+    read = libc().process_vm_readv
+    read.restype = ctypes.c_ssize_t
     local = _Span(ctypes.addressof(ctypes.c_char.from_buffer(into)), len(into))
     remote = _Span(address, len(into))
     # Six arguments of full width: ctypes would pass plain integers as 32 bits.
     one, none = ctypes.c_ulong(1), ctypes.c_ulong(0)
-    got = libc.process_vm_readv(pid, ctypes.byref(local), one, ctypes.byref(remote), one, none)
+    got = read(pid, ctypes.byref(local), one, ctypes.byref(remote), one, none)
     if got == len(into):
         return
     number = ctypes.get_errno() if got < 0 else errno.EFAULT

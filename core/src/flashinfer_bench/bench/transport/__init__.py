@@ -22,7 +22,7 @@ request        meaning                            reply
 ``PutInputs``  keep the blobs under a slot        ``Done``
 ``Call``       call once with a slot's inputs     ``Outputs``; blobs
 ``Stage``      get ready for one call             ``Done``
-``Fire``       patch the inputs; make that call   ``Fired``
+``Fire``       mix and patch; make that call      ``Fired``
 ``Collect``    send what that call returned       ``Outputs``; blobs
 ``Inspect``    compare the inputs with what came  ``Inspected``
 =============  =================================  ===========================
@@ -45,7 +45,7 @@ A process that has been started to compile answers ``Confine`` and ``Compile`` a
 most 256 values. The judge states with each call how many bytes of outputs it takes; the candidate
 announces larger tensors as ``omitted``, so that their shape can be judged all the same.
 
-**Fire** is an exchange that the judge times. Only its blobs hold the final values of the inputs; by
+**Fire** is an exchange that the judge times. Only it tells the final values of the inputs; by
 ``Fired`` the outputs are fixed. It tells where in the candidate's memory they lie (`Place`). On the
 CPU the judge reads them there itself, with every process of the candidate stopped, after it has
 checked type, shape, strides and span against one another. How long the exchange took is what the

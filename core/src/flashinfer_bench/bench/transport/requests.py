@@ -75,8 +75,8 @@ class PutInputs(Message):
     axes : dict
         Value of every variable axis.
     ways : list of str
-        For each input how `Stage` may move it: ``rotate``, ``move`` or ``fixed``
-        (see `flashinfer_bench.tensors.vary`). Empty: `Stage` will not be asked for.
+        For each input how it varies from call to call (see `flashinfer_bench.tensors.vary`).
+        Empty: `Stage` will not be asked for.
     """
 
     slot: Slot
@@ -123,7 +123,7 @@ class Stage(Message):
 
 
 class Fire(Message):
-    """Patch the staged inputs, and make and time the call. Reply: `Fired`.
+    """Mix and patch the staged inputs, and make and time the call. Reply: `Fired`.
 
     The blobs of `patches` follow. Only now does the candidate learn the final values.
 
