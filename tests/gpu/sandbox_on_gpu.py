@@ -120,6 +120,9 @@ def child(measure: str, device: str) -> None:
 
     workdir = Path(tempfile.mkdtemp())
     os.chdir(workdir)
+    # As in a candidate: no measure lets it write anywhere else.
+    os.environ.update(TMPDIR=str(workdir), TRITON_CACHE_DIR=str(workdir / "triton"))
+    tempfile.tempdir = None
     (workdir / "solution.py").write_text(KERNELS)
     sys.path.insert(0, str(workdir))
     wanted = {measure, FIRST} if measure.startswith(("landlock", "system")) else {measure}

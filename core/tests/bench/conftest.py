@@ -3,8 +3,8 @@
 `FakeCandidate` runs a solution's source in the test's own process. Its sources may raise ``Crash``,
 ``Hang`` or ``Misbehave``, which stand for what a real process would do, and may set its clocks:
 ``SAMPLES`` are the latencies that are told, in turn; the judge's clock shows ``OVERHEAD_MS`` more,
-and ``HIDDEN_MS`` on top (a number, or a function of the number of the call); ``STAGE_MS`` is how
-long it takes to get ready. ``VERSION`` is that of the timer.
+and ``HIDDEN_MS`` on top (a number, or a function of the number of the call); ``CHANGE_MS`` is how
+long it takes to change the inputs, and ``STAGE_MS`` to get ready. ``VERSION`` is that of the timer.
 A line such as ``# compile: storage`` says how compiling one in the language ``compiled`` ends.
 The real executors are tested with the same problems in ``test_real_*.py``.
 """
@@ -191,9 +191,11 @@ class FakeCandidate(Candidate):
         wall = (
             sample + self._milliseconds("OVERHEAD_MS", 0.1) + self._milliseconds("HIDDEN_MS", 0.0)
         )
+        change = self._milliseconds("CHANGE_MS", 0.2)
         self._fired += 1
         version = self._space.get("VERSION", WallClockTimer.version)
-        return Shot(sample, wall / 1e3, timer, version, tuple(self._space.get("NOTES", ())))
+        notes = tuple(self._space.get("NOTES", ()))
+        return Shot(sample, change / 1e3, wall / 1e3, timer, version, notes)
 
     def _milliseconds(self, name: str, default: float) -> float:
         value = self._space.get(name, default)

@@ -35,7 +35,9 @@ class TestNumber:
             (20, 4, PLENTY, 5),
             (3, 4, PLENTY, 2),
             (1, 4, PLENTY, 1),
-            (150, 2**30, 16 * 2**30, 4),  # a quarter of the free memory
+            (150, 2**20, 16 * 2**20, 4),  # a quarter of the free memory
+            (150, 2**26, PLENTY, 4),  # 256 MiB
+            (150, 2**30, PLENTY, 2),
             (150, 2**30, 0, 2),
             (150, 0, PLENTY, 8),
         ],
@@ -202,3 +204,4 @@ class TestRounds:
         assert [call.sample_ms for call in calls] == [2.0, 3.0, 2.0, 3.0]
         assert [call.stage_ms for call in calls] == [4.0] * 4
         assert [call.overhead_ms for call in calls] == pytest.approx([0.1] * 4)
+        assert [call.exchange_ms for call in calls] == pytest.approx([0.3] * 4)

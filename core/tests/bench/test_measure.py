@@ -10,11 +10,21 @@ from hypothesis import strategies as st
 
 from flashinfer_bench.bench.executors.base import CandidateMisbehaved, CandidateTimeout
 from flashinfer_bench.bench.judge.deadline import Deadline
-from flashinfer_bench.bench.judge.measure import measure
+from flashinfer_bench.bench.judge.measure import measure, measurement_of
 from flashinfer_bench.bench.judge.rounds import Rounds
-from flashinfer_bench.bench.judge.shots import time_left
+from flashinfer_bench.bench.judge.shots import TimedCall, time_left
 from flashinfer_bench.bench.timing.wall import WallClockTimer
 from flashinfer_bench.tensors.vary import Freedom
+
+
+class TestTimedCall:
+    def test_what_is_beyond_the_sample(self) -> None:
+        assert TimedCall(1.0, 0.2, 1.5, 0.1, "clock", "1").overhead_ms == 0.5
+        assert TimedCall(1.0, 0.25, 0.5, 0.1, "clock", "1").exchange_ms == -0.25
+
+    def test_a_device_may_have_worked_before_the_call_returned(self) -> None:
+        call = TimedCall(1.0, 0.25, 0.5, 0.1, "clock", "1", enqueue_ms=0.8)
+        assert (call.overhead_ms, call.exchange_ms) == (0.0, 0.25)
 
 
 class TestRounds:
@@ -99,6 +109,19 @@ class TestMeasure:
         assert found.latency_ms == 2.0
         assert (found.timer, found.timer_version) == ("clock", WallClockTimer.version)
         assert found.notes == ("warm",)
+
+    def test_a_note_on_some_calls_is_counted(self) -> None:
+        calls = [
+            TimedCall(1.0, 0.2, 2.0, 0.1, "clock", "1", notes)
+            for notes in (("cold", "late"), ("cold",), ("late", "cold", "late"))
+        ]
+        assert measurement_of(calls, Rounds(1, 0, 3)).notes == ("cold", "late (in 2 of 3 calls)")
+
+    @pytest.mark.parametrize(("enqueued", "told"), [(0.0, False), (0.9, False), (1.1, True)])
+    def test_a_host_that_takes_longer_than_the_device(self, enqueued: float, told: bool) -> None:
+        call = TimedCall(1.0, 0.2, 2.0, 0.1, "clock", "1", enqueue_ms=enqueued)
+        notes = measurement_of([call] * 3, Rounds(1, 0, 3)).notes
+        assert notes == (("the host takes 1.1 ms to enqueue a call: longer than it runs",) * told)
 
     def test_samples_are_stored_as_they_count(
         self, executor: Any, problems: Any, session: Any

@@ -21,7 +21,7 @@ from flashinfer_bench.bench.timing.wall import WallClockTimer
 
 
 def call(sample: float = 1.0, version: str = "1") -> TimedCall:
-    return TimedCall(sample, sample + 0.1, 1.0, "clock", version)
+    return TimedCall(sample, 0.2, sample + 0.1, 1.0, "clock", version)
 
 
 class TestSamples:
@@ -39,11 +39,19 @@ class TestSamples:
         assert text in found
 
     def test_longer_than_the_judge_has_waited(self) -> None:
-        found = find_impossible([call(), TimedCall(4.0, 2.0, 1.0, "clock", "1")])
+        found = find_impossible([call(), TimedCall(4.0, 0.5, 1.5, 1.0, "clock", "1")])
         assert found == "a sample of 4 ms in a call (timed call 1) that took 2 ms"
 
     def test_clocks_may_disagree_a_little(self) -> None:
-        assert find_impossible([TimedCall(2.1, 2.0, 1.0, "clock", "1")]) is None
+        assert find_impossible([TimedCall(2.1, 0.0, 2.0, 1.0, "clock", "1")]) is None
+
+    def test_the_judge_may_hear_late_that_a_call_begins(self) -> None:
+        assert find_impossible([TimedCall(2.0, 2.1, 0.0, 1.0, "clock", "1")]) is None
+
+    def test_time_until_the_call_has_returned_counts(self) -> None:
+        waits = replace(call(), sample_ms=2.0, change_ms=0.1, wall_ms=0.1, enqueue_ms=1.9)
+        assert find_impossible([waits]) is None
+        assert find_impossible([replace(waits, enqueue_ms=0.9)]) is not None
 
     def test_zeros(self) -> None:
         found = find_impossible([call(0.0), call(0.0), call(1.0)])

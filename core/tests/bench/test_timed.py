@@ -196,9 +196,9 @@ class TestClock:
         reference = "OVERHEAD_MS = lambda i: 0.1 if i % 2 else 0.9\n" + HONEST
         evaluation = judge("SAMPLES = [0.1]\nHIDDEN_MS = 9\n" + HONEST, reference=reference)
         assert evaluation.status == "PASSED"
-        assert evaluation.performance.latency_ms == pytest.approx(0.1 + 8.9, abs=0.2)
+        assert evaluation.performance.latency_ms == pytest.approx(0.1 + 8.9, abs=0.25)
         note = evaluation.correctness.extra["integrity"]
-        assert note["added_ms"] == pytest.approx(8.9, abs=0.2)
+        assert note["added_ms"] == pytest.approx(8.9, abs=0.25)
         assert "that the timer did not see" in evaluation.log
         certain = judge("VERSION = 'mine'\n" + HONEST, reference=reference)
         assert certain.status == "RUNTIME_ERROR"
@@ -215,12 +215,44 @@ class TestClock:
         self, hidden: float, judge: Any
     ) -> None:
         """However busy the machine: 0.125 ms if a latency of 0.2 ms is claimed."""
-        reference = "OVERHEAD_MS = 9\n" + HONEST
-        source = f"SAMPLES = [0.2]\nOVERHEAD_MS = {9 + hidden}\n"
+        reference = "CHANGE_MS = 9\n" + HONEST
+        source = f"SAMPLES = [0.2]\nCHANGE_MS = {9 + hidden}\n"
         evaluation = judge(source + HONEST, reference=reference)
         assert evaluation.status == "PASSED"
         added = 0.2 if hidden > 0.125 else 0.0
         assert evaluation.performance.latency_ms == pytest.approx(0.2 + added)
+
+    @pytest.mark.parametrize("hidden", [0.05, 0.1])
+    def test_a_twentieth_is_the_most_within_the_call(self, hidden: float, judge: Any) -> None:
+        """However busy the machine: 0.06 ms if a latency of 0.2 ms is claimed."""
+        reference = "OVERHEAD_MS = 9\n" + HONEST
+        source = f"SAMPLES = [0.2]\nOVERHEAD_MS = {9 + hidden}\n"
+        evaluation = judge(source + HONEST, reference=reference)
+        assert evaluation.status == "PASSED"
+        added = 0.1 if hidden > 0.06 else 0.0
+        assert evaluation.performance.latency_ms == pytest.approx(0.2 + added)
+
+    def test_work_while_inputs_are_changed(self, judge: Any) -> None:
+        """Whoever tells late that they are changed has hidden nothing by that."""
+        source = "SAMPLES = [0.1]\nCHANGE_MS = 2.1\n"
+        evaluation = judge(source + HONEST)
+        assert evaluation.status == "RUNTIME_ERROR"
+        assert evaluation.log.startswith("integrity: exchange time: exchanges take 1.9 ms")
+
+    def test_what_may_be_noise_of_the_call_is_added(self, judge: Any) -> None:
+        """It is more than is believed, and not enough to convict."""
+        evaluation = judge("SAMPLES = [0.5]\nHIDDEN_MS = 0.065\n" + HONEST)
+        assert evaluation.status == "PASSED"
+        assert evaluation.performance.latency_ms == pytest.approx(0.565)
+        assert evaluation.correctness.extra["integrity"]["added_ms"] == pytest.approx(0.065)
+
+    def test_what_is_hidden_in_calls_is_added_once(self, judge: Any) -> None:
+        """It is part of the exchange as well; here the reference's exchanges are noisy."""
+        reference = "CHANGE_MS = lambda i: 0.15 if i % 2 else 0.25\n" + HONEST
+        source = "SAMPLES = [0.2]\nHIDDEN_MS = 0.07\nCHANGE_MS = 0.3\n"
+        evaluation = judge(source + HONEST, reference=reference)
+        assert evaluation.status == "PASSED"
+        assert evaluation.performance.latency_ms == pytest.approx(0.2 + 0.17, abs=0.06)
 
     def test_violations_are_final(self, judge: Any, problems: Any) -> None:
         evaluation = judge("SAMPLES = [0.1]\nHIDDEN_MS = 1.9\n" + HONEST)
@@ -255,7 +287,7 @@ class TestOtherDevices:
 
     def test_only_if_it_persists(self, judge: Any, executor: Any) -> None:
         judge("SAMPLES = [0.1]\nHIDDEN_MS = 1.9\n" + HONEST, device="cuda:0")
-        assert len([name for _, name in executor.of("load") if name.startswith("solution")]) == 3
+        assert len([name for _, name in executor.of("load") if name.startswith("solution")]) == 2
 
     def test_little_is_not_added(self, judge: Any) -> None:
         evaluation = judge("SAMPLES = [1.0]\nHIDDEN_MS = 0.05\n" + HONEST, device="cuda:0")
@@ -337,7 +369,9 @@ class TestRecord:
             "fresh": ["x"],
             "sandbox": [],
             "hidden_ms": pytest.approx(0.0, abs=1e-6),
-            "allowed_ms": pytest.approx(0.2),
+            "allowed_ms": pytest.approx(0.15),
+            "exchange_ms": pytest.approx(0.0, abs=1e-6),
+            "exchange_allowed_ms": pytest.approx(0.2),
             "floor_ms": None,
         }
 

@@ -85,8 +85,16 @@ class TestTending:
         tending.flush_caches()
         assert done == ["flush", "wait"]
 
+    def test_the_device_becomes_the_current_one(self, monkeypatch):
+        selected = []
+        monkeypatch.setattr(torch.cuda, "set_device", selected.append)
+        Tending("cuda:1").select()
+        Tending("cpu").select()
+        assert selected == ["cuda:1"]
+
     def test_one_that_only_compiles_has_nothing_to_do(self):
         tending = Tending("cuda:0", computes=False)
+        tending.select()
         tending.flush_caches()
         tending.synchronize()
 

@@ -130,6 +130,30 @@ class TestNotSent:
         with pytest.raises(TypeError, match=type(value).__name__):
             describe(value)
 
+    def test_a_type_that_says_that_it_is_a_tensors(self):
+        class Equal(type(torch.Tensor)):
+            def __eq__(cls, other):
+                return True
+
+            def __hash__(cls):
+                return hash(torch.Tensor)
+
+        class Lazy(torch.Tensor, metaclass=Equal):
+            pass
+
+        assert Lazy == torch.Tensor
+        with pytest.raises(TypeError, match="expected a tensor or a number, not Lazy"):
+            describe(torch.ones(2).as_subclass(Lazy))
+
+    def test_types_are_those_from_before(self, monkeypatch):
+        class Lazy(torch.Tensor):
+            pass
+
+        describe(torch.ones(2))
+        monkeypatch.setattr(torch, "Tensor", Lazy)
+        with pytest.raises(TypeError, match="Lazy"):
+            describe(torch.ones(2).as_subclass(Lazy))
+
     def test_tensor_subclasses(self):
         class Lazy(torch.Tensor):
             pass

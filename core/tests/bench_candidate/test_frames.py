@@ -144,6 +144,91 @@ class TestRefused:
                 receive(frame(b"C", payload, length=length))
 
 
+class TestHeardAt:
+    """When a message was there, which is before it has been read."""
+
+    def test_a_message_that_has_been_there(self, sockets):
+        left, right = sockets
+        left.sendall(frame(b"C", b"x"))
+        stream, before = FrameStream(right), time.perf_counter()
+        stream.receive(limit=LIMIT, deadline=Deadline(5))
+        assert before <= stream.heard_at <= time.perf_counter()
+
+    @pytest.mark.parametrize("cut", [3, 12, 20])
+    def test_one_in_pieces_is_there_with_the_last(self, sockets, cut):
+        left, right = sockets
+        data, sent = frame(b"C", b"x" * 100), []
+
+        def send():
+            for part in (data[:cut], data[cut:-1], data[-1:]):
+                time.sleep(0.03)
+                sent.append(time.perf_counter())
+                left.sendall(part)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        stream = FrameStream(right)
+        stream.receive(limit=LIMIT, deadline=Deadline(5))
+        thread.join()
+        assert sent[-1] <= stream.heard_at
+
+    @pytest.mark.parametrize("chunk", [1, 1000, 100_000])
+    def test_what_comes_as_fast_as_it_is_read_is_not_there_before(self, sockets, chunk):
+        """Else a flood of spaces would stop the clock at its beginning."""
+        left, right = sockets
+        data, sent = frame(b"C", b" " * (3000 if chunk == 1 else 4_000_000)), []
+
+        def send():
+            for begin in range(0, len(data), chunk):
+                sent.append(time.perf_counter())
+                left.sendall(data[begin : begin + chunk])
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        stream = FrameStream(right)
+        stream.receive(limit=2**22, deadline=Deadline(30))
+        thread.join()
+        assert sent[-1] <= stream.heard_at
+
+
+class TestSpinning:
+    """Looking without pause, and then no more."""
+
+    @pytest.fixture
+    def waits(self):
+        return []
+
+    @pytest.fixture
+    def stream(self, sockets, waits):
+        def wait(fd, events, deadline):
+            waits.append(time.perf_counter())
+            wait_ready(fd, events, deadline)
+
+        return FrameStream(sockets[1], wait=wait)
+
+    def test_nothing_waits_meanwhile(self, sockets, stream, waits):
+        timer = threading.Timer(0.05, sockets[0].sendall, [frame(b"C", b"x")])
+        stream.spins_until = time.perf_counter() + 30
+        before = time.perf_counter()
+        timer.start()
+        assert stream.receive(limit=LIMIT, deadline=Deadline(30)) == b"x"
+        assert not waits
+        assert before + 0.05 <= stream.heard_at <= time.perf_counter()
+
+    def test_it_ends(self, sockets, stream, waits):
+        timer = threading.Timer(0.2, sockets[0].sendall, [frame(b"C", b"x")])
+        stream.spins_until = end = time.perf_counter() + 0.02
+        timer.start()
+        assert stream.receive(limit=LIMIT, deadline=Deadline(30)) == b"x"
+        assert waits
+        assert waits[0] >= end
+
+    def test_a_deadline_holds_after_it(self, stream):
+        stream.spins_until = time.perf_counter() + 0.05
+        with pytest.raises(TimeoutError):
+            stream.receive(limit=LIMIT, deadline=Deadline(0.05))
+
+
 class TestNobodyThere:
     def test_a_closed_connection_between_frames(self):
         with pytest.raises(PeerClosed):

@@ -34,7 +34,11 @@ FIRED = {
     "places": [PLACE, None],
 }
 INSPECTED = {"type": "Inspected", "token": 1, "changed": [0, 2]}
-CONTENTS = [OUTPUTS, FAILED, LOADED, COMPILED, CONFINED, FIRED, INSPECTED]
+CHANGED = {"type": "Changed", "token": 1}
+ENQUEUED = {"type": "Enqueued", "token": 1}
+FINISHED = {"type": "Finished", "token": 1}
+STEPS = [CHANGED, ENQUEUED, FINISHED, FIRED]
+CONTENTS = [OUTPUTS, FAILED, LOADED, COMPILED, CONFINED, *STEPS, INSPECTED]
 STAGE = {
     "type": "Stage",
     "token": 1,
@@ -114,6 +118,9 @@ requests = st.one_of(
 replies = st.one_of(
     st.builds(wire.Ready, tokens),
     st.builds(wire.Done, tokens),
+    st.builds(wire.Changed, tokens),
+    st.builds(wire.Enqueued, tokens),
+    st.builds(wire.Finished, tokens),
     st.builds(wire.Loaded, tokens, names, st.booleans()),
     st.builds(wire.Compiled, tokens, names, st.booleans()),
     st.builds(wire.Outputs, tokens, st.lists(values, max_size=5)),
@@ -157,7 +164,7 @@ class TestRoundTrip:
 
     def test_the_strategies_above_know_every_message(self):
         assert len(get_args(wire.Request)) == 9
-        assert len(get_args(wire.Reply)) == 9
+        assert len(get_args(wire.Reply)) == 12
 
     @pytest.mark.parametrize("content", CONTENTS)
     def test_the_json_is_what_the_specification_says(self, content):

@@ -1,4 +1,4 @@
-"""Processes that lie about what was returned and where it is: solutions that patch the session."""
+"""Processes that lie about calls and what they return: solutions that patch the session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import textwrap
 import pytest
 import torch
 
-from flashinfer_bench.bench.executors.base import CandidateError, CandidateMisbehaved
+from flashinfer_bench.bench.executors.base import (
+    CandidateCrashed,
+    CandidateError,
+    CandidateFailed,
+    CandidateMisbehaved,
+    CandidateTimeout,
+)
 from flashinfer_bench.bench.executors.frozen import why_not
 from flashinfer_bench.data import RandomInput, Workload
 from flashinfer_bench.tensors.vary import draw_variation, freedoms
@@ -31,10 +37,10 @@ def run(x, y):
 
 
 @pytest.fixture
-def fired(bench, definition_of, solution_of):
-    """Return a function that loads source text, and fires one call of it."""
+def staged(bench, definition_of, solution_of):
+    """Return a function that loads source text, and stages one call of it."""
 
-    def fire(code):
+    def stage(code):
         candidate = bench.spawn()
         candidate.load(definition_of(), solution_of(code), timeout_s=30)
         workload = Workload(axes={"n": 8}, inputs=dict.fromkeys("xy", RandomInput()), uuid="w")
@@ -43,6 +49,17 @@ def fired(bench, definition_of, solution_of):
         candidate.put_inputs(0, INPUTS, {"n": 8}, ways=ways, timeout_s=30)
         variation = draw_variation(free, INPUTS, 0, random.Random(1))
         candidate.stage(variation, timeout_s=30)
+        return candidate, variation
+
+    return stage
+
+
+@pytest.fixture
+def fired(staged):
+    """Return a function that loads source text, and fires one call of it."""
+
+    def fire(code):
+        candidate, variation = staged(code)
         candidate.fire(variation, timer="cpu", timeout_s=30)
         return candidate
 
@@ -167,3 +184,135 @@ def test_inputs_that_there_are_not(fired):
             return x + y
     """
     assert fired(textwrap.dedent(code)).changed_inputs(timeout_s=30) == [0, 1, 99]
+
+
+TELLER = """
+import os, time
+import flashinfer_bench.bench.candidate.shots as shots
+import flashinfer_bench.bench.transport.messages as wire
+from flashinfer_bench.bench.transport.channel import pack
+true = shots.Shots.fire
+def fire(self, timer, changes, tell, *others):
+    packed, never = tell.args
+    def say(data):
+        tell.func(data, never)
+    def told():
+        {told}
+    answer = true(self, timer, changes, told, *others)
+    {after}
+    return answer
+shots.Shots.fire = fire
+def run(x, y):
+    {call}
+    return x + y
+"""
+
+
+class TestChanged:
+    """What is said about the inputs being in place, and when."""
+
+    @pytest.fixture
+    def shoot(self, staged):
+        """Return a function that fires a call of a process that says what it is told to say."""
+
+        def fire(told="tell()", *, after="pass", call="pass", timeout_s=30.0):
+            code = TELLER.format(told=told, after=after, call=call)
+            self.candidate, variation = staged(code)
+            return self.candidate.fire(variation, timer="cpu", timeout_s=timeout_s)
+
+        return fire
+
+    def test_nobody_lies(self, shoot):
+        shot = shoot()
+        assert min(shot.change_s, shot.wall_s) > 0
+        assert torch.equal(self.candidate.collect(timeout_s=30)[0].abs(), torch.ones(8))
+
+    @pytest.mark.parametrize(
+        ("told", "words"),
+        [
+            ("pass", "Fired came where Changed is due"),
+            ("tell(); tell()", "Changed came where Fired is due"),
+            ("say(pack(wire.Changed(1)))", "an answer to another request"),
+            ("say(pack(wire.Changed(1))); tell()", "an answer to another request"),
+            ("tell(); say(pack(wire.Changed(1)))", "an answer to another request"),
+            ("say(packed.replace(b'Changed', b'Dhanged'))", "not allowed"),
+            ("say(packed.replace(b'C', b'B', 1))", "a frame of kind"),
+            ("say(packed.replace(b'FIB', b'FUB'))", "no frame"),
+            ("say(packed.replace(b'\"Changed\"', b'\"Done\"   '))", "Done came where Changed"),
+            ("say(packed[:20]); os._exit(0)", "inside a frame|exited with code 0"),
+        ],
+    )
+    def test_it_is_ended(self, shoot, exists, told, words):
+        with pytest.raises((CandidateMisbehaved, CandidateCrashed), match=words):
+            shoot(told)
+        assert not self.candidate.alive
+        assert not exists(self.candidate.pid)
+
+    def test_said_again_after_the_call(self, shoot):
+        """It comes before the answer."""
+        with pytest.raises(CandidateMisbehaved, match="Changed came where Fired is due"):
+            shoot(after="tell()")
+
+    def test_death_after_it(self, shoot):
+        with pytest.raises(CandidateCrashed, match="code 5"):
+            shoot("tell(); os._exit(5)")
+
+    @pytest.mark.parametrize(
+        "told", ["time.sleep(60)", "tell(); time.sleep(60)", "say(packed[:9]); time.sleep(60)"]
+    )
+    def test_silence(self, shoot, exists, told):
+        with pytest.raises(CandidateTimeout):
+            shoot(told, timeout_s=0.5)
+        assert not exists(self.candidate.pid)
+
+    @pytest.mark.parametrize("told", ["1 / 0", "tell(); 1 / 0"])
+    def test_a_failure_in_place_of_either(self, shoot, told):
+        with pytest.raises(CandidateFailed, match="ZeroDivisionError"):
+            shoot(told)
+        assert self.candidate.alive
+
+    def test_another_spelling(self, shoot):
+        """It is a message like any other."""
+        shoot("""
+        body = packed[12:].replace(b',', b' , ')
+        say(packed[:4] + len(body).to_bytes(8, 'little') + body)""")
+        assert self.candidate.alive
+
+    @pytest.mark.parametrize(
+        ("told", "call"),
+        [
+            ("time.sleep(0.1); tell(); time.sleep(0.2)", "pass"),
+            ("say(packed[:5]); time.sleep(0.1); say(packed[5:]); time.sleep(0.2)", "pass"),
+            ("say(packed[:12]); time.sleep(0.1); say(packed[12:])", "time.sleep(0.2)"),
+        ],
+    )
+    def test_it_has_come_when_all_of_it_has(self, shoot, told, call):
+        shot = shoot(told, call=call)
+        assert shot.change_s >= 0.1
+        assert shot.wall_s >= 0.1  # the judge may have been late to hear it
+
+    def test_early_or_late_the_whole_is_what_it_is(self, shoot):
+        early = shoot("tell(); time.sleep(0.5)")
+        late = shoot("time.sleep(0.5); tell()")
+        assert early.change_s < 0.5 <= early.change_s + early.wall_s
+        assert late.wall_s < 0.5 <= late.change_s
+
+    def test_an_answer_whose_end_comes_late(self, staged):
+        """Its beginning stops no clock."""
+        code = """
+            import time
+            from flashinfer_bench.bench.transport.channel import Channel, pack
+            true = Channel.send
+            def send(self, message, deadline, blobs=()):
+                if type(message).__name__ != "Fired":
+                    return true(self, message, deadline, blobs)
+                packed = pack(message)
+                for part in (packed[:12], packed[12:-1], packed[-1:]):
+                    time.sleep(0.05)
+                    self.send_packed(part, deadline)
+            Channel.send = send
+            def run(x, y):
+                return x + y
+        """
+        candidate, variation = staged(textwrap.dedent(code))
+        assert candidate.fire(variation, timer="cpu", timeout_s=30).wall_s >= 0.11

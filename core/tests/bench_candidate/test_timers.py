@@ -137,7 +137,19 @@ class FakeDriver:
 
     def __init__(self, launches=0, records=0):
         self.launches, self.records = launches, records
-        self.held = []
+        self.held, self.tickets = [], []
+        self.word = ctypes.c_uint32(77)
+        self.memory = 0
+
+    def cuMemHostAlloc(self, host, size, flags):
+        assert (size, flags) == (4, 3)
+        host._obj.value = ctypes.addressof(self.word)
+        return self.memory
+
+    def cuMemHostGetDevicePointer_v2(self, seen, host, flags):
+        assert host.value == ctypes.addressof(self.word)
+        seen._obj.value = 2**40
+        return 0
 
     def cuModuleLoadData(self, module, ptx):
         assert ptx.endswith(b"\0")
@@ -149,6 +161,10 @@ class FakeDriver:
 
     def cuLaunchKernel(self, function, *size_and_more):
         self.held.append(size_and_more[:7])
+        values = size_and_more[8]
+        word, limit = (ctypes.c_uint64.from_address(values[place]).value for place in (0, 2))
+        assert (word, limit) == (2**40, 1_000_000)
+        self.tickets.append(ctypes.c_uint32.from_address(values[1]).value)
         FakeEvent.log.append("hold")
         return self.launches
 
@@ -225,31 +241,59 @@ class TestCudaEvents:
         self.call(timer)
         assert driver.held == [(30, 1, 1, 512, 1, 1, 0)]  # 10 × 1536 threads
 
-    def test_it_is_held_as_long_as_enqueuing_took(self, timer, monkeypatch):
-        asked = []
-        monkeypatch.setattr(timer._hold, "enqueue", lambda us, *rest: asked.append(us))
+    def test_it_is_let_go_when_all_is_enqueued(self, timer, driver):
+        seen = []
+        for _ in range(3):
+            self.call(timer, lambda: seen.append(driver.word.value))
+            assert driver.word.value == driver.tickets[-1]
+        assert seen[1:] == driver.tickets[:2]  # still the one of the call before
+        assert len({*driver.tickets}) == 3
+        assert seen[0] != driver.tickets[0]
+
+    def test_it_is_let_go_if_the_call_raises(self, timer, driver):
+        with pytest.raises(ZeroDivisionError):
+            self.call(timer, lambda: 1 / 0)
+        assert driver.word.value == driver.tickets[-1]
+
+    def test_numbers_begin_again(self, timer, driver):
+        self.call(timer)
+        timer._hold._ticket.value = 2**32 - 1
+        self.call(timer)
+        assert driver.tickets[-1] == driver.word.value == 0
+
+    def test_each_device_has_a_kernel_of_its_own(self, timer, driver):
+        for device in ("cuda:1", "cuda:0", "cuda:1"):
+            timer.time_call(lambda: None, (), device=device)
+        assert [*timer._hold._kernels] == ["cuda:1", "cuda:0"]
+        assert driver.word.value == driver.tickets[-1]
+
+    def test_calls_that_take_long_to_enqueue_are_told(self, timer, monkeypatch):
         clock = Clock()
         monkeypatch.setattr(timer, "_clock", lambda: clock.now / 1e9)
+        for us, told in ((900, False), (1100, True), (10, False)):
+            self.call(timer, lambda us=us: setattr(clock, "now", clock.now + us * 1000))
+            assert any("waiting for the host" in note for note in timer.take_notes()) is told
 
-        def slow():
-            clock.now += 100_000
-
-        def endless():
-            clock.now += 10**9
-
-        def quick():
-            pass
-
-        for function in (slow, slow, endless, endless, quick, quick):
-            self.call(timer, function)
-        assert asked == pytest.approx([200, 125, 200, 1000, 200, 20])
+    def test_without_the_kernel_it_is_busy_as_long_as_enqueuing_took(
+        self, timer, driver, torch_cuda, monkeypatch
+    ):
+        driver.memory = 2
+        asked = []
+        monkeypatch.setattr(timer._hold, "_sleep", asked.append)
+        clock = Clock()
+        monkeypatch.setattr(timer, "_clock", lambda: clock.now / 1e9)
+        for us in (100, 10**6, 8, 8):
+            self.call(timer, lambda us=us: setattr(clock, "now", clock.now + us * 1000))
+        assert asked == pytest.approx([2000 * us * 1.25 for us in (200, 100, 1000, 8)])
+        assert not driver.held
+        assert "do not trust" in timer.take_notes()[0]
 
     def test_work_on_other_streams_counts(self, timer, monkeypatch):
         self.call(timer)
         timer.take_notes()
         monkeypatch.setattr(timer._everything._events["cuda:1"], "later", 3.0)
         assert self.call(timer)[0] == 3.0
-        assert "went on" in timer.take_notes()[0]
+        assert "busy beyond" in timer.take_notes()[0]
         assert timer.take_notes() == []
 
     def test_the_cost_of_looking_does_not(self, timer, monkeypatch):
@@ -266,7 +310,7 @@ class TestCudaEvents:
             timer, "_synchronize", lambda: setattr(clock, "now", clock.now + 5_000_000)
         )
         assert self.call(timer)[0] == pytest.approx(5.25)
-        assert "went on" in timer.take_notes()[0]
+        assert "busy beyond" in timer.take_notes()[0]
 
     def test_a_driver_that_cannot_launch(self, timer, driver):
         driver.launches = 1

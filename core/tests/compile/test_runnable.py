@@ -397,6 +397,41 @@ class TestListOutputs:
         assert list_outputs({"b": 1, "a": 2}, None) == [1, 2]
         assert unpack({"b": 1}, None) == {"b": 1}
 
+    @pytest.mark.parametrize("held", [(1, 2), [1, 2], {"z": 1}, {"z": 1, "y": 2}])
+    @pytest.mark.parametrize("with_definition", [True, False])
+    def test_methods_of_a_subclass_are_not_called(self, definition, held, with_definition):
+        def late(self, *rest):
+            raise AssertionError("it was asked")
+
+        names = ("__iter__", "__len__", "__getitem__", "keys", "values", "items", "__contains__")
+        kind = type("Late", (type(held),), dict.fromkeys(names, late))
+        if with_definition and isinstance(held, dict) and len(held) > 1:
+            with pytest.raises(ValueError, match="returned outputs z, y"):
+                list_outputs(kind(held), definition)
+            return
+        expected = [*held.values()] if isinstance(held, dict) else [*held]
+        assert list_outputs(kind(held), definition if with_definition else None) == expected
+
+    def test_an_object_does_not_say_itself_what_it_is(self, definition):
+        class Late:
+            @property
+            def __class__(self):
+                raise AssertionError("it was asked")
+
+        late = Late()
+        assert list_outputs(late, definition)[0] is late
+
+    def test_names_are_plain(self, definition):
+        class Late(str):
+            def __eq__(self, other):
+                raise AssertionError("it was asked")
+
+            def __hash__(self):
+                return hash(str(self))
+
+        with pytest.raises(ValueError, match="'add_k4' declares z"):
+            list_outputs({Late("z"): 1}, definition)
+
     @pytest.mark.parametrize("result", [{}, {"z": 1, "w": 2}, {"Z": 1}, {1: 2}])
     def test_names_must_match(self, definition, result):
         with pytest.raises(ValueError, match="'add_k4' declares z"):

@@ -28,7 +28,8 @@ def list_outputs(result: Any, definition: Optional[Definition]) -> list[Any]:
     -------
     list
         In declaration order where names are given, else in the order given. The number of a
-        tuple's or list's entries is not checked.
+        tuple's or list's entries is not checked. Of a subclass, what it really holds: a method of
+        its own could compute the outputs only now, after the call has been timed.
 
     Raises
     ------
@@ -37,9 +38,12 @@ def list_outputs(result: Any, definition: Optional[Definition]) -> list[Any]:
     """
     if result is None:
         return []
-    if isinstance(result, dict):
+    kind = type(result)  # what isinstance goes by as well, an object may give itself
+    if issubclass(kind, dict):
         return _in_order(result, definition)
-    return list(result) if isinstance(result, (tuple, list)) else [result]
+    if issubclass(kind, tuple):
+        return [*tuple.__iter__(result)]
+    return [*list.__iter__(result)] if issubclass(kind, list) else [result]
 
 
 def unpack(result: Any, definition: Optional[Definition]) -> Any:
@@ -54,15 +58,16 @@ def unpack(result: Any, definition: Optional[Definition]) -> Any:
     return result
 
 
-def _in_order(result: Mapping[str, Any], definition: Optional[Definition]) -> list[Any]:
+def _in_order(result: dict[str, Any], definition: Optional[Definition]) -> list[Any]:
     if definition is None:
-        return list(result.values())
+        return [*dict.values(result)]
     names = list(definition.outputs)
-    if set(result) != set(names):
+    given = [*dict.keys(result)]
+    if any(type(name) is not str for name in given) or {*given} != {*names}:
         raise ValueError(
-            f"returned outputs {_names(result)}, but {definition.name!r} declares {_names(names)}"
+            f"returned outputs {_names(given)}, but {definition.name!r} declares {_names(names)}"
         )
-    return [result[name] for name in names]
+    return [dict.__getitem__(result, name) for name in names]
 
 
 def _names(names: Iterable[object]) -> str:

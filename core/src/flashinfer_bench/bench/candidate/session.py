@@ -11,6 +11,7 @@ import contextlib
 import gc
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -23,13 +24,14 @@ from flashinfer_bench.bench.candidate.shots import Changes, Shots, require_few
 from flashinfer_bench.bench.candidate.subject import Subject, is_usable
 from flashinfer_bench.bench.candidate.tending import Tending
 from flashinfer_bench.bench.transport import messages as wire
+from flashinfer_bench.bench.transport.channel import pack
 from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.bench.transport.frames import PeerClosed
-from flashinfer_bench.bench.transport.values import describe
+from flashinfer_bench.bench.transport.values import describe, plain_types
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from flashinfer_bench.bench.timing.base import Timer
     from flashinfer_bench.bench.transport.channel import Channel
@@ -76,9 +78,13 @@ class Session:
         self._last: Optional[InputSet] = None
         # Looked up now: the solution may replace them.
         self._tending = Tending(device, computes=not compiles_only)
+        if not compiles_only:
+            plain_types()
         self._shots = Shots(self._tending)
         self._pid, self._getpid, self._exit = os.getpid(), os.getpid, os._exit
         self._flush_c = libc().fflush
+        self._pack, self._partial = pack, partial
+        self._send_packed, self._never = channel.send_packed, Deadline.never()
         self._pause = CollectorPause()
 
     def run(self) -> None:
@@ -104,13 +110,17 @@ class Session:
         if self._getpid() != self._pid:
             self._exit(0)  # a process that the solution forked has come back here
         # Between staging a call and the answer to it the judge's clock runs: nothing happens then
-        # that can wait.
-        if not isinstance(reply, wire.Fired):
-            self._flush()
-        self._pause.set(isinstance(request, wire.Stage))
+        # that can wait, the collection of the call's garbage included.
+        fired = isinstance(reply, wire.Fired)
+        if not fired:
+            self._settle(request)
         self._channel.send(reply, Deadline.never(), blobs)
-        if isinstance(reply, wire.Fired):
-            self._flush()
+        if fired:
+            self._settle(request)
+
+    def _settle(self, request: wire.Message) -> None:
+        self._flush()
+        self._pause.set(isinstance(request, wire.Stage))
 
     def _handle(self, request: wire.Message, values: list[Any]) -> Answer:
         if isinstance(request, wire.Fire):  # first: the judge's clock runs
@@ -163,6 +173,7 @@ class Session:
         self._sets.pop(request.slot, None)  # before the new ones need its memory
         self._last = None
         self._shots.drop()
+        self._tending.select()
         inputs = tuple(self._to_device(value) for value in values)
         self._sets[request.slot] = InputSet(inputs, request.axes, request.ways)
         return wire.Done(request.token)
@@ -194,8 +205,13 @@ class Session:
     def _fire(self, request: wire.Fire, patches: list[Any]) -> wire.Message:
         timer = self._timer(request.timer)
         changes = Changes(request.mixes, request.inputs, patches)
-        sample, values, places = self._shots.fire(timer, changes)
+        # Ready to be sent before the changes are made: only the call is to come after it.
+        tell = [self._teller(step, request.token) for step in _STEPS]
+        sample, values, places = self._shots.fire(timer, changes, *tell)
         return wire.Fired(request.token, timer.version, sample, values, places, _notes_of(timer))
+
+    def _teller(self, step: type[wire.Message], token: int) -> Callable[[], Any]:
+        return self._partial(self._send_packed, self._pack(step(token)), self._never)
 
     def _inspect(self, request: wire.Inspect) -> wire.Message:
         if self._last is None:
@@ -236,6 +252,9 @@ class Session:
             with contextlib.suppress(Exception):
                 stream.flush()
         self._flush_c(None)
+
+
+_STEPS = (wire.Changed, wire.Enqueued, wire.Finished)
 
 
 class CollectorPause:

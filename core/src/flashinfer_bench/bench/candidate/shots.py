@@ -15,7 +15,7 @@ from flashinfer_bench.bench.transport.values import announce, plain
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from flashinfer_bench.bench.candidate.inputs import InputSet
     from flashinfer_bench.bench.candidate.subject import Subject
@@ -106,7 +106,12 @@ class Shots:
         self._staged = self._outputs = None
 
     def fire(
-        self, timer: Timer, changes: Changes
+        self,
+        timer: Timer,
+        changes: Changes,
+        changed: Callable[[], Any],
+        enqueued: Callable[[], Any],
+        finished: Callable[[], Any],
     ) -> tuple[float, list[wire.Value], list[Optional[wire.Place]]]:
         """Change the inputs, and make and time the call.
 
@@ -116,6 +121,11 @@ class Shots:
             Takes the latency.
         changes : Changes
             What the inputs still lack.
+        changed : callable
+            Tells the judge that the inputs are as they are to be.
+        enqueued, finished : callable
+            Tell it that the call has returned, and that the device has done it; not called where
+            that is the same.
 
         Returns
         -------
@@ -138,9 +148,14 @@ class Shots:
             raise RunnerError("no call has been staged")
         changes.make(staged.inputs)
         self._tending.settle_inputs()
-        sample, result = timer.time_call(
-            staged.subject.function, staged.arguments, device=self._tending.device
-        )
+        function = staged.subject.function
+        if self._tending.device != "cpu":
+            function = _telling(function, enqueued)
+        changed()
+        sample, result = timer.time_call(function, staged.arguments, device=self._tending.device)
+        if self._tending.device != "cpu":
+            self._tending.synchronize()  # whatever the timer was that has answered
+            finished()
         outputs = staged.subject.listed(result, staged.outputs)
         require_few(outputs)
         self._outputs = outputs = [plain(output) for output in outputs]
@@ -159,6 +174,17 @@ class Shots:
         if self._outputs is None:
             raise RunnerError("no call has been fired that could be collected")
         return self._outputs
+
+
+def _telling(function: Callable[..., Any], tell: Callable[[], Any]) -> Callable[..., Any]:
+    """Return what calls `function`, and then `tell`."""
+
+    def call(*arguments: Any) -> Any:
+        result = function(*arguments)
+        tell()
+        return result
+
+    return call
 
 
 def require_few(outputs: Sequence[Any]) -> None:

@@ -30,6 +30,7 @@ class Tending:
     def __init__(self, device: str, *, computes: bool = True) -> None:
         self.device = device
         self._wait: Optional[Callable[[str], Any]] = None
+        self._select: Optional[Callable[[str], Any]] = None
         self._caches: Optional[Caches] = None
         if not computes:
             return
@@ -40,6 +41,12 @@ class Tending:
             import torch
 
             self._wait = torch.cuda.synchronize
+            self._select = torch.cuda.set_device
+
+    def select(self) -> None:
+        """Make the device the current one: kernels of some languages run on no other."""
+        if self._select is not None:
+            self._select(self.device)
 
     def synchronize(self) -> None:
         """Wait until the device has finished everything.

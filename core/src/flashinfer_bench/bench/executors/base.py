@@ -158,20 +158,29 @@ class Shot:
     ----------
     sample_ms : float
         Its latency in milliseconds, as the candidate tells it: untrusted.
+    change_s : float
+        Seconds by the judge's own clock from before the request was sent until it was told that the
+        inputs had their final values.
     wall_s : float
-        Seconds by the judge's own clock from before the request was sent until its answer was
-        read. Everything that the candidate did for this call after it knew its inputs is in it.
+        Seconds from then until the answer was read. Everything that the candidate did for this call
+        after it knew its inputs is in one of the two. Where the device works by itself, seconds
+        from when the judge was told that the call had returned until the device had done it.
     timer, timer_version : str
         The timing backend that took the latency.
     notes : tuple of str
         Remarks of the timer (untrusted text).
+    enqueue_s, describe_s : float
+        The seconds before and after `wall_s` there, elsewhere 0.
     """
 
     sample_ms: float
+    change_s: float
     wall_s: float
     timer: str
     timer_version: str
     notes: tuple[str, ...] = field(default=())
+    enqueue_s: float = 0.0
+    describe_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -212,10 +212,10 @@ class Conversation(Candidate):
                 if other >= 0:
                     poller.register(other, select.POLLIN)
             ready = {found for found, _ in poller.poll(deadline.poll_ms(self._process.look_s))}
+            if fd in ready:  # first: the judge's clock may run
+                return
             if self._log.fileno() in ready:
                 self._log.drain()
-            if fd in ready:
-                return
             if self._process.ended():
                 self._check_last_words(fd, events)
                 return

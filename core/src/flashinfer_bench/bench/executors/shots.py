@@ -16,12 +16,13 @@ from flashinfer_bench.bench.timing.base import collector_paused
 from flashinfer_bench.bench.transport import messages as wire
 from flashinfer_bench.bench.transport.channel import pack
 from flashinfer_bench.bench.transport.frames import PeerClosed
+from flashinfer_bench.bench.transport.messages import encode
 from flashinfer_bench.bench.transport.values import describe, rebuild
 from flashinfer_bench.errors import ProtocolError
 from flashinfer_bench.tensors import span_of, tensor_from_span, to_torch_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from flashinfer_bench.bench.transport.deadline import Deadline
     from flashinfer_bench.data import Definition
@@ -32,6 +33,7 @@ _SPARE_BYTES = 2**26
 # A tensor may be spread out, such as a column of a matrix; what lies between is read with it.
 _LONGEST_SPAN = 2**30
 _FREEZE_TIMEOUT_S = 10.0
+_SPIN_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -75,26 +77,39 @@ class Shooting(Conversation):
         """Make and time the call that was staged; see `Candidate.fire`."""
         request, packed = _fire_request(variation, timer)
         with self._exchange("time", timeout_s) as deadline:
-            wall_s, payload = self._timed_exchange(packed, deadline)
+            seconds, payload = self._timed_exchange(request, packed, deadline)
             reply = self._expect("time", request, wire.Fired, self._channel.decode(payload))
             if len(reply.places) != len(reply.values):
                 raise ProtocolError(f"{len(reply.places)} places of {len(reply.values)} outputs")
         self._returned = _Returned(variation.slot, reply.values, reply.places)
         notes = tuple(map(printable, reply.notes))
-        return Shot(reply.sample_ms, wall_s, timer, printable(reply.timer_version), notes)
+        version = printable(reply.timer_version)
+        return _shot_of(seconds, reply.sample_ms, timer, version, notes)
 
-    def _timed_exchange(self, packed: bytes, deadline: Deadline) -> tuple[float, bytearray]:
-        """Send and receive; what takes time but need not be in between is done elsewhere."""
-        send, receive, clock = (
-            self._channel.send_packed,
-            self._channel.receive_undecoded,
-            time.perf_counter,
-        )
+    def _timed_exchange(
+        self, request: wire.Fire, packed: bytes, deadline: Deadline
+    ) -> tuple[list[float], bytearray]:
+        """Send, and receive; what takes time but need not be in between is done elsewhere.
+
+        Return the seconds from the request to each reply, and the last of these.
+        """
+        steps: list[type[wire.Message]] = [wire.Changed]
+        if self._device != "cpu":
+            steps += [wire.Enqueued, wire.Finished]
+        expected = [(step, encode(step(request.token))) for step in steps]
+        channel = self._channel
         with collector_paused():
-            started = clock()
-            send(packed, deadline)
-            payload = receive(deadline)
-            return clock() - started, payload
+            if self._device != "cpu":  # whose cores are all wanted
+                channel.spin(min(_SPIN_S, deadline.remaining))
+            heard = [time.perf_counter()]
+            channel.send_packed(packed, deadline)
+            for step, message in expected:
+                payload = channel.receive_undecoded(deadline)
+                heard.append(channel.heard_at)
+                if payload != message:  # nothing follows what is something else
+                    self._expect("time", request, step, channel.decode(payload))
+            payload = channel.receive_undecoded(deadline)
+        return [at - heard[0] for at in (*heard[1:], channel.heard_at)], payload
 
     def collect(self, *, timeout_s: float) -> list[Any]:
         """Return what the last timed call returned; see `Candidate.collect`."""
@@ -154,6 +169,28 @@ class Shooting(Conversation):
         if self._definition is None or axes is None:
             return _SPARE_BYTES  # there will be none
         return _declared_bytes(self._definition, axes)
+
+
+def _shot_of(
+    seconds: Sequence[float],
+    sample_ms: float,
+    timer: str,
+    timer_version: str,
+    notes: tuple[str, ...],
+) -> Shot:
+    """Return what took how long, of the seconds from the request to each of its replies."""
+    changed, fired = seconds[0], seconds[-1]
+    enqueued, finished = seconds[1:-1] or (changed, fired)
+    return Shot(
+        sample_ms,
+        changed,
+        finished - enqueued,
+        timer,
+        timer_version,
+        notes,
+        enqueue_s=enqueued - changed,
+        describe_s=fired - finished,
+    )
 
 
 def _declared_bytes(definition: Definition, axes: Mapping[str, int]) -> int:

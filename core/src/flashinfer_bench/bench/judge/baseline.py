@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.evaluators.base import Evaluator, Trial
     from flashinfer_bench.bench.judge.checks import TimedCheck
     from flashinfer_bench.bench.judge.floor import Floor
-    from flashinfer_bench.bench.judge.integrity import Normals
     from flashinfer_bench.bench.judge.measure import Measurement
+    from flashinfer_bench.bench.judge.normals import Normals
     from flashinfer_bench.bench.judge.reference import ReferenceRun
     from flashinfer_bench.bench.judge.session import Session
     from flashinfer_bench.data import Definition, Solution, Workload

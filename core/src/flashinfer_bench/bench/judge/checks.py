@@ -21,6 +21,7 @@ MOST_CHECKS = 8
 FEWEST_CHECKS = 2
 _TIME_SHARE = 0.25  # of the reference's calls: their outputs are fetched, which also takes time
 _MEMORY_SHARE = 0.25  # of what is free
+_MOST_BYTES = 256 * 2**20  # that are fetched and compared: half a second, or more
 _LAST_SHARE = 0.1
 
 
@@ -75,7 +76,7 @@ def number_of_checks(timed_calls: int, output_bytes: int, free_bytes: int) -> in
         Of the reference. The variations are among them, so nothing is computed twice; at most a
         quarter of them, because to fetch outputs takes time, too.
     output_bytes : int
-        Size of all outputs of one call: at most a quarter of `free_bytes` is held.
+        Size of all outputs of one call: at most a quarter of `free_bytes` is held, and 256 MiB.
     free_bytes : int
         Memory that is free.
 
@@ -85,7 +86,8 @@ def number_of_checks(timed_calls: int, output_bytes: int, free_bytes: int) -> in
         2 to 8, or 1 if there is one timed call only.
     """
     by_time = int(timed_calls * _TIME_SHARE)
-    by_memory = int(free_bytes * _MEMORY_SHARE / max(1, output_bytes))
+    most = min(free_bytes * _MEMORY_SHARE, _MOST_BYTES)
+    by_memory = int(most / max(1, output_bytes))
     wanted = max(FEWEST_CHECKS, min(MOST_CHECKS, by_time, by_memory))
     return min(wanted, timed_calls)
 

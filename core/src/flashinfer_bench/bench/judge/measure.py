@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import cycle
 from statistics import median
@@ -124,8 +125,19 @@ def refuse_impossible(candidate: Candidate, calls: Sequence[TimedCall]) -> None:
 
 
 def measurement_of(calls: Sequence[TimedCall], rounds: Rounds) -> Measurement:
-    """Return what single timed calls, at least one, say together: their samples, unchanged."""
-    notes = dict.fromkeys(note for call in calls for note in call.notes)
+    """Return what single timed calls, at least one, say together: their samples, unchanged.
+
+    A note that is not on every call comes with the number of calls that it is on.
+    """
+    counts = Counter(note for call in calls for note in dict.fromkeys(call.notes))
+    whole = len(calls)
+    notes = [
+        note if count == whole else f"{note} (in {count} of {whole} calls)"
+        for note, count in counts.items()
+    ]
+    enqueued_ms = median(call.enqueue_ms for call in calls)
+    if enqueued_ms > median(call.sample_ms for call in calls):
+        notes.append(f"the host takes {enqueued_ms:.3g} ms to enqueue a call: longer than it runs")
     return Measurement(
         samples_ms=_as_stored(call.sample_ms for call in calls),
         rounds=rounds,

@@ -17,8 +17,8 @@ from flashinfer_bench.bench.judge.checks import (
     secret_places,
 )
 from flashinfer_bench.bench.judge.deadline import Deadline
-from flashinfer_bench.bench.judge.integrity import Normals
 from flashinfer_bench.bench.judge.measure import measure, measurement_of, refuse_impossible
+from flashinfer_bench.bench.judge.normals import Normals
 from flashinfer_bench.bench.judge.rounds import Rounds, Variations, take_calls
 from flashinfer_bench.bench.judge.seeds import secret_seed, trial_seed
 from flashinfer_bench.bench.judge.shots import time_left

@@ -23,27 +23,47 @@ class TimedCall:
     ----------
     sample_ms : float
         Its latency in milliseconds, as the candidate tells it: untrusted.
+    change_ms : float
+        Milliseconds from before the judge sent the last of the inputs until it was told that they
+        are in place.
     wall_ms : float
-        Milliseconds from before the judge sent the last of the inputs until it had the answer.
+        Milliseconds from then until it had the answer: the call, and what cannot be separated from
+        it.
     stage_ms : float
         Milliseconds that the candidate took to get ready for it, by the judge's clock.
     timer, timer_version : str
         What took the latency, as the candidate tells it.
     notes : tuple of str
         Remarks of the timer.
+    enqueue_ms, describe_ms : float
+        Where the device works by itself, milliseconds before and after `wall_ms`, which is then the
+        device's: until the call had returned to the host, and from the end until the judge had the
+        answer. Elsewhere 0.
     """
 
     sample_ms: float
+    change_ms: float
     wall_ms: float
     stage_ms: float
     timer: str
     timer_version: str
     notes: tuple[str, ...] = ()
+    enqueue_ms: float = 0.0
+    describe_ms: float = 0.0
 
     @property
     def overhead_ms(self) -> float:
-        """Milliseconds that the judge waited beyond the latency that it was told."""
-        return self.wall_ms - self.sample_ms
+        """Milliseconds that the judge waited for the call beyond the latency that it was told.
+
+        Not below 0 where the device works by itself: it may have done so before the call returned.
+        """
+        beyond = self.wall_ms - self.sample_ms
+        return max(beyond, 0.0) if self.enqueue_ms else beyond
+
+    @property
+    def exchange_ms(self) -> float:
+        """Milliseconds of the whole exchange beyond that latency."""
+        return self.change_ms + self.overhead_ms + self.describe_ms
 
 
 def time_left(deadline: Deadline, candidate: Candidate, stage: Stage) -> float:
@@ -77,9 +97,12 @@ def shoot(candidate: Candidate, variation: Variation, timer: str, deadline: Dead
     shot = candidate.fire(variation, timer=timer, timeout_s=left)
     return TimedCall(
         sample_ms=shot.sample_ms,
+        change_ms=shot.change_s * _MS,
         wall_ms=shot.wall_s * _MS,
         stage_ms=stage_s * _MS,
         timer=shot.timer,
         timer_version=shot.timer_version,
         notes=shot.notes,
+        enqueue_ms=shot.enqueue_s * _MS,
+        describe_ms=shot.describe_s * _MS,
     )

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.judge.attempt import Attempt
     from flashinfer_bench.bench.judge.baseline import DeviceBaseline
     from flashinfer_bench.bench.judge.checks import TimedCheck
-    from flashinfer_bench.bench.judge.integrity import Inquiry, Normals, Violation
+    from flashinfer_bench.bench.judge.integrity import Inquiry, Violation
     from flashinfer_bench.bench.judge.measure import Measurement
+    from flashinfer_bench.bench.judge.normals import Normals
     from flashinfer_bench.tensors.vary import Variation
 
 _DIGITS = 4
@@ -92,11 +93,13 @@ class TimedRun:
         """What goes into ``correctness.extra["integrity"]``."""
         if self.claim is None or self.inquiry is None:
             return self.facts
-        floor, hidden = self.claim.floor, self.inquiry.hidden
+        floor, inquiry = self.claim.floor, self.inquiry
         return {
             **self.facts,
-            "hidden_ms": _short(hidden.ms),
-            "allowed_ms": _short(hidden.allowed_ms),
+            "hidden_ms": _short(inquiry.hidden.ms),
+            "allowed_ms": _short(inquiry.hidden.allowed_ms),
+            "exchange_ms": _short(inquiry.exchanged.ms),
+            "exchange_allowed_ms": _short(inquiry.exchanged.allowed_ms),
             "floor_ms": _short(floor.ms) if floor is not None else None,
         }
 

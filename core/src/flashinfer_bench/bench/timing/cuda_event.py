@@ -8,36 +8,37 @@ from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench.bench.timing.base import Timer
 from flashinfer_bench.bench.timing.context_event import ContextEvent
-from flashinfer_bench.bench.timing.hold import DeviceHold
+from flashinfer_bench.bench.timing.hold import LONGEST_US, DeviceHold
 from flashinfer_bench.errors import TimingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SHORTEST_HOLD_US = 20.0
-_LONGEST_HOLD_US = 1000.0
-_FIRST_HOLD_US = 200.0  # of a function that has not been seen
-_MARGIN = 1.25  # enqueuing does not always take the same time
+_FIRST_US = 200.0  # that enqueuing is expected to take, before it has been seen
+_MARGIN = 1.25  # it does not always take the same time
 # Between the end of a stream and that of the context lie about 1.5 µs if nothing else goes on.
 _NOTICEABLE_REST_MS = 0.004
 # An idle device is synchronised in 6 µs, and nearly always in 20.
 _NOTICEABLE_TAIL_S = 50e-6
 
-_TAIL = "work went on after the end of the stream that was timed; it is in the latencies"
+_TAIL = "the device was busy beyond the end of the timed stream; that time is in the latency"
+_GAPS = (
+    "enqueuing took longer than the device is held: the latency may include waiting for the host"
+)
 _NOT_FILLED = "the device could not be filled while calls were enqueued: do not trust other streams"
 
 
 class CudaEventTimer(Timer):
     """Records an event before and after each call on the stream that is current before it.
 
-    The device is occupied while the call is enqueued, as long as that took the last time (within
-    20 µs and 1 ms), so that it does not wait for the host. Work on other streams counts until it
-    has finished: where the driver can tell, by an event of the whole context, otherwise by how long
-    the device cannot be synchronised after the second event.
+    The device is occupied while the call is enqueued, up to 1 ms, so that it does not wait for the
+    host. Work on other streams counts until it has finished: where the driver can tell, by an event
+    of the whole context, otherwise by how long the device cannot be synchronised after the second
+    event.
     """
 
     name = "cuda_event"
-    version = "2"
+    version = "3"
 
     def __init__(self) -> None:
         import torch
@@ -51,7 +52,7 @@ class CudaEventTimer(Timer):
         self._clock = time.perf_counter
         self._hold = DeviceHold()
         self._everything = ContextEvent()
-        self._enqueued: tuple[int, float] = (0, 0.0)
+        self._enqueued_us = _FIRST_US
         self._notes: dict[str, None] = {}
 
     def time_call(
@@ -59,17 +60,19 @@ class CudaEventTimer(Timer):
     ) -> tuple[float, Any]:
         """Time one call; see `Timer.time_call`."""
         start, stop = self._event(enable_timing=True), self._event(enable_timing=True)
-        hold_us = self._hold_for(function)
         with self._on_device(device):
             # A call may make another stream the current one.
             stream = self._stream(device)
+            self._hold.enqueue(self._enqueued_us * _MARGIN, device, stream.cuda_stream)
             begun = self._clock()
-            self._hold.enqueue(hold_us, device, stream.cuda_stream)
-            self._record(start, stream)
-            result = function(*arguments)
-            self._record(stop, stream)
-            self._enqueued = id(function), self._clock() - begun
-            self._everything.record(device)
+            try:
+                self._record(start, stream)
+                result = function(*arguments)
+                self._record(stop, stream)
+                self._everything.record(device)
+            finally:
+                self._hold.release()
+            self._see(self._clock() - begun)
             self._await(stop)
             sample = self._until_the_end(start, self._elapsed(start, stop))
         if not (math.isfinite(sample) and sample >= 0):
@@ -81,14 +84,13 @@ class CudaEventTimer(Timer):
         notes, self._notes = list(self._notes), {}
         return notes
 
-    def _hold_for(self, function: Callable[..., Any]) -> float:
-        """Return the microseconds that enqueuing this function is expected to take."""
+    def _see(self, enqueued_s: float) -> None:
+        """Learn from how long the call took to be enqueued."""
+        self._enqueued_us = min(enqueued_s * 1e6, LONGEST_US)
         if not self._hold.fills:
             self._notes[_NOT_FILLED] = None
-        known, seconds = self._enqueued
-        if known != id(function):
-            return _FIRST_HOLD_US
-        return min(max(seconds * 1e6 * _MARGIN, _SHORTEST_HOLD_US), _LONGEST_HOLD_US)
+        elif self._enqueued_us == LONGEST_US:
+            self._notes[_GAPS] = None
 
     def _until_the_end(self, start: Any, sample: float) -> float:
         """Wait for the whole device; return `sample`, or more if other streams took longer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Generic, Optional
 
 from flashinfer_bench.bench.transport.frames import (
@@ -97,6 +98,19 @@ class Channel(Generic[MessageT]):
     def receive_undecoded(self, deadline: Deadline) -> bytearray:
         """Receive the bytes of one message, without a look at them; as `receive`."""
         return self._stream.receive(limit=self._incoming.limit, deadline=deadline)
+
+    def spin(self, seconds: float) -> None:
+        """Look for messages without pause for so long: `heard_at` is exact then, for a core."""
+        self._stream.spins_until = time.perf_counter() + seconds
+
+    @property
+    def heard_at(self) -> float:
+        """When the last message was there, on the clock of `time.perf_counter`.
+
+        One that comes in pieces is there with the last of them. The rest of a short one that comes
+        within the microseconds after its header is taken to have come with it.
+        """
+        return self._stream.heard_at
 
     def decode(self, payload: bytearray) -> MessageT:
         """Return the message that `receive_undecoded` returned.

@@ -15,8 +15,10 @@ however slowly the other side sends or reads.
 
 from __future__ import annotations
 
+import math
 import select
 import struct
+import time
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 MAGIC = b"FIB"
 HEADER = struct.Struct("<3scQ")
+
+# Read in a few microseconds: while a longer one is read, most of it may still be on its way.
+_SHORT_BYTES = 4096
 
 
 class FrameKind(Enum):
@@ -103,12 +108,26 @@ class FrameStream:
         A connected stream socket, which the stream owns from now on.
     wait : callable, optional
         How to wait for the socket; see `Waiter`.
+
+    Attributes
+    ----------
+    heard_at : float
+        When the last control frame was there, on the clock of `time.perf_counter`. For a short one
+        in one piece that is when the wait for it has ended, or when it was asked for, if it was
+        there by then: to read it takes longer and varies more. For any other it is when all of it
+        has been read.
+    spins_until : float
+        On the same clock. Up to then a frame is looked for without pause, so that `heard_at` is not
+        late by the time that a core needs to wake up.
     """
 
     def __init__(self, sock: socket.socket, *, wait: Waiter = wait_ready) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._wait = wait
+        self._clock = time.perf_counter
+        self.heard_at = self._clock()
+        self.spins_until = -math.inf
 
     def fileno(self) -> int:
         """Return the socket's descriptor, -1 once closed."""
@@ -170,11 +189,14 @@ class FrameStream:
         TimeoutError
             At the deadline.
         """
+        self.heard_at = self._clock()
         length = self._receive_header(FrameKind.CONTROL, deadline)
         if length > limit:
             raise ProtocolError(f"a message of {length} bytes was announced; {limit} are allowed")
         payload = bytearray(length)
         self._fill(memoryview(payload), deadline)
+        if length > _SHORT_BYTES:
+            self.heard_at = self._clock()
         return payload
 
     def receive_into(self, buffer: memoryview, deadline: Deadline) -> None:
@@ -220,6 +242,8 @@ class FrameStream:
                 if at_boundary and filled == 0:
                     raise PeerClosed("the other side closed the connection")
                 raise TruncatedFrame("the connection ended inside a frame")
+            if filled:  # in pieces, which may come as fast as they are read
+                self.heard_at = self._clock()
             filled += count
             if filled < view.nbytes:
                 _check(deadline)
@@ -229,7 +253,9 @@ class FrameStream:
             try:
                 return self._sock.recv_into(view)
             except BlockingIOError:
-                self._wait(self._sock.fileno(), select.POLLIN, deadline)
+                if self.heard_at >= self.spins_until:
+                    self._wait(self._sock.fileno(), select.POLLIN, deadline)
+                self.heard_at = self._clock()
             except OSError as error:
                 raise PeerClosed(f"the connection broke: {error.strerror}") from error
 

@@ -26,11 +26,14 @@ from flashinfer_bench.bench.transport.fields import (
     Way,
 )
 from flashinfer_bench.bench.transport.replies import (
+    Changed,
     Compiled,
     Confined,
     Done,
+    Enqueued,
     Failed,
     FailureClass,
+    Finished,
     Fired,
     Inspected,
     Loaded,
@@ -61,6 +64,7 @@ __all__ = [
     "REQUESTS",
     "BoolValue",
     "Call",
+    "Changed",
     "Codec",
     "Collect",
     "Compile",
@@ -68,8 +72,10 @@ __all__ = [
     "Confine",
     "Confined",
     "Done",
+    "Enqueued",
     "Failed",
     "FailureClass",
+    "Finished",
     "Fire",
     "Fired",
     "FloatValue",
@@ -95,7 +101,8 @@ __all__ = [
 ]
 
 Request = Union[Confine, Load, Compile, PutInputs, Call, Stage, Fire, Collect, Inspect]
-Reply = Union[Ready, Confined, Done, Loaded, Compiled, Outputs, Fired, Inspected, Failed]
+_Told = Union[Changed, Enqueued, Finished, Fired]
+Reply = Union[Ready, Confined, Done, Loaded, Compiled, Outputs, _Told, Inspected, Failed]
 
 MessageT = TypeVar("MessageT", bound=Message)
 

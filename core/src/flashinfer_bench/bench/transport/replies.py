@@ -104,6 +104,21 @@ class Place(Record):
     strides: Annotated[list[Extent], Meta(max_length=64)]
 
 
+class Changed(Message):
+    """The inputs have their final values; the call is made next, and `Fired` follows."""
+
+
+class Enqueued(Message):
+    """The call has returned; the device may still be at work. `Finished` follows.
+
+    Not sent where there is no device that works by itself, such as on the CPU.
+    """
+
+
+class Finished(Message):
+    """The device has finished. `Fired` follows; sent where `Enqueued` is."""
+
+
 class Fired(Message):
     """The call has returned, and the device has finished.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.bench.transport.messages import (
@@ -74,10 +75,21 @@ def _describe_tensor(
     return TensorValue(dtype, list(shape), data.nbytes), data
 
 
-def _is_plain_type(value: Any) -> bool:
+@functools.cache
+def plain_types() -> tuple[type, type]:
+    """Return the types of tensors that hold their elements; remembered, as torch's can be changed.
+
+    A process calls it before it loads a solution.
+    """
     import torch
 
-    return type(value) in (torch.Tensor, torch.nn.Parameter)
+    return torch.Tensor, torch.nn.Parameter
+
+
+def _is_plain_type(value: Any) -> bool:
+    tensor, parameter = plain_types()
+    kind = type(value)
+    return kind is tensor or kind is parameter  # its metaclass may say that it equals them
 
 
 def _omitted(value: torch.Tensor) -> TensorValue:
