@@ -17,6 +17,9 @@ through the same with the same inputs. Hence, over the timed calls:
 * exchange time: likewise for ``change + wall − sample``, with wider margins. To change the inputs
   takes several times as long as all the rest, and varies as much more. But *change* ends when the
   candidate says so: this rule is for those who say it late.
+* Devices that work by themselves have two more parts: until the call is back at the host
+  (*enqueue*, which is nobody's lie), and from the device's end to the answer (*describe*). *wall*
+  is what lies between, and ``excess(describe)`` is hidden time, too, with margins of its own.
 * stage time: likewise, with far wider margins, and room for outputs that only the candidate gets.
 * samples, floor, timer: what holds for sure; see `judge.samples`.
 

@@ -105,7 +105,10 @@ class Place(Record):
 
 
 class Changed(Message):
-    """The inputs have their final values; the call is made next, and `Fired` follows."""
+    """The inputs have their final values; the call is made next.
+
+    `Enqueued` follows on devices that work by themselves, elsewhere `Fired`.
+    """
 
 
 class Enqueued(Message):

@@ -123,7 +123,7 @@ class Stage(Message):
 
 
 class Fire(Message):
-    """Mix and patch the staged inputs, and make and time the call. Replies: `Changed`, `Fired`.
+    """Mix and patch the staged inputs, and make and time the call. Replies: `Changed` to `Fired`.
 
     The blobs of `patches` follow. Only now does the candidate learn the final values.
 
