@@ -256,6 +256,14 @@ class FakeExecutor(Executor):
         """Return the events of one kind, without its name."""
         return [event[1:] for event in self.events if event[0] == kind]
 
+    def fired(self, calls: int, settling: int, pid: int | None = None) -> bool:
+        """Return whether so many calls were timed, and at most `settling` more after each look."""
+        fired, looks = (
+            [event for event in self.of(kind) if pid in (None, event[0])]
+            for kind in ("fire", "collect")
+        )
+        return 0 <= len(fired) - calls <= settling * len(looks)
+
 
 @dataclass
 class Problems:

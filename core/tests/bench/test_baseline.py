@@ -65,7 +65,7 @@ class TestContent:
         definition = problems.definition(
             reference="SAMPLES = [3.0, 5.0]\ndef run(x):\n    return x * 2"
         )
-        baseline = prepare(definition)
+        baseline = prepare(definition, trust="off")  # so nothing is looked at
         assert baseline.latency_ms == 4.0
         # One warm-up call and four timed ones in each of two rounds.
         assert baseline.measurement.samples_ms == (5.0, 3.0, 5.0, 3.0, 3.0, 5.0, 3.0, 5.0)

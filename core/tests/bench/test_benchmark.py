@@ -100,11 +100,11 @@ class TestRun:
     ) -> None:
         benchmark = benchmark_of(problems.dataset(problems.good("a")))
         benchmark.run(BenchmarkConfig(**{**CONFIG, "iterations": 9}))
-        executor.events, first = [], executor.of("fire")
-        benchmark.run()
         # The reference and the solution: one trial each, and one warm-up call.
-        assert len(first) == 2 * (1 + 9)
-        assert len(executor.of("fire")) == 2 * (1 + 2)
+        assert executor.fired(2 * (1 + 9), settling=1)
+        executor.events = []
+        benchmark.run()
+        assert executor.fired(2 * (1 + 2), settling=1)
 
     def test_evaluate_stores_nothing_until_flush(
         self, benchmark_of: Any, problems: Any, tmp_path: Path

@@ -19,6 +19,7 @@ from flashinfer_bench.bench.judge.checks import (
     secret_places,
     secret_schedule,
 )
+from flashinfer_bench.bench.judge.deadline import Deadline
 from flashinfer_bench.bench.judge.rounds import Rounds, Variations, take_calls
 from flashinfer_bench.bench.judge.seeds import secret_seed
 from flashinfer_bench.tensors.vary import Freedom, draw_variation
@@ -177,31 +178,70 @@ class TestRounds:
         assert len({tuple(item.patches[0].values.tolist()) for item in drawn}) > 50
 
     def test_calls(self, executor: Any, problems: Any, session: Any) -> None:
-        from flashinfer_bench.bench.judge.deadline import Deadline
-
-        candidate = executor.spawn()
-        source = "SAMPLES = [1.0, 2.0, 3.0]\nSTAGE_MS = 4\ndef run(x): return x"
-        candidate.load(problems.definition(), problems.solution(source), timeout_s=1.0)
-        candidate.put_inputs(0, [torch.rand(300)], {}, ways=["rotate"], timeout_s=1.0)
-        variations = Variations(ROTATES, [[torch.rand(300)]], random.Random(0))
-        asked: list[int | None] = []
-        visited: list[int] = []
-
-        def variation_of(place: int | None) -> Any:
-            asked.append(place)
-            return variations.draw()
-
-        calls = take_calls(
-            session(),
-            candidate,
-            Rounds(2, 1, 2),
-            Deadline(9.0),
-            variation_of=variation_of,
-            visit=visited.append,
-        )
-        assert asked == [None, 0, 1, None, 2, 3]
-        assert visited == [0, 1, 2, 3]
+        made = _Made(executor, problems, session)
+        calls = made.take(Rounds(2, 1, 2), looked_at=())
+        assert made.asked == [None, 0, 1, None, 2, 3]
+        assert made.visited == [0, 1, 2, 3]
         assert [call.sample_ms for call in calls] == [2.0, 3.0, 2.0, 3.0]
         assert [call.stage_ms for call in calls] == [4.0] * 4
         assert [call.overhead_ms for call in calls] == pytest.approx([0.1] * 4)
         assert [call.exchange_ms for call in calls] == pytest.approx([0.3] * 4)
+
+    @pytest.mark.parametrize(
+        ("rounds", "looked_at", "asked"),
+        [
+            (Rounds(1, 2, 3), (0,), [None, None, 0, None, None, 1, 2]),
+            (Rounds(1, 1, 3), (0, 1), [None, 0, None, 1, None, 2]),
+            (Rounds(1, 0, 3), (0, 1), [0, 1, 2]),  # nobody waits for it to settle at all
+            (Rounds(1, 9, 2), (0, 1), [*[None] * 9, 0, None, None, 1]),  # nothing is left to time
+            (Rounds(2, 2, 1), (0, 1), [None, None, 0, None, None, 1]),  # a warm-up follows
+        ],
+    )
+    def test_what_follows_a_look_is_not_counted(
+        self,
+        executor: Any,
+        problems: Any,
+        session: Any,
+        rounds: Rounds,
+        looked_at: tuple[int, ...],
+        asked: list[int | None],
+    ) -> None:
+        made = _Made(executor, problems, session)
+        calls = made.take(rounds, looked_at)
+        assert made.asked == asked
+        assert made.visited == list(range(rounds.timed))
+        assert len(calls) == rounds.timed
+
+
+class _Made:
+    """Calls of a solution whose samples go round 1, 2 and 3, and what was asked meanwhile."""
+
+    def __init__(self, executor: Any, problems: Any, session: Any) -> None:
+        self._candidate = executor.spawn()
+        source = "SAMPLES = [1.0, 2.0, 3.0]\nSTAGE_MS = 4\ndef run(x): return x"
+        definition, solution = problems.definition(), problems.solution(source)
+        self._candidate.load(definition, solution, timeout_s=1.0)
+        self._candidate.put_inputs(0, [torch.rand(300)], {}, ways=["rotate"], timeout_s=1.0)
+        self._session = session()
+        self.asked: list[int | None] = []
+        self.visited: list[int] = []
+
+    def take(self, rounds: Rounds, looked_at: tuple[int, ...]) -> list[Any]:
+        variations = Variations(ROTATES, [[torch.rand(300)]], random.Random(0))
+
+        def variation_of(place: int | None) -> Any:
+            self.asked.append(place)
+            return variations.draw()
+
+        def visit(place: int) -> bool:
+            self.visited.append(place)
+            return place in looked_at
+
+        return take_calls(
+            self._session,
+            self._candidate,
+            rounds,
+            Deadline(9.0),
+            variation_of=variation_of,
+            visit=visit,
+        )

@@ -107,7 +107,9 @@ class TestStatuses:
 class TestRecord:
     def test_performance(self, judge: Any, problems: Any) -> None:
         definition = problems.definition(reference="SAMPLES = [6.0]\ndef run(x): return x * 2")
-        evaluation = judge("SAMPLES = [1.0, 2.0]\ndef run(x): return x * 2", definition=definition)
+        source = "SAMPLES = [1.0, 2.0]\ndef run(x): return x * 2"
+        # Nothing is looked at, so all calls are counted.
+        evaluation = judge(source, definition=definition, trust="off")
         performance = evaluation.performance
         assert performance.latency_ms == 1.5
         assert performance.reference_latency_ms == 6.0
@@ -184,7 +186,8 @@ class TestProcesses:
         kinds = [event[0] for event in executor.events]
         assert kinds[:6] == ["spawn", "load", *["inputs", "call"] * 2]
         timed = [kind for kind in kinds[6:-1] if kind not in ("collect", "inspect")]
-        assert timed == ["stage", "fire"] * 10
+        assert timed == ["stage", "fire"] * (len(timed) // 2)
+        assert executor.fired(10, settling=1)
         looks = kinds.count("collect")
         assert 2 <= looks <= 4  # two checks, and none to two decoys
         assert kinds.count("inspect") == looks

@@ -141,7 +141,7 @@ class TestClock:
         assert [name.startswith("solution") for _, name in loads] == [True] * 3
         assert len({pid for pid, _ in loads}) == 3  # no process knows anything of those before
         # The reference is timed again before each further attempt, and after it.
-        assert len(executor.of("fire")) == 3 * 2 * (1 + 20) + 4 * (4 + 24)
+        assert executor.fired(3 * 2 * (1 + 20) + 4 * (4 + 24), settling=1)
 
     def test_disturbance_is_forgiven(self, judge: Any) -> None:
         """The latency is then that of the second attempt, whose calls are all right."""
@@ -162,8 +162,8 @@ class TestClock:
         assert evaluation.performance.latency_ms == 2.0
         assert "measured twice; at first: hidden time: calls take 1.5 ms" in evaluation.log
 
-    def test_hidden_in_one_call_of_two(self, judge: Any) -> None:
-        source = "SAMPLES = [0.1, 2.0]\nHIDDEN_MS = lambda i: 1.9 if i % 2 == 0 else 0\n"
+    def test_hidden_in_two_calls_of_three(self, judge: Any) -> None:
+        source = "SAMPLES = [0.1, 0.1, 2.0]\nHIDDEN_MS = lambda i: 0 if i % 3 == 2 else 1.9\n"
         assert judge(source + HONEST).log.startswith("integrity: hidden time")
 
     def test_work_before_the_call(self, judge: Any) -> None:
@@ -421,7 +421,7 @@ class TestBaseline:
 
     def test_nothing_is_computed_twice(self, prepare: Any, executor: Any) -> None:
         prepare()
-        assert len(executor.of("fire")) == 2 * (1 + 4)
+        assert executor.fired(2 * (1 + 4), settling=1)
         assert len(executor.of("call")) == 2
 
     def test_what_is_normal(self, prepare: Any) -> None:
@@ -434,7 +434,7 @@ class TestBaseline:
         assert baseline.measurement is None
         assert baseline.latency_ms == 0.0
         assert len(baseline.checks) == 6
-        assert len(executor.of("fire")) == 4 + 24
+        assert executor.fired(4 + 24, settling=2)
 
     def test_without_trust_there_is_nothing_of_it(self, prepare: Any) -> None:
         baseline = prepare(trust="off")

@@ -128,7 +128,7 @@ def time_trusting(attempt: Attempt) -> Measurement:
         attempt.session,
         attempt.worker.candidate,
         baseline.freedoms,
-        len(baseline.trials),
+        [trial.inputs for trial in baseline.trials],
         attempt.rounds,
         attempt.deadline,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
 from flashinfer_bench.bench.judge.decidability import tightened
 from flashinfer_bench.bench.judge.floor import physics_floor
+from flashinfer_bench.bench.judge.plain_calls import with_plain_calls
 from flashinfer_bench.bench.judge.reference import ReferenceFailed, run_reference
 from flashinfer_bench.bench.judge.seeds import trial_seed
 from flashinfer_bench.bench.judge.text import shortened
@@ -147,6 +148,8 @@ def prepare_baseline(
         If a solution that computes nothing would pass.
     """
     run = _run(session, definition, workload, reference, config, root)
+    if run.normal is not None:
+        run = replace(run, normal=with_plain_calls(session, run.normal))
     if evaluator is not None:
         config = tightened(definition, workload, run.trials, evaluator, config)
     return DeviceBaseline(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.judge.measure import Measurement
     from flashinfer_bench.bench.judge.session import Session
     from flashinfer_bench.bench.pool import Worker
-    from flashinfer_bench.data import Definition, Workload
+    from flashinfer_bench.data import Definition, Solution, Workload
     from flashinfer_bench.tensors.vary import Freedom, Variation
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ def run_reference(
     if not session.profile_baseline:
         return ReferenceRun(trials, freedoms=free)
     rounds = _rounds(problem, config)
-    taken = measure(session, worker.candidate, free, len(inputs), rounds, deadline)
+    taken = measure(session, worker.candidate, free, inputs, rounds, deadline)
     return ReferenceRun(trials, taken, free)
 
 
@@ -212,16 +212,17 @@ class _Course:
         self._last = self._variations.draw()
         return self._last
 
-    def visit(self, place: int) -> None:
+    def visit(self, place: int) -> bool:
         """Keep the outputs of the call that has just been timed, if it is to become a check."""
         if place not in self._places:
-            return
+            return False
         problem, variation = self._problem, self._last
         assert variation is not None
         outputs = problem.worker.candidate.collect(timeout_s=problem.left("call"))
         expected = problem.checked(outputs)
         base = self._trials[variation.slot]
         self.checks.append(TimedCheck(variation, problem.freedoms, base, expected))
+        return True
 
 
 def _run_checked(
@@ -261,35 +262,56 @@ def renewed_normal(session: Session, baseline: DeviceBaseline, before: Normals) 
     """
     assert baseline.reference is not None
     inputs = [trial.inputs for trial in baseline.trials]
+    problem = baseline.definition, baseline.workload, baseline.reference
     try:
-        with session.pool.worker(("reference", baseline.definition.name)) as worker:
-            worker.load(baseline.definition, baseline.reference, timeout_s=session.timeout_s)
-            session.pool.settle()
-            problem = ReferenceProblem(
-                session,
-                worker,
-                baseline.definition,
-                baseline.workload,
-                inputs,
-                baseline.freedoms,
-                Deadline(session.timeout_s),
-            )
-            problem.put()
-            return before.or_slower(_few_calls(problem))
+        return before.or_slower(few_calls(session, *problem, inputs, baseline.freedoms))
     except CandidateError:
         logger.debug("the reference of %s did not answer again", baseline.definition.name)
         return before
 
 
-def _few_calls(problem: ReferenceProblem) -> Normals:
-    rng = random.Random(secret_seed(problem.session.rotation_seed, "again"))
-    variations = Variations(problem.freedoms, problem.inputs, rng)
-    calls = take_calls(
-        problem.session,
-        problem.worker.candidate,
-        _FEW,
-        problem.deadline,
-        variation_of=lambda place: variations.draw(),
-        visit=lambda place: None,
-    )
-    return Normals.of(calls)
+def few_calls(
+    session: Session,
+    definition: Definition,
+    workload: Workload,
+    reference: Solution,
+    inputs: Sequence[list[Any]],
+    freedoms: tuple[Freedom, ...],
+) -> Normals:
+    """Make timed calls of a reference, in a process of its own, to learn what is normal.
+
+    Parameters
+    ----------
+    session : Session
+        The run.
+    definition, workload, reference
+        What computes what on what.
+    inputs : sequence
+        The input sets.
+    freedoms : tuple of Freedom
+        How these may vary.
+
+    Raises
+    ------
+    CandidateError
+        If the process fails.
+    """
+    with session.pool.worker(("reference", definition.name)) as worker:
+        worker.load(definition, reference, timeout_s=session.timeout_s)
+        session.pool.settle()
+        deadline = Deadline(session.timeout_s)
+        problem = ReferenceProblem(
+            session, worker, definition, workload, inputs, freedoms, deadline
+        )
+        problem.put()
+        rng = random.Random(secret_seed(session.rotation_seed, "again"))
+        variations = Variations(freedoms, inputs, rng)
+        calls = take_calls(
+            session,
+            worker.candidate,
+            _FEW,
+            deadline,
+            variation_of=lambda place: variations.draw(),
+            visit=lambda place: False,
+        )
+        return Normals.of(calls)

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from flashinfer_bench.tensors.vary import Freedom, Variation
 
 
+_SETTLING = 2
+"""Uncounted calls after a look. The process was stopped, and its caches have gone to others: the
+first call afterwards takes 5-20 % longer on a CPU, the third 1-5 %, as measured."""
+
+
 @dataclass(frozen=True)
 class Rounds:
     """How often something is called to time it.
@@ -56,6 +61,11 @@ class Rounds:
             return self
         share = max(budget_s, 0.0) / cost
         return Rounds(self.count, int(self.warmup * share), max(1, int(self.iterations * share)))
+
+    @property
+    def settling(self) -> int:
+        """Calls that are made, and not counted, after one whose outputs were looked at."""
+        return min(_SETTLING, self.warmup)
 
     def places(self) -> Iterator[Optional[int]]:
         """Yield for each call, in order, its number among the timed ones; None for warm-up."""
@@ -99,9 +109,12 @@ def take_calls(
     deadline: Deadline,
     *,
     variation_of: Callable[[Optional[int]], Variation],
-    visit: Callable[[int], None],
+    visit: Callable[[int], bool],
 ) -> list[TimedCall]:
     """Make all calls of all rounds. No other process times on the device meanwhile.
+
+    What is looked at is disturbed by it. So calls follow a look that are like the others, but not
+    counted, unless those of a warm-up follow anyway.
 
     Parameters
     ----------
@@ -116,7 +129,7 @@ def take_calls(
     variation_of : callable
         Returns what a call is to see; it is told the call's number among the timed ones, or None.
     visit : callable
-        Called after each timed call with its number.
+        Called after each timed call with its number; returns whether it has looked at the call.
 
     Returns
     -------
@@ -129,10 +142,14 @@ def take_calls(
         If the candidate fails.
     """
     calls = []
+    places = [*rounds.places()]
     with session.device_to_itself(deadline):
-        for place in rounds.places():
+        for place, after in zip(places, [*places[1:], None], strict=True):
             call = shoot(candidate, variation_of(place), session.timer, deadline)
-            if place is not None:
-                calls.append(call)
-                visit(place)
+            if place is None:
+                continue
+            calls.append(call)
+            if visit(place) and after is not None:
+                for _ in range(rounds.settling):
+                    shoot(candidate, variation_of(None), session.timer, deadline)
     return calls

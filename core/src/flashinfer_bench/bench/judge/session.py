@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.calibration import Ceilings
     from flashinfer_bench.bench.executors.base import CandidateFailed
     from flashinfer_bench.bench.judge.deadline import Deadline
+    from flashinfer_bench.bench.judge.normals import Normals
     from flashinfer_bench.bench.locks import DeviceLock
     from flashinfer_bench.bench.pool import WorkerKey, WorkerPool
     from flashinfer_bench.data import Environment
@@ -56,6 +57,8 @@ class Session:
         What the device can do at most, if it has been calibrated.
     rotation_seed : int, optional
         What the seeds of variations follow from; None draws fresh ones.
+    plain_calls : dict of str to Normals
+        What calls of one small kernel are like on the device, once that has been asked.
     """
 
     device: str
@@ -72,6 +75,7 @@ class Session:
     timer_version: Optional[str] = None
     ceilings: Optional[Ceilings] = None
     rotation_seed: Optional[int] = None
+    plain_calls: dict[str, Normals] = field(default_factory=dict)
 
     @contextmanager
     def device_to_itself(self, deadline: Deadline) -> Iterator[None]:

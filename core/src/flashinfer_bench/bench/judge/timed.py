@@ -118,10 +118,10 @@ class _Course:
         check = self.schedule.get(place) if place is not None else None
         return check.variation if check is not None else self._variations.draw()
 
-    def visit(self, place: int) -> None:
+    def visit(self, place: int) -> bool:
         """Look at what the call has left behind, if its turn has come."""
         if place not in self.schedule:
-            return
+            return False
         check = self.schedule[place]
         candidate, deadline = self._attempt.worker.candidate, self._attempt.deadline
         outputs = candidate.collect(timeout_s=time_left(deadline, candidate, "call"))
@@ -135,6 +135,7 @@ class _Course:
         changed = self._named(candidate.changed_inputs(timeout_s=left))
         if found is not None:
             self._weigh(place, found, changed)
+        return True
 
     def _weigh(self, place: int, found: Check, changed: list[str]) -> None:
         note = {"trust": "full", "timed_call": place, "timed_calls": self._attempt.rounds.timed}
