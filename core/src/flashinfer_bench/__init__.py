@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING, Any
 from flashinfer_bench._version import __version__
 
 if TYPE_CHECKING:
+    from flashinfer_bench.apply import ApplyConfig as ApplyConfig
+    from flashinfer_bench.apply import ApplyConfigRegistry as ApplyConfigRegistry
+    from flashinfer_bench.apply import ApplyRuntime as ApplyRuntime
+    from flashinfer_bench.apply import apply as apply
+    from flashinfer_bench.apply import disable_apply as disable_apply
+    from flashinfer_bench.apply import enable_apply as enable_apply
     from flashinfer_bench.bench import Benchmark as Benchmark
     from flashinfer_bench.bench import BenchmarkConfig as BenchmarkConfig
     from flashinfer_bench.bench import EvalConfig as EvalConfig
@@ -54,7 +60,17 @@ _DATA_NAMES = (
     "save_jsonl_file",
 )
 
+_APPLY_NAMES = (
+    "ApplyConfig",
+    "ApplyConfigRegistry",
+    "ApplyRuntime",
+    "apply",
+    "disable_apply",
+    "enable_apply",
+)
+
 _EXPORTS = {
+    **dict.fromkeys(_APPLY_NAMES, "flashinfer_bench.apply"),
     **dict.fromkeys(_DATA_NAMES, "flashinfer_bench.data"),
     **dict.fromkeys(("Benchmark", "BenchmarkConfig", "EvalConfig"), "flashinfer_bench.bench"),
     **dict.fromkeys(("Builder", "BuilderRegistry", "Runnable"), "flashinfer_bench.compile"),
@@ -69,7 +85,10 @@ def __getattr__(name: str) -> Any:
     module = _EXPORTS.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(module), name)
+    found = import_module(module)
+    # `apply` is the module, which can be called: importing it has bound the name already, and
+    # whoever imports flashinfer_bench.apply must find the module there.
+    value = found if found.__name__.endswith(f".{name}") else getattr(found, name)
     globals()[name] = value
     return value
 

@@ -59,6 +59,7 @@ VARIABLES = (
     Variable("FIB_DATASET_PATH", "~/.cache/flashinfer_bench/dataset", "default dataset folder"),
     Variable("FIB_CACHE_PATH", "~/.cache/flashinfer_bench/cache", "builds, locks and other caches"),
     Variable("FIB_ENABLE_APPLY", "0", "1 routes calls to the best recorded solutions"),
+    Variable("FIB_APPLY_PATH", "", "folder of solutions, one per definition, to apply instead"),
     Variable("FIB_ENABLE_TRACING", "0", "1 records the workloads of the running program"),
     Variable("FIB_NO_PLUGINS", "0", "1 loads no installed plugin at all"),
     Variable("FIB_DISABLE_PLUGINS", "", "comma-separated plugins that are not loaded"),
@@ -115,6 +116,16 @@ def lock_path() -> Optional[Path]:
 def apply_enabled() -> bool:
     """Return whether ``FIB_ENABLE_APPLY`` is set to true."""
     return _flag("FIB_ENABLE_APPLY")
+
+
+def apply_mentioned() -> bool:
+    """Return whether ``FIB_ENABLE_APPLY`` is set to anything but false."""
+    return os.environ.get("FIB_ENABLE_APPLY", "").strip().lower() not in _FALSE
+
+
+def apply_path() -> Optional[Path]:
+    """Return ``FIB_APPLY_PATH``, a folder of chosen solutions; None if it is not set."""
+    return _path("FIB_APPLY_PATH", "") if os.environ.get("FIB_APPLY_PATH") else None
 
 
 def tracing_enabled() -> bool:

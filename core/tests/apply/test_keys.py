@@ -175,6 +175,76 @@ class TestAxesOnly:
             builder.build_from_workload(workload(tokens=7))
 
 
+class TestPlaces:
+    def test_they_say_where_each_axis_is_read(self, builder):
+        assert builder.axis_places == (("tokens", 0, 0), ("pages", 2, 1))
+
+    def test_an_axis_that_a_subclass_takes_out_is_in_no_key(self, definition):
+        class WithoutPages(AxesOnlyKeyBuilder):
+            def __init__(self, definition):
+                super().__init__(definition)
+                self.axis_places = tuple(p for p in self.axis_places if p[0] != "pages")
+
+        builder = WithoutPages(definition)
+        key = builder.build_from_args([Tensor(7, 4), 0.5, Tensor(4, 9)])
+        assert key.axes == (("tokens", 7),)
+        assert key == builder.build_from_workload(workload(tokens=7))
+        assert builder.axes_only
+
+    def test_axes_come_from_sizes_by_name_too(self, builder):
+        sizes = {"pages": 9, "rows": 3, "tokens": 7}
+        assert builder.axes_from(sizes) == (("tokens", 7), ("pages", 9))
+
+    def test_a_size_that_is_missing_is_named_and_so_is_where(self, builder):
+        with pytest.raises(DataError, match="--axes has no value for axis 'tokens' of 'attention'"):
+            builder.axes_from({"pages": 9}, source="--axes")
+        with pytest.raises(DataError) as caught:
+            builder.axes_from({})
+        assert caught.value.field == "axes.tokens"
+
+
+class TestAxesOnlyIsSaidOfABuilder:
+    def test_that_makes_its_keys_of_the_axes(self, builder):
+        assert builder.axes_only
+
+    def test_that_inherits_and_changes_no_step(self, definition):
+        class Named(AxesOnlyKeyBuilder):
+            """Nothing but another name."""
+
+        assert Named(definition).axes_only
+
+    @pytest.mark.parametrize(
+        "step", ["build_from_args", "build_from_workload", "features", "axes_of", "axes_in"]
+    )
+    def test_but_not_if_a_subclass_changes_a_step(self, definition, step):
+        inherited = getattr(AxesOnlyKeyBuilder, step)
+
+        def changed(self, *args, **kwargs):
+            return inherited(self, *args, **kwargs)
+
+        other = type("Other", (AxesOnlyKeyBuilder,), {step: changed})
+        assert not other(definition).axes_only
+        # … nor, for that matter, if the change is one level up.
+        assert not type("Child", (other,), {})(definition).axes_only
+
+    def test_nor_if_the_object_itself_is_changed(self, builder):
+        builder.features = lambda args: (("scale", args[1]),)
+        assert not builder.axes_only
+
+    def test_nor_of_one_that_makes_its_keys_itself(self, definition):
+        class Own(ApplyKeyBuilder):
+            def build_from_args(self, args):
+                return ApplyKey(self.axes_of(args))
+
+            def build_from_workload(self, workload, root=None):
+                return ApplyKey(self.axes_in(workload))
+
+            def features(self, args):
+                return ()
+
+        assert not Own(definition).axes_only
+
+
 class TestFeatures:
     def test_a_subclass_adds_what_counts_besides_the_axes(self, definition):
         class ByScale(AxesOnlyKeyBuilder):

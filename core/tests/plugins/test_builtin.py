@@ -17,6 +17,7 @@ def test_core_goes_through_the_same_checks_as_any_plugin():
     found = hooks_of(builtin)
     assert set(found) == {
         "fib_register_timers",
+        "fib_register_key_builders",
         "fib_register_evaluators",
         "fib_register_executors",
     }
@@ -64,3 +65,8 @@ def test_core_s_special_evaluators_leave_room_for_those_of_plugins():
     assert set(special) == {"lowbit", "sampling", "dsa_sparse_attention", "dsa_topk_indexer"}
     assert max(special.values()) < 50
     assert special["lowbit"] < special["dsa_topk_indexer"]
+
+
+def test_core_s_key_builders_leave_room_for_those_of_plugins():
+    assert [entry.name for entry in CORE.key_builders] == ["gemm", "gqa", "mla"]
+    assert {entry.spec.priority for entry in CORE.key_builders} == {0}

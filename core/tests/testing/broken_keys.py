@@ -109,3 +109,9 @@ class Counts(Good):
 class ByPosition(Good):
     def build_from_runtime(self, runtime_kwargs):
         return self.build_from_args(list(runtime_kwargs.values()))
+
+
+class Pretends(Good):
+    """Has a feature that no compiled look-up would see."""
+
+    axes_only = True

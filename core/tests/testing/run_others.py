@@ -100,6 +100,7 @@ CASES |= {
     "EvaluatorForOthers": (EvaluatorConformance, evaluator("Good", op_types=["gemm"])),
     "EvaluatorFallback": (EvaluatorConformance, evaluator("Good", op_types=[])),
     "KeysForOthers": (KeyBuilderConformance, keys("Good", op_types=["gemm"])),
+    "KeysLoud": (KeyBuilderConformance, keys("Good", op_types=["Toy"])),
     "AdapterMissing": (
         AdapterConformance,
         adapter("Missing", targets=[*TARGETS, "broken_library.no_such_function"]),

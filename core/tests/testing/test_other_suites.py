@@ -14,6 +14,7 @@ GOOD = (
     "EvaluatorFallback",
     "KeysGood",
     "KeysDeclares",
+    "KeysLoud",
     "AdapterGood",
     "AdapterNoLibrary",
     "AdapterArguments",
@@ -104,6 +105,7 @@ KEYS = {
     "ByIdentity": ["a_call_has_the_key_of_its_workload", "equal_calls_have_equal_keys"],
     "Lists": ["a_key_survives_json", "equal_calls_have_equal_keys"],
     "Tuples": ["a_key_survives_json"],
+    "Pretends": ["what_it_says_of_axes_only_is_so"],
     "OneAxis": ["other_workloads_have_other_keys"],
     "ReadsTensor": ["it_reads_no_data_unless_it_says_so"],
     "Computes": ["it_reads_no_data_unless_it_says_so"],
@@ -158,7 +160,7 @@ def test_nothing_is_wrong_with_a_good_one(outcomes, name):
 
 @pytest.mark.parametrize(
     ("name", "tests"),
-    [("TimerGood", 26), ("EvaluatorSampling", 22), ("KeysGood", 14), ("AdapterGood", 15)],
+    [("TimerGood", 26), ("EvaluatorSampling", 22), ("KeysGood", 15), ("AdapterGood", 15)],
 )
 def test_a_full_case_skips_nothing(outcomes, name, tests):
     assert outcomes[name].skipped == {}
@@ -201,6 +203,7 @@ def test_a_test_that_cannot_say_anything_is_skipped_with_a_reason(outcomes):
         ("EvaluatorTimedNeedsMany", "check_timed raised IndexError"),
         ("KeysReadsTensor", "aten"),
         ("KeysOneAxis", "{'rows': 3, 'columns': 5} and {'rows': 3, 'columns': 80}"),
+        ("KeysPretends", "build_from_args gives"),
         ("KeysCounts", "for {'rows': 48, 'columns': 5}"),
         ("AdapterWrongKind", "broken_library.scale is a function"),
         ("AdapterDropsNames", "broken_library.scale, first call: the original was called with"),

@@ -91,6 +91,10 @@ class ApplyKeyBuilder(ABC):
 
     Attributes
     ----------
+    axis_places : tuple of (str, int, int)
+        Where `axes_of` reads each variable axis: its name, the index of the input, the dimension.
+        An axis that no input shows is left out. A subclass that takes others out has them left out
+        of all keys.
     reads_data : bool
         Whether `features` reads the values of tensors. Such keys cost a synchronisation at each
         call, and are not built while a CUDA graph is captured.
@@ -101,10 +105,19 @@ class ApplyKeyBuilder(ABC):
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
         positions = {name: index for index, name in enumerate(definition.inputs)}
-        self._places = tuple(
+        self.axis_places: tuple[tuple[str, int, int], ...] = tuple(
             (axis, positions[name], dimension)
             for axis, (name, dimension) in definition.var_axes_bindings.items()
         )
+
+    @property
+    def axes_only(self) -> bool:
+        """Whether a call's key is the sizes at `axis_places`, in that order, and nothing else.
+
+        If so, look-ups are compiled from `axis_places`, and `build_from_args` is not called for
+        each call. A builder that makes its keys itself says no, as this one does.
+        """
+        return False
 
     @abstractmethod
     def build_from_args(self, args: Sequence[Any]) -> ApplyKey:
@@ -153,9 +166,7 @@ class ApplyKeyBuilder(ABC):
             If an argument is missing, or has no such dimension.
         """
         try:
-            return tuple(
-                [(axis, args[index].shape[dimension]) for axis, index, dimension in self._places]
-            )
+            return tuple([(axis, args[index].shape[dim]) for axis, index, dim in self.axis_places])
         except (AttributeError, IndexError, TypeError):
             self._refuse(args)
 
@@ -167,15 +178,33 @@ class ApplyKeyBuilder(ABC):
         DataError
             If one is missing.
         """
-        axes = workload.axes
-        missing = [axis for axis, _, _ in self._places if axis not in axes]
-        if missing:
-            raise DataError(
-                f"workload {workload.uuid!r} has no value for axis {missing[0]!r} of "
-                f"{self.definition.name!r}",
-                field=f"axes.{missing[0]}",
-            )
-        return tuple([(axis, axes[axis]) for axis, _, _ in self._places])
+        return self.axes_from(workload.axes, source=f"workload {workload.uuid!r}")
+
+    def axes_from(
+        self, sizes: Mapping[str, int], *, source: str = "what is given"
+    ) -> tuple[tuple[str, int], ...]:
+        """Return the same axes as `axes_of`, from sizes by name; other names are ignored.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            Size of each variable axis.
+        source : str
+            Where they are from, for the message.
+
+        Raises
+        ------
+        DataError
+            If one is missing.
+        """
+        try:
+            return tuple([(axis, sizes[axis]) for axis, _, _ in self.axis_places])
+        except KeyError as error:
+            (axis,) = error.args
+        raise DataError(
+            f"{source} has no value for axis {axis!r} of {self.definition.name!r}",
+            field=f"axes.{axis}",
+        )
 
     def build_from_runtime(self, runtime_kwargs: Mapping[str, Any]) -> ApplyKey:
         """Return the key of a call with arguments by name, under its old name."""
@@ -183,7 +212,7 @@ class ApplyKeyBuilder(ABC):
 
     def _refuse(self, args: Sequence[Any]) -> NoReturn:
         names = list(self.definition.inputs)
-        for axis, index, dimension in self._places:
+        for axis, index, dimension in self.axis_places:
             place = f"input {names[index]!r} of {self.definition.name!r}"
             if index >= len(args):
                 raise DataError(f"{place} is missing: {len(args)} arguments for {len(names)}")
@@ -194,8 +223,20 @@ class ApplyKeyBuilder(ABC):
         raise DataError(f"these are no inputs of {self.definition.name!r}")
 
 
+# Whatever the key of a call, or of a recorded one, goes through.
+_STEPS = (
+    *("build_from_args", "axes_of", "features"),
+    *("build_from_workload", "axes_in", "axes_from"),
+)
+
+
 class AxesOnlyKeyBuilder(ApplyKeyBuilder):
     """Keys of the variable axes alone: right wherever the speed follows from the shapes."""
+
+    @property
+    def axes_only(self) -> bool:
+        """Whether a call's key is its axes; a subclass that overrides how keys are made says no."""
+        return self._makes_keys_as(AxesOnlyKeyBuilder)
 
     def build_from_args(self, args: Sequence[Any]) -> ApplyKey:
         """Return the key of a running call; see `ApplyKeyBuilder.build_from_args`."""
@@ -208,3 +249,11 @@ class AxesOnlyKeyBuilder(ApplyKeyBuilder):
     def features(self, args: Sequence[Any]) -> tuple[tuple[str, Feature], ...]:
         """Return nothing."""
         return ()
+
+    def _makes_keys_as(self, base: type[ApplyKeyBuilder]) -> bool:
+        """Return whether neither a subclass of `base` nor this object overrides a step."""
+        mine = type(self)
+        return all(
+            getattr(mine, step) is getattr(base, step) and step not in self.__dict__
+            for step in _STEPS
+        )

@@ -30,6 +30,9 @@ COMMANDS = {
     "validate": LazyCommand(
         "flashinfer_bench.cli.validate:app", "Check that a dataset is sound; change nothing."
     ),
+    "apply": LazyCommand(
+        "flashinfer_bench.cli.apply:app", "Show what would be put to work here, and build it."
+    ),
     "calibrate": LazyCommand(
         "flashinfer_bench.cli.calibrate:app", "Measure what a device can do at most, and store it."
     ),

@@ -79,11 +79,15 @@ class TensorSpec(SchemaModel):
         Element type.
     description : str, optional
         What the tensor is.
+    param : str, optional
+        Of an output: the input that it is written back into, when a library's function works in
+        place. Of an input: what that function calls it. Left out of JSON where there is none.
     """
 
     shape: Optional[list[NonEmptyStr]]
     dtype: DType
     description: Optional[str] = None
+    param: Optional[NonEmptyStr] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -93,7 +97,10 @@ class TensorSpec(SchemaModel):
     @model_serializer(mode="wrap")
     def _keep_shape(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Write the shape even if it is None: that is what makes a scalar."""
-        return {"shape": self.shape, **handler(self)}
+        record = {"shape": self.shape, **handler(self)}
+        if self.param is None:
+            record.pop("param", None)
+        return record
 
 
 class Definition(SchemaModel):

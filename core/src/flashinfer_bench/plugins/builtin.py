@@ -8,7 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flashinfer_bench.plugins.hookspecs import hookimpl
-from flashinfer_bench.plugins.records import EvaluatorSpec, ExecutorSpec, TimerSpec
+from flashinfer_bench.plugins.records import (
+    EvaluatorSpec,
+    ExecutorSpec,
+    KeyBuilderSpec,
+    TimerSpec,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,6 +21,7 @@ if TYPE_CHECKING:
 _TIMING = "flashinfer_bench.bench.timing"
 _EXECUTORS = "flashinfer_bench.bench.executors"
 _EVALUATORS = "flashinfer_bench.bench.evaluators"
+_KEYS = "flashinfer_bench.apply.key_builders"
 
 
 @hookimpl
@@ -33,6 +39,35 @@ def fib_register_timers() -> Iterable[TimerSpec]:
         factory=f"{_TIMING}.cuda_event:CudaEventTimer",
         probe=f"{_TIMING}.probes:cuda_event",
         summary="A pair of CUDA events around each call",
+    )
+
+
+@hookimpl
+def fib_register_key_builders() -> Iterable[KeyBuilderSpec]:
+    """Register keys for the op types whose speed is known to follow from the same things.
+
+    Their priority is that of fallbacks: a plugin's key builder goes before them.
+    """
+    yield KeyBuilderSpec(
+        name="gemm",
+        op_types=("gemm",),
+        factory=f"{_KEYS}:GEMMKeyBuilder",
+        priority=0,
+        summary="The variable axes of a matrix product",
+    )
+    yield KeyBuilderSpec(
+        name="gqa",
+        op_types=("gqa", "gqa_paged", "gqa_ragged"),
+        factory=f"{_KEYS}:GQAKeyBuilder",
+        priority=0,
+        summary="The variable axes of attention, and its integer and boolean scalars",
+    )
+    yield KeyBuilderSpec(
+        name="mla",
+        op_types=("mla", "mla_paged", "mla_ragged"),
+        factory=f"{_KEYS}:MLAKeyBuilder",
+        priority=0,
+        summary="The variable axes of latent attention, and its integer and boolean scalars",
     )
 
 

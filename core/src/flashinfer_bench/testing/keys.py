@@ -133,8 +133,9 @@ class KeyBuilderConformance(RecordConformance):
     def test_the_record_names_the_op_type(self, given: KeyBuilderCase) -> None:
         """The record is for the op type of the case's definition."""
         record: Any = spec_of(given)
+        known = [op_type.lower() for op_type in record.op_types]
         require(
-            given.definition.op_type in record.op_types,
+            given.definition.op_type.lower() in known,
             f"the record is for {', '.join(record.op_types)}, and the case's definition is of op "
             f"type {given.definition.op_type!r}",
             why="key builders are chosen by the op type",
@@ -160,6 +161,23 @@ class KeyBuilderConformance(RecordConformance):
                 why="the table is made from workloads and asked by calls: nothing would be found",
                 fix="take axes in the same order (axes_of, axes_in), and features of the same "
                 "type and rounding, in both",
+            )
+
+    def test_what_it_says_of_axes_only_is_so(self, kit: KeyKit) -> None:
+        """Where `axes_only` is true, keys are what a compiled look-up takes them to be."""
+        from flashinfer_bench.apply import ApplyKey
+
+        for workload in kit.case.all_workloads():
+            args = kit.case.inputs(workload)
+            key, places = kit.from_args(args), kit.builder.axis_places
+            plain = ApplyKey(tuple((axis, args[i].shape[dim]) for axis, i, dim in places))
+            require(
+                key == plain or not kit.builder.axes_only,
+                f"axes_only is true, and the axes alone give\n    {plain}\n  while "
+                f"build_from_args gives\n    {key}",
+                why="calls are looked up by the sizes at axis_places, without build_from_args",
+                fix="do not override axes_only; a builder that makes keys itself inherits the "
+                "right answer",
             )
 
     def test_equal_calls_have_equal_keys(self, kit: KeyKit) -> None:

@@ -1,0 +1,199 @@
+"""What users call: `apply`, `enable_apply`, `disable_apply`.
+
+A decorated function keeps its parameters. They are matched with the inputs and outputs of the
+definition by name, or else by position; what the definition does not know must have its default for
+a call to be substituted. torch.compile traces through a decorated function while nothing is enabled
+for it, and breaks the graph at the substituted call otherwise.
+
+>>> @apply("gemm_n4096_k4096")
+... def gemm(A, B):
+...     return A @ B.T
+
+>>> @apply(lambda A, B: f"gemm_n{B.shape[0]}_k{B.shape[1]}")
+... def any_gemm(A, B, bias=None):
+...     return torch.nn.functional.linear(A, B, bias)
+
+>>> out = apply("gemm_n4096_k4096", args=(A, B), fallback=lambda A, B: A @ B.T)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
+
+from flashinfer_bench.apply import enabling
+from flashinfer_bench.apply.arguments import arguments, resolve
+from flashinfer_bench.apply.runtime import get_runtime, set_runtime
+from flashinfer_bench.apply.slots import board, no_fallback
+from flashinfer_bench.apply.wrappers import decorate
+from flashinfer_bench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from flashinfer_bench.apply.arguments import Named, Positional, Resolver
+    from flashinfer_bench.apply.runtime import Config
+    from flashinfer_bench.apply.slots import Fallback
+    from flashinfer_bench.data import Solution, TraceSet
+
+    _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+__all__ = ["apply", "disable_apply", "enable_apply", "get_runtime", "set_runtime"]
+
+
+@overload
+def apply(name_or_resolver: Union[str, Resolver]) -> Callable[[_Function], _Function]: ...
+
+
+@overload
+def apply(
+    name_or_resolver: Union[str, Resolver],
+    args: Positional,
+    kwargs: Named = None,
+    fallback: Fallback = None,
+) -> Any: ...
+
+
+@overload
+def apply(
+    name_or_resolver: Union[str, Resolver],
+    args: Positional = None,
+    *,
+    kwargs: Optional[Mapping[str, Any]] = None,
+    runtime_kwargs: Optional[Mapping[str, Any]] = None,
+    fallback: Fallback = None,
+) -> Any: ...
+
+
+def apply(
+    name_or_resolver: Union[str, Resolver],
+    args: Positional = None,
+    kwargs: Named = None,
+    fallback: Fallback = None,
+    *,
+    runtime_kwargs: Optional[Mapping[str, Any]] = None,
+) -> Any:
+    """Have calls answered by the best solution that is enabled for them.
+
+    Given a name or resolver alone, it is a decorator. Given arguments as well, it makes one call.
+    Everything that nothing is enabled for goes to the decorated function, or to `fallback`.
+
+    Parameters
+    ----------
+    name_or_resolver : str or callable
+        Name of the definition; or a function that gets the arguments of a call and returns it. One
+        that returns None, or fails, leaves the call to the original.
+    args : sequence, optional
+        The inputs in declaration order: the outputs are returned. Or inputs and outputs: the
+        outputs are written to, and None is returned.
+    kwargs : mapping, optional
+        Arguments by the names that the definition gives them. `runtime_kwargs` is an old name.
+    fallback : callable, optional
+        Called with the same arguments if there is nothing to substitute.
+    runtime_kwargs : mapping, optional
+        Old name of `kwargs`.
+
+    Returns
+    -------
+    Any
+        A decorator; or what the call returns: one output as itself, several as a tuple.
+
+    Raises
+    ------
+    RuntimeError
+        If there is nothing to substitute, and no fallback.
+    ValueError
+        If the number of arguments is neither that of the inputs nor of inputs and outputs.
+    """
+    if type(args) is tuple and kwargs is None and runtime_kwargs is None:
+        try:
+            call = board.calls.get(name_or_resolver)  # type: ignore[arg-type]  # None: a resolver
+        except TypeError:  # one that cannot be hashed
+            call = None
+        if call is not None:
+            return call(args, None, fallback)
+        quiet = board.quiet and (type(name_or_resolver) is str or not board.calls)
+        if quiet and fallback is not None:
+            return fallback(*args)
+    named = kwargs if runtime_kwargs is None else runtime_kwargs
+    if args is None and type(named) is dict and type(name_or_resolver) is str:
+        call = board.calls.get(name_or_resolver)
+        if call is not None:
+            return call((), named, fallback)
+        if fallback is not None and board.quiet:
+            return fallback(**named)
+    elif args is None and named is None and fallback is None:
+        return _decorator(name_or_resolver)
+    return _call(name_or_resolver, args, named, fallback)
+
+
+def _decorator(target: Union[str, Resolver]) -> Callable[[_Function], _Function]:
+    if not isinstance(target, str) and not callable(target):
+        raise ConfigError(f"{target!r} is neither the name of a definition nor a resolver")
+    enabling.activate()
+
+    def decorator(function: _Function) -> _Function:
+        return decorate(target, function)  # type: ignore[return-value]
+
+    return decorator
+
+
+def _call(target: Union[str, Resolver], args: Positional, kwargs: Named, fallback: Fallback) -> Any:
+    """Make a call in any of its forms."""
+    enabling.activate()
+    given, named, instead = arguments(args, kwargs, fallback)
+    name = resolve(target, given, named, instead)
+    call = board.call_of(name) if name is not None else None
+    if call is not None:
+        return call(given, named, instead)
+    if instead is None:
+        raise RuntimeError(no_fallback(str(name)))
+    return instead(*given, **named) if named else instead(*given)
+
+
+def enable_apply(
+    dataset_path: Union[
+        str, Path, TraceSet, Mapping[str, Union[Callable[..., Any], Solution, str, Path]], None
+    ] = None,
+    apply_config: Config = None,
+) -> Any:
+    """Have calls answered by the best recorded solutions from now on.
+
+    Enabling may be nested: what was enabled last decides, alone, until it is disabled.
+
+    Parameters
+    ----------
+    dataset_path : str, Path, TraceSet or mapping, optional
+        A dataset, or its folder. A mapping from definitions to the one solution of each, a
+        callable, a `Solution` or the path of one: see `flashinfer_bench.apply.mapping`. By default
+        the folder of ``FIB_APPLY_PATH`` if that is set, else the dataset of ``FIB_DATASET_PATH``.
+    apply_config : ApplyConfig or ApplyConfigRegistry, optional
+        Settings for all definitions, or for each.
+
+    Returns
+    -------
+    ApplyRuntime or WrappedCount
+        A context manager, which disables it at the end of the body. The runtime of a dataset can be
+        called like `apply`; for a mapping it is the number of functions whose calls it may take.
+
+    Raises
+    ------
+    DatasetNotFoundError, DataError
+        If there is no such dataset, or it is not one.
+    ConfigError
+        If the settings, or a mapping's values, are something else.
+
+    Examples
+    --------
+    >>> with enable_apply("/path/to/dataset", ApplyConfig(on_miss_policy="use_def_best")):
+    ...     out = gemm(A, B)
+    """
+    return enabling.enable(dataset_path, apply_config)
+
+
+def disable_apply() -> None:
+    """Undo the last `enable_apply` that has not been undone; nothing happens if there is none.
+
+    Calls that are running go on.
+    """
+    enabling.disable()

@@ -1,0 +1,187 @@
+"""Comparing a solution with the original, in calls that the original answers."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from flashinfer_bench.compile.outputs import list_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from flashinfer_bench.apply.config import ApplyConfig
+    from flashinfer_bench.apply.dispatch.answers import Answers
+    from flashinfer_bench.apply.dispatch.layout import Layout
+    from flashinfer_bench.data import Definition
+
+# Whose outputs are drawn at random: two correct calls differ.
+_RANDOM = frozenset({"sampling"})
+
+
+class Disagreement(Exception):
+    """A solution computed something else than the original."""
+
+
+class Shadow:
+    """Compares solutions of one definition with the original.
+
+    Parameters
+    ----------
+    definition : Definition
+        What they compute.
+    layout : Layout
+        Of it.
+    answers : Answers
+        Checks what they return.
+    config : ApplyConfig
+        Its ``max_atol`` and ``max_rtol`` stand over the tolerance of the definition, and that over
+        the default for the dtypes.
+
+    Attributes
+    ----------
+    comparable : bool
+        Whether two correct calls give the same: not if outputs are drawn at random.
+    """
+
+    def __init__(
+        self, definition: Definition, layout: Layout, answers: Answers, config: ApplyConfig
+    ) -> None:
+        self._definition = definition
+        self._layout = layout
+        self._answers = answers
+        self._inputs = len(layout.inputs)
+        self._own = {"atol": config.max_atol, "rtol": config.max_rtol}
+        self.comparable = definition.op_type.lower() not in _RANDOM
+
+    @cached_property
+    def _tolerances(self) -> list[dict[str, Any]]:
+        from flashinfer_bench.bench.dtype_tolerances import default_tolerances, tolerance_values
+
+        return [
+            tolerance_values([self._definition.tolerance, self._own], default, name)
+            for name, default in default_tolerances(self._definition).items()
+        ]
+
+    def prepare(self, args: Sequence[Any], *, into: bool) -> list[Any]:
+        """Return arguments for the solution, before the original gets those of the call.
+
+        Inputs that the computation writes to are copied, and outputs are others, filled with values
+        that stand out; all else is shared.
+        """
+        import torch
+
+        from flashinfer_bench.tensors.outputs import poison
+
+        mine = list(args)
+        for index in self._layout.mutated:
+            mine[index] = args[index].clone()
+        for index in range(self._inputs, len(args) if into else 0):
+            mine[index] = torch.empty_like(args[index], requires_grad=False)
+            poison(mine[index])
+        return mine
+
+    def compare(
+        self,
+        run: Callable[..., Any],
+        mine: Sequence[Any],
+        args: Sequence[Any],
+        expected: Any,
+        *,
+        into: bool,
+    ) -> None:
+        """Call the solution, and compare what it computes with what the original has computed.
+
+        Parameters
+        ----------
+        run : callable
+            The solution.
+        mine : sequence
+            What `prepare` returned.
+        args : sequence
+            The arguments of the call; the original has been called with them.
+        expected : Any
+            What it returned.
+        into : bool
+            Whether it has written its outputs to the last of `args` instead.
+
+        Raises
+        ------
+        Disagreement
+            If they differ by more than the tolerance, or the solution changed an input.
+        WrongOutputError
+            If the solution returned something that is no output of the definition.
+        Exception
+            Whatever the solution raises.
+        """
+        inputs = enumerate(mine[: self._inputs])
+        kept = [each for index, each in inputs if index not in self._layout.mutated]
+        versions = _versions(kept)
+        result = run(*mine)
+        if _versions(kept) != versions:
+            raise Disagreement("it has changed an input")
+        if into:
+            pairs = list(zip(mine[self._inputs :], args[self._inputs :], strict=True))
+        else:
+            pairs = self._pairs(self._answers.check(result, mine), expected)
+        for operand, tolerance, (actual, wanted) in zip(
+            self._layout.outputs, self._tolerances, pairs, strict=True
+        ):
+            _require_close(f"output {operand.name!r}", actual, wanted, tolerance)
+        self._compare_mutated(mine, args)
+
+    def _pairs(self, outputs: list[Any], expected: Any) -> list[tuple[Any, Any]]:
+        if not outputs:
+            return []
+        try:
+            wanted = list_outputs(expected, self._definition)
+        except ValueError as error:
+            raise Disagreement(f"the original {error}") from error
+        if len(wanted) != len(outputs):
+            raise Disagreement(f"the original returns {len(wanted)} outputs, not {len(outputs)}")
+        return list(zip(outputs, wanted, strict=True))
+
+    def _compare_mutated(self, mine: Sequence[Any], args: Sequence[Any]) -> None:
+        from flashinfer_bench.bench.dtype_tolerances import default_tolerance, tolerance_values
+        from flashinfer_bench.tensors.dtypes import dtype_name, is_float
+
+        for index in sorted(self._layout.mutated):
+            name = dtype_name(self._layout.inputs[index].dtype)
+            least = default_tolerance(name) if is_float(name) else 0.0
+            tolerance = tolerance_values([], least)
+            what = f"input {self._layout.inputs[index].name!r}, which it writes to"
+            _require_close(what, mine[index], args[index], tolerance)
+
+
+def _versions(values: Sequence[Any]) -> list[int]:
+    """Return how often torch has seen each tensor change; tensors of inference mode do not tell."""
+    return [
+        value._version
+        for value in values
+        if hasattr(value, "_version") and not value.is_inference()
+    ]
+
+
+def _require_close(what: str, actual: Any, expected: Any, tolerance: dict[str, Any]) -> None:
+    import torch
+
+    from flashinfer_bench.bench.judge.correctness import compare
+
+    if not isinstance(expected, (torch.Tensor, bool, int, float)):
+        raise Disagreement(f"the original returns a {type(expected).__name__} as {what}")
+    left, right = (torch.as_tensor(each).detach().cpu() for each in (actual, expected))
+    if left.shape != right.shape:
+        raise Disagreement(
+            f"{what} has shape {list(left.shape)}, that of the original {list(right.shape)}"
+        )
+    if isinstance(expected, torch.Tensor) and left.dtype != right.dtype:
+        raise Disagreement(f"{what} is of {left.dtype}, that of the original of {right.dtype}")
+    found = compare(left, right, atol=tolerance["atol"], rtol=tolerance["rtol"])
+    ratio, cap = tolerance.get("required_matched_ratio"), tolerance.get("max_error_cap")
+    if not found.passes(1.0 if ratio is None else ratio, float("inf") if cap is None else cap):
+        raise Disagreement(
+            f"{what} differs from that of the original by up to {found.max_absolute_error:.3g} "
+            f"(relatively {found.max_relative_error:.3g}) in {found.elements - found.matched} of "
+            f"{found.elements} elements; allowed is {tolerance['atol']:.3g}, or relatively "
+            f"{tolerance['rtol']:.3g}"
+        )

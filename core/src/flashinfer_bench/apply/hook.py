@@ -1,0 +1,60 @@
+"""A function that is told of each call, as the first release had it; see `Board.observe`."""
+
+from __future__ import annotations
+
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench.apply.slots import board
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from flashinfer_bench.apply.slots import Args, Kwargs, Slot
+
+    Hook = Callable[[str, Mapping[str, Any]], None]
+
+
+def _nothing(_name: str, _arguments: Mapping[str, Any], /) -> None:
+    """Is the hook where none is set."""
+
+
+_hook: Hook = _nothing
+_end: Optional[Callable[[], None]] = None
+
+
+def set_apply_hook(hook: Optional[Hook]) -> None:
+    """Have `hook` told of each call that apply sees, before it is made.
+
+    Parameters
+    ----------
+    hook : callable, optional
+        Gets the name of the definition and the arguments by name: those of a decorated function by
+        its own names, those of `apply(name, args=...)` by their number, ``"0"`` for the first.
+        What it raises is logged and goes no further. None for no hook: that costs nothing.
+    """
+    global _hook, _end
+    end, _end, _hook = _end, None, _nothing if hook is None else hook
+    if end is not None:
+        end()
+    if hook is not None:
+        _end = board.observe(_tell)
+
+
+def get_apply_hook() -> Hook:
+    """Return the hook, which does nothing if none is set."""
+    return _hook
+
+
+def _tell(name: str, slot: Optional[Slot], args: Args, kwargs: Kwargs) -> None:
+    named = dict(zip(_names(slot, len(args)), args, strict=False))
+    _hook(name, {**named, **(kwargs or {})})
+
+
+def _names(slot: Optional[Slot], count: int) -> list[str]:
+    if slot is None or slot.signature is None:
+        return [str(index) for index in range(count)]
+    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = slot.signature.parameters.values()
+    names = [each.name for each in parameters if each.kind in by_position]
+    return names + [str(index) for index in range(len(names), count)]

@@ -1,0 +1,120 @@
+"""Core's own key builders: registered by records, as those of any plugin (`plugins.builtin`).
+
+All keys hold all variable axes as they are. A solution has been judged at the sizes of its traces.
+That it is right at others, where an offset may no longer fit into 32 bits or a tile no longer
+divide an axis, nobody has shown. So sizes are lumped together only by those who ask for it: by the
+miss policy ``nearest``, or by a plugin's key builder.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench.apply.keys import ApplyKey, AxesOnlyKeyBuilder
+from flashinfer_bench.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from flashinfer_bench.apply.keys import Feature
+    from flashinfer_bench.data import Definition, Workload
+
+
+class GEMMKeyBuilder(AxesOnlyKeyBuilder):
+    """Keys of matrix products: sizes alone decide which kernel is fastest."""
+
+
+class AttentionKeyBuilder(AxesOnlyKeyBuilder):
+    """Keys of attention: the variable axes, and each scalar that is an integer or a boolean.
+
+    Such a scalar (``causal``, ``window_left``) selects what a kernel does, and its value is on the
+    host. Scalars that are floats (``sm_scale``) change results but no speed: they are no part of
+    keys. Neither are values of tensors, such as the lengths in ``kv_indptr``: reading them waits
+    for the device. The average length of a sequence follows from the axes (``num_kv_indices`` over
+    ``batch_size``), so the key has it already.
+
+    Parameters
+    ----------
+    definition : Definition
+        Of the calls. Without such scalars, as most are, keys are those of `AxesOnlyKeyBuilder`.
+
+    Attributes
+    ----------
+    flags : tuple of (str, int, type)
+        Name, index among the inputs, and type (int or bool) of each such scalar.
+    """
+
+    def __init__(self, definition: Definition) -> None:
+        super().__init__(definition)
+        self.flags: tuple[tuple[str, int, type], ...] = tuple(
+            (name, index, int if spec.dtype.is_integer else bool)
+            for index, (name, spec) in enumerate(definition.inputs.items())
+            if spec.shape is None and not spec.dtype.is_floating
+        )
+
+    @property
+    def axes_only(self) -> bool:
+        """Whether a call's key is its axes: if no scalar counts, and no subclass changes that."""
+        return not self.flags and self._makes_keys_as(AttentionKeyBuilder)
+
+    def build_from_workload(self, workload: Workload, root: Optional[Path] = None) -> ApplyKey:
+        """Return the key of a recorded call; see `ApplyKeyBuilder.build_from_workload`.
+
+        Raises
+        ------
+        DataError
+            If an axis is missing, or a scalar that counts is not given as a value.
+        """
+        feats = tuple(
+            [
+                (name, self._flag(name, _recorded(workload, name), kind))
+                for name, _, kind in self.flags
+            ]
+        )
+        return ApplyKey(self.axes_in(workload), feats)
+
+    def features(self, args: Sequence[Any]) -> tuple[tuple[str, Feature], ...]:
+        """Return the scalars that count, by name.
+
+        Raises
+        ------
+        DataError
+            If one is missing, or is no number on the host.
+        """
+        return tuple(
+            [
+                (name, self._flag(name, args[index] if index < len(args) else None, kind))
+                for name, index, kind in self.flags
+            ]
+        )
+
+    def _flag(self, name: str, value: Any, kind: type) -> Feature:
+        # A tensor has a value too, but asking it for that may wait for the device.
+        whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
+        if not whole or (kind is bool and value not in (0, 1)):
+            raise DataError(
+                f"input {name!r} of {self.definition.name!r} must be of type {kind.__name__}, "
+                f"not {_shown(value)}",
+                field=f"inputs.{name}",
+            )
+        return bool(value) if kind is bool else int(value)
+
+
+class GQAKeyBuilder(AttentionKeyBuilder):
+    """Keys of grouped-query attention, paged and ragged; see `AttentionKeyBuilder`."""
+
+
+class MLAKeyBuilder(AttentionKeyBuilder):
+    """Keys of multi-head latent attention, paged and ragged; see `AttentionKeyBuilder`."""
+
+
+def _recorded(workload: Workload, name: str) -> Any:
+    """Return a scalar's value; None if it is drawn or read from a file, or is not there."""
+    return getattr(workload.inputs.get(name), "value", None)
+
+
+def _shown(value: Any) -> str:
+    plain = value is None or isinstance(value, (bool, int, float, str))
+    return repr(value) if plain else f"a {type(value).__name__}"

@@ -1,0 +1,197 @@
+"""What a decorated function becomes.
+
+The wrapper is generated with the parameters of the function itself: passing them on is quicker
+than packing and unpacking them, and with apply disabled, nothing else is done. torch.compile traces
+through it into the original.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from flashinfer_bench.apply import generated
+from flashinfer_bench.apply.arguments import label_of
+from flashinfer_bench.apply.slots import Slot, board
+from flashinfer_bench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flashinfer_bench.apply.arguments import Resolver
+
+logger = logging.getLogger(__name__)
+
+_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+_NAMED = """\
+def make(_fib_function, _fib_slot):
+    def wrapper({parameters}):
+        _fib_call = _fib_slot.call
+        if _fib_call is None:
+            return _fib_function({arguments})
+        return _fib_call({args}, {kwargs}, _fib_function)
+    return wrapper
+"""
+
+_RESOLVED = """\
+def make(_fib_function, _fib_slot, _fib_resolver, _fib_failed):
+    def wrapper({parameters}):
+        _fib_routes = _fib_slot.routes
+        if _fib_routes is None:
+            return _fib_function({arguments})
+        try:
+            _fib_call = _fib_routes[_fib_resolver({asked})]
+        except Exception as _fib_error:
+            _fib_call = _fib_failed(_fib_error)
+        if _fib_call is None:
+            return _fib_function({arguments})
+        return _fib_call({args}, {kwargs}, _fib_function)
+    return wrapper
+"""
+
+
+def decorate(target: Union[str, Resolver], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls go through to whatever is enabled, or to `function`.
+
+    Parameters
+    ----------
+    target : str or callable
+        Name of the definition; or a resolver, which gets the arguments of a call and returns it.
+    function : callable
+        What is called while nothing is enabled. A `staticmethod` or `classmethod` stays one.
+
+    Raises
+    ------
+    ConfigError
+        If `function` cannot be called, or returns no result but a coroutine or a generator.
+    """
+    if isinstance(function, (staticmethod, classmethod)):
+        return type(function)(decorate(target, function.__func__))
+    _check(function)
+    label = label_of(function)
+    signature = _own_signature(function)
+    slot = Slot(target if isinstance(target, str) else None, label, signature)
+    if isinstance(target, str):
+        make = generated.factory(_source(_NAMED, signature))
+        wrapper = make(function, slot)
+    else:
+        asked = _asked(target, signature)
+        make = generated.factory(_source(_RESOLVED, signature, asked=asked))
+        wrapper = make(function, slot, target, _failure_of(label))
+    if signature is not None:
+        _set_defaults(wrapper, signature)
+    functools.update_wrapper(wrapper, function)
+    wrapper.__apply_slot__ = slot
+    board.connect(slot)
+    dressed: Callable[..., Any] = wrapper
+    return dressed
+
+
+def _failure_of(label: str) -> Callable[[Exception], None]:
+    """Return what is told of a resolver's errors; it logs the first."""
+    told = False
+
+    def failed(error: Exception) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            message = "the resolver of %s failed; its calls go to the original"
+            logger.warning(message, label, exc_info=error)
+
+    return failed
+
+
+def _check(function: Callable[..., Any]) -> None:
+    if not callable(function):
+        raise ConfigError(f"apply decorates functions, not {type(function).__name__}")
+    lazy = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(is_lazy(function) for is_lazy in lazy):
+        raise ConfigError(
+            f"apply cannot decorate {label_of(function)}: it returns a coroutine or a generator",
+            hint="decorate the function that computes the outputs",
+        )
+
+
+def _own_signature(function: Callable[..., Any]) -> Optional[Signature]:
+    """Return the parameters that `function` really has, or None if they cannot be written down."""
+    try:
+        # Of a function in the clothes of another it is its own parameters that count.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (ValueError, TypeError):
+        return None
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    if kinds <= {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
+        return None  # nothing has a name: calls are passed on as they come
+    return signature if generated.writable(signature) else None
+
+
+def _source(template: str, signature: Optional[Signature], asked: str = "") -> str:
+    if signature is None:
+        return template.format(
+            parameters="*_fib_args, **_fib_kwargs",
+            arguments="*_fib_args, **_fib_kwargs",
+            args="_fib_args",
+            kwargs="_fib_kwargs",
+            asked=asked,
+        )
+    return template.format(
+        parameters=generated.parameter_list(signature),
+        arguments=generated.argument_list(signature),
+        args=generated.positional_tuple(signature),
+        kwargs=generated.keyword_dict(signature),
+        asked=asked,
+    )
+
+
+def _asked(resolver: Resolver, signature: Optional[Signature]) -> str:
+    """Return how the resolver is called: with those of the arguments that it has parameters for.
+
+    By name if its names are all among the function's, else by position.
+    """
+    everything = "*_fib_args, **_fib_kwargs"
+    if signature is None:
+        return everything
+    everything = generated.argument_list(signature)
+    try:
+        wanted = list(inspect.signature(resolver).parameters.values())
+    except (ValueError, TypeError):
+        return everything
+    kinds = {each.kind for each in wanted}
+    named = [each for each in wanted if each.kind not in _VARIABLE]
+    if Parameter.VAR_POSITIONAL in kinds:
+        return everything
+    if {each.name for each in named} <= set(signature.parameters):
+        return _asked_by_name(named, signature, all_of_them=Parameter.VAR_KEYWORD in kinds)
+    if Parameter.VAR_KEYWORD in kinds:
+        return everything
+    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    given = [each.name for each in signature.parameters.values() if each.kind in by_position]
+    return ", ".join(given[: len(named)])
+
+
+def _asked_by_name(named: list[Parameter], signature: Signature, *, all_of_them: bool) -> str:
+    names = [each.name for each in named]
+    parts = [
+        name if each.kind is Parameter.POSITIONAL_ONLY else f"{name}={name}"
+        for name, each in zip(names, named, strict=True)
+    ]
+    if all_of_them:
+        others = [each for each in signature.parameters.values() if each.name not in names]
+        parts += [f"{each.name}={each.name}" for each in others if each.kind not in _VARIABLE]
+        parts += [f"**{each.name}" for each in others if each.kind is Parameter.VAR_KEYWORD]
+    return ", ".join(parts)
+
+
+def _set_defaults(wrapper: Any, signature: Signature) -> None:
+    """Put the defaults in the place of the placeholders in the source."""
+    given = [each for each in signature.parameters.values() if each.default is not Parameter.empty]
+    wrapper.__defaults__ = (
+        tuple(each.default for each in given if each.kind is not Parameter.KEYWORD_ONLY) or None
+    )
+    wrapper.__kwdefaults__ = {
+        each.name: each.default for each in given if each.kind is Parameter.KEYWORD_ONLY
+    } or None

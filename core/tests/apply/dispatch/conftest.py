@@ -1,0 +1,215 @@
+"""Definitions, solutions that record their calls, and dispatchers of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import settings  # noqa: E402
+
+from flashinfer_bench.apply.config import ApplyConfig  # noqa: E402
+from flashinfer_bench.apply.dispatch import (  # noqa: E402
+    Dispatcher,
+    Target,
+    native,
+)
+from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module  # noqa: E402
+from flashinfer_bench.apply.dispatch import runs as runs_module  # noqa: E402
+from flashinfer_bench.apply.dispatch.recognition import ByHelper, ByTorch  # noqa: E402
+from flashinfer_bench.apply.dispatch.tensor_guards import tensor_guards  # noqa: E402
+from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder  # noqa: E402
+from flashinfer_bench.data import Definition  # noqa: E402
+from flashinfer_bench.errors import CapabilityError  # noqa: E402
+
+# A busy machine is no failure.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
+
+
+def _load(name):
+    """Import a module beside this file: tests are no package."""
+    full = f"fib_tests_dispatch_{name}"
+    if full not in sys.modules:
+        spec = importlib.util.spec_from_file_location(full, Path(__file__).with_name(f"{name}.py"))
+        sys.modules[full] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[full])
+    return sys.modules[full]
+
+
+_load("oracle")
+MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
+
+
+def define(inputs=None, outputs=None, *, name="add_k4", op_type="op", **axes):
+    """Return a definition; by default two matrices in, one out."""
+    inputs = inputs or {"x": MATRIX, "y": MATRIX}
+    outputs = {"z": MATRIX} if outputs is None else outputs
+    found = {entry for spec in (inputs | outputs).values() for entry in spec["shape"] or ()}
+    constants = {"k": 4, **axes}
+    kinds = {
+        axis: {"type": "const", "value": constants[axis]} if axis in constants else {"type": "var"}
+        for axis in sorted(found)
+    }
+    return Definition.model_validate(
+        {
+            "name": name,
+            "op_type": op_type,
+            "axes": kinds,
+            "inputs": inputs,
+            "outputs": outputs,
+            "reference": f"def run({', '.join(inputs)}):\n    pass\n"
+            if all(each.isidentifier() for each in inputs)
+            else "def run(*args):\n    pass\n",
+        }
+    )
+
+
+class Solution:
+    """A function that counts its calls, and does as it is told."""
+
+    def __init__(self, function):
+        self.function = function
+        self.calls = 0
+
+    def __call__(self, *args, **kwargs):
+        self.calls += 1
+        return self.function(*args, **kwargs)
+
+
+class Resolver:
+    """Gives the same target for all keys, or what a function says."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.asked = []
+
+    def resolve(self, key):
+        self.asked.append(key)
+        return self.answer if isinstance(self.answer, (Target, type(None))) else self.answer(key)
+
+
+class Original:
+    """A fallback that counts its calls; what it returns can be told from any solution's result."""
+
+    def __init__(self, function=None):
+        self.function = function
+        self.calls = []
+
+    def __call__(self, *args, **kwargs):
+        self.calls.append((args, kwargs))
+        return "original" if self.function is None else self.function(*args, **kwargs)
+
+
+class Bench:
+    """A dispatcher with all that belongs to it."""
+
+    def __init__(self, solution, definition=None, *, original=None, **options):
+        self.definition = definition or define()
+        style = {name: options.pop(name) for name in TARGET_OPTIONS if name in options}
+        self.solution = solution
+        if callable(solution) and not isinstance(solution, Target):
+            self.solution = solution if isinstance(solution, Solution) else Solution(solution)
+            solution = Target.from_callable(
+                self.solution, self.definition, **{"solution": "best", **style}
+            )
+        self.resolver = options.pop("resolver", None) or Resolver(solution)
+        self.original = Original(original)
+        builder = options.pop("key_builder", AxesOnlyKeyBuilder)
+        made = {name: options.pop(name) for name in ("stats", "mutates") if name in options}
+        self.dispatcher = Dispatcher(
+            self.definition,
+            self.resolver,
+            ApplyConfig(**{name: options.pop(name) for name in list(options) if name != "device"}),
+            key_builder=builder(self.definition) if builder is not None else None,
+            device=options.pop("device", "cpu"),
+            **made,
+        )
+
+    def __call__(self, *args, **kwargs):
+        return self.dispatcher.call(args, kwargs or None, self.original)
+
+    def alone(self, *args, **kwargs):
+        """Call without a fallback."""
+        return self.dispatcher.call(args, kwargs or None, None)
+
+    @property
+    def stats(self):
+        return self.dispatcher.stats
+
+    @property
+    def state(self):
+        return [entry.state for entry in self.dispatcher.entries()]
+
+
+TARGET_OPTIONS = ("by_keyword", "destination_passing")
+
+
+@pytest.fixture(scope="session")
+def helper_cache(tmp_path_factory):
+    """A cache with the compiled helper, made once for all workers."""
+    place = tmp_path_factory.getbasetemp()
+    place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FIB_CACHE_PATH", str(place / "helper-cache"))
+        try:
+            native.build()
+        except CapabilityError as error:
+            pytest.skip(f"the helper cannot be compiled here: {error.message}")
+    return place / "helper-cache"
+
+
+@pytest.fixture
+def helper(helper_cache, monkeypatch):
+    """What makes recognisers with the helper."""
+    monkeypatch.setenv("FIB_CACHE_PATH", str(helper_cache))
+    made = native.maker.__wrapped__()
+    assert made is not None
+    return made
+
+
+@pytest.fixture(params=["helper", "torch", "python"])
+def guards(request, monkeypatch):
+    """Run a test with each way to recognise calls."""
+    if request.param == "helper":
+        by = ByHelper(request.getfixturevalue("helper"))
+    else:
+        by = ByTorch(tensor_guards()) if request.param == "torch" else None
+    monkeypatch.setattr(dispatcher_module, "recognition", lambda: by)
+    monkeypatch.setattr(runs_module, "recognition", lambda: by)
+    return request.param
+
+
+@pytest.fixture
+def bench():
+    """Make a `Bench`."""
+    return Bench
+
+
+@pytest.fixture
+def make_definition():
+    """Make a definition."""
+    return define
+
+
+@pytest.fixture
+def solution():
+    """Make a `Solution`."""
+    return Solution
+
+
+@pytest.fixture
+def resolver():
+    """Make a `Resolver`."""
+    return Resolver
+
+
+@pytest.fixture
+def xy():
+    """Two inputs of the default definition."""
+    return torch.arange(12.0).view(3, 4), torch.ones(3, 4)

@@ -1,0 +1,412 @@
+"""Calls in both conventions, by position and by name, and what they count as."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+import pytest
+import torch
+
+from flashinfer_bench.apply.dispatch import Counters, Stats, Target
+from flashinfer_bench.apply.keys import ApplyKey, AxesOnlyKeyBuilder
+from flashinfer_bench.errors import DataError
+
+pytestmark = pytest.mark.usefixtures("guards")
+
+MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
+SCALAR = {"shape": None, "dtype": "float32"}
+
+
+def add(x, y):
+    return x + y
+
+
+def add_into(x, y, z):
+    z.copy_(x + y)
+
+
+@pytest.fixture(params=["value", "destination"])
+def adding(request, bench):
+    """A solution in each convention."""
+    function = add if request.param == "value" else add_into
+    return bench(function, destination_passing=request.param == "destination")
+
+
+def test_returns_what_is_computed(adding, xy):
+    x, y = xy
+    for _ in range(3):
+        assert torch.equal(adding(x, y), x + y)
+    assert adding.stats == Stats(hits=3)
+    assert adding.original.calls == []
+
+
+def test_writes_to_outputs_that_are_given(adding, xy):
+    x, y = xy
+    for _ in range(3):
+        z = torch.full((3, 4), -1.0)
+        assert adding(x, y, z) is None
+        assert torch.equal(z, x + y)
+    assert adding.stats == Stats(hits=3)
+
+
+def test_other_sizes_in_turn(adding):
+    for n in (1, 2, 1, 2, 0, 1, 0, 5, 1):
+        x, y = torch.rand(n, 4), torch.rand(n, 4)
+        assert torch.equal(adding(x, y), x + y)
+        z = torch.empty(n, 4)
+        adding(x, y, z)
+        assert torch.equal(z, x + y)
+    assert adding.stats == Stats(hits=18)
+    assert len(adding.resolver.asked) == 4
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_arguments_by_name(adding, xy, times):
+    x, y = xy
+    for _ in range(times):
+        assert torch.equal(adding(x=x, y=y), x + y)
+        assert torch.equal(adding(y=y, x=x), x + y)
+        assert torch.equal(adding(x, y=y), x + y)
+        z = torch.empty(3, 4)
+        assert adding(x, z=z, y=y) is None
+        assert torch.equal(z, x + y)
+        z = torch.empty(3, 4)
+        assert adding(z=z, x=x, y=y) is None
+        assert torch.equal(z, x + y)
+    assert adding.stats == Stats(hits=5 * times)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((1,), {"x": 2}),
+        ((1, 2), {"x": 2}),
+        ((), {"x": 1}),
+        ((), {"x": 1, "w": 2}),
+        ((), {"x": 1, "y": 2, "w": 3}),
+        ((1, 2, 3), {"w": 3}),
+        ((), {"z": 1}),
+    ],
+)
+def test_wrong_names_are_refused_each_time(adding, args, kwargs):
+    for _ in range(2):
+        with pytest.raises(DataError):
+            adding(*args, **kwargs)
+    assert adding.stats == Stats()
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5])
+def test_wrong_counts_are_refused(adding, count):
+    with pytest.raises(
+        ValueError, match=f"got {count} arguments; a value-returning call takes 2, "
+    ):
+        adding(*[torch.zeros(3, 4)] * count)
+    assert adding.stats == Stats()
+
+
+def test_the_fallback_gets_the_arguments_as_they_were(bench, xy):
+    made = bench(None)
+    x, y = xy
+    assert made(x, y=y) == "original"
+    assert made(y=y, x=x) == "original"
+    assert made.original.calls == [((x,), {"y": y}), ((), {"y": y, "x": x})]
+    assert made.stats == Stats(fallbacks=2, misses={"no choice": 2})
+
+
+def test_misses_are_counted_by_reason(adding, xy):
+    x, y = xy
+    odd = {
+        "type": [x, None],
+        "dtype": [x, y.double()],
+        "device": [x, y.to("meta")],
+        "shape": [x, y[:2]],
+        "layout": [x, torch.zeros(3, 8)[:, ::2]],
+        "grad": [x, y.clone().requires_grad_()],
+        "mode": [x, torch._neg_view(y)],
+    }
+    for args in odd.values():
+        assert adding(*args) == "original"
+    assert adding(x, y, x) == "original"
+    assert adding.stats == Stats(fallbacks=8, misses={**dict.fromkeys(odd, 1), "overlap": 1})
+
+
+def test_without_a_fallback_a_miss_says_why(bench, adding, xy):
+    x, y = xy
+    assert torch.equal(adding.alone(x, y), x + y)
+    with pytest.raises(RuntimeError, match=r"'add_k4' can take this call \(dtype\).*no fallback"):
+        adding.alone(x, y.double())
+    made = bench(None)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no choice"):
+            made.alone(x, y)
+    assert made.stats == Stats(misses={"no choice": 2})
+
+
+def test_a_fallback_that_raises_does(adding):
+    def broken(*args):
+        raise KeyError("mine")
+
+    for _ in range(2):
+        with pytest.raises(KeyError, match="mine") as caught:
+            adding.dispatcher.call((1, 2), None, broken)
+        assert caught.value.__context__ is None
+
+
+def test_several_dispatchers_may_share_their_counts(bench, xy):
+    counters = Counters()
+    for made in (bench(add, stats=counters), bench(None, stats=counters)):
+        made(*xy)
+        made(*xy)
+        assert made.stats is not None
+    assert counters.snapshot() == Stats(hits=2, fallbacks=2, misses={"no choice": 2})
+
+
+# ------------------------------------------------------------------------------------- keys
+
+
+def test_keys_are_those_of_the_builder(bench, xy):
+    made = bench(add)
+    made(*xy)
+    made(*xy)
+    assert made.resolver.asked == [ApplyKey((("n", 3),))]
+    assert [entry.key for entry in made.dispatcher.entries()] == made.resolver.asked
+
+
+def test_without_a_builder_one_target_serves_all(bench):
+    made = bench(add, key_builder=None)
+    for n in (1, 2, 3, 1):
+        x = torch.rand(n, 4)
+        assert torch.equal(made(x, x.clone()), x + x)
+    assert made.resolver.asked == [None]
+    assert len(made.dispatcher.entries()) == 1
+
+
+def test_several_axes(bench, make_definition):
+    definition = make_definition(
+        {"x": {"shape": ["n", "m"], "dtype": "float32"}, "y": {"shape": ["m"], "dtype": "float32"}},
+        {"z": {"shape": ["m", "n"], "dtype": "float32"}},
+    )
+    made = bench(lambda x, y: (x + y).t().contiguous(), definition)
+    for n, m in ((2, 3), (3, 2), (2, 3), (3, 3)):
+        x, y = torch.rand(n, m), torch.rand(m)
+        assert torch.equal(made(x, y), (x + y).t())
+    keys = [(("n", 2), ("m", 3)), (("n", 3), ("m", 2)), (("n", 3), ("m", 3))]
+    assert [key.axes for key in made.resolver.asked] == keys
+
+
+class Parity(AxesOnlyKeyBuilder):
+    """With a feature: whether the scalar is even."""
+
+    def features(self, args):
+        return (("even", args[1] % 2 == 0),)
+
+
+class Rounded(AxesOnlyKeyBuilder):
+    """Makes keys in its own way."""
+
+    def build_from_args(self, args):
+        return ApplyKey((("n", args[0].shape[0] // 10),))
+
+
+class Reader(Parity):
+    """Reads data."""
+
+    reads_data = True
+
+
+@pytest.fixture
+def repeat(make_definition):
+    """A matrix times an integer."""
+    return make_definition(
+        {"x": MATRIX, "times": {"shape": None, "dtype": "int32"}}, name="repeat_k4"
+    )
+
+
+@pytest.mark.parametrize("builder", [Parity, Reader])
+def test_features_are_part_of_keys(bench, repeat, builder):
+    even, odd = (
+        Target.from_callable(lambda x, times, by=by: x * times + by, repeat) for by in (0, 100)
+    )
+    made = bench(None, repeat, key_builder=builder)
+    made.resolver.answer = lambda key: even if dict(key.feats)["even"] else odd
+    x = torch.ones(2, 4)
+    for _ in range(3):
+        assert made(x, 2)[0, 0] == 2
+        assert made(x, 3)[0, 0] == 103
+        assert made(x, 5)[0, 0] == 105
+    assert len(made.resolver.asked) == 2
+
+
+def test_a_builder_may_make_keys_in_its_own_way(bench):
+    made = bench(add, key_builder=Rounded)
+    for n in (1, 9, 10, 19, 1):
+        x = torch.rand(n, 4)
+        assert torch.equal(made(x, x.clone()), x + x)
+    assert [key.axes for key in made.resolver.asked] == [(("n", 0),), (("n", 1),)]
+
+
+class Breaking(AxesOnlyKeyBuilder):
+    """Fails for one row."""
+
+    def features(self, args):
+        if args[0].shape[0] == 1:
+            raise DataError("one row")
+        return ()
+
+
+def test_a_builder_that_fails_costs_its_calls_only(bench, xy, caplog):
+    made = bench(add, key_builder=Breaking)
+    one = torch.ones(1, 4)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert made(one, one.clone()) == "original"
+    assert torch.equal(made(*xy), xy[0] + xy[1])
+    assert made.stats == Stats(hits=1, fallbacks=3, misses={"key": 3})
+    assert caplog.text.count("no key for a call of 'add_k4'") == 1
+
+
+# ---------------------------------------------------------------------------------- outputs
+
+
+@pytest.mark.parametrize(
+    "shape_result", [tuple, list, lambda pair: dict(zip(("b", "a"), reversed(pair), strict=True))]
+)
+def test_several_outputs_in_any_form(bench, make_definition, shape_result):
+    definition = make_definition({"x": MATRIX}, {"a": SCALAR_TENSOR, "b": MATRIX})
+    made = bench(lambda x: shape_result([x.sum(), x * 2]) if shape_result is not dict else None,
+                 definition)  # fmt: skip
+    if shape_result not in (tuple, list):
+        made = bench(lambda x: {"b": x * 2, "a": x.sum()}, definition)
+    x = torch.ones(2, 4)
+    for _ in range(3):
+        total, double = made(x)
+        assert total == 8
+        assert torch.equal(double, x * 2)
+        places = torch.zeros(()), torch.zeros(2, 4)
+        assert made(x, *places) is None
+        assert places[0] == 8
+        assert torch.equal(places[1], x * 2)
+    assert made.stats == Stats(hits=6)
+
+
+SCALAR_TENSOR = {"shape": [], "dtype": "float32"}
+
+
+def test_a_single_output_in_a_tuple_is_itself(bench, xy):
+    made = bench(lambda x, y: (x + y,))
+    for _ in range(3):
+        assert torch.equal(made(*xy), xy[0] + xy[1])
+
+
+def test_scalar_outputs(bench, make_definition):
+    definition = make_definition({"x": MATRIX}, {"total": SCALAR})
+    number, tensor = (
+        bench(function, definition) for function in (lambda x: float(x.sum()), lambda x: x.sum())
+    )
+    x = torch.ones(2, 4)
+    for _ in range(3):
+        assert number(x) == 8.0
+        assert type(number(x)) is float
+        assert type(tensor(x)) is torch.Tensor
+        place = torch.zeros(())
+        number(x, place)
+        assert place == 8
+    allocated = bench(lambda x, out: out.copy_(x.sum()), definition, destination_passing=True)
+    assert allocated(x).shape == ()
+
+
+def test_no_output(bench, make_definition):
+    definition = make_definition({"x": MATRIX}, {})
+    made = bench(lambda x: x.fill_(3.0), definition, mutates=("x",))
+    for _ in range(3):
+        x = torch.zeros(2, 4)
+        assert made(x) is None
+        assert x[0, 0] == 3.0
+    with pytest.raises(ValueError, match="got 2 arguments"):
+        made(x, x)
+
+
+def test_results_are_the_solution_s_own_objects(bench, xy):
+    result = torch.zeros(3, 4)
+    made = bench(lambda x, y: result)
+    assert all(made(*xy) is result for _ in range(3))
+
+
+def test_an_output_with_an_axis_that_no_input_shows(bench, make_definition):
+    definition = make_definition({"x": MATRIX}, {"z": {"shape": ["m"], "dtype": "float32"}})
+    free = bench(lambda x: torch.ones(int(x.sum())), definition)
+    for size in (2, 3, 2):
+        x = torch.full((1, 4), size / 4)
+        assert free(x).shape == (size,)
+        place = torch.zeros(size)
+        free(x, place)
+        assert place.sum() == size
+    x = torch.full((1, 4), 0.5)
+    assert free(x, torch.zeros(5)) == "original"  # what was returned does not fit
+    given = bench(lambda x, z: z.fill_(1), definition, destination_passing=True)
+    assert given(x) == "original"
+    assert given.stats.misses == {"outputs": 1}
+    place = torch.zeros(2)
+    assert given(x, place) is None
+    assert place.sum() == 2
+
+
+# ----------------------------------------------------------------------------------- inputs
+
+
+def test_scalars_are_passed_on(bench, make_definition):
+    definition = make_definition({"scale": SCALAR, "x": MATRIX})
+    made = bench(lambda scale, x: x * scale, definition)
+    x = torch.ones(2, 4)
+    for scale in (2.0, 3.0, float("inf")):
+        assert made(scale, x)[0, 0] == scale
+        assert made(x=x, scale=scale)[0, 0] == scale
+    assert made(2, x) == "original"
+    assert made.stats.misses == {"type": 1}
+
+
+def test_names_that_are_no_identifiers(bench, make_definition):
+    odd = {"class": MATRIX, "a'b\n": MATRIX, "call": MATRIX, "0": MATRIX}
+    definition = make_definition(odd, {"def ": MATRIX}, name="odd'\n\"name")
+    made = bench(lambda *args: sum(args), definition)
+    values = [torch.full((1, 4), float(2**index)) for index in range(4)]
+    by_name = bench(lambda **named: sum(named.values()), definition, by_keyword=True)
+    for each in (made, by_name):
+        for _ in range(2):
+            assert each(*values)[0, 0] == 15
+            assert each(**dict(zip(odd, values, strict=True)))[0, 0] == 15
+
+
+def test_no_inputs_at_all(bench, make_definition):
+    definition = make_definition({}, {"z": {"shape": ["k"], "dtype": "float32"}})
+    definition = definition.model_copy(update={"inputs": {}})
+    made = bench(lambda: torch.zeros(4), definition)
+    # Nothing says on which device to compute.
+    assert made() == "original"
+    place = torch.ones(4)
+    assert made(place) is None
+    assert place.sum() == 0
+
+
+def test_scalars_alone_do_not_say_where_to_compute(bench, make_definition):
+    definition = make_definition({"a": SCALAR}, {"z": {"shape": ["k"], "dtype": "float32"}})
+    made = bench(lambda a: torch.full((4,), a), definition)
+    assert made(1.0) == "original"
+    assert made.stats.misses == {"device": 1}
+
+
+def test_tracebacks_show_the_generated_source(bench, xy):
+    def fails(x, y):
+        raise ValueError("oh")
+
+    made = bench(fails, strict=True)
+    with pytest.raises(ValueError, match="oh") as caught:
+        made(*xy)
+    made = bench(add, strict=True)
+    made(*xy)
+    made.solution.function = fails
+    with pytest.raises(ValueError, match="oh") as caught:
+        made(*xy)
+    if made.dispatcher._learns:
+        assert "result = run(*a)" in "".join(traceback.format_exception(caught.value))

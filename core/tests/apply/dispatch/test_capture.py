@@ -1,0 +1,168 @@
+"""While a CUDA graph is captured: faked, as the question alone decides."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from flashinfer_bench.apply.dispatch import Stats, Target, capture, dispatcher, is_kept
+from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder
+
+pytestmark = pytest.mark.usefixtures("guards")
+
+
+class Capturing:
+    """Stands for the stream."""
+
+    def __init__(self):
+        self.now = False
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def capturing(monkeypatch):
+    """Whether a graph is being captured."""
+    found = Capturing()
+    monkeypatch.setattr(dispatcher, "is_capturing", found)
+    return found
+
+
+def test_without_cuda_nothing_is_captured():
+    assert capture.is_capturing() is torch.cuda.is_available() is False
+
+
+def test_the_question_goes_to_torch(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "is_current_stream_capturing", lambda: asked.append(1) or len(asked) > 1
+    )
+    capture._question.cache_clear()
+    try:
+        assert [capture.is_capturing(), capture.is_capturing()] == [False, True]
+    finally:
+        capture._question.cache_clear()
+
+
+def test_nothing_is_resolved(bench, xy, capturing):
+    made = bench(lambda x, y: x + y)
+    capturing.now = True
+    for _ in range(3):
+        assert made(*xy) == "original"
+    assert made.resolver.asked == []
+    assert made.stats == Stats(fallbacks=3, misses={"capture": 3})
+    capturing.now = False
+    assert torch.equal(made(*xy), xy[0] + xy[1])
+    capturing.now = True
+    for _ in range(3):
+        assert torch.equal(made(*xy), xy[0] + xy[1])
+    assert len(made.resolver.asked) == 1
+
+
+def test_what_is_resolved_is_used_in_either_convention(bench, xy, capturing):
+    made = bench(lambda x, y: x + y)
+    made(*xy)
+    capturing.now = True
+    z = torch.empty(3, 4)
+    for _ in range(2):  # of another pattern than before
+        assert made(*xy, z) is None
+    assert torch.equal(z, xy[0] + xy[1])
+
+
+def test_nothing_is_compared(bench, xy, capturing):
+    made = bench(lambda x, y: x + y, shadow_calls=2, original=lambda x, y: x + y)
+    made(*xy)
+    capturing.now = True
+    for _ in range(3):
+        made(*xy)
+    assert made.stats == Stats(fallbacks=4, misses={"capture": 3})
+    assert made.solution.calls == 1
+    capturing.now = False
+    made(*xy)
+    assert made.state == ["plain"]
+    capturing.now = True
+    made(*xy)
+    assert made.stats.hits == 1
+
+
+def test_a_drawn_comparison_waits_for_the_end(bench, xy, capturing):
+    made = bench(lambda x, y: x + y, shadow_share=1.0, original=lambda x, y: x + y)
+    made(*xy)
+    made(*xy)
+    capturing.now = True
+    before = made.stats
+    made(*xy)
+    assert made.stats.hits == before.hits + 1
+    assert made.stats.fallbacks == before.fallbacks
+    capturing.now = False
+    made(*xy)
+    assert made.stats.fallbacks == before.fallbacks + 1
+
+
+def test_an_entry_that_is_out_stays_out(bench, xy, capturing):
+    def fails(x, y):
+        raise ValueError
+
+    made = bench(fails, max_failures=1)
+    made(*xy)
+    capturing.now = True
+    assert made(*xy) == "original"
+    assert made.stats.misses == {"taken out": 1}
+
+
+class Reader(AxesOnlyKeyBuilder):
+    """Reads data, which waits for the device."""
+
+    reads_data = True
+
+    def features(self, args):
+        return (("first", float(args[0][0, 0])),)
+
+
+def test_no_key_is_made_that_reads_data(bench, xy, capturing):
+    made = bench(lambda x, y: x + y, key_builder=Reader)
+    made(*xy)
+    capturing.now = True
+    assert made(*xy) == "original"
+    assert made.stats == Stats(1, 1, 0, {"capture": 1})
+
+
+def test_a_target_is_kept_with_its_build(make_definition):
+    class Owner:
+        _explain = None
+
+    def make():
+        return Target(
+            lambda x, y: x,
+            make_definition(),
+            solution="s",
+            destination_passing=False,
+            owner=Owner(),
+        )
+
+    kept, other = make(), make()
+    capture.keep_for_ever(kept)
+    capture.keep_for_ever(kept)
+    assert is_kept(kept.owner)
+    assert not is_kept(other.owner)
+    gone = [weakref.ref(each) for each in (kept.owner, kept.function, other.owner, other.function)]
+    key = id(kept.function)
+    del kept, other
+    gc.collect()
+    assert [each() is not None for each in gone] == [True, True, False, False]
+    capture._kept.pop(key)
+
+
+def test_targets_on_the_cpu_are_let_go(bench, xy):
+    made = bench(lambda x, y: x + y)
+    made(*xy)
+    made(*xy)
+    gone = weakref.ref(made.solution)
+    del made
+    gc.collect()
+    assert gone() is None

@@ -1,0 +1,241 @@
+"""Many threads at once: while entries fail, tables are swapped, and patterns are learned."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+import torch
+
+from flashinfer_bench.apply.dispatch import Counters, Target
+from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module
+
+pytestmark = pytest.mark.usefixtures("guards")
+
+THREADS = 16
+
+
+@pytest.fixture(autouse=True)
+def _switch_often():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def run_threads(work, count=THREADS):
+    """Run ``work(number)`` in threads that begin together; raise what one raises."""
+    barrier, errors = threading.Barrier(count), []
+
+    def run(number):
+        barrier.wait()
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def inputs(n):
+    return torch.full((n, 4), float(n)), torch.ones(n, 4)
+
+
+def test_every_call_is_answered_rightly_and_counted(bench):
+    made = bench(lambda x, y: x + y, original=lambda x, y, z=None: x + y)
+    calls = 300
+
+    def work(number):
+        for call in range(calls):
+            x, y = inputs(1 + (number + call) % 5)
+            if call % 7 == 3:
+                y = y.double()
+            result = made(x, y)
+            assert torch.equal(result, x + y)
+
+    run_threads(work)
+    stats = made.stats
+    assert stats.hits + stats.fallbacks == THREADS * calls
+    assert stats.fallbacks == stats.misses["dtype"] == len(made.original.calls)
+    assert len(made.dispatcher.entries()) == 5
+
+
+def test_entries_that_fail_are_taken_out_once(bench, caplog):
+    def solution(x, y):
+        if x.shape[0] % 2 and made.solution.calls > 200:
+            raise ValueError("broken now")
+        return x + y
+
+    made = bench(solution, original=lambda x, y: x + y)
+
+    def work(number):
+        for call in range(200):
+            x, y = inputs(1 + (number + call) % 4)
+            assert torch.equal(made(x, y), x + y)
+
+    run_threads(work)
+    states = {entry.key.axes[0][1]: entry.state for entry in made.dispatcher.entries()}
+    assert states == {1: "out", 2: "plain", 3: "out", 4: "plain"}
+    for size in (1, 3):
+        assert caplog.text.count(f"for n={size}: it has failed") == 1
+    before = made.solution.calls
+    for _ in range(5):
+        made(*inputs(1))
+    assert made.solution.calls == before
+
+
+def test_an_entry_that_is_out_does_not_come_back(bench, monkeypatch):
+    """A thread that was about to use a route must not make it hot again for the others."""
+    for _ in range(20):
+        failing = threading.Event()
+
+        def solution(x, y, failing=failing):
+            if failing.is_set():
+                return x.double()
+            return x + y
+
+        made = bench(solution, original=lambda x, y: x + y, max_failures=1)
+        made(*inputs(1))
+        made(*inputs(2))
+
+        def work(number, made=made, failing=failing):
+            for call in range(60):
+                if number == 0 and call == 10:
+                    failing.set()
+                x, y = inputs(1 + call % 2)
+                assert torch.equal(made(x, y), x + y)
+
+        run_threads(work, 4)
+        assert made.state == ["out", "out"]
+        calls = made.solution.calls
+        for size in (1, 2, 1, 1, 2):
+            x, y = inputs(size)
+            assert torch.equal(made(x, y), x + y)
+        assert made.solution.calls == calls
+
+
+def test_tables_are_swapped_under_load(bench):
+    """Each call sees one generation: what it returns is that of one of them, whole."""
+    counters = Counters()
+
+    def generation(number):
+        return bench(
+            lambda x, y: (x + number, y + number), TWO, stats=counters, original=lambda x, y: (x, y)
+        ).dispatcher.call
+
+    current = [generation(0)]
+    seen = set()
+    stop = threading.Event()
+
+    def swap():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            current[0] = generation(number)
+
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    calls = 200
+
+    def work(number):
+        x = torch.zeros(1 + number % 3, 4)
+        for _ in range(calls):
+            a, b = current[0]((x, x.clone()), None, lambda x, y: (x, y))
+            assert torch.equal(a, b)
+            seen.add(float(a[0, 0]))
+
+    try:
+        run_threads(work)
+    finally:
+        stop.set()
+        swapper.join()
+    assert len(seen) > 1
+    assert counters.snapshot().hits == THREADS * calls
+
+
+MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
+TWO = None
+
+
+@pytest.fixture(autouse=True)
+def _two_outputs(make_definition):
+    global TWO
+    TWO = make_definition(None, {"a": MATRIX, "b": MATRIX})
+
+
+def test_patterns_are_forgotten_while_others_are_used(bench, monkeypatch):
+    monkeypatch.setattr(dispatcher_module, "_MOST_ROUTES", 3)
+    monkeypatch.setattr(dispatcher_module, "_MOST_ENTRIES", 4)
+    made = bench(lambda x, y: x + y, original=lambda x, y: x + y)
+
+    def work(number):
+        for call in range(150):
+            x, y = inputs(1 + (number * 7 + call) % 9)
+            assert torch.equal(made(x, y), x + y)
+
+    run_threads(work)
+    assert made.stats.hits == THREADS * 150
+    assert len(made.dispatcher.entries()) <= 4
+
+
+def test_several_threads_may_resolve_one_key(bench, make_definition):
+    definition = make_definition()
+    started = threading.Barrier(4)
+
+    def answer(key):
+        started.wait()  # all of them are at it
+        return Target.from_callable(lambda x, y: x + y, definition)
+
+    made = bench(None, definition)
+    made.resolver.answer = answer
+
+    def work(number):
+        x, y = inputs(2)
+        assert torch.equal(made(x, y), x + y)
+
+    run_threads(work, 4)
+    assert len(made.resolver.asked) == 4
+    assert len(made.dispatcher.entries()) == 1
+
+
+def test_comparisons_of_several_threads(bench):
+    made = bench(lambda x, y: x + y, original=lambda x, y: x + y, shadow_calls=10, shadow_share=0.1)
+
+    def work(number):
+        for _ in range(50):
+            x, y = inputs(2)
+            assert torch.equal(made(x, y), x + y)
+
+    run_threads(work)
+    stats = made.stats
+    assert stats.hits + stats.fallbacks == THREADS * 50
+    assert stats.fallbacks >= 10
+    assert made.state == ["plain"]
+
+
+def test_a_nested_call_of_one_thread_is_not_that_of_another(bench):
+    inside = threading.Event()
+    go_on = threading.Event()
+
+    def solution(x, y):
+        if x.shape[0] == 1:
+            inside.set()
+            go_on.wait(10)
+        return x + y
+
+    made = bench(solution)
+    slow = threading.Thread(target=lambda: made(*inputs(1)))
+    slow.start()
+    inside.wait(10)
+    x, y = inputs(2)
+    assert torch.equal(made(x, y), x + y)
+    go_on.set()
+    slow.join()
+    assert made.stats.hits == 2

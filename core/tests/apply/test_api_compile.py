@@ -1,0 +1,178 @@
+"""Decorated functions and single calls under torch.compile."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flashinfer_bench.apply import apply  # noqa: E402
+from flashinfer_bench.apply.opaque import opaque  # noqa: E402
+from flashinfer_bench.apply.slots import board  # noqa: E402
+
+
+class Runtime:
+    """Takes calls of "d": adds 100 to the tensor, out of torch.compile's sight."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def names(self):
+        return ("d",)
+
+    def route(self, name, slot):
+        @opaque
+        def call(args, kwargs, fallback):
+            (x,) = [each for each in (*args, *(kwargs or {}).values()) if torch.is_tensor(each)]
+            assert type(x) is torch.Tensor
+            assert not torch.compiler.is_compiling()
+            self.calls += 1
+            return x + 100
+
+        return call
+
+    def stop(self):
+        board.remove(self)
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    board.clear()
+    board.asked()
+    torch._dynamo.reset()
+    yield
+    board.clear()
+    torch._dynamo.reset()
+
+
+@apply("d")
+def plain(x, y=2.0):
+    return x + y
+
+
+@apply("d")
+def with_more(x, *rest, scale=2.0, **more):
+    return x + scale
+
+
+@apply(lambda x: "d" if x.shape[0] == 3 else f"d_n{x.shape[0]}")
+def resolved(x, y=2.0):
+    return x + y
+
+
+def single_call(x):
+    return apply("d", args=(x,), fallback=lambda x: x + 2.0)
+
+
+def single_call_by_name(x):
+    return apply("d", runtime_kwargs={"x": x}, fallback=lambda x: x + 2.0)
+
+
+class Layer(torch.nn.Module):
+    @apply("d")
+    def forward(self, x):
+        return x + 2.0
+
+
+FORMS = {
+    "plain": plain,
+    "with more parameters": with_more,
+    "resolved": resolved,
+    "single call": single_call,
+    "layer": Layer(),
+}
+
+
+def compiled(form, **options):
+    def caller(x):
+        return form(x * 2.0) * 3.0
+
+    return torch.compile(caller, backend="eager", **options)
+
+
+X = torch.tensor([1.0, 2.0, 3.0])
+ORIGINAL = (X * 2.0 + 2.0) * 3.0
+TAKEN = (X * 2.0 + 100) * 3.0
+
+
+@pytest.mark.parametrize("name", FORMS)
+class TestForms:
+    def test_while_nothing_is_enabled_the_original_becomes_part_of_the_graph(self, name):
+        caller = compiled(FORMS[name], fullgraph=True)
+        assert torch.equal(caller(X), ORIGINAL)
+
+    def test_what_is_enabled_is_called(self, name):
+        runtime = Runtime()
+        board.push(runtime)
+        caller = compiled(FORMS[name])
+        for calls in (1, 2):
+            assert torch.equal(caller(X), TAKEN)
+            assert runtime.calls == calls
+
+    def test_enabling_and_disabling_is_seen_by_what_has_been_compiled(self, name):
+        caller = compiled(FORMS[name])
+        assert torch.equal(caller(X), ORIGINAL)
+        runtime = Runtime()
+        board.push(runtime)
+        assert torch.equal(caller(X), TAKEN)
+        assert torch.equal(caller(X), TAKEN)
+        assert runtime.calls == 2
+        runtime.stop()
+        assert torch.equal(caller(X), ORIGINAL)
+        board.push(runtime)
+        assert torch.equal(caller(X), TAKEN)
+
+    def test_a_runtime_that_is_published_anew_is_seen(self, name):
+        runtime = Runtime()
+        board.push(runtime)
+        caller = compiled(FORMS[name])
+        caller(X)
+        board.publish(runtime)
+        assert torch.equal(caller(X), TAKEN)
+        assert runtime.calls == 2
+
+    @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+    def test_without_gradients(self, name, mode):
+        board.push(Runtime())
+        caller = compiled(FORMS[name])
+        with mode():
+            assert torch.equal(caller(X), TAKEN)
+
+
+def test_by_the_old_name():
+    caller = compiled(single_call_by_name)
+    assert torch.equal(caller(X), ORIGINAL)
+    board.push(Runtime())
+    assert torch.equal(caller(X), TAKEN)
+
+
+def test_gradients_flow_through_the_original():
+    caller = compiled(plain, fullgraph=True)
+    x = X.clone().requires_grad_()
+    caller(x).sum().backward()
+    assert torch.equal(x.grad, torch.full_like(X, 6.0))
+
+
+def test_the_decorated_function_itself_may_be_compiled():
+    function = torch.compile(plain, backend="eager")
+    assert torch.equal(function(X), X + 2.0)
+    board.push(Runtime())
+    assert torch.equal(function(X), X + 100)
+
+
+def test_many_changes_recompile_only_so_often():
+    """A caller sees whether something is enabled, not which generation of it."""
+    frames = []
+
+    def counting(graph, _inputs):
+        frames.append(graph)
+        return graph.forward
+
+    runtime = Runtime()
+    caller = torch.compile(lambda x: plain(x * 2.0) * 3.0, backend=counting)
+    for _ in range(20):
+        board.push(runtime)
+        assert torch.equal(caller(X), TAKEN)
+        runtime.stop()
+        assert torch.equal(caller(X), ORIGINAL)
+    assert len(frames) < 40

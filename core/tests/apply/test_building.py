@@ -1,0 +1,452 @@
+"""Solutions built once for each name: when needed, ahead, and what becomes of those that fail."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.apply.building import Builds
+from flashinfer_bench.compile import Builder, BuilderRegistry, Runnable, RunnableMetadata
+from flashinfer_bench.data import Definition, Solution
+from flashinfer_bench.errors import (
+    BuildCapabilityError,
+    BuildError,
+    CapabilityError,
+    ConfigError,
+    DataError,
+    StorageError,
+    UnknownNameError,
+)
+
+MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
+DEFINITION = Definition.model_validate(
+    {
+        "name": "double",
+        "op_type": "op",
+        "axes": {"n": {"type": "var"}, "k": {"type": "const", "value": 4}},
+        "inputs": {"x": MATRIX},
+        "outputs": {"y": MATRIX},
+        "reference": "def run(x):\n    return x + x\n",
+    }
+)
+
+
+def solution(name, source="def run(x):\n    return x * 2\n", language="python", **more):
+    file = "main.cpp" if language == "cpp" else "main.py"
+    spec = {
+        "language": language,
+        "target_hardware": ["cpu"],
+        "entry_point": f"{file}::run",
+        "destination_passing_style": language == "cpp",
+    }
+    return Solution.model_validate(
+        {
+            "name": name,
+            "definition": "double",
+            "author": "author",
+            "spec": spec,
+            # Registries know solutions by content: these differ, as those of a dataset do.
+            "sources": [
+                {"path": file, "content": source + f"\n{'//' if file[5] == 'c' else '#'} {name}"}
+            ],
+            **more,
+        }
+    )
+
+
+class Source:
+    """A dataset in memory, which counts what is read."""
+
+    def __init__(self, *solutions):
+        self.solutions = {each.name: each for each in solutions}
+        self.read = []
+
+    def definition(self, name):
+        if name != "double":
+            raise UnknownNameError(f"no definition is called {name!r}", hint="there is: double")
+        return DEFINITION
+
+    def solution(self, name):
+        self.read.append(name)
+        found = self.solutions.get(name)
+        if found is None:
+            raise UnknownNameError(f"no solution is called {name!r}", hint="look again")
+        return found
+
+
+def runnable(name, cleaner=None):
+    metadata = RunnableMetadata(build_type="t", definition_name="double", solution_name=name)
+    return Runnable(lambda *args: name, metadata, cleaner)
+
+
+class Scripted(Builder):
+    """Does for each solution what the test says, and remembers who asked for what."""
+
+    shares_builds = False
+
+    def __init__(self):
+        super().__init__("scripted", "scripted")
+        self.actions = {}
+        self.asked = []
+        self.threads = set()
+
+    def can_build(self, solution):
+        return True
+
+    def build(self, definition, solution):
+        self.asked.append(solution.name)
+        self.threads.add(threading.current_thread())
+        action = self.actions.get(solution.name)
+        made = action() if callable(action) else action
+        if isinstance(made, BaseException):
+            raise made
+        return made or runnable(solution.name)
+
+
+@pytest.fixture
+def builder():
+    return Scripted()
+
+
+@pytest.fixture
+def builds(builder):
+    return Builds(Source(*map(solution, "abcdef")), BuilderRegistry([builder]))
+
+
+class TestGet:
+    def test_it_is_built_when_it_is_first_asked_for(self, builds, builder):
+        assert builder.asked == []
+        first = builds.get("a")
+        assert first.metadata.solution_name == "a"
+        assert builds.get("a") is first
+        assert builder.asked == ["a"]
+        assert builds.failed == {}
+
+    def test_what_was_cleaned_up_elsewhere_is_built_again(self, builds, builder):
+        first = builds.get("a")
+        first.cleanup()
+        assert builds.get("a") is not first
+        assert not builds.get("a").closed
+        assert builder.asked == ["a", "a"]
+
+    def test_two_of_them_share_what_their_registry_has(self, builder):
+        registry = BuilderRegistry([builder])
+        one, other = (Builds(Source(solution("a")), registry) for _ in range(2))
+        assert one.get("a") is other.get("a")
+        assert builder.asked == ["a"]
+
+    @pytest.mark.parametrize(
+        ("raised", "kind", "told"),
+        [
+            (BuildError("it is wrong", hint="mend it", log="line 1"), BuildError, "it is wrong"),
+            (CapabilityError("no gcc", hint="get it"), BuildCapabilityError, "'a': no gcc"),
+            (StorageError("the disk is full"), BuildCapabilityError, "the disk is full"),
+            (RuntimeError("odd"), BuildError, "raised RuntimeError: odd"),
+            (SystemExit(3), BuildError, "raised SystemExit: 3"),
+            (MemoryError(), BuildError, "raised MemoryError"),
+        ],
+    )
+    def test_a_failure_is_kept_with_its_reason(self, builds, builder, raised, kind, told):
+        builder.actions["a"] = raised
+        caught = []
+        for _ in range(3):
+            with pytest.raises(BuildError, match=told) as info:
+                builds.get("a")
+            caught.append(info.value)
+        assert builder.asked == ["a"]  # it is not tried again on the way of a call
+        assert {type(each) for each in caught} == {kind}
+        assert len(set(map(id, caught))) == 3  # one raised again would drag its traceback along
+        assert told in builds.failed["a"]
+        builds.get("b")
+        assert list(builds.failed) == ["a"]
+
+    def test_hint_and_log_are_kept(self, builds, builder):
+        builder.actions["a"] = BuildError("it is wrong", hint="mend it", log="line 1\nline 2")
+        for _ in range(2):
+            with pytest.raises(BuildError) as info:
+                builds.get("a")
+            assert (info.value.hint, info.value.log) == ("mend it", "line 1\nline 2")
+
+    def test_a_failure_keeps_nothing_alive(self, builds, builder):
+        class Large:
+            pass
+
+        seen = []
+
+        def fail():
+            large = Large()
+            seen.append(weakref.ref(large))
+            raise BuildError("no")
+
+        builder.actions["a"] = fail
+        with pytest.raises(BuildError):
+            builds.get("a")
+        gc.collect()
+        assert seen[0]() is None
+
+    def test_ctrl_c_is_no_failure_of_the_solution(self, builds, builder):
+        builder.actions["a"] = KeyboardInterrupt()
+        with pytest.raises(KeyboardInterrupt):
+            builds.get("a")
+        assert builds.failed == {}
+        builder.actions.clear()
+        assert builds.get("a").metadata.solution_name == "a"
+
+    def test_after_closing_only_what_is_there_is_given(self, builds, builder):
+        first = builds.get("a")
+        builds.close()
+        builds.close()
+        assert builds.get("a") is first
+        assert not first.closed
+        with pytest.raises(BuildError, match=r"'b' is not built: .* has been closed"):
+            builds.get("b")
+        assert builds.failed == {}
+
+
+class TestWhatCannotBeRead:
+    def test_an_unknown_solution(self, builds):
+        with pytest.raises(
+            BuildError, match="'z' cannot be read: no solution is called 'z'"
+        ) as info:
+            builds.get("z")
+        assert info.value.hint == "look again"
+        assert "z" in builds.failed
+
+    def test_a_solution_of_an_unknown_definition(self, builder):
+        lost = solution("lost").model_copy(update={"definition": "gone"})
+        builds = Builds(Source(lost), BuilderRegistry([builder]))
+        with pytest.raises(BuildError, match=r"'lost' cannot be read: no definition .* 'gone'"):
+            builds.get("lost")
+
+    @pytest.mark.parametrize(
+        ("raised", "told"),
+        [
+            (DataError("no JSON", path="a.json", line=3), "a.json:3: no JSON"),
+            (PermissionError(13, "denied"), "PermissionError: .Errno 13. denied"),
+            (ZeroDivisionError("odd"), "ZeroDivisionError: odd"),
+        ],
+    )
+    def test_whatever_a_source_raises_costs_that_solution_only(self, builder, raised, told):
+        source = Source(solution("a"), solution("b"))
+        read = source.solution
+
+        def broken(name):
+            if name == "a":
+                raise raised
+            return read(name)
+
+        source.solution = broken
+        builds = Builds(source, BuilderRegistry([builder]))
+        with pytest.raises(BuildError, match=told):
+            builds.get("a")
+        assert set(builds.ahead("ab")) == {"a"}
+        assert builder.asked == ["b"]
+
+
+class TestThreads:
+    def test_of_several_that_want_the_same_one_builds(self, builds, builder):
+        meet, go = threading.Barrier(9), threading.Event()
+
+        def slow():
+            go.wait(30)
+
+        builder.actions["a"] = slow
+        found = []
+
+        def want():
+            meet.wait(30)
+            found.append(builds.get("a"))
+
+        threads = [threading.Thread(target=want) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        meet.wait(30)
+        # Another one is not kept waiting by it.
+        assert builds.get("b").metadata.solution_name == "b"
+        go.set()
+        for thread in threads:
+            thread.join(30)
+        assert len(found) == 8
+        assert len(set(map(id, found))) == 1
+        assert sorted(builder.asked) == ["a", "b"]
+
+    def test_they_all_get_the_same_failure(self, builds, builder):
+        go = threading.Event()
+        builder.actions["a"] = lambda: go.wait(30) and BuildError("no")
+        reasons = []
+
+        def want():
+            try:
+                builds.get("a")
+            except BuildError as error:
+                reasons.append(error.message)
+
+        threads = [threading.Thread(target=want) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        go.set()
+        for thread in threads:
+            thread.join(30)
+        assert reasons == ["no"] * 4
+        assert builder.asked == ["a"]
+
+    def test_one_that_needs_itself_fails_instead_of_waiting_for_ever(self, builds, builder):
+        builder.actions["a"] = lambda: builds.get("a")
+        with pytest.raises(BuildError, match="'a' is needed while it is being built"):
+            builds.get("a")
+        assert "a" in builds.failed
+
+    def test_one_may_need_another(self, builds, builder):
+        builder.actions["a"] = lambda: builds.get("b") and None
+        assert builds.get("a").metadata.solution_name == "a"
+
+
+class TestAhead:
+    def test_all_are_built_each_once(self, builds, builder):
+        assert builds.ahead(["a", "b", "a", "c"]) == {}
+        assert sorted(builder.asked) == ["a", "b", "c"]
+        builds.get("b")
+        assert builds.ahead(["a", "b"]) == {}
+        assert len(builder.asked) == 3
+
+    def test_nothing_is_nothing(self, builds, builder):
+        assert builds.ahead([]) == {}
+        assert builder.asked == []
+
+    def test_one_at_a_time_in_the_order_given(self, builds, builder):
+        builds.ahead(iter("fedcba"), jobs=1)
+        assert builder.asked == list("fedcba")
+
+    def test_as_many_at_once_as_asked_for(self, builds, builder):
+        meet = threading.Barrier(3)
+        for name in "abc":
+            builder.actions[name] = lambda: meet.wait(30) and None  # breaks unless three arrive
+        assert builds.ahead("abc", jobs=3) == {}
+
+    def test_and_no_more(self, builds, builder):
+        builds.ahead("abcdef", jobs=2)
+        assert len(builder.threads) <= 2
+
+    def test_failures_are_returned_and_cost_nobody_else(self, builds, builder):
+        builder.actions = {
+            "a": BuildError("wrong"),
+            "b": CapabilityError("no gcc"),
+            "c": SystemExit(1),
+            "d": KeyboardInterrupt(),  # of a module that is being imported: no one pressed Ctrl-C
+            "e": GeneratorExit(),
+        }
+        failures = builds.ahead("abcdefz")
+        assert set(failures) == set("abcdez")
+        assert all(isinstance(error, BuildError) for error in failures.values())
+        assert isinstance(failures["b"], BuildCapabilityError)
+        assert "KeyboardInterrupt" in str(failures["d"])
+        assert set(builds.failed) == set(failures)
+        assert builds.get("f").metadata.solution_name == "f"
+
+    def test_what_lacked_something_is_tried_again_and_what_was_wrong_is_not(self, builds, builder):
+        builder.actions = {"a": CapabilityError("the compiler was killed"), "b": BuildError("no")}
+        assert set(builds.ahead("ab")) == set("ab")
+        with pytest.raises(BuildCapabilityError):
+            builds.get("a")
+        builder.actions.clear()
+        assert set(builds.ahead("ab")) == {"b"}
+        assert builds.get("a").metadata.solution_name == "a"
+        assert sorted(builder.asked) == ["a", "a", "b"]
+        assert set(builds.failed) == {"b"}
+
+    def test_progress_is_told_in_the_thread_that_waits(self, builds, builder):
+        builder.actions["b"] = BuildError("no")
+        told = []
+
+        def on_built(name, error):
+            told.append((name, str(error or ""), threading.current_thread()))
+
+        builds.ahead("abc", jobs=2, on_built=on_built)
+        assert sorted(each[:2] for each in told) == [("a", ""), ("b", "no"), ("c", "")]
+        assert {each[2] for each in told} == {threading.current_thread()}
+
+    @pytest.mark.parametrize("jobs", [0, -1, 1.5, "2", True])
+    def test_other_numbers_of_jobs_are_refused(self, builds, builder, jobs):
+        with pytest.raises(ConfigError, match=f"jobs={jobs!r} is not allowed"):
+            builds.ahead("ab", jobs=jobs)
+        assert builder.asked == []
+
+    @pytest.mark.parametrize("allowed", [0, 1])
+    def test_fewer_threads_than_asked_for_are_enough(self, builds, builder, allowed, monkeypatch):
+        start, started = threading.Thread.start, []
+
+        def limited(thread):
+            if len(started) == allowed:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", limited)
+        builder.actions["b"] = BuildError("no")
+        assert set(builds.ahead("abc", jobs=3)) == {"b"}
+        assert builder.asked == ["a", "b", "c"]
+
+    def test_an_interruption_stops_what_has_not_begun(self, builds, builder):
+        go = threading.Event()
+        for name in "bcdef":
+            builder.actions[name] = lambda: go.wait(30) and None
+
+        def on_built(name, error):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            builds.ahead("abcdef", jobs=1, on_built=on_built)
+        go.set()
+        for thread in builder.threads:
+            thread.join(30)
+        assert builder.asked[0] == "a"
+        assert len(builder.asked) <= 2  # the thread may have begun the next one meanwhile
+        assert builds.ahead("f") == {}  # … and everything still works
+
+    def test_closing_stops_what_has_not_begun(self, builds, builder):
+        builder.actions["a"] = lambda: builds.close()
+        failures = builds.ahead("abc", jobs=1)
+        assert set(failures) == {"b", "c"}
+        assert "has been closed" in str(failures["b"])
+        assert builder.asked == ["a"]
+
+    def test_a_call_that_needs_one_waits_for_the_thread_that_is_at_it(self, builds, builder):
+        begun, go = threading.Event(), threading.Event()
+
+        def slow():
+            begun.set()
+            go.wait(30)
+
+        builder.actions["a"] = slow
+        ahead = threading.Thread(target=builds.ahead, args=(["a"],))
+        ahead.start()
+        assert begun.wait(30)
+        found = []
+        call = threading.Thread(target=lambda: found.append(builds.get("a")))
+        call.start()
+        go.set()
+        ahead.join(30)
+        call.join(30)
+        assert builder.asked == ["a"]
+        assert found == [builds.get("a")]
+
+    @given(
+        names=st.lists(st.sampled_from("abcdefxyz"), max_size=20),
+        bad=st.sets(st.sampled_from("abcdef")),
+        jobs=st.integers(1, 5),
+    )
+    def test_any_selection_is_built_or_has_a_reason(self, names, bad, jobs):
+        builder = Scripted()
+        builder.actions = {name: BuildError(f"{name} is bad") for name in bad}
+        builds = Builds(Source(*map(solution, "abcdef")), BuilderRegistry([builder]))
+        failures = builds.ahead(names, jobs=jobs)
+        assert set(failures) == {name for name in names if name in bad or name in "xyz"}
+        assert set(failures) == set(builds.failed)
+        good = set(names) - set(failures)
+        assert sorted(builder.asked) == sorted(good | (bad & set(names)))
+        assert all(builds.get(name).metadata.solution_name == name for name in good)

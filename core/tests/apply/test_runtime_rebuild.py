@@ -1,0 +1,327 @@
+"""Rebuilding a runtime: what calls see meanwhile, and what is left of the old."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import os
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flashinfer_bench.apply import ApplyConfig, ApplyRuntime, apply, enable_apply  # noqa: E402
+from flashinfer_bench.apply.slots import board  # noqa: E402
+from flashinfer_bench.errors import ConfigError, DatasetNotFoundError  # noqa: E402
+
+spec = importlib.util.spec_from_file_location(
+    "runtime_dataset", Path(__file__).with_name("runtime_dataset.py")
+)
+runtime_dataset = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(runtime_dataset)
+Dataset = runtime_dataset.Dataset
+
+pytestmark = pytest.mark.plugin("python")
+
+FIRST, SECOND = 100, 1000
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    board.clear()
+    board.asked()
+    yield
+    board.clear()
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return Dataset(tmp_path / "dataset").definition().add("first", 2, tag=FIRST)
+
+
+def improve(dataset):
+    dataset.add("second", 2, 3, tag=SECOND, latency_ms=0.5)
+
+
+@apply("double")
+def double(x):
+    return x * 2
+
+
+def tag_of(function, n=2):
+    return int(function(torch.zeros(n, 4))[0, 0])
+
+
+def single(x):
+    return apply("double", (x,), None, lambda x: x * 2)
+
+
+class TestWhatHasChanged:
+    def test_is_not_seen_before(self, dataset):
+        enable_apply(dataset.root)
+        improve(dataset)
+        assert tag_of(double) == FIRST
+
+    def test_is_used_afterwards(self, dataset):
+        runtime = enable_apply(dataset.root)
+        assert (tag_of(double), tag_of(single), tag_of(double, 3)) == (FIRST, FIRST, 0)
+        improve(dataset)
+        runtime.rebuild()
+        assert (tag_of(double), tag_of(single), tag_of(double, 3)) == (SECOND, SECOND, SECOND)
+
+    def test_may_be_a_new_definition(self, dataset):
+        runtime = enable_apply(dataset.root)
+        twice = apply("twice")(lambda x: x * 2)
+        assert tag_of(twice) == 0
+        dataset.definition("twice").add("twice_it", 2, of="twice", tag=7)
+        runtime.rebuild()
+        assert tag_of(twice) == 7
+
+    def test_may_be_the_dataset(self, dataset, tmp_path):
+        other = Dataset(tmp_path / "other").definition().add("other", 2, tag=5)
+        runtime = enable_apply(dataset.root)
+        runtime.rebuild(other.root)
+        assert tag_of(double) == 5
+        runtime.rebuild()
+        assert tag_of(double) == 5
+
+    def test_may_be_the_settings(self, dataset):
+        runtime = enable_apply(dataset.root)
+        assert tag_of(double, 3) == 0
+        runtime.rebuild(config=ApplyConfig(on_miss_policy="nearest"))
+        assert tag_of(double, 3) == FIRST
+        runtime.rebuild()
+        assert tag_of(double, 3) == FIRST
+
+    def test_does_not_start_a_runtime_that_is_not_active(self, dataset):
+        runtime = ApplyRuntime(dataset.root)
+        runtime.rebuild()
+        assert not runtime.is_active
+        assert tag_of(double) == 0
+
+    def test_of_an_outer_runtime_is_seen_when_the_inner_one_stops(self, dataset, tmp_path):
+        inner = Dataset(tmp_path / "inner").definition().add("inner", 2, tag=5)
+        with enable_apply(dataset.root) as outer:
+            with enable_apply(inner.root):
+                improve(dataset)
+                outer.rebuild()
+                assert tag_of(double) == 5
+            assert tag_of(double) == SECOND
+
+    def test_counts_go_on(self, dataset):
+        runtime = enable_apply(dataset.root)
+        tag_of(double)
+        runtime.rebuild()
+        tag_of(double)
+        assert runtime.stats()["double"].hits == 2
+
+    def test_what_was_taken_out_gets_another_chance(self, dataset):
+        dataset.add("raises", 4, source=runtime_dataset.RAISES)
+        runtime = enable_apply(dataset.root)
+        for _ in range(5):
+            assert tag_of(double, 4) == 0
+        errors = runtime.stats()["double"].errors
+        runtime.rebuild()
+        tag_of(double, 4)
+        assert runtime.stats()["double"].errors == errors + 1
+
+
+class TestFailures:
+    def test_of_the_dataset_change_nothing(self, dataset, tmp_path):
+        runtime = enable_apply(dataset.root)
+        with pytest.raises(DatasetNotFoundError):
+            runtime.rebuild(tmp_path / "nowhere")
+        assert tag_of(double) == FIRST
+        improve(dataset)
+        runtime.rebuild()
+        assert tag_of(double) == SECOND
+
+    def test_of_the_settings_change_nothing(self, dataset):
+        runtime = enable_apply(dataset.root)
+        with pytest.raises(ConfigError):
+            runtime.rebuild(config=5)
+        assert tag_of(double) == FIRST
+
+    def test_torn_files_cost_themselves(self, dataset):
+        runtime = enable_apply(dataset.root)
+        dataset.put("traces/op/torn.jsonl", '{"definition": "double", "workl')
+        dataset.put("solutions/double/torn.json", "{")
+        improve(dataset)
+        runtime.rebuild()
+        assert tag_of(double) == SECOND
+
+
+class TestUnderLoad:
+    THREADS = 4
+    REBUILDS = 12
+
+    def hammer(self, change):
+        """Call from several threads while `change` runs; return what was wrong."""
+        wrong, stop, calls = [], threading.Event(), [0] * self.THREADS
+
+        def work(index):
+            try:
+                while not stop.is_set():
+                    for function in (double, single):
+                        tag = tag_of(function)
+                        if tag not in (FIRST, SECOND):
+                            wrong.append(tag)
+                    calls[index] += 1
+            except Exception as error:  # noqa: BLE001
+                wrong.append(error)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(self.THREADS)]
+        for thread in threads:
+            thread.start()
+        try:
+            change()
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert all(calls)
+        return wrong
+
+    def test_each_call_is_answered_by_the_old_or_the_new(self, dataset, tmp_path):
+        other = Dataset(tmp_path / "other").definition().add("other", 2, tag=SECOND)
+        runtime = enable_apply(dataset.root)
+
+        def change():
+            for index in range(self.REBUILDS):
+                runtime.rebuild((other, dataset)[index % 2].root)
+                assert tag_of(double) == (SECOND, FIRST)[index % 2]
+
+        assert self.hammer(change) == []
+
+    def test_several_threads_rebuild(self, dataset, tmp_path):
+        other = Dataset(tmp_path / "other").definition().add("other", 2, tag=SECOND)
+        runtime = enable_apply(dataset.root)
+
+        def change():
+            threads = [
+                threading.Thread(target=lambda to=to: [runtime.rebuild(to) for _ in range(3)])
+                for to in (dataset.root, other.root)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        assert self.hammer(change) == []
+        assert tag_of(double) == tag_of(single)
+
+    def test_a_call_that_is_running_ends_with_what_it_began_with(self, dataset):
+        dataset.add(
+            "waits",
+            5,
+            source="import gate\n\ndef run(x):\n    return gate.wait(x) + {tag}\n",
+            tag=3,
+        )
+        inside, go_on = threading.Event(), threading.Event()
+
+        class Gate:
+            @staticmethod
+            def wait(x):
+                inside.set()
+                assert go_on.wait(30)
+                return x
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(__import__("sys").modules, "gate", Gate)
+            runtime = enable_apply(dataset.root)
+            found = []
+            thread = threading.Thread(target=lambda: found.append(tag_of(double, 5)))
+            thread.start()
+            assert inside.wait(30)
+            improve(dataset)
+            runtime.rebuild()
+            runtime.stop()
+            gc.collect()
+            go_on.set()
+            thread.join()
+        assert found == [3]
+
+
+class TestMemory:
+    def test_the_old_is_dropped_when_nobody_uses_it(self, dataset):
+        runtime = enable_apply(dataset.root)
+        tag_of(double)
+        tag_of(single)
+        old = weakref.ref(runtime._generation)
+        runtime.rebuild()
+        tag_of(double)
+        gc.collect()
+        assert old() is None
+
+    def test_a_runtime_is_dropped_when_it_is_stopped(self, dataset):
+        runtime = enable_apply(dataset.root)
+        tag_of(double)
+        seen = weakref.ref(runtime)
+        runtime.stop()
+        del runtime
+        gc.collect()
+        assert seen() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+class TestFork:
+    def in_child(self, work):
+        """Return the exit status of a forked child: what `work` returns, or 99 if it raises."""
+        child = os.fork()
+        if child == 0:
+            status = 99
+            try:
+                status = work()
+            finally:
+                os._exit(status)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def test_a_child_uses_what_its_parent_enabled(self, dataset):
+        enable_apply(dataset.root)
+        assert tag_of(double) == FIRST
+        assert self.in_child(lambda: tag_of(double)) == FIRST
+
+    def test_what_the_parent_has_not_called_yet(self, dataset):
+        enable_apply(dataset.root, ApplyConfig(aot_ratio=0.0))
+        assert self.in_child(lambda: tag_of(double)) == FIRST
+
+    def test_a_child_may_change_its_own(self, dataset):
+        runtime = enable_apply(dataset.root)
+
+        def work():
+            dataset.add("own", 2, tag=7, latency_ms=0.5)
+            runtime.rebuild()
+            return tag_of(double)
+
+        assert self.in_child(work) == 7
+        assert tag_of(double) == FIRST
+
+    def test_while_a_thread_of_the_parent_rebuilds(self, dataset):
+        runtime = enable_apply(dataset.root)
+        tag_of(double)
+        held, done = threading.Event(), threading.Event()
+
+        def hold():
+            with importlib.import_module(ApplyRuntime.__module__)._rebuilding, board._lock:
+                held.set()
+                done.wait(60)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert held.wait(30)
+
+        def work():
+            runtime.rebuild()
+            return tag_of(double)
+
+        try:
+            assert self.in_child(work) == FIRST
+        finally:
+            done.set()
+            thread.join()

@@ -1,0 +1,338 @@
+"""``fib apply explain|list|build``: what they show, what they refuse, and how they exit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+HERE = "Test CPU (2 cores)"
+
+
+@pytest.fixture
+def dataset(maker):
+    """A dataset in which two solutions compete for two sizes, and others are out for a reason."""
+    maker.definition()
+    maker.definition("dot", inputs={"x": {"shape": ["N"], "dtype": "bfloat16"}})
+    maker.solution("quick")
+    maker.solution("steady")
+    maker.solution("wrong")
+    maker.solution("elsewhere")
+    maker.solution("unused")
+    for size, quick, steady in ((16, 1.0, 2.0), (32, 4.0, 3.0)):
+        given = {"axes": {"N": size}, "uuid": f"w{size}", "hardware": HERE}
+        maker.trace("quick", latency_ms=quick, **given)
+        maker.trace("steady", latency_ms=steady, **given)
+    maker.trace("wrong", status="INCORRECT_NUMERICAL", error=3.0, **given)
+    maker.trace("elsewhere", latency_ms=0.1, **{**given, "hardware": "NVIDIA H100"})
+    maker.trace("lost", latency_ms=0.1, **given)
+    return maker
+
+
+def tables(text):
+    """Return the tables of an output, each as a list of rows by column."""
+    found = []
+    for part in text.rstrip("\n").split("\n\n"):
+        header, *lines = (line.split("\t") for line in part.splitlines())
+        found.append([dict(zip(header, line, strict=True)) for line in lines])
+    return found
+
+
+# --------------------------------------------------------------------------------- explain
+
+
+def test_who_takes_each_size(fib, dataset):
+    result = fib("apply", "explain", dataset.root, "double", "--hardware", HERE)
+    assert result.exit_code == 0, result.stderr
+    keys, _ = tables(result.stdout)
+    assert [(row["key"], row["place"], row["solution"]) for row in keys] == [
+        ("N=16", "1", "quick"),
+        ("N=16", "2", "steady"),
+        ("N=32", "1", "steady"),
+        ("N=32", "2", "quick"),
+    ]
+    assert [row["latency_ms"] for row in keys] == ["1", "2", "3", "4"]
+    assert keys[1]["slower"] == "2"
+    assert "2 of 2 recorded keys have a winner" in result.stderr
+    assert f"double on {HERE}" in result.stderr
+
+
+def test_why_the_others_do_not(fib, dataset):
+    result = fib("apply", "explain", dataset.root, "double", "--hardware", HERE)
+    _, solutions = tables(result.stdout)
+    reasons = {row["solution"]: row["why_not"] for row in solutions}
+    assert set(reasons) == {"quick", "steady", "wrong", "elsewhere", "unused", "lost"}
+    assert reasons["quick"] == reasons["steady"] == ""
+    assert "INCORRECT_NUMERICAL (1 run)" in reasons["wrong"]
+    assert "NVIDIA H100" in reasons["elsewhere"]
+    assert reasons["unused"]
+    assert "no solution of this name" in reasons["lost"]
+
+
+def test_the_tolerance_follows_the_dtype_unless_it_is_given(fib, dataset):
+    def told(*options):
+        arguments = ("apply", "explain", dataset.root, "double", "--hardware", HERE, *options)
+        return fib(*arguments)
+
+    assert "absolute error up to 0.000977 or relative" in told().stderr
+    strict = told("--max-atol", "1e-9")
+    keys, solutions = tables(strict.stdout)
+    assert [row["solution"] for row in keys] == ["", ""]
+    reasons = {row["solution"]: row["why_not"] for row in solutions}
+    assert "absolute error 1e-06 > 1e-09 (2 runs)" in reasons["quick"]
+    assert "0 of 2 recorded keys have a winner" in strict.stderr
+    assert told("--max-rtol", "-1").exit_code == 2
+
+
+@pytest.mark.parametrize("axes", [["N=16"], ["N=16", "N=16"], ["N=16,N=16"], [" N=16 "]])
+def test_one_size(fib, dataset, axes):
+    result = fib("apply", "explain", dataset.root, "double", "--hardware", HERE, "--axes", *axes)
+    assert result.exit_code == 0, result.stderr
+    keys, _ = tables(result.stdout)
+    assert {row["key"] for row in keys} == {"N=16"}
+
+
+@pytest.mark.parametrize(
+    ("axes", "words"),
+    [
+        (["16"], "'16' is no size of an axis; write it as M=16"),
+        (["N="], "'N=' is no size"),
+        (["=16"], "'=16' is no size"),
+        (["N=-1"], "'N=-1' is no size"),
+        (["N=1.5"], "'N=1.5' is no size"),
+        (["N=many"], "'N=many' is no size"),
+        (["N=²"], "is no size"),
+        (["N=16", "N=32"], "axis 'N' has two sizes, 16 and 32"),
+        (["N=16,"], "'' is no size"),
+        (["K=16"], "'K'"),
+    ],
+)
+def test_sizes_that_are_none(fib, dataset, axes, words):
+    result = fib("apply", "explain", dataset.root, "double", "--axes", *axes)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def test_a_size_that_nobody_has_recorded(fib, dataset):
+    result = fib("apply", "explain", dataset.root, "double", "--hardware", HERE, "--axes", "N=17")
+    assert result.exit_code == 5
+    assert "N=17" in result.stderr
+    assert "N=16" in result.stderr
+
+
+def test_an_unknown_definition_gets_near_matches(fib, dataset):
+    result = fib("apply", "explain", dataset.root, "duoble")
+    assert result.exit_code == 2
+    assert "'duoble'" in result.stderr
+    assert "did you mean double?" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["explain", "{}", "double"], ["list", "{}"], ["build", "{}"]])
+def test_a_dataset_that_is_not_there(fib, tmp_path, command):
+    words = [word.format(tmp_path / "nowhere") for word in command]
+    result = fib("apply", *words)
+    assert result.exit_code == 2
+    assert "nowhere does not exist" in result.stderr
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_hardware_without_traces_says_where_there_are_some(fib, dataset):
+    result = fib("apply", "explain", dataset.root, "double", "--hardware", "NVIDIA H10")
+    assert result.exit_code == 0
+    keys, _ = tables(result.stdout)
+    assert keys == []
+    assert "there are traces of NVIDIA H100, Test CPU (2 cores)." in result.stderr
+    assert "Did you mean 'NVIDIA H100'?" in result.stderr
+
+
+def test_a_device_names_the_hardware_of_this_machine(fib, dataset):
+    result = fib("apply", "explain", dataset.root, "double", "--hardware", "cpu", "--json")
+    assert json.loads(result.stdout)["hardware"].endswith("cores)")
+
+
+def test_explain_as_json(fib, dataset):
+    result = fib("apply", "explain", dataset.root, "double", "--hardware", HERE, "--json")
+    document = json.loads(result.stdout)
+    assert document["schema_version"] == 1
+    assert (document["definition"], document["hardware"]) == ("double", HERE)
+    first = document["keys"][0]
+    assert first["axes"] == {"N": 16}
+    assert [one["solution"] for one in first["contenders"]] == ["quick", "steady"]
+    lost = next(one for one in document["solutions"] if one["name"] == "lost")
+    assert lost["refusals"][0]["kind"] == "solution"
+    assert not lost["known"]
+
+
+# ------------------------------------------------------------------------------------ list
+
+
+def test_all_definitions_in_short(fib, dataset):
+    result = fib("apply", "list", dataset.root, "--hardware", HERE)
+    assert result.exit_code == 0, result.stderr
+    (rows,) = tables(result.stdout)
+    found = {row["definition"]: row for row in rows}
+    assert list(found) == ["dot", "double"]
+    double, dot = found["double"], found["dot"]
+    assert (double["keys"], double["won"], double["runs"]) == ("2", "2", "7")
+    assert double["winners"] == "quick 1, steady 1"
+    assert "hardware 1" in double["not_counted"]
+    assert (dot["keys"], dot["won"], dot["winners"], dot["not_counted"]) == ("0", "0", "", "")
+    assert f"2 of 2 recorded keys have a winner on {HERE}" in result.stderr
+    assert "1 run on other hardware" in result.stderr
+
+
+def test_list_takes_the_dataset_of_the_environment(fib, dataset, monkeypatch):
+    monkeypatch.setenv("FIB_DATASET_PATH", str(dataset.root))
+    result = fib("apply", "list", "--hardware", HERE, "--json")
+    document = json.loads(result.stdout)
+    assert (document["schema_version"], document["hardware"]) == (1, HERE)
+    assert {one["definition"]: one["winners"] for one in document["definitions"]} == {
+        "double": {"quick": 1, "steady": 1},
+        "dot": {},
+    }
+
+
+def test_traces_of_a_definition_that_is_not_there(fib, dataset):
+    dataset.trace("quick", definition="gone", hardware=HERE)
+    result = fib("apply", "list", dataset.root, "--hardware", HERE)
+    assert "the dataset lacks the definitions of gone" in result.stderr
+    assert "gone\t" in result.stdout
+
+
+@pytest.mark.parametrize("command", [["list"], ["explain"]])
+def test_what_cannot_be_read_is_told_and_left_out(fib, dataset, command):
+    dataset.raw("solutions/bob/broken.json", '{"name": ')
+    words = [*command, dataset.root, *(["double"] if command == ["explain"] else [])]
+    result = fib("apply", *words, "--hardware", HERE)
+    assert result.exit_code == 1
+    assert "broken.json" in result.stderr
+    assert "'fib validate' lists all of it" in result.stderr
+    assert "quick" in result.stdout
+
+
+def test_names_that_would_disturb_a_terminal(fib, maker):
+    maker.definition()
+    maker.solution("odd\x1b[31mname\t\u202eevil")
+    maker.trace("odd\x1b[31mname\t\u202eevil", hardware=HERE)
+    for command in (["list", maker.root], ["explain", maker.root, "double"]):
+        result = fib("apply", *command, "--hardware", HERE)
+        assert result.exit_code == 0, result.stderr
+        for text in (result.stdout, result.stderr):
+            assert "\x1b" not in text
+            assert "\u202e" not in text
+        assert "odd\\x1b[31mname\\t\\u202eevil" in result.stdout
+
+
+# ----------------------------------------------------------------------------------- build
+
+
+@pytest.mark.plugin("python")
+@pytest.mark.torch
+class TestBuild:
+    def test_only_winners_are_built(self, fib, dataset):
+        result = fib("apply", "build", dataset.root, "--hardware", HERE, "--jobs", "2")
+        assert result.exit_code == 0, result.stderr
+        (rows,) = tables(result.stdout)
+        assert [(row["solution"], row["keys"], row["result"]) for row in rows] == [
+            ("quick", "1", "built"),
+            ("steady", "1", "built"),
+        ]
+        assert "2 builds in" in result.stderr
+        assert "build 2/2: built" in result.stderr
+
+    def test_what_fails_is_told_with_its_reason(self, fib, dataset):
+        dataset.solution("quick", code="import nothing_of_that_name\ndef run(x): return x\n")
+        result = fib("apply", "build", dataset.root, "--hardware", HERE)
+        assert result.exit_code == 1
+        (rows,) = tables(result.stdout)
+        found = {row["solution"]: row for row in rows}
+        assert found["quick"]["result"] == "failed"
+        assert "nothing_of_that_name" in found["quick"]["detail"]
+        assert found["steady"]["result"] == "built"
+        assert "Traceback" not in result.stderr
+
+    def test_a_language_that_nobody_builds(self, fib, dataset):
+        dataset.solution("quick", language="mojo")
+        result = fib("apply", "build", dataset.root, "--hardware", HERE, "--json")
+        assert result.exit_code == 4
+        built = {one["solution"]: one for one in json.loads(result.stdout)["builds"]}
+        assert (built["quick"]["result"], built["steady"]["result"]) == ("unavailable", "built")
+        assert "mojo" in built["quick"]["reason"]
+
+    def test_what_a_solution_prints_is_no_data(self, fib_process, dataset):
+        dataset.solution("quick", code="print('hello')\ndef run(x): return x\n")
+        done = fib_process("apply", "build", dataset.root, "--hardware", HERE)
+        assert done.returncode == 0
+        assert "hello" not in done.stdout
+        assert done.stdout.startswith("definition\t")
+
+    @pytest.mark.parametrize("jobs", ["0", "-1", "many"])
+    def test_jobs_that_are_none(self, fib, dataset, jobs):
+        result = fib("apply", "build", dataset.root, "--hardware", HERE, "--jobs", jobs)
+        assert result.exit_code == 2
+        assert "Traceback" not in result.stderr
+
+
+def test_nothing_to_build(fib, dataset):
+    result = fib("apply", "build", dataset.root, "--hardware", "Another CPU (8 cores)")
+    assert result.exit_code == 5
+    assert "no solution of the dataset may be used on Another CPU (8 cores)" in result.stderr
+    assert "fib apply list" in result.stderr
+
+
+# ------------------------------------------------------------------------------ appearance
+
+
+def test_tables_are_drawn_on_a_terminal(fib_terminal, dataset):
+    code, shown = fib_terminal("apply", "explain", dataset.root, "double", "--hardware", HERE)
+    assert code == 0
+    assert "Who takes double" in shown
+    assert "\t" not in shown
+    code, shown = fib_terminal("apply", "list", dataset.root, "--hardware", HERE, columns=50)
+    assert code == 0
+    assert max(map(len, shown.splitlines())) <= 120
+
+
+def test_help_of_the_group(fib):
+    result = fib("apply", "--help")
+    assert result.exit_code == 0
+    for name in ("explain", "list", "build"):
+        assert name in result.stdout
+    assert fib("apply", "explian").exit_code == 2
+    assert "Did you mean 'explain'?" in fib("apply", "explian").stderr
+
+
+@pytest.mark.parametrize("command", [["apply"], ["apply", "explain"], ["apply", "build"]])
+def test_help_imports_nothing_heavy(command):
+    modules = loaded(*command, "--help")
+    assert not {"torch", "numpy", "msgspec", "pluggy", "rich"} & modules  # typer takes pydantic
+    assert not {name for name in modules if name.startswith("flashinfer_bench.apply")}
+
+
+def test_looking_needs_no_torch(dataset):
+    assert "torch" not in loaded("apply", "list", str(dataset.root), "--hardware", HERE)
+    options = (str(dataset.root), "double", "--hardware", HERE)
+    assert "torch" not in loaded("apply", "explain", *options)
+
+
+def loaded(*args):
+    """Return the modules that a command line loads."""
+    code = (
+        "import sys, json\n"
+        "from flashinfer_bench.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
+    )
+    return set(json.loads(done.stderr.splitlines()[-1]))

@@ -1,0 +1,198 @@
+"""Tables that are exchanged while threads call: nobody runs who may in neither of them."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.apply_faults import channel
+from tests.apply_faults.channel import FALLBACK
+from tests.apply_faults.conftest import SEEDS
+from tests.apply_faults.drive import STYLES, Driver, Tally, enable
+from tests.apply_faults.oracle import NOTHING, Verdict
+from tests.apply_faults.problems import make_inputs
+from tests.apply_faults.test_callers import strided
+
+from flashinfer_bench.apply import ApplyConfig, apply
+from flashinfer_bench.errors import FibError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.apply_faults.world import World
+
+pytestmark = pytest.mark.plugin("python")
+
+THREADS = 8
+REBUILDS = 12
+
+
+class Crowd:
+    """Threads that call everything of some worlds until they are told to stop."""
+
+    def __init__(self, worlds: list[World], must_hit: bool = True) -> None:
+        self.drivers = [Driver(world, apply) for world in worlds]
+        self.must_hit = must_hit
+        self.tallies = [Tally() for _ in range(THREADS)]
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, args=(index,)) for index in range(THREADS)
+        ]
+
+    def run_while(self, work: Callable[[], None]) -> Tally:
+        """Call while `work` goes on; return what has happened in all calls."""
+        for thread in self._threads:
+            thread.start()
+        try:
+            work()
+        finally:
+            self._stop.set()
+            for thread in self._threads:
+                thread.join()
+        wrong = [text for tally in self.tallies for text in tally.wrong]
+        return Tally(sum(t.calls for t in self.tallies), sum(t.hits for t in self.tallies), wrong)
+
+    def _work(self, index: int) -> None:
+        rng = random.Random(index)
+        try:
+            while not self._stop.is_set():
+                self._call(self.tallies[index], rng)
+        except BaseException as error:  # noqa: BLE001 - it is what the test is about
+            self.tallies[index].wrong.append(repr(error))
+
+    def _call(self, tally: Tally, rng: random.Random) -> None:
+        driver = rng.choice(self.drivers)
+        problem = rng.choice(list(driver.world.problems.values()))
+        values = rng.choice(driver.world.recorded(problem.name) or [()])
+        if len(values) != len(problem.variable):
+            return
+        inputs = make_inputs(problem, problem.sizes(values), rng)
+        spoilt = strided(problem, inputs, rng) if rng.random() < 0.2 else None
+        verdict = NOTHING if spoilt else self._verdict(problem.name, values)
+        style = rng.choice(STYLES[:2] if spoilt else STYLES)
+        tally.add(*driver.judged(problem, spoilt or inputs, style, verdict, self._judge))
+
+    def _verdict(self, name: str, values: tuple[int, ...]) -> Verdict:
+        each = [driver.oracle.verdict(name, values) for driver in self.drivers]
+        winners = frozenset(one.winner for one in each if one.winner)
+        everywhere = all(one.winner for one in each)
+        return Verdict(winners, "somebody" if everywhere and self.must_hit else None)
+
+    def _judge(self, verdict: Verdict, ran: list[str]) -> str:
+        if {*ran} - {*verdict.allowed, FALLBACK}:
+            return f"{ran}: only {set(verdict.allowed)} may run"
+        if verdict.winner and FALLBACK in ran:
+            return "a miss, although both tables have a winner"
+        return ""
+
+
+@pytest.mark.parametrize("seed", SEEDS[:3])
+def test_rebuilding_under_load(seed, make_world, tmp_path):
+    world, folder = make_world(seed)
+    other = world.swapped(random.Random(seed))
+    other.write(tmp_path / "other")
+    runtime = enable(folder)
+
+    def rebuild() -> None:
+        for turn in range(REBUILDS):
+            runtime.rebuild(str((tmp_path / "other", folder)[turn % 2]))
+            time.sleep(0.02)
+
+    with runtime:
+        tally = Crowd([world, other]).run_while(rebuild)
+        assert tally.wrong == []
+        assert tally.hits > THREADS
+        # The last exchange holds, for every thread that begins now.
+        assert Crowd([world]).run_while(lambda: time.sleep(0.1)).wrong == []
+
+
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_a_dataset_that_is_rewritten_while_it_is_read(seed, make_world, tmp_path):
+    """Half of it may be missing when it is read: that loses hits, and brings no wrong one."""
+    world, folder = make_world(seed)
+    other = world.swapped(random.Random(seed))
+    runtime = enable(folder)
+    done = threading.Event()
+
+    def rewrite() -> None:
+        while not done.is_set():
+            for each in (other, world):
+                for path, content in _contents(each, tmp_path / "aside").items():
+                    with (folder / path).open("r+b") as file:
+                        file.truncate(0)
+                        file.write(content[: len(content) // 2])
+                        file.flush()
+                        file.write(content[len(content) // 2 :])
+
+    def rebuild() -> None:
+        writer = threading.Thread(target=rewrite)
+        writer.start()
+        try:
+            for _ in range(REBUILDS):
+                try:
+                    runtime.rebuild()
+                except FibError:
+                    continue  # refused as a whole: the old table stays
+        finally:
+            done.set()
+            writer.join()
+
+    with runtime:
+        crowd = Crowd([world, other], must_hit=False)
+        crowd._judge = lambda verdict, ran: _only_usable(crowd, ran)  # type: ignore[method-assign]
+        assert crowd.run_while(rebuild).wrong == []
+        runtime.rebuild()
+        assert Crowd([world]).run_while(lambda: time.sleep(0.1)).wrong == []
+
+
+def _contents(world: World, aside) -> dict[str, bytes]:
+    root = world.write(aside)
+    files = (path for path in root.rglob("*.jsonl"))
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
+
+
+def _only_usable(crowd: Crowd, ran: list[str]) -> str:
+    """Half of the lines gone, another of the eligible solutions may win; none else."""
+    usable = {
+        name
+        for driver in crowd.drivers
+        for problem in driver.world.problems.values()
+        for values in driver.world.recorded(problem.name)
+        for name in driver.oracle.verdict(problem.name, values).allowed
+    }
+    strangers = {*ran} - usable - {FALLBACK}
+    return f"{strangers} must not run" if strangers else ""
+
+
+def test_enabling_and_disabling_under_load(make_world, tmp_path):
+    world, folder = make_world(SEEDS[1])
+
+    def toggle() -> None:
+        for _ in range(REBUILDS):
+            with enable(folder):
+                time.sleep(0.01)
+
+    assert Crowd([world], must_hit=False).run_while(toggle).wrong == []
+
+
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_solutions_that_turn_wrong_while_tables_are_exchanged(seed, make_world, tmp_path):
+    world, folder = make_world(seed)
+    other = world.swapped(random.Random(seed))
+    other.write(tmp_path / "other")
+    rng = random.Random(seed)
+    for name in world.solutions:
+        kind = rng.choice(("raise", "dtype", channel.WRONG))
+        channel.behaviours[name] = channel.Behaviour(kind, rng.randint(0, 50))
+    runtime = enable(folder, ApplyConfig(shadow_share=1.0))
+
+    def rebuild() -> None:
+        for turn in range(REBUILDS):
+            runtime.rebuild(str((tmp_path / "other", folder)[turn % 2]))
+            time.sleep(0.02)
+
+    with runtime:
+        assert Crowd([world, other], must_hit=False).run_while(rebuild).wrong == []

@@ -1,0 +1,142 @@
+"""Solutions that fail, or turn wrong, after some calls: every call has the right result."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.apply_faults import channel
+from tests.apply_faults.channel import FAILING, FALLBACK, WRONG, Behaviour
+from tests.apply_faults.conftest import SEEDS
+from tests.apply_faults.drive import STYLES, Driver, enable, fallback_of
+from tests.apply_faults.oracle import Verdict
+from tests.apply_faults.problems import Argument, Problem, make_inputs
+from tests.apply_faults.test_callers import winners
+from tests.apply_faults.world import Made, Record, World
+
+from flashinfer_bench.apply import ApplyConfig, apply
+
+pytestmark = pytest.mark.plugin("python")
+
+
+def call(driver: Driver, problem: Problem, values: tuple[int, ...], style: str, rng) -> list[str]:
+    """Make a call that has to have the right result; return who ran."""
+    inputs = make_inputs(problem, problem.sizes(values), rng)
+    verdict = driver.oracle.verdict(problem.name, values)
+    text, ran = driver.judged(problem, inputs, style, verdict, Verdict.of_strangers)
+    assert text == ""
+    return ran
+
+
+@pytest.mark.parametrize("kind", FAILING)
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_failing_solution_is_stepped_in_for_and_then_taken_out(kind, after, make_world):
+    for seed in SEEDS[:6]:
+        world, folder = make_world(seed)
+        rng = random.Random(seed)
+        with enable(folder, ApplyConfig(max_failures=3)):
+            driver = Driver(world, apply)
+            for problem, values in winners(driver):
+                winner = driver.oracle.verdict(problem.name, values).winner
+                channel.calls.clear()
+                channel.behaviours.update({winner: Behaviour(kind, after)})
+                ran = [call(driver, problem, values, "args", rng) for _ in range(after + 8)]
+                passing = world.solutions[winner].passing
+                assert ran[:after] == [[winner]] * after
+                if kind in ("dtype", "none", "shape", "number", "text", "raise") or passing:
+                    assert ran[after : after + 3] == [[winner, FALLBACK]] * 3, (kind, passing)
+                    assert ran[after + 3 :] == [[FALLBACK]] * 5, "it should be out"
+                channel.behaviours.clear()
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_failures_at_random_in_all_styles(seed, make_world):
+    world, folder = make_world(seed)
+    rng = random.Random(seed)
+    with enable(folder, ApplyConfig(max_failures=2)):
+        driver = Driver(world, apply)
+        for name in world.solutions:
+            channel.behaviours[name] = Behaviour(rng.choice(FAILING), rng.randint(0, 6))
+        for _ in range(15):
+            for problem, values in winners(driver):
+                call(driver, problem, values, rng.choice(STYLES), rng)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_strict_raises_and_does_not_hide_it(seed, make_world):
+    world, folder = make_world(seed)
+    rng = random.Random(seed)
+    with enable(folder, ApplyConfig(strict=True)):
+        driver = Driver(world, apply)
+        for problem, values in winners(driver):
+            winner = driver.oracle.verdict(problem.name, values).winner
+            channel.behaviours[winner] = Behaviour("raise")
+            inputs = make_inputs(problem, problem.sizes(values), rng)
+            channel.take()
+            for _ in range(5):
+                with pytest.raises(RuntimeError, match="was told to raise"):
+                    apply(problem.name, args=tuple(inputs), fallback=fallback_of(problem))
+            assert channel.take() == [winner] * 5
+            channel.behaviours.clear()
+
+
+# ------------------------------------------------------------------------------------- shadow
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_shadow_mode_catches_what_is_wrong_in_the_first_calls(seed, after, make_world):
+    world, folder = make_world(seed)
+    rng = random.Random(seed)
+    with enable(folder, ApplyConfig(shadow_calls=4)):
+        driver = Driver(world, apply)
+        for problem, values in winners(driver):
+            winner = driver.oracle.verdict(problem.name, values).winner
+            channel.calls.clear()
+            channel.behaviours[winner] = Behaviour(WRONG, after)
+            ran = [call(driver, problem, values, "args", rng) for _ in range(after + 5)]
+            assert all({*each} == {winner, FALLBACK} for each in ran[: after + 1])
+            assert ran[after + 1 :] == [[FALLBACK]] * 4, "it should be out"
+            channel.behaviours.clear()
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_watching_every_call_nothing_wrong_ever_gets_out(seed, make_world):
+    world, folder = make_world(seed)
+    rng = random.Random(seed)
+    with enable(folder, ApplyConfig(shadow_share=1.0)):
+        driver = Driver(world, apply)
+        for name in world.solutions:
+            kind = rng.choice((WRONG, WRONG, *FAILING))
+            channel.behaviours[name] = Behaviour(kind, rng.randint(0, 8))
+        for _ in range(20):
+            for problem, values in winners(driver):
+                call(driver, problem, values, rng.choice(STYLES), rng)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_honest_solutions_stay_in_and_run_alone_afterwards(seed, make_world):
+    world, folder = make_world(seed)
+    rng = random.Random(seed)
+    with enable(folder, ApplyConfig(shadow_calls=2)):
+        driver = Driver(world, apply)
+        for problem, values in winners(driver):
+            winner = driver.oracle.verdict(problem.name, values).winner
+            ran = [call(driver, problem, values, "args", rng) for _ in range(6)]
+            assert [{*each} for each in ran] == [{winner, FALLBACK}] * 2 + [{winner}] * 4
+
+
+def test_calls_that_cannot_be_recognised_are_sampled_as_well(here, tmp_path):
+    """One tensor given twice: no checker of torch recognises that, and each call is looked at."""
+    inputs = (Argument("x0", ("C",), "float32"), Argument("x1", ("C",), "float32"))
+    problem = Problem("twice", "op", (("C", 4),), inputs, ("y0",))
+    record = Record("twice", "adder", (), 1.0, here, uuid="w")
+    world = World(here, {"twice": problem}, {"adder": Made("adder", "twice")}, [record])
+    channel.reset(problem)
+    channel.behaviours["adder"] = Behaviour(WRONG, after=5)
+    with enable(world.write(tmp_path / "dataset"), ApplyConfig(shadow_share=1.0)):
+        driver = Driver(world, apply)
+        for _ in range(10):
+            x = make_inputs(problem, {"C": 4}, random.Random(1))[0]
+            verdict = driver.oracle.verdict("twice", ())
+            assert driver.judged(problem, [x, x], "args", verdict, Verdict.of_strangers)[0] == ""
