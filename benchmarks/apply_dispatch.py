@@ -3,24 +3,31 @@
 Nanoseconds over calling the solution's function (or, where nothing is substituted, the original)
 directly, with CPU tensors and solutions that do nothing: medians over rounds of tight loops, taken
 in turn on one pinned core. `x.shape` is measured in the same run, loop and all, and each figure is
-given as a multiple of it too: that says more than nanoseconds on a machine that is shared.
+given as a multiple of it too: that says more than nanoseconds on a machine that is shared. `quiet`
+is the lowest decile of the rounds, `spread` the distance between their quartiles.
 
-``--by`` says how calls are recognised: with the helper that ``native.build()`` compiles (it is
-compiled now, if need be), with the checker of torch, or not at all. `--json` prints JSON.
+``--by`` says how calls are recognised, one way after the other: with the helper that
+``fib apply build`` compiles (it is compiled now, if need be), with the checker of torch, or not at
+all. ``--calls`` is over how many calls memory is watched. ``--json`` prints JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import logging
 import os
+import sys
 import threading
 import time
-from statistics import median
+from pathlib import Path
+from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from flashinfer_bench.apply import apply, enable_apply
 from flashinfer_bench.apply.config import ApplyConfig
 from flashinfer_bench.apply.dispatch import Dispatcher, Target, native, recognition, runs
 from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module
@@ -125,9 +132,6 @@ def nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
-# ------------------------------------------------------------------------------------- cases
-
-
 def cases() -> Iterator[Case]:
     """Yield what is timed."""
     theirs = {"two": (5439, 5804, 11360, 4556), "six": (9180, 9813, 20635, 8094)}
@@ -193,32 +197,30 @@ def two_calls(dispatch: Callable[..., Any]) -> Callable[..., Any]:
 
 def decorated() -> Iterator[Case]:
     """Yield calls through the decorator and the function form, with and without a runtime."""
-    from flashinfer_bench.apply import apply
-
     (a, b), (c,) = zeros(TWO, m=4)
 
     def plain(a: Any, b: Any) -> Any:
         return c
 
-    wrapped = apply("bench_2")(plain)
-    yield Case("decorated, disabled", 100, 316, (wrapped, (a, b), {}), (plain, (a, b), {}))
-    form = (apply, ("bench_2", (a, b), {}, plain), {})
-    yield Case("function form, disabled", None, 329, form, (plain, (a, b), {}))
-    try:
-        from flashinfer_bench.apply import enable_apply
-
-        handle = enable_apply({"bench_other": plain})
-    except Exception as error:  # noqa: BLE001
-        print(f"(no runtime for the unknown definition: {error})")
-        return
-    with handle:  # what is timed within is timed with it enabled
-        yield Case(
-            "unknown definition, decorated", None, 413, (wrapped, (a, b), {}), (plain, (a, b), {})
-        )
-        yield Case("unknown definition, function form", None, 455, form, (plain, (a, b), {}))
+    direct: Call = (plain, (a, b), {})
+    wrapped: Call = (apply("bench_2")(plain), (a, b), {})
+    yield Case("decorated, disabled", 100, 316, wrapped, direct)
+    yield from function_forms("disabled", (a, b), plain)
+    with enable_apply({"bench_other": plain}):  # what is timed within is timed with it enabled
+        yield Case("decorated, unknown definition", None, 413, wrapped, direct)
+        yield from function_forms("unknown definition", (a, b), plain)
 
 
-# ------------------------------------------------------------------------------------ timing
+def function_forms(label: str, args: tuple[Any, ...], plain: Callable[..., Any]) -> Iterator[Case]:
+    """Yield the forms of a single call; what nothing is enabled for goes to the original."""
+    theirs = 329 if label == "disabled" else 455
+    named = dict(zip("ab", args, strict=True))
+    form: Call = (apply, ("bench_2",), {"args": args, "fallback": plain})
+    bare = (apply, ("bench_2", args, {}, plain), {})
+    by_name = (apply, ("bench_2",), {"kwargs": named, "fallback": plain})
+    yield Case(f"function form, {label}", 300, theirs, form, (plain, args, {}))
+    yield Case(f"function form, by position, {label}", 300, theirs, bare, (plain, args, {}))
+    yield Case(f"function form, by name, {label}", None, None, by_name, (plain, (), named))
 
 
 def loop_ns(timed: Call, calls: int) -> float:
@@ -246,11 +248,13 @@ def measure(case: Case, rounds: int, shape: Call) -> dict[str, Any]:
         inner, outer = loop_ns(case.inner, CALLS), loop_ns(case.outer, CALLS)
         over.append((outer - inner) / parts)
         shapes.append(shown - empty)
+    quartiles = quantiles(over, n=4)
     ratio = median(each / max(one, 1.0) for each, one in zip(over, shapes, strict=True))
     return {
         "case": case.name,
         "ns": round(median(over)),
         "ns_quiet": round(sorted(over)[len(over) // 10]),
+        "ns_spread": round(quartiles[2] - quartiles[0]),
         "of_shape": round(ratio, 2),
         "target_ns": case.target_ns,
         "theirs_ns": case.theirs_ns,
@@ -298,59 +302,96 @@ def threads(count: int, seconds: float) -> dict[str, Any]:
     }
 
 
+def memory(calls: int) -> dict[str, Any]:
+    """Return by how much memory grows over many hits, and misses of ever new sizes among them."""
+    (a, b), (c,) = zeros(TWO, m=4)
+    hit, missed = dispatcher(TWO, lambda a, b: c), dispatcher(TWO, None)
+    long = zeros(TWO, m=1 << 15)[0][0]
+
+    def work(first: int, count: int) -> None:
+        for turn in range(count // 500):
+            for _ in range(499):
+                hit((a, b), None, nothing)
+            missed((long[: 1 + (first + turn) % (1 << 15)], b), None, nothing)
+
+    work(0, min(calls, 500 * 5000))  # until what is remembered of misses is full
+    before = held()
+    work(5000, calls)
+    after = held()
+    return {"calls": calls, "blocks": after[0] - before[0], "rss_kib": after[1] - before[1]}
+
+
+def held() -> tuple[int, int]:
+    """Return how many blocks Python has allocated, and the memory of the process in KiB."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return sys.getallocatedblocks(), pages * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+QUICKEST = recognition.recognition
+
+
 def recognise_by(way: str) -> None:
     """Have all dispatchers recognise calls in one way."""
+    found = QUICKEST
     if way == "helper":
         native.build()
-        assert type(recognition.recognition()) is recognition.ByHelper
-        return
-    checker = tensor_guards()
-    assert checker is not None
-    by = recognition.ByTorch(checker) if way == "torch" else None
+        assert type(QUICKEST()) is recognition.ByHelper
+    else:
+        checker = tensor_guards()
+        assert checker is not None
+        by = recognition.ByTorch(checker) if way == "torch" else None
+        found = lambda: by  # noqa: E731
     for module in (dispatcher_module, runs):
-        module.recognition = lambda: by  # type: ignore[attr-defined]
+        module.recognition = found  # type: ignore[attr-defined]
 
 
 def table(rows: list[dict[str, Any]]) -> None:
-    print(f"{'case':40} {'ns':>7} {'quiet':>7} {'x.shape':>8} {'target':>7} {'theirs':>7}")
+    columns = ("ns", "ns_quiet", "ns_spread", "of_shape", "target_ns", "theirs_ns")
+    print(f"{'case':45}" + "".join(f"{name.removeprefix('ns_'):>10}" for name in columns))
     for row in rows:
-        target, theirs = (row[name] or "" for name in ("target_ns", "theirs_ns"))
-        print(
-            f"{row['case']:40} {row['ns']:7} {row['ns_quiet']:7} {row['of_shape']:8} "
-            f"{target!s:>7} {theirs!s:>7}"
-        )
+        shown = ("" if row[name] is None else row[name] for name in columns)
+        print(f"{row['case']:45}" + "".join(f"{value!s:>10}" for value in shown))
+
+
+def measure_all(way: str, rounds: int, calls: int, core: int | None) -> dict[str, Any]:
+    """Measure everything with one way to recognise calls."""
+    recognise_by(way)
+    many = threads(16, 0.3)
+    everywhere = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    if everywhere:
+        os.sched_setaffinity(0, {max(everywhere) if core is None else core})
+    shape: Call = (show, (torch.zeros(4, 8),), {})
+    empty: Call = (pass_by, shape[1], {})
+    shape_ns = median(loop_ns(shape, CALLS) - loop_ns(empty, CALLS) for _ in range(41))
+    rows = [measure(case, rounds, shape) for case in cases()]
+    grown = memory(calls) if calls and sys.platform == "linux" else None
+    if everywhere:
+        os.sched_setaffinity(0, everywhere)
+    return {"by": way, "shape_ns": round(shape_ns), "rows": rows, "threads": many, "memory": grown}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=41)
+    parser.add_argument("--calls", type=int, default=10_000_000, help="0: memory is not watched")
     parser.add_argument("--core", type=int, default=None, help="core to run on; default: the last")
-    parser.add_argument("--by", choices=("helper", "torch", "python"), default="torch")
+    ways = ("helper", "torch", "python")
+    parser.add_argument("--by", choices=ways, nargs="+", default=["helper", "torch"])
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    recognise_by(options.by)
-    many = threads(16, 0.3)
-    if cores:
-        os.sched_setaffinity(0, {cores[-1] if options.core is None else options.core})
     torch.set_num_threads(1)
-    x = torch.zeros(4, 8)
-    shape: Call = (show, (x,), {})
-    shape_ns = [loop_ns(shape, CALLS) - loop_ns((pass_by, (x,), {}), CALLS) for _ in range(41)]
-    rows = [measure(case, options.rounds, shape) for case in cases()]
-    report = {
-        "torch": torch.__version__,
-        "by": options.by,
-        "shape_ns": round(median(shape_ns)),
-        "rows": rows,
-        "threads": many,
-    }
+    logging.disable()  # that nothing was called while it was enabled
+    given = (options.rounds, options.calls, options.core)
+    reports = [measure_all(way, *given) for way in options.by]
     if options.json:
-        print(json.dumps(report, indent=1))
+        print(json.dumps({"torch": torch.__version__, "reports": reports}, indent=1))
         return
-    print(f"torch {report['torch']}, recognised by {options.by}, x.shape: {report['shape_ns']} ns")
-    table(rows)
-    print(many)
+    for report in reports:
+        print(f"\ntorch {torch.__version__}, recognised by {report['by']}, "
+              f"x.shape: {report['shape_ns']} ns")  # fmt: skip
+        table(report["rows"])
+        print(f"threads: {report['threads']}\nmemory: {report['memory']}")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ MODULES = {
         "SupportedLanguages SupportedBindings RandomInput ScalarInput SafetensorsInput InputSpec "
         "Workload Correctness Performance Environment EvaluationStatus Evaluation Trace TraceSet "
         "TraceSetSummary SpeedupMetrics save_json_file load_json_file save_jsonl_file "
-        "load_jsonl_file append_jsonl_file Builder BuilderRegistry Runnable BuildError __version__"
+        "load_jsonl_file append_jsonl_file Builder BuilderRegistry Runnable BuildError __version__ "
+        "apply enable_apply disable_apply ApplyConfig ApplyConfigRegistry ApplyRuntime"
     ),
     "flashinfer_bench.data": (
         "AxisConst AxisVar AxisSpec TensorSpec DType Definition SourceFile BuildSpec Solution "
@@ -59,6 +60,20 @@ MODULES = {
     "flashinfer_bench.compile.builder": "Builder BuildError",
     "flashinfer_bench.compile.registry": "BuilderRegistry get_registry",
     "flashinfer_bench.compile.runnable": "Runnable",
+    "flashinfer_bench.apply": (
+        "apply enable_apply disable_apply get_runtime set_runtime ApplyConfig ApplyConfigRegistry "
+        "get_default_registry ApplyRuntime ApplyKey ApplyKeyBuilder AxesOnlyKeyBuilder "
+        "GEMMKeyBuilder GQAKeyBuilder MLAKeyBuilder ApplyKeyFactory ApplyTable"
+    ),
+    "flashinfer_bench.apply.api": "apply enable_apply disable_apply get_runtime set_runtime",
+    "flashinfer_bench.apply.config": "ApplyConfig ApplyConfigRegistry get_default_registry",
+    "flashinfer_bench.apply.hook": "set_apply_hook get_apply_hook",
+    "flashinfer_bench.apply.key": (
+        "ApplyKey ApplyKeyBuilder AxesOnlyKeyBuilder GEMMKeyBuilder GQAKeyBuilder MLAKeyBuilder "
+        "ApplyKeyFactory"
+    ),
+    "flashinfer_bench.apply.runtime": "ApplyRuntime get_runtime set_runtime",
+    "flashinfer_bench.apply.table": "ApplyTable",
     "flashinfer_bench.utils": (
         "env_snapshot hardware_from_device list_cuda_devices dtype_str_to_torch_dtype "
         "torch_dtype_from_def dtype_str_to_python_dtype is_dtype_integer redirect_stdio_to_file"
@@ -126,6 +141,24 @@ FUNCTIONS = {
     "compile:Runnable.call_value_returning": "args",
     "compile:Runnable.cleanup": "",
     "compile:Runnable.close": "",
+    "apply:disable_apply": "",
+    "apply:get_default_registry": "",
+    "apply:get_runtime": "",
+    "apply:set_runtime": "rt",
+    "apply:ApplyConfigRegistry": "default= per_definition=",
+    "apply:ApplyConfigRegistry.get": "name",
+    "apply:ApplyConfigRegistry.register": "name config override=",
+    "apply:ApplyConfigRegistry.register_many": "configs override=",
+    "apply:ApplyRuntime.start": "",
+    "apply:ApplyRuntime.stop": "",
+    "apply:ApplyRuntime.get_instance": "",
+    "apply:ApplyKey.from_encoded": "s",
+    "apply:ApplyKeyBuilder": "definition",
+    "apply:ApplyKeyFactory.register": "type_name builder_cls",
+    "apply:ApplyKeyFactory.for_type": "type_name",
+    "apply:ApplyKeyFactory.specialize": "defn",
+    "apply:ApplyTable.match_solution": "def_name key",
+    "apply.hook:get_apply_hook": "",
     "utils:env_snapshot": "device",
     "utils:hardware_from_device": "device",
     "utils:list_cuda_devices": "",
@@ -136,6 +169,22 @@ FUNCTIONS = {
     "utils:redirect_stdio_to_file": "log_path",
 }
 
+# The first parameters; further ones must be optional.
+BEGINNINGS = {
+    "apply:apply": "name_or_resolver args= kwargs= fallback=",
+    "apply:enable_apply": "dataset_path= apply_config=",
+    "apply:ApplyConfig": "max_atol= max_rtol= aot_ratio= on_miss_policy=",
+    "apply:ApplyKey": "axes feats=",
+    "apply:ApplyRuntime": "trace_set= config=",
+    "apply:ApplyRuntime.dispatch": "name args= kwargs= fallback=",
+    "apply:ApplyRuntime.rebuild": "trace_set= config=",
+    "apply:ApplyKeyBuilder.build_from_args": "args",
+    "apply:ApplyKeyBuilder.build_from_runtime": "runtime_kwargs",
+    "apply:ApplyKeyBuilder.build_from_workload": "workload",
+    "apply:ApplyKeyBuilder.features": "args",
+    "apply:ApplyTable.load_or_build": "source config=",
+}
+
 DEFAULTS = {
     "data:TraceSet.filter_traces": {"atol": 1e-2, "rtol": 1e-2},
     "data:TraceSet.get_best_trace": {"axes": None, "max_abs_error": 1e-2, "max_rel_error": 1e-2},
@@ -143,6 +192,9 @@ DEFAULTS = {
     "data:TraceSet.get_solution_score": {"baseline_author": "baseline"},
     "data:TraceSet.get_author_score": {"baseline_author": "baseline", "definition_name": None},
     "data:TraceSet.rank_authors": {"baseline_author": "baseline", "definition_name": None},
+    "apply:enable_apply": {"dataset_path": None, "apply_config": None},
+    "apply:ApplyConfig": {"aot_ratio": 1.0, "on_miss_policy": "fallback_only"},
+    "apply:ApplyConfigRegistry.register_many": {"override": False},
 }
 
 # Fields in their order; "=" marks those that have a default.
@@ -215,6 +267,13 @@ def test_names(module):
 @pytest.mark.parametrize("path", FUNCTIONS)
 def test_parameters(path):
     assert spelled(resolve(path)) == FUNCTIONS[path]
+
+
+@pytest.mark.parametrize("path", BEGINNINGS)
+def test_the_first_parameters(path):
+    words, wanted = spelled(resolve(path)).split(), BEGINNINGS[path].split()
+    assert words[: len(wanted)] == wanted
+    assert all(word.endswith("=") for word in words[len(wanted) :]), "others must be optional"
 
 
 @pytest.mark.parametrize("path", DEFAULTS)

@@ -1,7 +1,8 @@
 """The side channel: solutions and fallbacks say here that they ran, and do here what they do.
 
 The source of each solution is one line that calls `answer` with its name. How it behaves is set
-from outside, so that one dataset serves for many kinds of misbehaviour.
+from outside, so that one dataset serves for many kinds of misbehaviour. What is judged is counted
+here as well.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ FAILING = ("raise", "shape", "dtype", "none", "number", "text")
 WRONG = "value"
 """The behaviour that only a comparison with the fallback can find."""
 
+MUTATES = "mutate"
+"""Another one: the right outputs, but an input is not what it was."""
+
 
 @dataclass(frozen=True)
 class Behaviour:
@@ -47,6 +51,7 @@ class _Ran(threading.local):
 problems: dict[str, Problem] = {}
 behaviours: dict[str, Behaviour] = {}
 calls: Counter[str] = Counter()
+judged: Counter[str] = Counter()
 _ran = _Ran()
 _lock = threading.Lock()
 
@@ -81,12 +86,20 @@ def note(name: str) -> int:
         return calls[name]
 
 
+def count(**things: int) -> None:
+    """Add to the counts of what has been judged: ``calls``, ``hits``, ``keys``, ``wrong``."""
+    with _lock:
+        judged.update(things)
+
+
 def answer(name: str, definition: str, *inputs: Any) -> Any:
     """Be the solution `name`: return the right outputs, or misbehave."""
     due = _due(name)
     if due == "raise":
         raise RuntimeError(f"{name} was told to raise")
     results = expected(problems[definition], inputs)
+    if due == MUTATES:
+        inputs[0].add_(1)
     return _packed([_spoilt(due, result) for result in results], due)
 
 
@@ -96,10 +109,12 @@ def answer_into(name: str, definition: str, *args: Any) -> None:
     due = _due(name)
     inputs, outputs = args[: len(problem.inputs)], args[len(problem.inputs) :]
     for place, (output, result) in enumerate(zip(outputs, expected(problem, inputs), strict=True)):
-        if due not in ("honest", WRONG) and place == len(outputs) - 1:
+        if due in FAILING and place == len(outputs) - 1:
             output.fill_(99)  # half of the work is done, and wrong
             raise RuntimeError(f"{name} was told to raise")
         output.copy_(_spoilt(due, result))
+    if due == MUTATES:
+        inputs[0].add_(1)
 
 
 def _due(name: str) -> str:

@@ -69,11 +69,15 @@ class Driver:
         """Make a call; return what is wrong, and who ran."""
         channel.take()
         wanted = expected(problem, inputs)
+        before = [value.clone() if hasattr(value, "clone") else value for value in inputs]
         results = self._made(problem, inputs, style)
         ran = channel.take()
+        channel.count(calls=1, hits=bool(ran) and ran[-1] != channel.FALLBACK)
         where = f"{problem.name} {[_describe(value) for value in inputs]} ({style}): "
-        for text in (judge(verdict, ran), _difference(results, wanted)):
+        changed = _changed(inputs, before)
+        for text in (judge(verdict, ran), difference(results, wanted), changed):
             if text:
+                channel.count(wrong=1)
                 return f"{where}{text}; ran: {ran}", ran
         return "", ran
 
@@ -134,12 +138,22 @@ def fallback_of(problem: Problem) -> Callable[..., Any]:
     return fallback
 
 
+def _changed(inputs: Sequence[Any], before: Sequence[Any]) -> str:
+    """Return which input is not what it was."""
+    import torch
+
+    for place, (value, old) in enumerate(zip(inputs, before, strict=True)):
+        if isinstance(value, torch.Tensor) and not value.is_meta and not torch.equal(value, old):
+            return f"input {place} has changed"
+    return ""
+
+
 def _describe(value: Any) -> str:
     shape = getattr(value, "shape", None)
     return repr(value) if shape is None else f"{value.dtype}{list(shape)}"
 
 
-def _difference(results: Sequence[Any], wanted: Sequence[Any]) -> str:
+def difference(results: Sequence[Any], wanted: Sequence[Any]) -> str:
     """Return how results differ from what they should be; empty if they do not."""
     import torch
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.apply_faults import channel
 from tests.apply_faults.conftest import SEEDS
-from tests.apply_faults.nursery import Nursery
 from tests.apply_faults.world import random_world
 
 if TYPE_CHECKING:
@@ -23,14 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
 ]
 
-KILLS = 16
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()
+KILLS = 8
 
 
 @pytest.fixture
@@ -60,8 +53,7 @@ def task(open_folder: Path, here: str) -> Callable[..., dict[str, Any]]:
 
 
 def sound(answer: dict[str, Any]) -> None:
-    assert "error" not in answer, answer["error"]
-    assert answer["signal"] == 0
+    harmless(answer)
     assert answer["wrong"] == []
     assert answer["hits"] >= answer["wanted"]
 
@@ -70,7 +62,9 @@ def harmless(answer: dict[str, Any]) -> None:
     """Calls may have gone to the original: solutions in Python are written out to be imported."""
     assert "error" not in answer, answer["error"]
     assert answer["signal"] == 0
-    assert [text for text in answer["wrong"] if "should have run" not in text] == []
+    wrong = [text for text in answer["wrong"] if "should have run" not in text]
+    channel.count(calls=answer["calls"], hits=answer["hits"], wrong=len(wrong))
+    assert wrong == []
 
 
 def test_after_a_kill_at_any_moment_the_next_process_works(nursery, task):
@@ -80,7 +74,7 @@ def test_after_a_kill_at_any_moment_the_next_process_works(nursery, task):
     rng = random.Random(5)
     killed = 0
     for turn in range(KILLS):
-        if turn % 4 == 0:
+        if turn % 2 == 0:
             shutil.rmtree(whole["cache"], ignore_errors=True)
         moment = rng.uniform(0.0, first["seconds"] * 1.1)
         killed += nursery.child(**whole, kill_after_s=moment)["signal"] == signal.SIGKILL
@@ -100,14 +94,14 @@ def test_kills_one_after_another_without_a_pause(nursery, task):
 
 @pytest.mark.parametrize("limit", [0, 1, 300, 5000])
 def test_a_full_disk_costs_hits_at_most_and_harms_no_later_process(limit, nursery, task):
-    for seed in SEEDS[:3]:
+    for seed in SEEDS[:2]:
         whole = task(seed)
         harmless(nursery.child(**whole, file_limit=limit))
         sound(nursery.child(**whole))
 
 
 def test_a_cache_that_may_only_be_read(nursery, task):
-    for seed in SEEDS[:3]:
+    for seed in SEEDS[:2]:
         whole = task(seed)
         cache = Path(whole["cache"])
         cache.mkdir()

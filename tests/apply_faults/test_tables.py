@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from tests.apply_faults import channel
 from tests.apply_faults.conftest import SEEDS
 from tests.apply_faults.oracle import Oracle
 from tests.apply_faults.problems import SIZES
@@ -39,6 +40,7 @@ def differences(table: ApplyTable, world: World, rng: random.Random) -> Iterator
             key = ApplyKey(axes, tuple((name, 1) for name in problem.flags))
             found = table.match_solution(problem.name, key)
             wanted = oracle.table_entry(problem.name, values)
+            channel.count(keys=1, wrong=found != wanted)
             if found != wanted:
                 yield f"{problem.name} {values}: {found} in place of {wanted}"
 
@@ -58,7 +60,7 @@ def in_fresh_folder(work: Callable[[Path], None]) -> None:
             os.environ["FIB_CACHE_PATH"] = before
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_a_table_has_the_best_eligible_solution_of_each_size(seed, problems):
     note(f"seed {seed}")
@@ -178,27 +180,26 @@ def doubled(content: bytes, rng: random.Random) -> bytes:
 @pytest.mark.usefixtures("_settled")
 def test_a_damaged_cache_changes_nothing(damage, tmp_path):
     files = 0
-    for seed in SEEDS:
+    for seed in SEEDS[:6]:
         world, root = cached_world(tmp_path, seed)
         rng = random.Random(seed)
-        for _ in range(6):
+        for _ in range(4):
             for file in cache_files():
                 content = file.read_bytes()
                 if content:
                     files += 1
                     file.write_bytes(damage(content, rng))
             judge(ApplyTable.load_or_build(root, hardware=HERE), world)
-    assert files >= 6 * 2 * len(SEEDS), "nothing was cached: nothing was tested"
+    assert files >= 6 * 4 * 2, "nothing was cached: nothing was tested"
 
 
 @pytest.mark.usefixtures("_settled")
-def test_every_single_byte_of_a_cache_may_flip(tmp_path):
+def test_any_byte_of_a_cache_may_flip(tmp_path):
     world, root = cached_world(tmp_path, SEEDS[0])
     sound = {file: file.read_bytes() for file in cache_files()}
     rng = random.Random(7)
     for file, content in sound.items():
-        places = rng.sample(range(len(content)), min(200, len(content)))
-        for place in places:
+        for place in rng.sample(range(len(content)), min(80, len(content))):
             for one, bytes_ in sound.items():
                 one.write_bytes(bytes_)
             changed = bytearray(content)
@@ -239,7 +240,7 @@ def test_the_cache_of_other_hardware_under_our_name(tmp_path):
 @pytest.mark.parametrize("keep_times", [False, True])
 def test_a_change_of_the_dataset_is_seen_at_once(keep_times, tmp_path):
     """Also one of the same size, with the modification time put back."""
-    for seed in SEEDS:
+    for seed in SEEDS[:5]:
         world, root = cached_world(tmp_path, seed)
         for _ in range(3):
             before = {path: path.stat() for path in root.rglob("*.jsonl")}

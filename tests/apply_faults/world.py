@@ -70,6 +70,8 @@ class Made:
         Of which no builder is installed, unless it is Python.
     state : str
         Of its file: ``good``, ``torn`` or ``missing``.
+    code : str, optional
+        In place of a source that says through the channel who runs.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Made:
     passing: bool = False
     language: str = "python"
     state: str = "good"
+    code: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,8 @@ def solution_record(made: Made, problem: Problem) -> dict[str, Any]:
     """Return a solution as a dataset has it."""
     inputs = [each.name for each in problem.inputs]
     outputs = problem.outputs if made.passing else ()
+    file = "main.cpp" if made.language == "cpp" else "main.py"
+    code = made.code or solution_source(made.name, problem.name, inputs, outputs)
     return {
         "name": made.name,
         "definition": made.definition,
@@ -159,16 +164,11 @@ def solution_record(made: Made, problem: Problem) -> dict[str, Any]:
         "spec": {
             "language": made.language,
             "target_hardware": ["cpu"],
-            "entry_point": "main.py::run",
+            "entry_point": f"{file}::run",
             "dependencies": [],
             "destination_passing_style": made.passing,
         },
-        "sources": [
-            {
-                "path": "main.py",
-                "content": solution_source(made.name, problem.name, inputs, outputs),
-            }
-        ],
+        "sources": [{"path": file, "content": code}],
     }
 
 

@@ -51,6 +51,11 @@ class TestTaken:
     def test_by_position(self, enabled):
         assert apply("d", (1, 2), None, fallback) == ("taken", "d", (1, 2), None, fallback)
 
+    @pytest.mark.parametrize("named", [{"kwargs": {}}, {"runtime_kwargs": {}}])
+    def test_no_names_are_no_names(self, enabled, named):
+        assert apply("d", (1, 2), fallback=fallback, **named)[3] is None
+        assert apply("other", (1, 2), fallback=fallback, **named) == ("fallback", (1, 2), {})
+
     def test_by_position_and_name(self, enabled):
         answer = apply("d", args=(1,), kwargs={"y": 2}, fallback=fallback)
         assert answer == ("taken", "d", (1,), {"y": 2}, fallback)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import ClassVar
@@ -111,10 +112,16 @@ class TestMapping:
         def one_by_one(x, weight):
             yield x
 
-        with pytest.raises(ConfigError, match="is a coroutine function"):
-            read_mapping({"norm_h8": later})
-        with pytest.raises(ConfigError, match="is a generator function"):
-            read_mapping({"norm_h8": one_by_one})
+        async def each(x, weight):
+            yield x
+
+        class Later:
+            async def __call__(self, x, weight):
+                return x
+
+        for value in (later, one_by_one, each, Later(), functools.partial(later, weight=1)):
+            with pytest.raises(ConfigError, match="returns a coroutine or a generator"):
+                read_mapping({"norm_h8": value})
 
     @pytest.mark.parametrize("key", ["", 3, None])
     def test_other_keys_are_refused(self, key):

@@ -43,7 +43,7 @@ MODULES = {
 # As in `test_api_parity`: "=" marks what may be left out, "*" what is given by keyword only.
 FUNCTIONS = {
     "api:apply": "name_or_resolver args= kwargs= fallback= *runtime_kwargs=",
-    "api:enable_apply": "dataset_path= apply_config=",
+    "api:enable_apply": "dataset_path= apply_config= *device= *dataset=",
     "api:disable_apply": "",
     "hook:set_apply_hook": "hook",
     "hook:get_apply_hook": "",

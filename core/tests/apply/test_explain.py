@@ -147,7 +147,21 @@ class TestExplain:
     def test_sizes_that_nobody_has_recorded(self, source):
         with pytest.raises(SelectionError, match="rows=5") as caught:
             explain(source, "scale", hardware=HERE, axes={"rows": 5})
-        assert "rows=1, columns=2; rows=8" in caught.value.hint
+        assert "rows=8, columns=2; rows=1" in caught.value.hint
+
+    def test_of_many_sizes_the_nearest_are_named(self, tmp_path):
+        sizes = [1, 2, 4, 8, 16, 32, 64, 4096]
+        folder = make.Folder.of(
+            tmp_path / "many", [make.trace(on=make.workload(rows=size)) for size in sizes]
+        )
+        with pytest.raises(SelectionError) as caught:
+            explain(folder.root, "scale", hardware=HERE, axes={"rows": 50})
+        assert f"'scale' with rows=50 on {HERE}" in caught.value.message
+        found = [int(part.split("=")[1].split(",")[0]) for part in caught.value.hint.split("; ")]
+        assert found == [64, 32, 16, 8, 4]
+        assert caught.value.hint.endswith(" …")
+        with pytest.raises(SelectionError, match="ask for all sizes"):
+            explain(folder.root, "scale", hardware="other", axes={"rows": 64})
 
     def test_unknown_axes(self, source):
         with pytest.raises(UnknownNameError, match="did you mean rows"):

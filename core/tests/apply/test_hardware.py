@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flashinfer_bench.apply import hardware
 from flashinfer_bench.apply.hardware import (
     Place,
-    device_type,
+    device_named,
     installed_versions,
     series_of,
     this_hardware,
@@ -21,6 +21,7 @@ from flashinfer_bench.apply.hardware import (
     type_of_hardware,
 )
 from flashinfer_bench.errors import CapabilityError
+from flashinfer_bench.tensors import devices
 
 
 @pytest.fixture
@@ -67,18 +68,41 @@ class TestThisHardware:
         )
         assert shown.stdout.strip() == "False"
 
-    @pytest.mark.parametrize("device", ["tpu", "", "CUDA:0", "mps:1"])
+    @pytest.mark.parametrize("device", ["tpu", "", "CUDA:0", "mps:1", "cuda:", "cuda:x", "cuda:-1"])
     def test_other_devices_are_refused(self, device):
-        with pytest.raises(CapabilityError, match="not supported"):
-            device_type(device)
+        with pytest.raises(CapabilityError, match="not supported; use cpu, cuda or cuda:N"):
+            device_named(device)
 
-    @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-    def test_a_gpu_is_a_gpu_whether_there_is_one_or_not(self, device):
-        assert device_type(device) == "cuda"
+    @pytest.mark.parametrize("device", [0, b"cpu", ["cpu"], True])
+    def test_other_things_are_no_devices(self, device):
+        with pytest.raises(CapabilityError, match="not supported"):
+            this_hardware(device)
+
+    @pytest.mark.parametrize(
+        ("device", "name"),
+        [("cpu", "cpu"), ("cpu:0", "cpu"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1")],
+    )
+    def test_a_gpu_is_a_gpu_whether_there_is_one_or_not(self, device, name):
+        assert device_named(device) == name
+
+    @pytest.mark.torch
+    @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+    def test_torch_has_devices_of_its_own(self, device):
+        import torch
+
+        assert device_named(torch.device(device)) == device
+
+    def test_cuda_is_the_gpu_that_somebody_has_chosen(self, fresh):
+        cuda = SimpleNamespace(is_initialized=lambda: True, current_device=lambda: 3)
+        fresh.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+        assert device_named("cuda") == "cuda:3"
+        assert device_named("cuda:1") == "cuda:1"
+        fresh.setattr(hardware, "_has_gpu", lambda: True)
+        assert device_named() == "cuda:3"
 
     def test_hidden_gpus_are_not_used(self, fresh):
         fresh.setenv("CUDA_VISIBLE_DEVICES", "")
-        assert device_type() == "cpu"
+        assert device_named() == "cpu"
         assert this_hardware() == this_hardware("cpu")
 
 
@@ -88,7 +112,8 @@ class TestNamesOfGpus:
     def name_of(self, fresh, *names, visible=None):
         fresh.setattr(hardware, "_gpu_names", lambda: names)
         fresh.setattr(hardware, "_cuda_is_initialised", lambda: False)
-        fresh.setattr(hardware, "_name_from_torch", lambda device: f"torch's name of {device}")
+        fresh.setattr(hardware, "_visible_gpus", lambda: 2)
+        fresh.setattr(devices, "hardware_from_device", lambda device: f"torch's name of {device}")
         if visible is None:
             fresh.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         else:
@@ -105,15 +130,21 @@ class TestNamesOfGpus:
         assert self.name_of(fresh, None) == "torch's name of cuda:1"
         assert self.name_of(fresh, "NVIDIA H200", visible="MIG-1-2") == "torch's name of cuda:1"
 
+    def test_of_gpus_that_are_not_there_torch_says_so(self, fresh):
+        fresh.setattr(hardware, "_gpu_names", lambda: ("NVIDIA H200", "NVIDIA H200"))
+        fresh.setattr(hardware, "_visible_gpus", lambda: 1)
+        fresh.setattr(devices, "hardware_from_device", lambda device: f"asked for {device}")
+        assert this_hardware("cuda:0") == "NVIDIA H200"
+        assert this_hardware("cuda:1") == "asked for cuda:1"
+
     def test_without_a_driver_torch_says_what_is_wrong(self, fresh):
         assert self.name_of(fresh) == "torch's name of cuda:1"
 
     def test_where_cuda_is_up_anyway_torch_is_asked(self, fresh):
         fresh.setattr(hardware, "_gpu_names", lambda: ("NVIDIA H200",))
-        fresh.setitem(
-            sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True))
-        )
-        fresh.setattr(hardware, "_name_from_torch", lambda device: "asked")
+        cuda = SimpleNamespace(is_initialized=lambda: True, current_device=lambda: 0)
+        fresh.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+        fresh.setattr(devices, "hardware_from_device", lambda device: "asked")
         assert this_hardware("cuda") == "asked"
 
     def test_a_missing_library_means_no_gpu(self, fresh):
@@ -145,6 +176,32 @@ class TestNamesOfGpus:
         library = FakeNvml(["NVIDIA H200"], divided=True)
         fresh.setattr(hardware.ctypes, "CDLL", lambda name: library)
         assert hardware._gpu_names() == (None,)
+
+    @pytest.mark.parametrize(("code", "name"), [(3, "NVIDIA H200"), (4, None), (999, None)])
+    def test_whether_it_is_divided_must_be_known(self, fresh, code, name):
+        library = FakeNvml(["NVIDIA H200"])
+        library.nvmlDeviceGetMigMode = lambda *given: code
+        fresh.setattr(hardware.ctypes, "CDLL", lambda name: library)
+        assert hardware._gpu_names() == (name,)
+
+    def test_where_cuda_has_a_shorter_name_torch_is_asked(self, fresh):
+        library = FakeNvml(["Orin (nvgpu)"])
+        fresh.setattr(hardware.ctypes, "CDLL", lambda name: library)
+        assert hardware._gpu_names() == (None,)
+
+    @pytest.mark.parametrize(("library", "there"), [("libcuda.so.1", True), ("other", False)])
+    def test_a_container_may_lack_the_library_and_have_a_gpu(self, fresh, library, there):
+        def open_library(name):
+            if name != library:
+                raise OSError(name)
+
+        fresh.setattr(hardware.ctypes, "CDLL", open_library)
+        fresh.setattr(hardware.sys, "platform", "linux")
+        fresh.delitem(sys.modules, "torch", raising=False)
+        fresh.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        fresh.setattr(hardware, "installed_versions", lambda: {"cuda": "13.0"})
+        fresh.setattr(hardware, "_visible_gpus", lambda: 1)
+        assert hardware._has_gpu() is there
 
     def test_an_old_driver_lacks_functions(self, fresh):
         fresh.setattr(hardware.ctypes, "CDLL", lambda name: SimpleNamespace())

@@ -24,7 +24,12 @@ from flashinfer_bench.apply import (  # noqa: E402
 )
 from flashinfer_bench.apply.slots import board  # noqa: E402
 from flashinfer_bench.data import TraceSet  # noqa: E402
-from flashinfer_bench.errors import ConfigError, DataError, DatasetNotFoundError  # noqa: E402
+from flashinfer_bench.errors import (  # noqa: E402
+    CapabilityError,
+    ConfigError,
+    DataError,
+    DatasetNotFoundError,
+)
 
 spec = importlib.util.spec_from_file_location(
     "runtime_dataset", Path(__file__).with_name("runtime_dataset.py")
@@ -295,6 +300,11 @@ class TestTheRuntime:
         assert runtime.is_active
         assert str(dataset.root) in repr(runtime)
 
+    @pytest.mark.parametrize("device", ["cpu", "cpu:0", torch.device("cpu")])
+    def test_is_of_one_device(self, dataset, device):
+        with enable_apply(dataset.root, device=device):
+            assert tag_of(double) == 100
+
     def test_is_not_active_before_it_is_started(self, dataset):
         runtime = ApplyRuntime(dataset.root)
         assert not runtime.is_active
@@ -395,6 +405,25 @@ class TestWhatIsRefused:
             enable_apply(dataset.root, {"max_atol": 1})
         with pytest.raises(ConfigError):
             ApplyConfig(on_miss_policy="whatever")
+        assert get_runtime() is None
+
+    @pytest.mark.parametrize("device", ["tpu", "cuda:x", 0])
+    def test_a_device_that_is_none(self, dataset, device):
+        with pytest.raises(CapabilityError, match="not supported; use cpu, cuda or cuda:N"):
+            enable_apply(dataset.root, device=device)
+        assert get_runtime() is None
+
+    def test_a_gpu_that_is_not_there(self, dataset):
+        with pytest.raises(CapabilityError, match="cuda:63"):
+            enable_apply(dataset.root, device="cuda:63")
+        assert get_runtime() is None
+
+    def test_a_device_for_a_mapping(self, tmp_path, monkeypatch):
+        with pytest.raises(ConfigError, match="device='cpu' is for a dataset"):
+            enable_apply({"double": lambda x: x}, device="cpu")
+        monkeypatch.setenv("FIB_APPLY_PATH", str(tmp_path))
+        with pytest.raises(ConfigError, match="is for a dataset"):
+            enable_apply(device="cpu")
         assert get_runtime() is None
 
     def test_something_that_is_no_dataset(self):

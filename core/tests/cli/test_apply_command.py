@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from flashinfer_bench.errors import BuildError, StorageError
+
 HERE = "Test CPU (2 cores)"
 
 
@@ -65,7 +67,7 @@ def test_why_the_others_do_not(fib, dataset):
     _, solutions = tables(result.stdout)
     reasons = {row["solution"]: row["why_not"] for row in solutions}
     assert set(reasons) == {"quick", "steady", "wrong", "elsewhere", "unused", "lost"}
-    assert reasons["quick"] == reasons["steady"] == ""
+    assert reasons["quick"] == reasons["steady"] == "slower in 1 key"
     assert "INCORRECT_NUMERICAL (1 run)" in reasons["wrong"]
     assert "NVIDIA H100" in reasons["elsewhere"]
     assert reasons["unused"]
@@ -150,9 +152,39 @@ def test_hardware_without_traces_says_where_there_are_some(fib, dataset):
     assert "Did you mean 'NVIDIA H100'?" in result.stderr
 
 
-def test_a_device_names_the_hardware_of_this_machine(fib, dataset):
-    result = fib("apply", "explain", dataset.root, "double", "--hardware", "cpu", "--json")
+@pytest.mark.parametrize("option", ["--device", "--hardware"])
+def test_a_device_names_the_hardware_of_this_machine(fib, dataset, option):
+    result = fib("apply", "explain", dataset.root, "double", option, "cpu", "--json")
     assert json.loads(result.stdout)["hardware"].endswith("cores)")
+    result = fib("apply", "list", dataset.root, option, "cpu", "--json")
+    assert json.loads(result.stdout)["hardware"].endswith("cores)")
+
+
+@pytest.mark.parametrize("command", [["explain", "double"], ["list"], ["build"]])
+def test_devices_that_are_none(fib, dataset, command):
+    words = ("apply", command[0], dataset.root, *command[1:])
+    result = fib(*words, "--device", "tpu")
+    assert result.exit_code == 4
+    assert "device 'tpu' is not supported; use cpu, cuda or cuda:N" in result.stderr
+    result = fib(*words, "--device", "cpu", "--hardware", HERE)
+    assert result.exit_code == 2
+    assert "give --device or --hardware, not both" in result.stderr
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_columns_line_up(fib_terminal, dataset, columns):
+    dataset.solution("a_name_that_is_far_too_long_for_a_column_of_any_table_of_this_width")
+    words = ("apply", "explain", dataset.root, "double", "--hardware", HERE)
+    code, shown = fib_terminal(*words, columns=columns, env={"NO_COLOR": "1", "TERM": "dumb"})
+    assert code == 0
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= columns
+    for title in ("Who takes double", "Solutions"):
+        at = next(index for index, line in enumerate(lines) if line.startswith(title))
+        header = lines[at + 2]
+        rows = [line for line in lines[at + 4 :] if line.strip()][:3]
+        place = header.index("runs") + len("runs")  # numbers end where their heading ends
+        assert all(line[place - 1].isdigit() and line[place] == " " for line in rows), shown
 
 
 def test_explain_as_json(fib, dataset):
@@ -234,6 +266,12 @@ def test_names_that_would_disturb_a_terminal(fib, maker):
 @pytest.mark.plugin("python")
 @pytest.mark.torch
 class TestBuild:
+    @pytest.fixture(autouse=True)
+    def _no_helper(self, monkeypatch, tmp_path):
+        """Compiling it takes long: here no compiler is found."""
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CXX", raising=False)
+
     def test_only_winners_are_built(self, fib, dataset):
         result = fib("apply", "build", dataset.root, "--hardware", HERE, "--jobs", "2")
         assert result.exit_code == 0, result.stderr
@@ -276,6 +314,84 @@ class TestBuild:
         result = fib("apply", "build", dataset.root, "--hardware", HERE, "--jobs", jobs)
         assert result.exit_code == 2
         assert "Traceback" not in result.stderr
+
+
+@pytest.mark.plugin("python")
+@pytest.mark.torch
+class TestHelper:
+    @pytest.fixture
+    def native(self, monkeypatch):
+        """The helper's module, without a compiler, and with a helper that is not real."""
+        from flashinfer_bench.apply.dispatch import native
+
+        native.calls = []
+        monkeypatch.setattr(native, "maker", lambda: "maker" if native.calls else None)
+        monkeypatch.setattr(native, "build", lambda: native.calls.append("build"))
+        yield native
+        del native.calls
+
+    @pytest.fixture
+    def build(self, fib, dataset):
+        """Run the command; it must do its main work whatever becomes of the helper."""
+
+        def build(*options):
+            result = fib("apply", "build", dataset.root, "--hardware", HERE, "--json", *options)
+            assert result.exit_code == 0, result.stderr
+            found = json.loads(result.stdout)
+            assert [one["result"] for one in found["builds"]] == ["built", "built"]
+            told = [each for each in result.stderr.splitlines() if each.startswith("helper: ")]
+            return found["helper"], told[-1]
+
+        return build
+
+    def test_it_is_compiled_once(self, native, build):
+        helper, line = build()
+        assert helper == {"state": "built", "reason": None, "log": ""}
+        assert "programs that enable apply from now on dispatch calls with it" in line
+        helper, line = build()
+        assert helper["state"] == "present"
+        assert "compiled before" in line
+        assert native.calls == ["build"]
+
+    def test_it_may_be_left_out(self, native, build):
+        helper, line = build("--no-helper")
+        assert helper["state"] == "skipped"
+        assert "not asked for" in line
+        assert native.calls == []
+
+    def test_without_a_compiler(self, build, tmp_path, monkeypatch):
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CXX", raising=False)
+        helper, line = build()
+        assert helper["state"] == "unavailable"
+        assert "c++ not found" in helper["reason"]
+        assert "dispatched without it" in line
+
+    def test_one_that_does_not_compile(self, native, build, monkeypatch):
+        def fail():
+            raise BuildError("the helper does not compile", log="all of it")
+
+        monkeypatch.setattr(native, "build", fail)
+        helper, line = build()
+        assert helper == {
+            "state": "failed",
+            "reason": "the helper does not compile",
+            "log": "all of it",
+        }
+        assert "the helper does not compile" in line
+
+    def test_one_that_does_not_work(self, native, build, monkeypatch):
+        monkeypatch.setattr(native, "maker", lambda: None)
+        helper, _ = build()
+        assert helper["state"] == "failed"
+        assert "does not work with the torch" in helper["reason"]
+
+    def test_a_cache_that_cannot_be_written(self, native, build, monkeypatch):
+        def fail():
+            raise StorageError("no space left")
+
+        monkeypatch.setattr(native, "build", fail)
+        assert build()[0] == {"state": "failed", "reason": "no space left", "log": ""}
 
 
 def test_nothing_to_build(fib, dataset):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    import torch
+
     from flashinfer_bench.apply.arguments import Named, Positional, Resolver
     from flashinfer_bench.apply.runtime import Config
     from flashinfer_bench.apply.slots import Fallback
@@ -86,12 +88,10 @@ def apply(
     args : sequence, optional
         The inputs in declaration order: the outputs are returned. Or inputs and outputs: the
         outputs are written to, and None is returned.
-    kwargs : mapping, optional
-        Arguments by the names that the definition gives them. `runtime_kwargs` is an old name.
+    kwargs, runtime_kwargs : mapping, optional
+        Arguments by the names that the definition gives them; the second is an old name.
     fallback : callable, optional
         Called with the same arguments if there is nothing to substitute.
-    runtime_kwargs : mapping, optional
-        Old name of `kwargs`.
 
     Returns
     -------
@@ -105,19 +105,21 @@ def apply(
     ValueError
         If the number of arguments is neither that of the inputs nor of inputs and outputs.
     """
-    if type(args) is tuple and kwargs is None and runtime_kwargs is None:
+    named = kwargs if runtime_kwargs is None else runtime_kwargs
+    calls = board.calls
+    if type(args) is tuple and (named is None or (type(named) is dict and not named)):
+        if not calls and board.quiet and fallback is not None:  # nothing is enabled
+            return fallback(*args)
         try:
-            call = board.calls.get(name_or_resolver)  # type: ignore[arg-type]  # None: a resolver
+            call = calls.get(name_or_resolver)  # type: ignore[arg-type]  # None: a resolver
         except TypeError:  # one that cannot be hashed
             call = None
         if call is not None:
             return call(args, None, fallback)
-        quiet = board.quiet and (type(name_or_resolver) is str or not board.calls)
-        if quiet and fallback is not None:
+        if board.quiet and fallback is not None and type(name_or_resolver) is str:
             return fallback(*args)
-    named = kwargs if runtime_kwargs is None else runtime_kwargs
-    if args is None and type(named) is dict and type(name_or_resolver) is str:
-        call = board.calls.get(name_or_resolver)
+    elif args is None and type(named) is dict and type(name_or_resolver) is str:
+        call = calls.get(name_or_resolver)
         if call is not None:
             return call((), named, fallback)
         if fallback is not None and board.quiet:
@@ -156,6 +158,9 @@ def enable_apply(
         str, Path, TraceSet, Mapping[str, Union[Callable[..., Any], Solution, str, Path]], None
     ] = None,
     apply_config: Config = None,
+    *,
+    device: Union[str, torch.device, None] = None,
+    dataset: Union[str, Path, TraceSet, None] = None,
 ) -> Any:
     """Have calls answered by the best recorded solutions from now on.
 
@@ -169,6 +174,12 @@ def enable_apply(
         the folder of ``FIB_APPLY_PATH`` if that is set, else the dataset of ``FIB_DATASET_PATH``.
     apply_config : ApplyConfig or ApplyConfigRegistry, optional
         Settings for all definitions, or for each.
+    device : str or torch.device, optional
+        Of a dataset: which device's records count, and where the tensors of calls are: ``cpu``,
+        ``cuda`` or ``cuda:N``. By default the current GPU if there is one, else the CPU.
+    dataset : TraceSet, str or Path, optional
+        Of a mapping: has its definitions. Those that it lacks are looked for in the dataset of
+        ``FIB_DATASET_PATH``, as all are by default.
 
     Returns
     -------
@@ -181,14 +192,17 @@ def enable_apply(
     DatasetNotFoundError, DataError
         If there is no such dataset, or it is not one.
     ConfigError
-        If the settings, or a mapping's values, are something else.
+        If the settings, or a mapping's values, are something else; if a device is given for one, or
+        a dataset for anything else.
+    CapabilityError
+        If there is no such device.
 
     Examples
     --------
     >>> with enable_apply("/path/to/dataset", ApplyConfig(on_miss_policy="use_def_best")):
     ...     out = gemm(A, B)
     """
-    return enabling.enable(dataset_path, apply_config)
+    return enabling.enable(dataset_path, apply_config, device, dataset)
 
 
 def disable_apply() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from flashinfer_bench.apply.arguments import tell_once
+from flashinfer_bench.apply.arguments import label_of, returns_later, tell_once
 from flashinfer_bench.apply.slots import Slot, board
 from flashinfer_bench.errors import ConfigError
 
@@ -107,8 +107,7 @@ class Api:
         """Describe a decorated function."""
         fixed = slot.name
         could_be = None if fixed is None else fixed.__eq__
-        definition = getattr(slot, "definition", None)
-        return cls(slot.label, slot.signature, could_be=could_be, definition=definition)
+        return cls(slot.label, slot.signature, could_be=could_be)
 
     @classmethod
     def of_function(cls, function: Callable[..., Any], name: str = "", **fields: Any) -> Api:
@@ -117,13 +116,16 @@ class Api:
         Parameters
         ----------
         function : callable
-            The function; a method takes its object first.
+            The function; a method takes its object first. A `staticmethod` or `classmethod` stands
+            for the function in it.
         name : str
             What to call it; default: its module and qualified name.
         **fields
             Further fields of the class.
         """
-        label = name or f"{function.__module__}.{function.__qualname__}"
+        if isinstance(function, (staticmethod, classmethod)):
+            function = function.__func__
+        label = name or label_of(function)
         try:
             signature = inspect.signature(function)
         except (ValueError, TypeError):  # compiled functions and some callable objects do not tell
@@ -191,13 +193,18 @@ def routed(api: Api, original: Callable[..., Any]) -> Callable[..., Any]:
     api : Api
         Describes the original; must have `definition_of`.
     original : callable
-        What is wrapped.
+        What is wrapped. A `staticmethod` or `classmethod` stays one.
 
     Raises
     ------
     ConfigError
-        If `api` cannot tell the definition of a call.
+        If `api` cannot tell the definition of a call, or `original` returns no result but a
+        coroutine or a generator, or is a class.
     """
+    if isinstance(original, (staticmethod, classmethod)):
+        dressed: Callable[..., Any] = type(original)(routed(api, original.__func__))
+        return dressed
+    _check_routable(api, original)
     slot = Slot(None, api.name)
     apis.register(api, slot)
 
@@ -218,13 +225,27 @@ def routed(api: Api, original: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _check_routable(api: Api, original: Any) -> None:
+    if isinstance(original, type) or not callable(original):
+        raise ConfigError(
+            f"API {api.name}: a {type(original).__name__} cannot be wrapped",
+            hint="wrap functions and methods; of a class, the method that computes the outputs",
+        )
+    if returns_later(original):
+        raise ConfigError(
+            f"API {api.name} cannot be wrapped: it returns a coroutine or a generator",
+            hint="wrap the function that computes the outputs",
+        )
+
+
 def _name_of(api: Api, args: Args, kwargs: dict[str, Any]) -> Optional[str]:
     assert api.definition_of is not None
     try:
-        return api.definition_of(args, kwargs)
+        name = api.definition_of(args, kwargs)
     except _ANYTHING as error:  # an adapter's own failure; the call itself may be fine
         tell_once(f"API {api.name}: the definition of a call cannot be told", error)
         return None
+    return name if isinstance(name, str) else None  # anything else may not even be hashed
 
 
 def quick_binder(

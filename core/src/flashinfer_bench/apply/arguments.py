@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_TOLD = 1024
 _ANYTHING = (Exception,)
+_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 _told: set[str] = set()
 
 
@@ -114,6 +116,12 @@ def tell_once(message: str, error: Exception) -> None:
     if message not in _told and len(_told) < _MOST_TOLD:
         _told.add(message)
         logger.warning("%s", message, exc_info=error)
+
+
+def returns_later(function: Any) -> bool:
+    """Return whether calling it gives a coroutine or a generator, and no result."""
+    called = inspect.getattr_static(type(function), "__call__", None)
+    return any(test(each) for test in _LATER for each in (function, called))
 
 
 def label_of(function: Callable[..., Any]) -> str:

@@ -124,7 +124,7 @@ def _annotation(api: Api) -> Any:
     given = api.returns
     if given is Signature.empty and api.signature is not None:
         given = api.signature.return_annotation
-    return "Any" if given is Signature.empty else given
+    return Any if given is Signature.empty else given
 
 
 class _Parameters(NamedTuple):
@@ -173,6 +173,7 @@ def _with_definition(api: Api, definition: Definition, returns: Returns) -> Conv
     from flashinfer_bench.apply.dispatch.layout import Layout
 
     assert api.signature is not None
+    layout = Layout.of(definition)
     outputs = list(definition.outputs)
     called = _called(definition, api.signature)
     written = _written(definition, called)
@@ -193,7 +194,8 @@ def _with_definition(api: Api, definition: Definition, returns: Returns) -> Conv
         quick_binder(api.signature),
         inputs=tuple(parameters.items()),
         positional=_positional(api.signature),
-        outputs=Layout.of(definition).outputs,
+        outputs=layout.outputs,
+        axes={axis: (binding.inputs[index], where) for axis, index, where in layout.places},
         in_place=in_place,
         buffers=buffers,
         out=None if sorted_.out is None else (sorted_.out, targets),
@@ -222,7 +224,7 @@ def _called(definition: Definition, signature: Signature) -> dict[str, str]:
 
 def _written(definition: Definition, called: dict[str, str]) -> dict[int, str]:
     """Return the input that each output is written back into, where one is declared."""
-    found = {}
+    found: dict[int, str] = {}
     by_parameter = {parameter: name for name, parameter in called.items()}
     for index, (output, spec) in enumerate(definition.outputs.items()):
         if spec.param is None:
@@ -233,6 +235,8 @@ def _written(definition: Definition, called: dict[str, str]) -> dict[int, str]:
                 f"output '{output}' is written back into '{spec.param}', which is no input",
                 hint=f"inputs of the definition are {', '.join(called)}",
             )
+        if name in found.values():
+            raise ConfigError(f"two outputs are written back into '{spec.param}'")
         found[index] = name
     return found
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
+from flashinfer_bench.apply.arguments import returns_later
 from flashinfer_bench.errors import (
     ConfigError,
     DataError,
@@ -18,7 +19,7 @@ from flashinfer_bench.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from flashinfer_bench.data import Definition, Solution, TraceSet
 
@@ -95,9 +96,13 @@ def _candidate(name: str, value: Any) -> Candidate:
     if isinstance(value, (str, os.PathLike)):
         path = Path(value)
         return Candidate(name, solution=_of_definition(name, read_solution(path), path))
-    lazy = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    if not callable(value) or any(is_lazy(value) for is_lazy in lazy):
+    if not callable(value):
         raise ConfigError(f"the solution of '{name}' is a {_type(value)}; give {_ALLOWED}")
+    if returns_later(value):
+        raise ConfigError(
+            f"the solution of '{name}' returns a coroutine or a generator, and no outputs",
+            hint=f"give {_ALLOWED} that returns the outputs",
+        )
     return Candidate(name, function=value)
 
 
@@ -114,9 +119,7 @@ def _of_definition(name: str, solution: Solution, path: Optional[Path] = None) -
 
 
 def _type(value: Any) -> str:
-    if inspect.iscoroutinefunction(value):
-        return "coroutine function"
-    return "generator function" if inspect.isfunction(value) else type(value).__name__
+    return type(value).__name__
 
 
 def read_solution(path: Path) -> Solution:
@@ -221,6 +224,28 @@ def find_definitions(names: Iterable[str], dataset: Dataset = None) -> dict[str,
             return {}
         raise DatasetNotFoundError(f"there is no dataset at {root}")
     return _read_definitions(root, list(wanted))
+
+
+def gather_definitions(names: Collection[str], *datasets: Dataset) -> dict[str, Definition]:
+    """Return each definition from the first dataset that has it, or else from the default one.
+
+    Parameters
+    ----------
+    names : collection of str
+        Which ones are wanted.
+    *datasets : TraceSet, str, Path or None
+        Where to look first; None is passed over.
+
+    Raises
+    ------
+    DatasetNotFoundError, DataError
+        As of `find_definitions`.
+    """
+    found: dict[str, Definition] = {}
+    for dataset in (*(each for each in datasets if each is not None), None):
+        lacking = [name for name in names if name not in found]
+        found.update(find_definitions(lacking, dataset) if lacking else {})
+    return found
 
 
 def _read_definitions(root: Path, names: list[str]) -> dict[str, Definition]:

@@ -6,14 +6,15 @@ import logging
 import sys
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench import env
 from flashinfer_bench.apply.opaque import opaque
 from flashinfer_bench.apply.slots import board
+from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from flashinfer_bench.apply.runtime import Config
+    from flashinfer_bench.apply.runtime import Config, Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -23,20 +24,33 @@ _ANYTHING = (Exception, SystemExit)
 _COMMAND_LINE = "flashinfer_bench.cli.main"
 
 
-def enable(source: Any, config: Config) -> Any:
+def enable(
+    source: Any, config: Config, device: object = None, dataset: Optional[Dataset] = None
+) -> Any:
     """Start what `enable_apply` is given; see there."""
+    folder = env.apply_path() if source is None else None
+    if device is not None and (folder is not None or isinstance(source, Mapping)):
+        raise ConfigError(
+            f"device={device!r} is for a dataset: a mapping goes by the tensors of each call",
+            hint="leave it out",
+        )
     if isinstance(source, Mapping):
         from flashinfer_bench.apply.mapping import enable_mapping
 
-        return enable_mapping(source, config)
-    folder = env.apply_path() if source is None else None
+        return enable_mapping(source, config, dataset=dataset)
     if folder is not None:
         from flashinfer_bench.apply.mapping import enable_folder
 
-        return enable_folder(folder, config)
+        return enable_folder(folder, config, dataset=dataset)
+    if dataset is not None:
+        raise ConfigError(
+            "dataset= has the definitions of a mapping, and there is none",
+            hint="give a mapping from definitions to solutions, or the dataset itself in first "
+            "place",
+        )
     from flashinfer_bench.apply.runtime import ApplyRuntime
 
-    return ApplyRuntime(source, config).start()
+    return ApplyRuntime(source, config, device=device).start()
 
 
 def disable() -> None:

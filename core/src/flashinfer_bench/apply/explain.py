@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Optional, Union
 
 from flashinfer_bench.apply.config import as_registry
@@ -19,7 +20,7 @@ from flashinfer_bench.apply.source import unknown
 from flashinfer_bench.errors import SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from flashinfer_bench.apply.candidates import Candidates, Refusals
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
@@ -87,7 +88,7 @@ def explain(
         raise unknown("definition", name, found.source.definition_names)
     definition = found.source.definition(name)
     one = found.candidates.get(name) or Candidates()
-    chosen = _keys_with(definition, one, axes)
+    chosen = _keys_with(definition, one, axes, place.hardware)
     limits = limits_for(definition, configs.get(name))
     return _explanation(definition, place, limits, one, found, chosen)
 
@@ -131,7 +132,7 @@ def _collect(
 
 
 def _keys_with(
-    definition: Definition, one: Candidates, axes: Optional[Mapping[str, int]]
+    definition: Definition, one: Candidates, axes: Optional[Mapping[str, int]], hardware: str
 ) -> list[ApplyKey]:
     if not axes:
         return one.keys
@@ -140,17 +141,25 @@ def _keys_with(
             raise unknown("variable axis", axis, definition.var_axes)
     found = [key for key in one.keys if axes.items() <= dict(key.axes).items()]
     if not found:
-        sizes = ", ".join(f"{axis}={size}" for axis, size in axes.items())
-        near = "; ".join(_sizes(key) for key in one.keys[:5])
+        near = sorted(one.keys, key=lambda key: _distance(key, axes))
+        shown = "; ".join(_sizes(key.axes) for key in near[:5])
+        more = " …" if len(near) > 5 else ""
         raise SelectionError(
-            f"nobody has recorded {definition.name!r} with {sizes} on this hardware",
-            hint=f"recorded are {near}{' …' if len(one.keys) > 5 else ''}" if near else None,
+            f"nobody has recorded {definition.name!r} with {_sizes(axes.items())} on {hardware}",
+            hint=f"recorded are {shown}{more}" if near else "ask for all sizes to see where it was",
         )
     return found
 
 
-def _sizes(key: ApplyKey) -> str:
-    return ", ".join(f"{axis}={size}" for axis, size in key.axes)
+def _distance(key: ApplyKey, axes: Mapping[str, int]) -> float:
+    """Return how far a key is from the sizes that are asked for: the logarithm of all factors."""
+    known = dict(key.axes)
+    pairs = ((known.get(axis, 0) + 1, size + 1) for axis, size in axes.items())
+    return sum(abs(math.log(here) - math.log(there)) for here, there in pairs)
+
+
+def _sizes(axes: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in axes)
 
 
 def _explanation(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 DeviceType = Literal["cpu", "cuda"]
 
+_DEVICE = re.compile(r"(cpu|cuda)(?::([0-9]{1,4}))?")
 _CPU_TEXT = re.compile(r"\(\d+ cores\)|^cpu\b", re.IGNORECASE)
 _ASSIGNMENT = re.compile(r"^(__version__|cuda)\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 _SERIES = re.compile(r"(\d+)(?:\.(\d+))?")
@@ -46,52 +47,58 @@ _DECIDING = {"cuda": "cuda", "cpp": "cuda", "triton": "triton", "tilelang": "til
 _DECIDING["python"] = "torch"
 
 
-def this_hardware(device: Optional[str] = None) -> str:
+def this_hardware(device: object = None) -> str:
     """Return the name of the hardware here, as traces have it in ``environment.hardware``.
 
-    CUDA is initialised only if there is no other way to the name: a process that has done so cannot
-    fork workers that use it.
+    The judge has it from `flashinfer_bench.tensors.hardware_from_device`, and so it is here. Only
+    where the driver's management library leaves no doubt about a GPU its word is taken, which is
+    the same: CUDA is not initialised for it. A process that has done so cannot fork workers that
+    use it.
 
     Parameters
     ----------
-    device : str, optional
-        ``cpu``, ``cuda`` or ``cuda:N``; by default a GPU if there is one, else the CPU.
+    device : str or torch.device, optional
+        See `device_named`.
 
     Raises
     ------
     CapabilityError
         If there is no such device.
     """
-    if device_type(device) == "cpu":
-        from flashinfer_bench.tensors import devices
+    from flashinfer_bench.tensors import devices
 
-        # What hardware_from_device("cpu") gives, which would import torch for it.
-        return f"{devices._cpu_model()} ({devices._usable_cores()} cores)"
-    named = None if _cuda_is_initialised() else _name_of_all_gpus()
-    return named or _name_from_torch(device or "cuda")
+    name = device_named(device)
+    if name == "cpu":
+        return devices.cpu_hardware()
+    known = None if _cuda_is_initialised() else _name_of_all_gpus()
+    if known is not None and int(name.partition(":")[2]) < _visible_gpus():
+        return known
+    return devices.hardware_from_device(name)
 
 
-def device_type(device: Optional[str] = None) -> DeviceType:
-    """Return whether a device is a CPU or a GPU.
+def device_named(device: object = None) -> str:
+    """Return the full name of a device: ``cpu`` or ``cuda:N``.
 
     Parameters
     ----------
-    device : str, optional
-        ``cpu``, ``cuda`` or ``cuda:N``; by default a GPU if there is one, else the CPU.
+    device : str or torch.device, optional
+        ``cpu``, ``cuda:N``, or ``cuda`` for the current GPU. By default that, if there is one,
+        else the CPU. Whether there is a device of that number is not looked at.
 
     Raises
     ------
     CapabilityError
-        If it is neither.
+        If it is something else.
     """
     if device is None:
-        return "cuda" if _has_gpu() else "cpu"
-    kind = device.partition(":")[0]
+        return f"cuda:{_current_gpu()}" if _has_gpu() else "cpu"
+    found = _DEVICE.fullmatch(str(device))  # of a torch.device that is its name
+    if found is None:
+        raise CapabilityError(f"device {device!r} is not supported; use cpu, cuda or cuda:N")
+    kind, index = found.groups()
     if kind == "cpu":
         return "cpu"
-    if kind == "cuda":
-        return "cuda"
-    raise CapabilityError(f"device {device!r} is not supported; use cpu, cuda or cuda:N")
+    return f"cuda:{_current_gpu() if index is None else int(index)}"
 
 
 def type_of_hardware(hardware: str) -> DeviceType:
@@ -130,22 +137,37 @@ def _has_gpu() -> bool:
     """Return whether torch could use a GPU; imports torch only where there is a driver."""
     if env.cuda_visible_devices() == () or not installed_versions().get("cuda"):
         return False
-    if "torch" not in sys.modules and not _gpu_names():
+    if "torch" not in sys.modules and not (_gpu_names() or _has_driver()):
         return False
+    return _visible_gpus() > 0
+
+
+def _has_driver() -> bool:
+    """Return whether there is the driver of CUDA: containers may lack its management library."""
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _visible_gpus() -> int:
+    """Return how many GPUs torch may use, as far as that is known without CUDA."""
     import torch
 
-    return torch.cuda.device_count() > 0
+    return torch.cuda.device_count()
+
+
+def _current_gpu() -> int:
+    """Return the number of the GPU that ``cuda`` means: the first, unless somebody has chosen."""
+    if not _cuda_is_initialised():
+        return 0
+    return int(sys.modules["torch"].cuda.current_device())
 
 
 def _cuda_is_initialised() -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())
-
-
-def _name_from_torch(device: str) -> str:
-    from flashinfer_bench.tensors.devices import hardware_from_device
-
-    return hardware_from_device(device)
 
 
 def _name_of_all_gpus() -> Optional[str]:
@@ -157,9 +179,15 @@ def _name_of_all_gpus() -> Optional[str]:
     return names.pop() if len(names) == 1 else None
 
 
+_SUCCESS, _NOT_SUPPORTED = 0, 3
+
+
 @cache
 def _gpu_names() -> tuple[Optional[str], ...]:
-    """Return the names of all GPUs; None for one that is divided, whose parts have other names."""
+    """Return the names of all GPUs; None where CUDA has another one, or may have.
+
+    That is so for a GPU that is divided: its parts have names of their own.
+    """
     try:
         nvml = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
         if nvml.nvmlInit_v2() != 0:
@@ -180,12 +208,13 @@ def _gpu_name(nvml: ctypes.CDLL, index: int) -> Optional[str]:
     if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) != 0:
         return None
     divided, pending = ctypes.c_uint(), ctypes.c_uint()
-    failed = nvml.nvmlDeviceGetMigMode(handle, ctypes.byref(divided), ctypes.byref(pending))
-    if not failed and divided.value:
+    result = nvml.nvmlDeviceGetMigMode(handle, ctypes.byref(divided), ctypes.byref(pending))
+    if divided.value or result not in (_SUCCESS, _NOT_SUPPORTED):
         return None
     if nvml.nvmlDeviceGetName(handle, name, ctypes.c_uint(len(name))) != 0:
         return None
-    return name.value.decode("utf-8", "replace") or None
+    text = name.value.decode("utf-8", "replace")
+    return None if text.endswith("(nvgpu)") else text or None  # Tegra: CUDA leaves that out
 
 
 # ----------------------------------------------------------------------------------- toolchain

@@ -12,7 +12,7 @@ from flashinfer_bench.apply.arguments import tell_once
 from flashinfer_bench.apply.conventions import convention, unsigned
 from flashinfer_bench.apply.curated import taken_by
 from flashinfer_bench.apply.dispatch.stats import REENTRANT
-from flashinfer_bench.apply.reconcile import memory_of
+from flashinfer_bench.apply.reconcile import ARGUMENTS, memory_of
 from flashinfer_bench.apply.slots import no_fallback, opaque
 from flashinfer_bench.errors import ConfigError
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.apply.reconcile import Convention, Shortcut
     from flashinfer_bench.apply.slots import Args, Fallback, Kwargs
+    from flashinfer_bench.apply.tally import Tally
     from flashinfer_bench.data import Definition
 
     Take = Callable[[Args, Kwargs], Any]
@@ -41,56 +42,13 @@ _MISSED = object()
 _ANYTHING = (Exception,)
 
 
-class Tally:
-    """What became of the calls of one API, over all definitions.
+class Running(threading.local):
+    """Whether this thread is in a solution of one definition, whose own such calls are not taken.
 
-    Attributes
-    ----------
-    hits : int
-        Calls that a solution answered. Added to without a lock: nothing can come between reading
-        and writing it.
-    names : set of str
-        The definitions of which there was a call.
-    unknown : set of str
-        Other definitions of which there was one; not all of them, if there are many.
+    The functions of a library that are of one definition share it.
     """
 
-    def __init__(self) -> None:
-        self.hits = 0
-        self.names: set[str] = set()
-        self.unknown: set[str] = set()
-        self._fallbacks = 0
-        self._errors = 0
-        self._misses: dict[str, int] = {}
-        self._dispatchers: list[Dispatcher] = []
-        self._lock = threading.Lock()
-
-    def fallback(self, reason: Optional[str] = None) -> None:
-        """Count a call that goes to the original; the dispatcher may have counted the reason."""
-        with self._lock:
-            self._fallbacks += 1
-            if reason is not None:
-                self._misses[reason] = self._misses.get(reason, 0) + 1
-
-    def error(self) -> None:
-        """Count a call that raises."""
-        with self._lock:
-            self._errors += 1
-
-    def include(self, dispatcher: Dispatcher) -> None:
-        """Count the misses of a dispatcher as well."""
-        with self._lock:
-            self._dispatchers.append(dispatcher)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the counts as they are now."""
-        with self._lock:
-            misses = dict(self._misses)
-            for dispatcher in self._dispatchers:
-                for reason, count in dispatcher.stats.misses.items():
-                    misses[reason] = misses.get(reason, 0) + count
-            counts = {"hit": self.hits, "fallback": self._fallbacks, "error": self._errors}
-            return {**counts, "misses": misses}
+    now = False
 
 
 class MappedCalls:
@@ -110,6 +68,8 @@ class MappedCalls:
         Settings of its dispatcher.
     tally : Tally
         Counts the calls.
+    running : Running
+        Of the definition.
 
     Attributes
     ----------
@@ -124,12 +84,14 @@ class MappedCalls:
         definition: Optional[Definition],
         config: ApplyConfig,
         tally: Tally,
+        running: Running,
     ) -> None:
         self._api = api
         self._candidate = candidate
         self._definition = definition
         self._config = config
         self._tally = tally
+        self._running = running
         self._take: Optional[Take] = None
 
         @opaque
@@ -140,14 +102,21 @@ class MappedCalls:
 
     def _answer(self, args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
         take = self._take or self._prepare(fallback)
-        reason: Optional[str] = None
-        try:
-            result = take(args, kwargs)
-        except UnroutableError as error:
-            result, reason = _MISSED, error.reason
-        except _ANYTHING:
-            self._tally.error()
-            raise
+        running = self._running
+        result, reason = _MISSED, None
+        if running.now:
+            reason = REENTRANT
+        else:
+            running.now = True
+            try:
+                result = take(args, kwargs)
+            except UnroutableError as error:
+                reason = error.reason
+            except _ANYTHING:
+                self._tally.error()
+                raise
+            finally:
+                running.now = False
         if result is not _MISSED:
             self._tally.hits += 1
             return result
@@ -178,7 +147,8 @@ class MappedCalls:
             bind = partial(_bind_by_adapter, api, definition)
             return _taking(bind, guarded.run if guarded else _by_keyword(function), meaning)
         if api.signature is None and guarded is not None and not _is_in_place(guarded.definition):
-            return guarded.take
+            # A library's own arguments may be others; apply has been given the definition's.
+            return guarded.take if api.definition_of is None else _counted(guarded)
         if api.signature is None and definition is None:
             return _as_it_comes(function)
         takes = None if function is None else taken_by(function)
@@ -205,6 +175,23 @@ def _quickly(guarded: _Guarded, usual: Shortcut, every: Take) -> Take:
                 return every(args, kwargs)
         inputs = args if as_it_is else tuple([args[position] for position in usual.inputs])
         return guarded.take(inputs, None)
+
+    return take
+
+
+def _counted(guarded: _Guarded) -> Take:
+    """Return what answers calls with all arguments of the definition, and no others."""
+    inputs, outputs = (
+        list(each) for each in (guarded.definition.inputs, guarded.definition.outputs)
+    )
+    several = ([*inputs, *outputs], inputs)
+
+    def take(args: Args, kwargs: Kwargs) -> Any:
+        named = kwargs or {}
+        for names in several:
+            if len(args) + len(named) == len(names) and named.keys() == {*names[len(args) :]}:
+                return guarded.take(args, kwargs)
+        raise UnroutableError(ARGUMENTS)
 
     return take
 
@@ -248,28 +235,12 @@ def _is_in_place(definition: Definition) -> bool:
 
 def _as_it_comes(function: Optional[Callable[..., Any]]) -> Take:
     assert function is not None
-    return _alone(lambda args, kwargs: function(*args, **(kwargs or {})))
+    return lambda args, kwargs: function(*args, **(kwargs or {}))
 
 
 def _by_keyword(function: Optional[Callable[..., Any]]) -> Callable[[Bound], Any]:
     assert function is not None
-    return _alone(lambda bound: function(**bound.inputs))
-
-
-def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that gives up where it is called by itself, through the API it answers."""
-    running = threading.local()
-
-    def alone(*args: Any) -> Any:
-        if getattr(running, "yes", False):
-            raise UnroutableError(REENTRANT)
-        running.yes = True
-        try:
-            return function(*args)
-        finally:
-            running.yes = False
-
-    return alone
+    return lambda bound: function(**bound.inputs)
 
 
 class _Guarded:
@@ -364,12 +335,16 @@ class _Guarded:
         args = tuple(bound.inputs.values())
         dispatcher = self._dispatcher(args)
         buffers = self._direct(bound)
-        if buffers and dispatcher.call((*args, *buffers), None, _miss) is not _MISSED:
-            return buffers
-        return dispatcher.call(args, None, _miss)
+        if not buffers:
+            return dispatcher.call(args, None, _miss)
+        # What is refused with these buffers is so without: it is asked, and counted, once.
+        missed = dispatcher.call((*args, *buffers), None, _miss) is _MISSED
+        return _MISSED if missed else buffers
 
     def _direct(self, bound: Bound) -> tuple[Any, ...]:
         """Return the buffers of all outputs, if the solution may write straight into them."""
+        from flashinfer_bench.apply.dispatch.ordinary import is_plain
+
         target, given = self._target, bound.buffers
         if target is None or target.native_style != "destination":
             return ()
@@ -380,7 +355,7 @@ class _Guarded:
         apart = len({*memory}) == len(memory)
         used = {memory_of(value) for value in bound.inputs.values()}
         free = apart and used.isdisjoint(memory)
-        return buffers if free and all(each.is_contiguous() for each in buffers) else ()
+        return buffers if free and all(is_plain(each) for each in buffers) else ()
 
 
 def _miss(*_args: Any, **_kwargs: Any) -> Any:

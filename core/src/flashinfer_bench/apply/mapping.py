@@ -27,12 +27,13 @@ from flashinfer_bench.apply.arguments import arguments, resolve
 from flashinfer_bench.apply.config import as_registry
 from flashinfer_bench.apply.curated import (
     check_takes,
-    find_definitions,
+    gather_definitions,
     read_folder,
     read_mapping,
 )
-from flashinfer_bench.apply.mapped import MappedCalls, Tally
+from flashinfer_bench.apply.mapped import MappedCalls, Running
 from flashinfer_bench.apply.slots import board, no_fallback, opaque
+from flashinfer_bench.apply.tally import Tally
 from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,12 +55,12 @@ logger = logging.getLogger(__name__)
 _MOST_UNKNOWN = 1024
 _NOT_MAPPED = "not in the mapping"
 
-_switching = threading.Lock()
+_switching = threading.RLock()
 
 
 def _renew_lock() -> None:
     global _switching
-    _switching = threading.Lock()
+    _switching = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):  # a thread of the parent may hold it, and is not in the child
@@ -98,6 +99,7 @@ class MappingRuntime:
         self._definitions = {**self._given(), **definitions}
         self._config = as_registry(config)
         self._tallies: dict[str, Tally] = {}
+        self._running = {name: Running() for name in candidates}
         self._calls: weakref.WeakKeyDictionary[Slot, dict[str, Call]] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self.entered = 0  # bodies of `with` that have not ended
@@ -124,7 +126,7 @@ class MappingRuntime:
             raise ConfigError(
                 f"solution '{candidate.name}' cannot be built: its definition "
                 f"'{candidate.definition}' is not known",
-                hint="set FIB_DATASET_PATH to a dataset that has it, or give a callable",
+                hint="name a dataset with it by dataset= or FIB_DATASET_PATH, or give a callable",
             )
 
     # ------------------------------------------------------------------------------ activity
@@ -151,9 +153,9 @@ class MappingRuntime:
         """Be active no more; what no call has asked for is logged, as it may be a mistake."""
         if not board.remove(self):
             return
-        asked = {name for tally in self._tallies.values() for name in tally.names}
-        never = [name for name in self._candidates if name not in asked]
-        if never:
+        # Copies: calls that are running add to them.
+        asked = {name for tally in list(self._tallies.values()) for name in list(tally.names)}
+        if never := [name for name in self._candidates if name not in asked]:
             logger.warning("apply: there was no call of %s while it was mapped", ", ".join(never))
 
     @property
@@ -185,7 +187,8 @@ class MappingRuntime:
         config = replace(
             self._config.get(candidate.definition), strict=True, shadow_calls=0, shadow_share=0.0
         )
-        return MappedCalls(api, candidate, definition, config, self._tally(api)).call
+        running = self._running[candidate.definition]
+        return MappedCalls(api, candidate, definition, config, self._tally(api), running).call
 
     def _tally(self, api: Api) -> Tally:
         return self._tallies.setdefault(api.name, Tally())
@@ -225,9 +228,9 @@ class MappingRuntime:
         call = board.call_of(name) if board.top() is self else self.route(name, None)
         if call is not None:
             return call(given, named, instead)
-        if instead is None:
-            raise RuntimeError(no_fallback(name, f"{self!r} does not have it"))
-        return instead(*given, **(named or {}))
+        if instead is not None:
+            return instead(*given, **(named or {}))
+        raise RuntimeError(no_fallback(name, f"{self!r} does not have it"))
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Return the counters of each API that has been called, by its name.
@@ -340,8 +343,8 @@ def enable_mapping(
     config : ApplyConfig or ApplyConfigRegistry, optional
         Settings; a mapping is always strict, has no misses by size, and compares nothing.
     dataset : TraceSet, str or Path, optional
-        Has the definitions. Default: that of ``FIB_DATASET_PATH``, if there is one. A callable may
-        do without.
+        Has definitions; what it lacks is looked for in the dataset of ``FIB_DATASET_PATH``, then
+        among those that adapters bring along. A callable may do without.
     registry : ApiRegistry, optional
         Tells what is behind the slots of adapters.
 
@@ -358,8 +361,8 @@ def enable_mapping(
     DataError, DatasetNotFoundError
         If a file, or the dataset, cannot be read.
     """
-    candidates = read_mapping(mapping)
-    return _enable(candidates, find_definitions(candidates, dataset), config, registry)
+    found = read_mapping(mapping)
+    return _enable(found, gather_definitions(found, dataset), config, registry)
 
 
 def enable_folder(
@@ -374,9 +377,7 @@ def enable_folder(
     Definitions in the folder's own ``definitions/`` come before those of the dataset.
     """
     candidates = read_folder(folder)
-    own = find_definitions(candidates, folder)
-    rest = find_definitions([name for name in candidates if name not in own], dataset)
-    return _enable(candidates, {**rest, **own}, config, registry)
+    return _enable(candidates, gather_definitions(candidates, folder, dataset), config, registry)
 
 
 def _enable(

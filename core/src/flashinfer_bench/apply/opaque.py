@@ -21,8 +21,6 @@ _Function = TypeVar("_Function", bound="Callable[..., Any]")
 logger = logging.getLogger(__name__)
 
 _ANYTHING = (Exception,)
-_marked: set[CodeType] = set()
-_MOST_MARKED = 100_000
 
 
 def opaque(function: _Function) -> _Function:
@@ -41,15 +39,12 @@ def opaque(function: _Function) -> _Function:
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     code = getattr(function, "__code__", None)
     torch = sys.modules.get("torch")  # nobody compiles without it
-    if torch is not None and code is not None:  # equal code objects are not one object
+    if torch is not None and code is not None:
         _mark(torch, code)
     return function
 
 
 def _mark(torch: Any, code: CodeType) -> None:
-    if len(_marked) >= _MOST_MARKED:
-        _marked.clear()
-    _marked.add(code)
     try:
         frames = torch._C._dynamo.eval_frame
         skip = frames._FrameAction.SKIP

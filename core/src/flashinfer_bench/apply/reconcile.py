@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from flashinfer_bench.apply.apis import Bound, UnroutableError
 from flashinfer_bench.apply.binding import same_value
@@ -28,6 +28,7 @@ PLACE = "no place for an output"
 MORE_OUTPUTS = "more outputs than the definition has"
 
 
+_ANYTHING = (Exception,)
 _CONTAINERS = (tuple, list, dict, type(None))
 
 
@@ -81,6 +82,8 @@ class Convention:
         ``*args`` and ``**kwargs``.
     takes : frozenset of str, optional
         What the solution takes by name; None for anything.
+    axes : dict of str to (str, int)
+        For each variable axis: a parameter that has it, and in which dimension.
     returns : Returns
         How outputs are returned.
     returned : tuple of int, optional
@@ -100,6 +103,7 @@ class Convention:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     rest: tuple[str, ...] = ()
     takes: Optional[frozenset[str]] = None
+    axes: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     returns: Returns = ANYTHING
     returned: Optional[tuple[int, ...]] = None
 
@@ -174,25 +178,37 @@ class Convention:
         found = {index: buffer for index, buffer in found.items() if buffer is not None}
         found.update((index, values[name]) for index, name in self.in_place.items())
         for index, buffer in found.items():
-            self._check_place(index, buffer)
+            self._check_place(index, buffer, values)
         return found
 
-    def _check_place(self, index: int, buffer: Any) -> None:
+    def _check_place(self, index: int, buffer: Any, values: Mapping[str, Any]) -> None:
         """Refuse a buffer that no output of the definition belongs into."""
-        if not hasattr(buffer, "copy_"):
+        import torch
+
+        if not isinstance(buffer, torch.Tensor):
             raise UnroutableError(PLACE)
-        if buffer.requires_grad and _grad_enabled():
+        odd = buffer.is_nested or buffer.layout is not torch.strided
+        if odd or (buffer.requires_grad and torch.is_grad_enabled()):
             raise UnroutableError(BUFFER)
-        if self.outputs is None:
-            return
-        operand = self.outputs[index]
-        sizes = operand.shape or ()
-        fits = buffer.dtype == operand.dtype and buffer.dim() == len(sizes)
-        if not fits or any(
-            isinstance(size, int) and size != given
-            for size, given in zip(sizes, buffer.shape, strict=True)
-        ):
+        if self.outputs is not None and not self._fits(self.outputs[index], buffer, values):
             raise UnroutableError(BUFFER)
+
+    def _fits(self, operand: Operand, buffer: Any, values: Mapping[str, Any]) -> bool:
+        wanted = [self._size(size, values) for size in operand.shape or ()]
+        given = [getattr(values[parameter], "device", None) for _, parameter in self.inputs]
+        fits = buffer.dtype == operand.dtype and buffer.dim() == len(wanted)
+        fits = fits and all(device in (None, buffer.device) for device in given)
+        return fits and all(
+            size is None or size == given for size, given in zip(wanted, buffer.shape, strict=True)
+        )
+
+    def _size(self, size: Union[int, str], values: Mapping[str, Any]) -> Optional[int]:
+        """Return how large an axis is in this call; None if no input tells."""
+        if isinstance(size, int):
+            return size
+        parameter, dimension = self.axes.get(size, ("", 0))
+        shape = _shape_of(values.get(parameter))
+        return shape[dimension] if dimension < len(shape) else None
 
     def _selection(self, values: Mapping[str, Any]) -> tuple[int, ...]:
         off = set()
@@ -308,16 +324,18 @@ class Convention:
 
 
 def _description(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    if shape is None:
+    try:
+        return f"{list(value.shape)} of {value.dtype} on {value.device}"
+    except _ANYTHING:  # no tensor, or a nested one
         return f"a {type(value).__name__}"
-    return f"{list(shape)} of {value.dtype} on {value.device}"
 
 
-def _grad_enabled() -> bool:
-    import torch
-
-    return torch.is_grad_enabled()
+def _shape_of(value: Any) -> Sequence[int]:
+    try:
+        shape: Sequence[int] = value.shape
+    except _ANYTHING:  # nested tensors have none, and what is no tensor
+        return ()
+    return shape
 
 
 def write_back(results: list[Any], buffers: Mapping[int, Any]) -> None:
@@ -347,14 +365,19 @@ def write_back(results: list[Any], buffers: Mapping[int, Any]) -> None:
 def memory_of(value: Any) -> Any:
     """Return where a tensor's memory begins; for anything else, what no tensor has."""
     storage = getattr(value, "untyped_storage", None)
-    return None if storage is None else (value.device, storage().data_ptr())
+    if storage is None:
+        return None
+    try:
+        return value.device, storage().data_ptr()
+    except _ANYTHING:  # of a fake tensor, or a sparse one
+        return None, id(value)
 
 
 def _is_view_of(result: Any, buffer: Any) -> bool:
     """Return whether both are the same elements of memory, in the same order."""
     if result is buffer:
         return True
-    if not hasattr(result, "data_ptr") or not hasattr(buffer, "data_ptr"):
+    if buffer is None or memory_of(result) != memory_of(buffer):
         return False
     same: bool = (
         result.data_ptr() == buffer.data_ptr()

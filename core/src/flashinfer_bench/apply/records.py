@@ -1,16 +1,16 @@
 """Reading the runs in trace files, with only what choosing among solutions needs.
 
-Very many lines are read while a program waits, so they are not made into `Trace` objects. A file is
-decoded as a whole into lean structures. What these accept, `Trace` accepts as well, with the same
-values; whatever else there is (old spellings, torn or broken lines, one document over many lines)
-takes the ordinary way line by line, through `Trace`, which knows all that and words the problems.
+Very many lines are read while a program waits, so they are not made into `Trace` objects. A line is
+decoded into lean structures. What these accept, `Trace` accepts as well, with the same values;
+whatever else there is (old spellings, torn or broken lines, one document over many lines) takes the
+ordinary way, through `Trace`, which knows all that and words the problems.
 """
 
 from __future__ import annotations
 
 import codecs
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar, Union, get_args
 
 import msgspec
 from pydantic import BaseModel
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 else:
     _Text = msgspec.Raw  # decoded later, once for each distinct text
 
+_PIECE = 1 << 18  # bytes that are decoded at once
+
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
+_Error = Union[_NotNegative, Literal["NaN", "Infinity"]]
 _Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 
@@ -63,8 +66,9 @@ class _Extra(msgspec.Struct, gc=False):
 
 
 class _Correctness(msgspec.Struct, gc=False):
-    max_relative_error: _NotNegative
-    max_absolute_error: _NotNegative
+    # Numbers, or the words for those that JSON lacks: what `float` takes.
+    max_relative_error: _Error
+    max_absolute_error: _Error
     extra: Optional[_Extra] = None
 
 
@@ -172,9 +176,10 @@ class RunReader:
         self._decoder = msgspec.json.Decoder(Run)
         self._workloads: dict[bytes, Workload] = {}
         self._environments: dict[bytes, Environment] = {}
+        self._last: tuple[Any, Optional[Workload]] = (None, None)
 
-    def read(self, data: bytes, path: Path) -> list[Run]:
-        """Return the runs in a file.
+    def read(self, data: bytes, path: Path) -> Iterator[Run]:
+        """Yield the runs in a file.
 
         Parameters
         ----------
@@ -183,58 +188,98 @@ class RunReader:
         path : Path
             Where it is from, for `problems`.
         """
-        try:
-            runs = self._read_current(data)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            runs = None
-        return list(self._read_any(data, path)) if runs is None else runs
+        # The last line may have been cut off in the middle of an append.
+        unfinished = 0 if data.endswith(b"\n") else 1 + data.rstrip().count(b"\n")
+        view, is_ascii = memoryview(data), data.isascii()
+        done = 0  # lines
+        has_begun = False
+        for start, end in _pieces(data):
+            count = data.count(b"\n", start, end)
+            piece = view[start:end]
+            runs = self._read_piece(piece, count, is_ascii=is_ascii)
+            if runs is None:
+                texts = bytes(piece).split(b"\n")
+                if not has_begun and (whole := _document(texts, data)) is not None:
+                    yield from filter(None, (self._read_any(one, path) for one in whole))
+                    return
+                has_begun = has_begun or any(map(bytes.strip, texts))
+                runs = [
+                    self._read_line(text, path, line, is_unfinished=line == unfinished)
+                    for line, text in enumerate(texts, done + 1)
+                ]
+            else:
+                has_begun = True
+            done += count
+            yield from filter(None, runs)
 
-    def _read_current(self, data: bytes) -> Optional[list[Run]]:
-        """Return the runs of a file that has today's format throughout, else None, or raise."""
-        if not data.isascii():
-            data.decode()  # the decoder does not look into what it skips
-        runs = []
-        seen, workload = b"", None  # lines with the same workload mostly follow one another
-        for line in self._decoder.decode_lines(data):
+    def _read_piece(
+        self, piece: memoryview, count: int, *, is_ascii: bool
+    ) -> Optional[list[Optional[Run]]]:
+        """Return the runs of `count` lines if all have today's format, else None."""
+        try:
+            if not is_ascii:
+                bytes(piece).decode()  # the decoder does not look into what it skips
+            lines = self._decoder.decode_lines(piece)
+            # It takes one record on two lines, and two on one.
+            return self._shared(lines) if len(lines) == count else None
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None
+
+    def _read_line(
+        self, text: bytes, path: Path, line: int, *, is_unfinished: bool
+    ) -> Optional[Run]:
+        """Return the run of a line; None, and maybe a problem, if there is none."""
+        if not text or text.isspace():
+            return None
+        try:
+            if not text.isascii():
+                text.decode()
+            return self._shared([self._decoder.decode(text)])[0]
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return self._read_any(text, path, line, is_unfinished=is_unfinished)
+
+    def _shared(self, lines: list[Run]) -> list[Optional[Run]]:
+        """Give runs the objects that they share with others; None stands for a workload alone."""
+        runs: list[Optional[Run]] = []
+        environments = self._environments
+        seen, workload = self._last  # lines with the same workload mostly follow one another
+        for line in lines:
+            if line.workload != seen:
+                raw = bytes(line.workload)
+                workload = self._workloads.get(raw) or _new(Workload, raw, self._workloads)
+                seen = line.workload
             evaluation = line.evaluation
             if (evaluation is None) is not (line.solution is None):
-                return None
-            text = bytes(line.workload)
-            if text != seen:
-                seen, workload = text, self._workloads.get(text) or self._workload(text)
-            if evaluation is not None:
-                line.workload = workload
-                text = bytes(evaluation.environment)
-                evaluation.environment = self._environments.get(text) or self._environment(text)
-                runs.append(line)
+                raise ValueError("half a run")
+            if evaluation is None:
+                runs.append(None)
+                continue
+            line.workload = workload
+            raw = bytes(evaluation.environment)
+            known = environments.get(raw)
+            evaluation.environment = known or _new(Environment, raw, environments)
+            runs.append(line)
+        self._last = seen, workload
         return runs
 
-    def _workload(self, text: bytes) -> Workload:
-        if b"\n" in text:
-            raise ValueError("a record over several lines")
-        made: Workload = Workload.__pydantic_validator__.validate_json(text)
-        self._workloads[text] = made
-        return made
-
-    def _environment(self, text: bytes) -> Environment:
-        made: Environment = Environment.__pydantic_validator__.validate_json(text)
-        self._environments[text] = made
-        return made
-
-    def _read_any(self, data: bytes, path: Path) -> Iterator[Run]:
+    def _read_any(
+        self,
+        text: bytes,
+        path: Path,
+        line: Optional[int] = None,
+        *,
+        is_unfinished: bool = False,
+    ) -> Optional[Run]:
+        """Return the run of a record in any format; None, and maybe a problem, if there is none."""
         from flashinfer_bench.data.trace import Trace
 
-        for number, text in _documents(data):
-            try:
-                if text is None:
-                    raise DataError("left out an unfinished last line", path=path, line=number)
-                trace = decode(Trace, text, path=path, line=number)
-            except DataError as error:  # one bad line; the next may be fine
-                self.problems.append(error)
-                continue
-            run = self.of_trace(trace)
-            if run is not None:
-                yield run
+        try:
+            if is_unfinished and is_torn(text):
+                raise DataError("left out an unfinished last line", path=path, line=line)
+            return self.of_trace(decode(Trace, text.strip(), path=path, line=line))
+        except DataError as error:  # one bad line; the next may be fine
+            self.problems.append(error)
+            return None
 
     def of_trace(self, trace: Trace) -> Optional[Run]:
         """Return the run that a trace tells of, None for a workload alone."""
@@ -247,6 +292,13 @@ class RunReader:
 
 
 _Part = TypeVar("_Part", bound=BaseModel)
+
+
+def _new(kind: type[_Part], text: bytes, known: dict[bytes, _Part]) -> _Part:
+    """Make the object for all that are written the same."""
+    made: _Part = kind.__pydantic_validator__.validate_json(text)
+    known[text] = made
+    return made
 
 
 def _shared(part: _Part, known: dict[bytes, _Part]) -> _Part:
@@ -294,21 +346,23 @@ def _provenance(provenance: Any) -> _Provenance:
 # ------------------------------------------------------------------------- broken and odd files
 
 
-def _documents(data: bytes) -> Iterator[tuple[Optional[int], Optional[bytes]]]:
-    """Yield what `flashinfer_bench.data.jsonl.read_records` would, and None for a torn line."""
-    data = data.removeprefix(codecs.BOM_UTF8)
-    lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
-    if lines and not _is_object(lines[0][1]):
-        whole = _whole(data)
-        if whole is not None:
-            yield from ((None, text) for text in whole)
-            return
-    for number, line in lines:
-        is_last = number == lines[-1][0] and not data.endswith(b"\n")
-        yield number, None if is_last and is_torn(line) else line.strip()
+def _pieces(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where to read: many lines at a time, but never all: what is made of them is large."""
+    start = 0
+    while start < len(data):
+        end = data.find(b"\n", start + _PIECE) + 1 or len(data)
+        yield start, end
+        start = end
+
+
+def _document(texts: list[bytes], data: bytes) -> Optional[list[bytes]]:
+    """Return the records of a file that is one JSON document, None if it is one of lines."""
+    first = next((text for text in texts if text.strip()), None)
+    return None if first is None or _is_object(first) else _whole(data)
 
 
 def _is_object(text: bytes) -> bool:
+    text = text.removeprefix(codecs.BOM_UTF8)
     return text.lstrip().startswith(b"{") and _parsed(text) is not None
 
 
@@ -321,7 +375,7 @@ def _parsed(text: bytes) -> Any:
 
 def _whole(data: bytes) -> Optional[list[bytes]]:
     """Return the records of a file that is one JSON document, None if it is not one."""
-    document = _parsed(data)
+    document = _parsed(data.removeprefix(codecs.BOM_UTF8))
     if document is None:
         return None
     records = document if isinstance(document, list) else [document]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ANY_ERROR = (Exception,)
+_MOST_TRIES = 100
 
 Kind = Literal["any", "none", "one", "tuple", "list", "dict"]
 """What outputs are returned in. ``"any"``: one as itself, several as a tuple, none as None."""
@@ -43,13 +44,13 @@ class Returns(NamedTuple):
 
     def wrap(self, values: list[Any], names: list[str]) -> Any:
         """Return outputs as the function would."""
-        if self.make is not None:
+        if self.make is not None and len(values) == self.number:
             return self.make(*values)
         if self.kind == "dict":
             return dict(zip(names, values, strict=True))
         if self.kind == "list":
             return values
-        if self.kind == "tuple" or len(values) > 1:
+        if (self.kind == "tuple" and self.make is None) or len(values) > 1:
             return tuple(values)
         return values[0] if values else None
 
@@ -85,9 +86,8 @@ def returns_of(annotation: Any, function: Optional[Callable[..., Any]] = None) -
 
 
 def _of_text(text: str) -> Returns:
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
+    node = _parsed(text.strip())
+    if node is None:
         return ANYTHING
     items: list[Any] = []
     if isinstance(node, ast.Subscript):
@@ -98,6 +98,17 @@ def _of_text(text: str) -> Returns:
     if isinstance(node, ast.Constant):
         return _of_text(node.value) if isinstance(node.value, str) else _named(str(node.value), [])
     return _named(getattr(node, "attr", getattr(node, "id", "")), items)
+
+
+def _parsed(text: str) -> Optional[ast.expr]:
+    for _ in range(_MOST_TRIES):
+        try:
+            return ast.parse(text, mode="eval").body
+        except SyntaxError:
+            break
+        except SystemError:  # Python 3.11, while another thread parses as well
+            continue
+    return None
 
 
 def _named(name: str, items: list[Any]) -> Returns:

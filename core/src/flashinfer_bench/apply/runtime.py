@@ -77,9 +77,10 @@ class ApplyRuntime:
         The dataset, or its folder; by default that of ``FIB_DATASET_PATH``.
     config : ApplyConfig or ApplyConfigRegistry, optional
         Settings for all definitions, or for each. Default: `get_default_registry`.
-    device : str, optional
-        Where the tensors of calls are: ``cpu``, ``cuda`` or ``cuda:N``. By default a GPU if there
-        is one, else the CPU.
+    device : str or torch.device, optional
+        Where the tensors of calls are: ``cpu``, ``cuda`` or ``cuda:N``. Records of its hardware
+        count; calls elsewhere go to the original, but other GPUs of the same name are as good. By
+        default the current GPU if there is one, else the CPU.
 
     Raises
     ------
@@ -88,6 +89,8 @@ class ApplyRuntime:
         solutions that cannot be built, cost only themselves; `problems` has the reasons.
     ConfigError
         If the settings are something else.
+    CapabilityError
+        If there is no such device.
     """
 
     def __init__(
@@ -95,11 +98,13 @@ class ApplyRuntime:
         trace_set: Optional[Dataset] = None,
         config: Config = None,
         *,
-        device: Optional[str] = None,
+        device: object = None,
     ) -> None:
+        from flashinfer_bench.apply.hardware import device_named
+
         self._dataset: Dataset = env.dataset_path() if trace_set is None else trace_set
         self._config: Config = config
-        self._device = device
+        self._device = device_named(device)
         self._entered = 0
         self._counters: dict[str, Counters] = {}
         self._generation = self._load(self._dataset, config)
@@ -153,15 +158,14 @@ class ApplyRuntime:
 
     def _load(self, dataset: Dataset, config: Config) -> Generation:
         from flashinfer_bench.apply.building import Builds
-        from flashinfer_bench.apply.hardware import device_type, this_hardware
+        from flashinfer_bench.apply.hardware import this_hardware
         from flashinfer_bench.apply.table import ApplyTable
 
         settings = as_registry(config)
         hardware = this_hardware(self._device)
         table = ApplyTable.load_or_build(dataset, settings, hardware=hardware)
-        device = self._device or device_type()
         builds = Builds(table.source)
-        generation = Generation(table, settings, builds, device, self._counters)
+        generation = Generation(table, settings, builds, self._device, self._counters)
         generation.build_ahead()
         return generation
 

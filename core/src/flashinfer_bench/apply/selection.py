@@ -144,14 +144,13 @@ def limits_for(
 
 def error_problem(run: Passed, limits: Limits) -> Optional[Reason]:
     """Say why the recorded errors are too large, or return None; see the top of this module."""
-    absolute = run.correctness.max_absolute_error
-    relative = run.correctness.max_relative_error
+    absolute = float(run.correctness.max_absolute_error)
+    relative = float(run.correctness.max_relative_error)
     fits = absolute <= limits.atol, relative <= limits.rtol  # NaN fits nowhere
-    if limits.both:
-        good = all(fits)
-    else:
-        good = any(fits) or (absolute < math.inf and _matched(run, limits, absolute))
-    if good and not math.isnan(absolute) and not math.isnan(relative):
+    if all(fits):
+        return None
+    enough = any(fits) or (absolute < math.inf and _matched(run, limits, absolute))
+    if enough and not limits.both and not math.isnan(absolute) and not math.isnan(relative):
         return None
     parts = [
         f"{name} error {value:.4g} > {allowed:.4g}"
@@ -220,7 +219,12 @@ def _figures_problem(note: Mapping[str, Any], latency_ms: float) -> Optional[Rea
 
 
 def _number(value: Any) -> Optional[float]:
-    return float(value) if isinstance(value, (int, float)) and value is not True else None
+    if value is True or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # JSON has integers of any size
+        return math.inf if value > 0 else -math.inf
 
 
 # --------------------------------------------------------------------------------------- the run

@@ -146,7 +146,8 @@ class Board:
         self.quiet = False
         self._asked = False
         self._lock = threading.RLock()
-        self._slots: weakref.WeakSet[Slot] = weakref.WeakSet()
+        # No WeakSet: a slot that goes while another thread lists them breaks its iteration.
+        self._slots: dict[int, weakref.ref[Slot]] = {}
         self._active: tuple[Runtime, ...] = ()
         self._observers: tuple[tuple[Optional[str], Observer], ...] = ()
 
@@ -206,13 +207,14 @@ class Board:
     def connect(self, slot: Slot) -> None:
         """Have `slot` filled, now and from now on, as long as anything else holds it."""
         with self._lock:
-            self._slots.add(slot)
+            key, slots = id(slot), self._slots
+            slots[key] = weakref.ref(slot, lambda _gone: slots.pop(key, None))
             self._fill_slot(slot, self.top(), self._names())
 
     def slots(self) -> list[Slot]:
         """Return the slots that are in use, in no particular order."""
-        with self._lock:
-            return list(self._slots)
+        found = [reference() for reference in list(self._slots.values())]
+        return [slot for slot in found if slot is not None]
 
     def observe(self, observer: Observer, name: Optional[str] = None) -> Callable[[], None]:
         """Have an observer told of each call before it is made, taken by a runtime or not.
@@ -267,7 +269,7 @@ class Board:
         top, names = self.top(), self._names()
         self.calls = self._calls(top, names)
         self.quiet = self._asked and not self._observers
-        for slot in list(self._slots):
+        for slot in self.slots():
             self._fill_slot(slot, top, names)
 
     def _calls(self, top: Optional[Runtime], names: Collection[str]) -> dict[str, Call]:

@@ -10,6 +10,7 @@ The time of the last change of the inode counts as well, which no program can se
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import time
@@ -68,23 +69,37 @@ class _Known(msgspec.Struct, array_like=True, gc=False):
 _Read = Union[tuple[bytes, Optional[Stamp], bytes], OSError]
 
 
-def _walk(
-    folder: str, suffixes: tuple[str, ...], seen: set[tuple[int, int]]
-) -> Iterator[tuple[str, Stamp]]:
-    """Yield files as `flashinfer_bench.data.layout.files` does, with their stamps."""
-    info = os.stat(folder)  # noqa: PTH116
-    if (info.st_dev, info.st_ino) in seen:
-        return
-    seen.add((info.st_dev, info.st_ino))
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
+def _walk(top: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, Stamp]]:
+    """Yield files as `flashinfer_bench.data.layout.files` does, with their stamps.
+
+    What goes while this looks is not there. Neither is a link that leads to itself.
+    """
+    seen: set[tuple[int, int]] = set()
+    folders = [_entries(top, seen)]  # no recursion: there may be more levels than Python has
+    while folders:
+        entry = next(folders[-1], None)
+        if entry is None:
+            folders.pop()
+            continue
+        try:
             if entry.is_dir():
-                yield from _walk(entry.path, suffixes, seen)
+                folders.append(_entries(entry.path, seen))
             elif entry.name.endswith(suffixes) and entry.is_file():
                 # Not entry.stat(): of a link that leaves it open, and elsewhere it may lack fields.
                 yield entry.path, Stamp.of(os.stat(entry.path))  # noqa: PTH116
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP):
+                raise
+
+
+def _entries(folder: str, seen: set[tuple[int, int]]) -> Iterator[os.DirEntry[str]]:
+    """Return what is in a folder and not hidden; nothing if the folder has been seen."""
+    info = os.stat(folder)  # noqa: PTH116
+    if (info.st_dev, info.st_ino) in seen:
+        return iter(())
+    seen.add((info.st_dev, info.st_ino))
+    with os.scandir(folder) as entries:
+        return iter([entry for entry in entries if not entry.name.startswith(".")])
 
 
 def digest_of(data: bytes) -> bytes:
@@ -177,7 +192,7 @@ class Snapshot:
             if not top.is_dir():
                 continue
             try:
-                files = sorted(_walk(os.fspath(top), suffixes, set()))
+                files = sorted(_walk(os.fspath(top), suffixes))
             except OSError as error:  # to go on would silently lose what is in a folder
                 self._cannot_read(top, error)
                 continue
@@ -230,7 +245,7 @@ class Snapshot:
             self._cannot_read(self.root / name, result)
             return None
         data, stamp, self._digests[name] = result
-        if stamp is not None:
+        if stamp is not None and _is_text(name):
             self._known[name] = _Known(stamp, self._digests[name])
         return data
 
@@ -250,6 +265,11 @@ class Snapshot:
     def _cannot_read(self, path: Path, error: OSError) -> None:
         self.is_complete = False
         self.problems.append(DataError(f"cannot be read: {error.strerror or error}", path=path))
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a file name is UTF-8; others are not remembered, as they cannot be written."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _memory_of(root: Path) -> Path:

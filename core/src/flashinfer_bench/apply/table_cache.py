@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import msgspec
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.hardware import Place
     from flashinfer_bench.apply.snapshot import Snapshot
 
-FORMAT = 2
+_logger = logging.getLogger(__name__)
+
+FORMAT = 3
 """Number of the format, raised with every change of it or of the rules of `selection`."""
 
 
@@ -132,7 +135,12 @@ def load(purpose: bytes) -> Optional[StoredTable]:
 
 def save(purpose: bytes, table: StoredTable) -> bool:
     """Keep a table for a purpose; return whether that was possible."""
-    return disk.write(_file(purpose), purpose, msgspec.msgpack.encode(table))
+    try:
+        payload = msgspec.msgpack.encode(table)
+    except (OverflowError, UnicodeEncodeError) as error:  # sizes beyond 64 bits, odd file names
+        _logger.debug("a table cannot be kept: %s", error)
+        return False
+    return disk.write(_file(purpose), purpose, payload)
 
 
 def key_builders(op_types: Any) -> dict[str, str]:

@@ -59,8 +59,17 @@ Hardware = Annotated[
         "--hardware",
         metavar="NAME",
         show_default=False,
-        help="Whose traces count: a device here (cpu, cuda, cuda:1), or the name of another one "
-        "as traces have it. Default: a GPU if there is one, else the CPU.",
+        help="Look at the traces of other hardware: its name as traces have it.",
+    ),
+]
+Device = Annotated[
+    Optional[str],
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        show_default=False,
+        help="The device here whose traces count: cpu, cuda or cuda:1. Default: a GPU if there is "
+        "one, else the CPU.",
     ),
 ]
 MaxAtol = Annotated[
@@ -91,6 +100,10 @@ Jobs = Annotated[
         help="Builds at once. Default: one for each core, as far as memory goes.",
     ),
 ]
+NoHelper = Annotated[
+    bool,
+    typer.Option("--no-helper", help="Do not compile the helper that calls are dispatched with."),
+]
 
 
 # ------------------------------------------------------------------------------------- explain
@@ -101,6 +114,7 @@ def explain(
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of the dataset.")],
     definition: Annotated[str, typer.Argument(metavar="DEFINITION", help="Name of a definition.")],
     axes: Axes = None,
+    device: Device = None,
     hardware: Hardware = None,
     max_atol: MaxAtol = None,
     max_rtol: MaxRtol = None,
@@ -118,7 +132,7 @@ def explain(
 
     config = _config(max_atol, max_rtol)
     found = explain_one(
-        dataset, definition, config, hardware=_hardware_name(hardware), axes=sizes or None
+        dataset, definition, config, hardware=_hardware_name(hardware, device), axes=sizes or None
     )
     if as_json:
         emit_json({"schema_version": SCHEMA_VERSION, "dataset": dataset, **found.to_dict()})
@@ -148,13 +162,16 @@ def _config(max_atol: Optional[float], max_rtol: Optional[float]) -> Optional[Ap
     return ApplyConfig(max_atol=max_atol, max_rtol=max_rtol)
 
 
-def _hardware_name(given: Optional[str]) -> str:
+def _hardware_name(hardware: Optional[str], device: Optional[str]) -> str:
     """Return the name of the hardware as traces have it."""
+    if hardware is not None and device is not None:
+        raise typer.BadParameter("give --device or --hardware, not both")
     from flashinfer_bench.apply.hardware import this_hardware
 
-    if given is None or given == "cpu" or given.partition(":")[0] == "cuda":
-        return this_hardware(given)
-    return given
+    # No hardware is called like a device; older scripts have these here.
+    if hardware is None or hardware == "cpu" or hardware.partition(":")[0] == "cuda":
+        return this_hardware(hardware if device is None else device)
+    return hardware
 
 
 _KEY_COLUMNS = ("key", "place", "solution", "latency_ms", "slower", "runs")
@@ -180,17 +197,19 @@ def _key_rows(keys: Sequence[KeyExplanation]) -> list[tuple[Any, ...]]:
 
 def _key_text(key: KeyExplanation) -> str:
     """Return the sizes as ``--axes`` takes them, and what else counts after them."""
-    sizes = ",".join(f"{axis}={size}" for axis, size in key.axes.items())
-    others = " ".join(f"{name}={value}" for name, value in key.feats.items())
-    return f"{sizes} {others}".strip() or "any"
+    parts = {**key.axes, **key.feats}.items()
+    return " ".join(f"{name}={value}" for name, value in parts) or "any"
 
 
 def _solution_row(one: SolutionExplanation) -> tuple[Any, ...]:
-    reasons = "; ".join(
+    reasons = [
         f"{each.text} ({each.runs:,} {_runs(each.runs)})" if each.runs else each.text
         for each in one.refusals
-    )
-    return (one.name, one.keys, one.won, one.runs, one.counted, reasons)
+    ]
+    lost = one.keys - one.won
+    if lost:
+        reasons.insert(0, f"slower in {lost:,} {'key' if lost == 1 else 'keys'}")
+    return (one.name, one.keys, one.won, one.runs, one.counted, "; ".join(reasons))
 
 
 def _runs(count: int) -> str:
@@ -241,6 +260,7 @@ def _tell_problems(problems: Sequence[str]) -> ExitCode:
 @app.command("list")
 def list_definitions(
     dataset: Dataset = None,
+    device: Device = None,
     hardware: Hardware = None,
     max_atol: MaxAtol = None,
     max_rtol: MaxRtol = None,
@@ -257,7 +277,7 @@ def list_definitions(
     from flashinfer_bench.apply.explain import explain_all
 
     config = _config(max_atol, max_rtol)
-    found = explain_all(dataset, config, hardware=_hardware_name(hardware))
+    found = explain_all(dataset, config, hardware=_hardware_name(hardware, device))
     if as_json:
         emit_json({"schema_version": SCHEMA_VERSION, **found.to_dict()})
     else:
@@ -299,9 +319,11 @@ def _tell_overview(found: Overview) -> None:
 def build(
     dataset: Dataset = None,
     jobs: Jobs = None,
+    device: Device = None,
     hardware: Hardware = None,
     max_atol: MaxAtol = None,
     max_rtol: MaxRtol = None,
+    no_helper: NoHelper = False,
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
@@ -310,6 +332,9 @@ def build(
     Compiled solutions stay in the cache, so that programs that enable apply find them there. They
     are built as apply builds them: in this process, which imports their code. Exits with 1 if one
     fails, and with 4 if this machine lacks something for one.
+
+    Once for each torch a small helper is compiled as well, with which calls are dispatched more
+    quickly. Where that is not possible, they are dispatched without it.
     """
     set_up_logging(log_level)
     from flashinfer_bench.cli.apply_build import build_winners
@@ -318,8 +343,9 @@ def build(
         build_winners(
             dataset,
             _config(max_atol, max_rtol),
-            hardware=_hardware_name(hardware),
+            hardware=_hardware_name(hardware, device),
             jobs=jobs,
+            helper=not no_helper,
             as_json=as_json,
         )
     )

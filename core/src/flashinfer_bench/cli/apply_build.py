@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.output import emit_json, printable, table, talk
-from flashinfer_bench.errors import BuildCapabilityError, FibError, SelectionError
+from flashinfer_bench.errors import (
+    BuildCapabilityError,
+    CapabilityError,
+    FibError,
+    SelectionError,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +41,7 @@ def build_winners(
     *,
     hardware: str,
     jobs: Optional[int],
+    helper: bool,
     as_json: bool,
 ) -> ExitCode:
     """Build what a table would put to work, show what came of it, and return the exit code.
@@ -50,6 +56,8 @@ def build_winners(
         As traces name it.
     jobs : int, optional
         How many at the same time.
+    helper : bool
+        Whether to compile the helper that calls are dispatched with, too.
     as_json : bool
         Whether to write JSON instead of a table.
 
@@ -67,7 +75,7 @@ def build_winners(
             f"no solution of the dataset may be used on {hardware}",
             hint="'fib apply list' says why",
         )
-    return _Session(found, wanted).carry_out(jobs, as_json=as_json)
+    return _Session(found, wanted).carry_out(jobs, helper=helper, as_json=as_json)
 
 
 def winners_of(found: ApplyTable) -> list[Wanted]:
@@ -81,6 +89,46 @@ def winners_of(found: ApplyTable) -> list[Wanted]:
     return [Wanted(name, solution, keys) for (name, solution), keys in order]
 
 
+class Helper(NamedTuple):
+    """What became of the helper of the dispatcher: `state` is one of `HELPER_TEXTS`."""
+
+    state: str
+    reason: Optional[str] = None
+    log: str = ""
+
+    def told(self) -> str:
+        """Return a sentence about it."""
+        return HELPER_TEXTS[self.state].format(reason=(self.reason or "").partition("\n")[0])
+
+
+_WITHOUT = "calls are dispatched without it, as rightly but more slowly"
+HELPER_TEXTS = {
+    "built": "compiled; programs that enable apply from now on dispatch calls with it",
+    "present": "compiled before; programs that enable apply dispatch calls with it",
+    "skipped": f"not asked for; unless it was compiled before, {_WITHOUT}",
+    "unavailable": f"not compiled ({{reason}}); {_WITHOUT}",
+    "failed": f"not compiled ({{reason}}); {_WITHOUT}",
+}
+
+
+def build_helper() -> Helper:
+    """Compile the helper of the dispatcher, unless it is there; what goes wrong costs only it."""
+    try:
+        from flashinfer_bench.apply.dispatch import native
+
+        if native.maker() is not None:
+            return Helper("present")
+        talk("helper: compiling, which may take half a minute")
+        native.build()
+        if native.maker() is not None:
+            return Helper("built")
+    except (CapabilityError, ImportError) as error:  # no compiler, no torch
+        return Helper("unavailable", _reason(error))
+    except FibError as error:
+        return Helper("failed", _reason(error), getattr(error, "log", ""))
+    return Helper("failed", "it does not work with the torch that is installed")
+
+
 class _Session:
     """One command: what has been built so far."""
 
@@ -89,9 +137,11 @@ class _Session:
         self._wanted = wanted
         self._results: dict[str, Optional[Exception]] = {}
         self._begin = time.monotonic()
+        self._seconds: Optional[float] = None
         self._interrupted = False
+        self._helper = Helper("skipped")
 
-    def carry_out(self, jobs: Optional[int], *, as_json: bool) -> ExitCode:
+    def carry_out(self, jobs: Optional[int], *, helper: bool, as_json: bool) -> ExitCode:
         from flashinfer_bench.apply.building import Builds
 
         builds = Builds(self._table.source)
@@ -99,6 +149,9 @@ class _Session:
             with redirect_stdout(sys.stderr):  # for what a builder prints
                 names = [each.solution for each in self._wanted]
                 builds.ahead(names, jobs, on_built=self._on_built)
+                self._seconds = time.monotonic() - self._begin
+                if helper:
+                    self._helper = build_helper()
         except KeyboardInterrupt:
             self._interrupted = True
         self._show(as_json=as_json)
@@ -122,8 +175,11 @@ class _Session:
         counts = Counter(_state(error) for _, error in done)
         told = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
         begun = "interrupted after " if self._interrupted else ""
-        seconds = time.monotonic() - self._begin
+        seconds = self._seconds
+        if seconds is None:  # interrupted
+            seconds = time.monotonic() - self._begin
         talk(f"{begun}{len(done):,} builds in {seconds:.1f} s: {told or 'none'}")
+        talk(printable(f"helper: {self._helper.told()}"))
         hints = {error.hint for _, error in done if isinstance(error, FibError) and error.hint}
         for hint in sorted(hints):
             talk(printable(f"hint: {hint}"))
@@ -133,6 +189,7 @@ class _Session:
             "schema_version": SCHEMA_VERSION,
             "hardware": self._table.hardware,
             "interrupted": self._interrupted,
+            "helper": self._helper._asdict(),
             "builds": [
                 {
                     **each._asdict(),

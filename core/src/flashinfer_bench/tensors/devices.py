@@ -67,11 +67,16 @@ def hardware_from_device(device: str) -> str:
     except RuntimeError as error:
         raise CapabilityError(f"{device!r} does not name a device: {error}") from None
     if kind == "cpu":
-        return f"{_cpu_model()} ({_usable_cores()} cores)"
+        return cpu_hardware()
     if kind != "cuda":
         raise CapabilityError(f"device {device!r} is not supported; use cpu, cuda or cuda:N")
     _require_cuda(device)
     return str(torch.cuda.get_device_name(torch.device(device)))
+
+
+def cpu_hardware() -> str:
+    """Return the name of the CPU, `hardware_from_device` of ``cpu``, without torch."""
+    return f"{_cpu_model()} ({_usable_cores()} cores)"
 
 
 def env_snapshot(device: str) -> Environment:

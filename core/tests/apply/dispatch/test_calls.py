@@ -41,6 +41,23 @@ def test_returns_what_is_computed(adding, xy):
     assert adding.original.calls == []
 
 
+def test_one_tensor_given_twice(adding, monkeypatch):
+    x, y = torch.rand(3, 4), torch.rand(3, 4)
+    for each in (x, y, x):
+        assert torch.equal(adding(each, each), each + each)
+    with monkeypatch.context() as patch:
+        if adding.dispatcher._by is not None:  # such calls are learned like any other
+            patch.setitem(adding.dispatcher.call.__globals__, "slow", None)
+        for each in (x, y):
+            assert torch.equal(adding(each, each), each + each)
+    for left, right in ((x, y), (x, x), (y, x)):
+        z = torch.empty(3, 4)
+        assert torch.equal(adding(left, right), left + right)
+        assert adding(left, right, z) is None
+        assert torch.equal(z, left + right)
+    assert adding.stats == Stats(hits=11)
+
+
 def test_writes_to_outputs_that_are_given(adding, xy):
     x, y = xy
     for _ in range(3):
@@ -409,4 +426,4 @@ def test_tracebacks_show_the_generated_source(bench, xy):
     with pytest.raises(ValueError, match="oh") as caught:
         made(*xy)
     if made.dispatcher._learns:
-        assert "result = run(*a)" in "".join(traceback.format_exception(caught.value))
+        assert "result = run(a0, a1)" in "".join(traceback.format_exception(caught.value))

@@ -207,25 +207,6 @@ def test_a_dispatcher_made_in_a_mode_works_outside_of_it(bench, xy):
         assert torch.equal(made(*xy), xy[0] + xy[1])
 
 
-def test_strided_nested_tensors_get_the_original(bench, guards):
-    if guards == "torch":
-        pytest.skip("torch ends the process: see tensor_guards")
-    made = bench(lambda x, y: x + y)
-    made(torch.ones(2, 4), torch.ones(2, 4))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are a prototype
-        nested = torch.nested.nested_tensor([torch.ones(4), torch.ones(4)])
-    for _ in range(2):
-        assert made(nested, torch.ones(2, 4)) == "original"
-        assert made(torch.ones(2, 4), nested) == "original"
-
-
-def test_jagged_nested_tensors_get_the_original(adding):
-    nested = torch.nested.nested_tensor([torch.ones(4), torch.ones(4)], layout=torch.jagged)
-    adding.original.function = None
-    assert adding(nested, nested) == "original"
-
-
 def test_code_that_equals_earlier_code_is_opaque_too(bench):
     """Equal sources may be compiled again, into other objects that are equal."""
     for _ in range(3):

@@ -112,6 +112,22 @@ def test_a_damaged_library_is_not_used(copy, damage, caplog):
     assert caplog.text.count("cannot be used") == 1
 
 
+@pytest.mark.parametrize("damage", ["empty", "missing", "no digest"])
+def test_a_damaged_library_is_compiled_anew(copy, helper_cache, damage, monkeypatch):
+    if damage == "no digest":
+        (copy.parent / "sha256").unlink()
+    else:
+        copy.unlink()
+    if damage == "empty":
+        copy.touch()
+    made = helper_cache / copy.parent.relative_to(copy.parents[2])
+    monkeypatch.setattr(
+        native, "_compile", lambda into: shutil.copytree(made, into, dirs_exist_ok=True) and None
+    )
+    native.build()
+    assert native.maker() is not None
+
+
 def test_an_unfinished_build_is_not_used(copy):
     (copy.parent / ".complete").unlink()
     assert native.maker() is None

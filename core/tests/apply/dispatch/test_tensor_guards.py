@@ -9,9 +9,14 @@ import weakref
 import pytest
 import torch
 
-from flashinfer_bench.apply.dispatch import recognition
+from flashinfer_bench.apply.dispatch import recognition, trial
+from flashinfer_bench.apply.dispatch import tensor_guards as tensor_guards_module
 from flashinfer_bench.apply.dispatch.recognition import ByHelper, ByTorch
-from flashinfer_bench.apply.dispatch.tensor_guards import problem_of, tensor_guards
+from flashinfer_bench.apply.dispatch.tensor_guards import (
+    checker_for,
+    problem_of,
+    tensor_guards,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +62,6 @@ def is_plain(value):
 
 
 BLIND = {
-    "nothing": lambda v: v is None,
-    "a number": lambda v: v == 3 if isinstance(v, int) else False,
     "another dtype": lambda v: is_plain(v) and v.dtype is torch.float64,
     "another dtype of one size": lambda v: is_plain(v) and v.dtype is torch.int32,
     "another size": lambda v: is_plain(v) and v.shape == (5, 8),
@@ -74,9 +77,34 @@ BLIND = {
 
 
 @pytest.mark.parametrize("what", sorted(BLIND))
-def test_a_checker_that_does_not_see_something_is_not_used(real, what, monkeypatch):
+def test_a_checker_that_does_not_see_something_is_not_used(real, what):
     problem = problem_of(Broken(real, BLIND[what]))
     assert problem == f"takes {what} for a tensor"
+
+
+@pytest.mark.parametrize("value", [None, 3, [[0.0] * 8] * 4, "text", torch.Tensor])
+def test_what_is_no_tensor_does_not_get_as_far_as_the_checker(value):
+    x = torch.zeros(4, 8)
+    assert checker_for(Agreeing, x, x)(x, x)
+    assert not checker_for(Agreeing, x, x)(x, value)
+    assert not checker_for(Agreeing, x, x)(value, x)
+
+
+def test_neither_do_nested_tensors_nor_those_of_transforms():
+    x, asked = torch.zeros(2, 4), []
+
+    class Deadly(Agreeing):
+        def check(self, *args):
+            asked.append([each.shape for each in args])  # raises if there is none
+            return True
+
+    check = checker_for(Deadly, x, x)
+    nested = torch.nested.nested_tensor([x, x])
+    assert not check(nested, x)
+    assert not check(x, nested)
+    torch.vmap(lambda each: each + float(check(each, x)))(torch.ones(3, 2, 4))
+    assert asked == []
+    assert check(x, x)
 
 
 def test_a_checker_that_does_not_see_inference_mode_is_not_used(real):
@@ -120,6 +148,12 @@ def test_other_checkers_are_not_used(maker, monkeypatch):
     guards = type(sys)("torch._C._dynamo.guards")
     guards.TensorGuards = maker
     monkeypatch.setitem(sys.modules, "torch._C._dynamo.guards", guards)
+    assert tensor_guards() is None
+
+
+def test_one_that_may_not_be_tried_out_is_not_tried_out(real, monkeypatch):
+    monkeypatch.setattr(trial, "problem", lambda: "ended the process that tried it out")
+    monkeypatch.setattr(tensor_guards_module, "problem_of", None)
     assert tensor_guards() is None
 
 
@@ -174,10 +208,17 @@ def test_strides_count_only_where_elements_are_found_by_them(recogniser):
 
 
 def test_the_same_object_twice(by, recogniser):
-    x = torch.zeros(2)
-    assert (recogniser([x, x]) is not None) is by.sees_all
+    x, y = torch.zeros(2), torch.zeros(3)
+    check = recogniser([x, y, x])
+    other = x.clone()
+    assert check(x, y, x)
+    assert check(other, y.clone(), other)
+    assert check(x, y, other) is by.sees_all
+    assert not check(y, x, y)
+    assert not check(x, y, y)
     assert recogniser([x, x.clone()])(x, x) is by.sees_all
     assert recogniser([x, x], [1]) is None
+    assert recogniser([y, x, x], [0]) is not None
 
 
 def test_nothing_is_not_recognised(by, recogniser):

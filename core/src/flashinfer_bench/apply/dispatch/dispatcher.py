@@ -18,6 +18,7 @@ from flashinfer_bench.apply.dispatch.keying import Keying
 from flashinfer_bench.apply.dispatch.layout import Layout
 from flashinfer_bench.apply.dispatch.learning import learn
 from flashinfer_bench.apply.dispatch.recognition import recognition
+from flashinfer_bench.apply.dispatch.refusals import Refusals
 from flashinfer_bench.apply.dispatch.routes import Routes
 from flashinfer_bench.apply.dispatch.runs import run_for
 from flashinfer_bench.apply.dispatch.shadow import Disagreement, Shadow
@@ -114,8 +115,6 @@ class Dispatcher:
         self._keying = Keying(layout, key_builder)
         self._answers = Answers(definition, layout)
         self._shadow = Shadow(definition, layout, self._answers, config)
-        devices = Devices(device)
-        self._guards = tuple(make_guard(layout, devices, into=into) for into in (False, True))
         self._table = EntryTable(_MOST_ENTRIES, self._forget_routes)
         self._routes = (Routes(_MOST_ROUTES), Routes(_MOST_ROUTES))
         self._told: set[str] = set()
@@ -123,6 +122,11 @@ class Dispatcher:
         # Whether keys may be made here hangs on the state of the device: that is asked each time.
         self._by = None if self._keying.reads_data else recognition()
         self._learns = self._by is not None
+        devices = Devices(device)
+        self._guards = tuple(
+            Refusals(make_guard(layout, devices, into=into), layout, self._by)
+            for into in (False, True)
+        )
         self.call: Callable[..., Any] = self._write_call(Arguments(definition))
 
     def _write_call(self, arguments: Arguments) -> Callable[..., Any]:

@@ -120,24 +120,17 @@ class _Branch:
         all_tensors = len(self._tensors) == len(self._names)
         check = "check(*a)" if all_tensors else f"check({', '.join(self._tensors)})"
         found = "check, extra, run, good, spans, entry"
-        unpack = [f"{', '.join(self._names)}, = a"]
+        body = [f"{', '.join(self._names)}, = a"]
         looked_up = self._look_up(found, check)
         if self._keying.sizes_decide:
-            # Unpacked only when needed: the commonest call has nothing but tensors.
-            early, late = (unpack, []) if self._needs_names(all_tensors) else ([], unpack)
-            body = [f"{found} = {self._routes}.hot", *early]
-            body += [f"if not {check}:", *indented([*late, *looked_up])]
+            body += [f"{found} = {self._routes}.hot", f"if not {check}:", *indented(looked_up)]
         else:
-            body = [*unpack, *looked_up]
+            body += looked_up
         # What the check does not see: modes of compilers, forward-mode gradients.
         modes = [*([] if self._sees_all else ["modes()"]), "forward._current_level >= 0"]
         wrong = [*self._scalars, *modes, "(extra is not None and not extra())"]
         body += [f"if {' or '.join(wrong)}:", f"    {self.slow()}"]
         return [*body, *self._apart(), *self._run()]
-
-    def _needs_names(self, all_tensors: bool) -> bool:
-        apart = self._written and not self._sees_all
-        return bool(apart or self._scalars) or not all_tensors
 
     def _look_up(self, found: str, check: str) -> list[str]:
         lines = [
@@ -196,7 +189,7 @@ class _Branch:
     def _run(self) -> list[str]:
         return [
             "try:",
-            "    result = run(*a)",
+            f"    result = run({', '.join(self._names)})",  # quicker than `run(*a)`
             "except FAILURES as error:",
             "    caught = error",
             "else:",

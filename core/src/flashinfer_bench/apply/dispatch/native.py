@@ -1,9 +1,9 @@
 """A recogniser compiled on this machine: several times as quick as what torch has.
 
 It is a small C++ extension (`native.cpp`) against the torch that is installed, so no wheel can hold
-it. `build` compiles it once, in some fifteen seconds, into the cache; nothing does so unasked. From
-then on `load` finds it there. Without it everything works as well, with the checker of torch
-(`tensor_guards`) or in Python.
+it. `build` compiles it once, in some fifteen seconds, into the cache: ``fib apply build`` does so,
+and nothing unasked. From then on `maker` finds it there. Without it everything works as well, with
+the checker of torch (`tensor_guards`) or in Python.
 
 Besides what that checker compares it asks the state of the thread, grad mode, and whether a tensor
 that is written to shares memory with another one; and it looks at a tensor's sizes only after its
@@ -59,6 +59,8 @@ def folder() -> Path:
 def build() -> Path:
     """Compile the extension, unless that has been done; dispatchers made from now on use it.
 
+    One that has been damaged is compiled anew.
+
     Returns
     -------
     Path
@@ -75,7 +77,7 @@ def build() -> Path:
     """
     from flashinfer_bench.compile.toolkit import build_once
 
-    found = build_once(folder(), _compile)
+    found = build_once(folder(), _compile, sound=_is_sound)
     maker.cache_clear()
     return found
 
@@ -96,6 +98,16 @@ def _compile(into: Path) -> None:
         hint="Calls are dispatched without it, more slowly.",
         log=log,
     )
+
+
+def _is_sound(folder: Path) -> bool:
+    """Return whether a library is there, whole: loading a damaged one can end the process."""
+    from flashinfer_bench.compile.toolkit.cache import is_complete
+
+    try:
+        return (folder / _DIGEST).read_text() == _digest(folder / _file()) and is_complete(folder)
+    except (OSError, ValueError):
+        return False
 
 
 def _digest(path: Path) -> str:
@@ -146,8 +158,7 @@ def maker() -> Optional[Maker]:
         found = next((each for each in (place, own_place(place)) if is_complete(each)), None)
         if found is None:
             return None
-        # Loading a damaged library can end the process.
-        if (found / _DIGEST).read_text() != _digest(found / _file()):
+        if not _is_sound(found):
             raise ImportError(f"{found / _file()} is not as it was compiled")
         made = _bound(_load(found / _file()).Recogniser)
         problem = in_fresh_thread(_problem_of, made)

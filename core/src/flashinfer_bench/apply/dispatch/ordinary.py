@@ -106,6 +106,14 @@ def ordinary_keys(device: torch.device) -> frozenset[int]:
     return found
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is contiguous numbers in memory, of no subclass."""
+    asked = facts()
+    exact = type(tensor) is asked.tensor or type(tensor) is asked.parameter
+    ordinary = exact and asked.keys_of(tensor) in ordinary_keys(tensor.device)
+    return ordinary and tensor.is_contiguous()
+
+
 def _sample_keys(device: torch.device) -> frozenset[int]:
     import torch
 

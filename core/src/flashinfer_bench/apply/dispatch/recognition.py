@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Optional, Protocol
 
 from flashinfer_bench.apply.dispatch import native
+from flashinfer_bench.apply.dispatch.codegen import compile_source
 from flashinfer_bench.apply.dispatch.ordinary import facts
 from flashinfer_bench.apply.dispatch.routes import never
 from flashinfer_bench.apply.dispatch.tensor_guards import checker_for, tensor_guards
@@ -53,12 +54,31 @@ class ByTorch:
         self._maker = maker
 
     def check_for(self, tensors: Sequence[torch.Tensor], written: Sequence[int]) -> Check:
-        """See `Recognition.check_for`; two tensors that are one object are not recognised."""
-        return checker_for(self._maker, *tensors)
+        """See `Recognition.check_for`."""
+        if any(sum(tensors[index] is each for each in tensors) > 1 for index in written):
+            return never  # what is written to shares its memory
+        return self.check_for_outputs(tensors)
 
     def check_for_outputs(self, tensors: Sequence[torch.Tensor]) -> Check:
         """See `Recognition.check_for_outputs`."""
-        return checker_for(self._maker, *tensors)
+        objects = {id(each): each for each in tensors}
+        check = checker_for(self._maker, *objects.values())
+        return check if len(objects) == len(tensors) else _repeated(check, tensors)
+
+
+def _repeated(check: Check, tensors: Sequence[torch.Tensor]) -> Check:
+    """Return a check for tensors of which some are one object: torch's wants each to be another."""
+    names = [f"a{index}" for index in range(len(tensors))]
+    first: dict[int, str] = {}
+    same = []
+    for name, tensor in zip(names, tensors, strict=True):
+        if first.setdefault(id(tensor), name) != name:
+            same.append(f"{name} is {first[id(tensor)]}")
+    source = (
+        f"def recognise({', '.join(names)}):\n"
+        f"    return {' and '.join(same)} and check({', '.join(first.values())})\n"
+    )
+    return compile_source(source, "recognise", "check of tensors", {"check": check})
 
 
 class ByHelper:

@@ -3,11 +3,14 @@
 torch.compile asks before each call of a compiled function whether the arguments are like those that
 it was compiled for, and has a checker of its own for that, `torch._C._dynamo.guards.TensorGuards`:
 exact type, dispatch keys (with those of the thread), dtype, device, shape, strides and
-``requires_grad``. It is not public; so it is tried out before its first use, and done without if it
-is missing or does not do exactly that. What it passes over has to be asked apart: grad mode, the
-modes of compilers (`Facts.modes`), and forward-mode gradients.
+``requires_grad``. It is not public; so it is tried out before its first use (`trial` says where),
+and done without if it is missing or does not do exactly that. What it passes over has to be asked
+apart: grad mode, the modes of compilers (`Facts.modes`), and forward-mode gradients.
 
-It must not be given nested tensors of the strided kind: torch ends the process.
+It asks any tensor for its sizes. One that has none, because it is a nested tensor of the strided
+kind or stands for one in a transform, raises in C++ where nothing catches that, and the process
+ends. Such tensors are turned away before; but for one that a program has kept from a transform
+over nested tensors beyond its end, with which torch can do nothing either.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Optional
 
+from flashinfer_bench.apply.dispatch import trial
+from flashinfer_bench.apply.dispatch.codegen import compile_source
 from flashinfer_bench.apply.dispatch.ordinary import in_fresh_thread
 
 if TYPE_CHECKING:
@@ -29,13 +34,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+_SOURCE = """\
+def check({arguments}):
+    try:
+        if transformed() or {nested}:
+            return False
+    except Exception:  # no tensor
+        return False
+    return compare({arguments})
+"""
+
+
 def checker_for(maker: Maker, *tensors: torch.Tensor) -> Check:
-    """Return the check of torch for tensors of exactly these sizes and strides."""
+    """Return a check for tensors of exactly these sizes and strides, of one at least."""
+    import torch
+
     # Both must be given: without them it reads what is not there.
     sizes, strides = ([list(ask(each)) for each in tensors] for ask in (_sizes, _strides))
     made = maker(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-    check: Check = made.check
-    return check
+    arguments = [f"a{index}" for index in range(len(tensors))]
+    source = _SOURCE.format(
+        arguments=", ".join(arguments),
+        nested=" or ".join(f"{argument}.is_nested" for argument in arguments),
+    )
+    transformed = torch._C._are_functorch_transforms_active
+    namespace = {"transformed": transformed, "compare": made.check}
+    return compile_source(source, "check", "check of tensors", namespace)
 
 
 def _sizes(tensor: torch.Tensor) -> Sequence[int]:
@@ -58,7 +82,7 @@ def tensor_guards() -> Optional[Maker]:
         logger.debug("guards in Python: %s", error)
         return None
     maker: Maker = TensorGuards
-    problem = in_fresh_thread(problem_of, maker)
+    problem = trial.problem() or in_fresh_thread(problem_of, maker)
     if problem is not None:
         logger.debug("guards in Python: TensorGuards %s", problem)
         return None
