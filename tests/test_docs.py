@@ -263,14 +263,14 @@ def test_the_plugin_of_a_page_is_sound_and_passes_the_kit(kind: str, written, tm
     variables = {
         "PYTHONPATH": str(folder),
         "FIB_PLUGINS": plugin,
-        "FIB_PROBE_TIMEOUT_S": "30",  # a busy machine is no fault of the page
+        "FIB_PROBE_TIMEOUT_S": "120",  # a busy machine is no fault of the page
         "FIB_STRICT_PLUGINS": "1",
         "FIB_CACHE_PATH": str(tmp_path / "cache"),
     }
     fib = [sys.executable, "-m", "flashinfer_bench"]
     listed = run([*fib, "plugins", "list", "--json"], folder, **variables)
     mine = [r for r in json.loads(listed.stdout)["records"] if r["plugin"] == plugin]
-    assert [(record["kind"], record["state"]) for record in mine] == [(kind, "ok")]
+    assert [(record["kind"], record["state"]) for record in mine] == [(kind, "ok")], mine
     run([*fib, "plugins", "doctor", plugin], folder, **variables)
     # Strict about warnings, as the tests of a plugin should be.
     options = ("-q", "-ra", "-W", "error", "--import-mode=importlib", "-p", "no:cacheprovider")
