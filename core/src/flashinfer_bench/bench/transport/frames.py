@@ -114,8 +114,8 @@ class FrameStream:
     heard_at : float
         When the last control frame was there, on the clock of `time.perf_counter`. For a short one
         in one piece that is when the wait for it has ended, or when it was asked for, if it was
-        there by then: to read it takes longer and varies more. For any other it is when all of it
-        has been read.
+        there by then: to read it takes longer and varies more. Where it was looked for without
+        pause, it is when that was last in vain. For any other it is when all of it has been read.
     spins_until : float
         On the same clock. Up to then a frame is looked for without pause, so that `heard_at` is not
         late by the time that a core needs to wake up.
