@@ -248,7 +248,8 @@ class TestClock:
 
     def test_what_is_hidden_in_calls_is_added_once(self, judge: Any) -> None:
         """It is part of the exchange as well; here the reference's exchanges are noisy."""
-        reference = "CHANGE_MS = lambda i: 0.15 if i % 2 else 0.25\n" + HONEST
+        # Three values, so that the median does not depend on which calls are counted.
+        reference = "CHANGE_MS = lambda i: (0.15, 0.2, 0.25)[i % 3]\n" + HONEST
         source = "SAMPLES = [0.2]\nHIDDEN_MS = 0.07\nCHANGE_MS = 0.3\n"
         evaluation = judge(source + HONEST, reference=reference)
         assert evaluation.status == "PASSED"
