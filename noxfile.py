@@ -22,7 +22,7 @@ TVM_FFI = {"oldest": "0.1.11", "newest": "0.1.15.post2"}
 # What the tests of one plugin need beyond what it depends on.
 NEEDS = {"builder_triton": ("triton",)}
 TEST_TOOLS = (
-    *("pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "pyte"),
+    *("pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "pyte", "huggingface_hub"),
     *("build", "hatchling", "editables"),  # some tests make distributions and install them
 )
 

@@ -58,11 +58,18 @@ def test_an_empty_dataset(fib, tmp_path, command):
 
 
 @pytest.mark.parametrize("command", ALL, ids=NAMES)
-def test_the_published_dataset(fib, command):
-    result = fib(*command, "--hub")
-    assert result.exit_code == 4
-    assert "not supported yet" in result.stderr
-    assert "--local" in result.stderr
+def test_no_name_of_a_dataset_of_the_hub(fib, command):
+    more = ("--no-save-results",) if command[0] == "run" else ()
+    result = fib(*command, "--hub", "../up", *more)
+    assert result.exit_code == 2
+    assert "'../up' is not a dataset of the hub" in result.stderr
+    assert "ORGANISATION/NAME@REVISION" in result.stderr
+
+
+def test_traces_are_not_written_into_a_shared_cache(fib):
+    result = fib("run", "--hub", "somebody/traces")
+    assert result.exit_code == 2
+    assert "--no-save-results" in result.stderr
 
 
 @pytest.mark.parametrize("command", READERS[:2], ids=NAMES[:2])

@@ -65,7 +65,7 @@ ShowLog = Annotated[
 @app.command("build", cls=GreedyCommand)
 def build(
     local: Local = None,
-    hub: Hub = False,
+    hub: Hub = None,
     definitions: Definitions = None,
     solutions: Solutions = None,
     jobs: Jobs = None,

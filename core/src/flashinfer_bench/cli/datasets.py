@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 from flashinfer_bench import env
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.output import talk
-from flashinfer_bench.errors import CapabilityError, SelectionError
+from flashinfer_bench.errors import SelectionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,30 +36,33 @@ class OpenedDataset(NamedTuple):
         return ExitCode.FINDINGS if self.errors else ExitCode.OK
 
 
-def dataset_roots(local: Optional[Sequence[Path]], hub: bool = False) -> tuple[Path, ...]:
+def dataset_roots(local: Optional[Sequence[Path]], hub: Optional[str] = None) -> tuple[Path, ...]:
     """Return the folders to read.
 
     Parameters
     ----------
     local : sequence of Path, optional
         Values of ``--local``.
-    hub : bool
-        Whether ``--hub`` was given.
+    hub : str, optional
+        Value of ``--hub``: this dataset is fetched, and comes after the local ones.
 
     Raises
     ------
+    ConfigError
+        If `hub` is no name of a dataset.
     CapabilityError
-        If the published dataset was asked for.
+        If what reads the hub is not installed.
+    DatasetNotFoundError
+        If there is no such dataset, or the hub cannot be reached.
     """
     if hub:
-        raise CapabilityError(
-            "reading the published dataset directly is not supported yet",
-            hint="download it, for example with git, and name its folder with --local",
-        )
+        from flashinfer_bench.data.hub import HubDataset, download_dataset
+
+        return (*(local or ()), download_dataset(HubDataset.parse(hub)))
     return tuple(local) if local else (env.dataset_path(),)
 
 
-def open_datasets(local: Optional[Sequence[Path]], hub: bool = False) -> OpenedDataset:
+def open_datasets(local: Optional[Sequence[Path]], hub: Optional[str] = None) -> OpenedDataset:
     """Read the datasets of a command line as one.
 
     Broken files and lines are left out and told on stderr, so that one of them does not take the
@@ -69,19 +72,19 @@ def open_datasets(local: Optional[Sequence[Path]], hub: bool = False) -> OpenedD
     ----------
     local : sequence of Path, optional
         Values of ``--local``.
-    hub : bool
-        Whether ``--hub`` was given.
+    hub : str, optional
+        Value of ``--hub``.
 
     Raises
     ------
     DatasetNotFoundError
-        If a folder does not exist.
+        If a folder, or a dataset of the hub, does not exist.
     ConflictError
         If two datasets hold different things under one name.
     SelectionError
         If there is nothing in them.
     CapabilityError
-        If the published dataset was asked for.
+        If what reads the hub is not installed.
     """
     from flashinfer_bench.data import TraceSet, merge_trace_sets
 

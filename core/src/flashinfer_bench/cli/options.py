@@ -18,7 +18,15 @@ Local = Annotated[
         help="Dataset folder; there may be several. Default: $FIB_DATASET_PATH.",
     ),
 ]
-Hub = Annotated[bool, typer.Option("--hub", help="Use the published dataset (not supported yet).")]
+Hub = Annotated[
+    Optional[str],
+    typer.Option(
+        "--hub",
+        metavar="REPO[@REV]",
+        show_default=False,
+        help="Dataset of the Hugging Face hub, at a branch, tag or commit.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 LogLevel = Annotated[
     Optional[str],

@@ -56,7 +56,7 @@ Title = Annotated[str, typer.Option("--title", help="Heading of the page.")]
 @app.command("summary", cls=GreedyCommand)
 def summary(
     local: Local = None,
-    hub: Hub = False,
+    hub: Hub = None,
     definitions: Definitions = None,
     op_types: OpTypes = None,
     hardware: Hardware = None,
@@ -86,7 +86,7 @@ def summary(
 @app.command("best", cls=GreedyCommand)
 def best(
     local: Local = None,
-    hub: Hub = False,
+    hub: Hub = None,
     definitions: Definitions = None,
     solutions: Solutions = None,
     op_types: OpTypes = None,
@@ -146,7 +146,7 @@ def merge(output: OutputFolder, local: Local = None, log_level: LogLevel = None)
 @app.command("visualize", cls=GreedyCommand)
 def visualize(
     local: Local = None,
-    hub: Hub = False,
+    hub: Hub = None,
     output: OutputFile = Path("report.html"),
     title: Title = "Benchmark results",
     definitions: Definitions = None,
@@ -188,7 +188,7 @@ def _selection(**names: list[str] | None) -> Selection:
 
 
 def _open_results(
-    local: Local, hub: bool, **names: list[str] | None
+    local: Local, hub: str | None, **names: list[str] | None
 ) -> tuple[OpenedDataset, list[Result]]:
     from flashinfer_bench.report import collect_results, latest_results
 

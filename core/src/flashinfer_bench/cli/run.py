@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import typer
 
@@ -15,6 +15,7 @@ from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.greedy import GreedyCommand
 from flashinfer_bench.cli.logs import set_up_logging
 from flashinfer_bench.cli.options import AsJson, Definitions, Hub, Local, OpTypes, Solutions
+from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +49,7 @@ _SETTINGS = (
 def run(
     ctx: typer.Context,
     local: Local = None,
-    hub: Hub = False,
+    hub: Hub = None,
     definitions: Definitions = None,
     solutions: Solutions = None,
     op_types: OpTypes = None,
@@ -84,6 +85,7 @@ def run(
     """
     from flashinfer_bench.cli.run_session import RunSession
 
+    _refuse_to_write(hub, save_results)
     settings = _settings(ctx.params)
     level = set_up_logging(log_level, default=settings.log_level)
     session = RunSession(settings, save=save_results, resume=resume, level=level)
@@ -96,6 +98,14 @@ def run(
     if session.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     raise typer.Exit(session.exit_code(strict=strict))
+
+
+def _refuse_to_write(hub: Optional[str], save: bool) -> None:
+    if hub and save:
+        raise ConfigError(
+            "--hub names a dataset in a shared cache, which takes no traces",
+            hint="add --no-save-results, or make a copy first and name its folder with --local",
+        )
 
 
 def _settings(options: Mapping[str, Any]) -> BenchmarkConfig:

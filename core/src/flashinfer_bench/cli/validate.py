@@ -35,7 +35,7 @@ def validate(
         ),
     ] = None,
     local: Local = None,
-    hub: Hub = False,
+    hub: Hub = None,
     mutants: Annotated[
         bool,
         typer.Option(

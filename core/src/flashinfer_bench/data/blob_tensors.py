@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flashinfer_bench.data.blobs import read_safetensors_header, resolve_blob
+from flashinfer_bench.data.blobs import read_safetensors_header
+from flashinfer_bench.data.hub import present_blob
 from flashinfer_bench.data.dtypes import DType
 from flashinfer_bench.data.storage import replace_file
 from flashinfer_bench.errors import BlobError, CapabilityError
@@ -67,7 +68,7 @@ def load_tensors(root: Path, path: str) -> dict[str, torch.Tensor]:
         If the file is missing, a Git LFS pointer, or not a safetensors file.
     """
     library = _safetensors_torch()
-    file = resolve_blob(root, path)
+    file = present_blob(root, path)
     read_safetensors_header(file)  # says more about a broken file than the library
     try:
         loaded: dict[str, torch.Tensor] = library.load_file(file)

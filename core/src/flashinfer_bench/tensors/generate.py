@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.data import RandomInput, SafetensorsInput, ScalarInput
-from flashinfer_bench.data.blobs import resolve_blob
+from flashinfer_bench.data.hub import present_blob
 from flashinfer_bench.errors import BlobError, CapabilityError, DataError
 from flashinfer_bench.tensors.blobs import load_checked
 from flashinfer_bench.tensors.dtypes import (
@@ -133,7 +133,7 @@ def _from_file(
         raise BlobError(
             f"the input is read from {source.path!r}, but the dataset has no folder", field=field
         )
-    path = resolve_blob(root, source.path)
+    path = present_blob(root, source.path)
     tensor = load_checked(path, source.tensor_key, shape=shape, dtype=dtype, field=field)
     return tensor if shape is not None else _to_scalar(tensor, dtype)
 

@@ -1,0 +1,311 @@
+"""Datasets of the hub, from a stand-in for it on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.data.blobs import resolve_blob
+from flashinfer_bench.data.hub import HubDataset, dataset_of, fetch_blob, present_blob
+from flashinfer_bench.errors import ConfigError, UnsafePathError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from hub_stand_in import Hub, hub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REPO = "somebody/traces"
+BLOB = "blob/workloads/gemm/gemm_n8_k4/w.safetensors"
+
+
+@pytest.fixture
+def server() -> Iterator[Hub]:
+    with hub() as made:
+        yield made
+
+
+@pytest.fixture
+def files(make: Any) -> dict[str, bytes]:
+    """Return a small dataset with a tensor file and other things."""
+    definition = json.dumps(make.definition_record()).encode()
+    solution = json.dumps(make.solution_record()).encode()
+    return {
+        "definitions/gemm/gemm_n8_k4.json": definition,
+        "solutions/alice/gemm/gemm_n8_k4/alice_v1.json": solution,
+        "workloads/gemm/gemm_n8_k4.jsonl": b"\n",
+        "traces/gemm/gemm_n8_k4.jsonl": b"\n\n",
+        BLOB: b"\x08\0\0\0\0\0\0\0{}      ",
+        "README.md": b"# Traces",
+        ".gitattributes": b"*",
+    }
+
+
+class Asker:
+    """Asks from processes of their own: the library reads its settings when it is imported."""
+
+    def __init__(self, server: Hub, home: Path) -> None:
+        self.variables = {"HF_ENDPOINT": server.endpoint, "HF_HOME": str(home), "HF_TOKEN": ""}
+
+    def __call__(self, code: str, *arguments: str, **variables: str) -> Any:
+        """Run `code`, which is to leave an answer that JSON can hold in `answer`."""
+        done = subprocess.run(
+            [sys.executable, "-c", f"{_BEFORE}{code}{_AFTER}", *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **self.variables, **variables},
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def download(self, dataset: str, **variables: str) -> Any:
+        """Return the folder; of an error its class, message and hint."""
+        return self(
+            "answer = str(download_dataset(HubDataset.parse(argv[1])))", dataset, **variables
+        )
+
+    def blob(self, root: str, path: str, **variables: str) -> Any:
+        """Return whether it is there."""
+        return self("answer = fetch_blob(Path(argv[1]), argv[2])", root, path, **variables)
+
+
+_BEFORE = """
+import json
+from pathlib import Path
+from sys import argv
+from flashinfer_bench.data.hub import *
+from flashinfer_bench.errors import FibError
+def ask():
+    """
+_AFTER = """
+    return answer
+try:
+    print(json.dumps(ask()))
+except FibError as error:
+    print(json.dumps([type(error).__name__, error.message, error.hint]))
+"""
+
+
+@pytest.fixture
+def ask(server: Hub, tmp_path: Path) -> Asker:
+    pytest.importorskip("huggingface_hub")
+    return Asker(server, tmp_path / "home")
+
+
+def names(root: str) -> list[str]:
+    return sorted(path.relative_to(root).as_posix() for path in Path(root).rglob("*.*"))
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("text", "repo", "revision"),
+        [
+            ("org/name", "org/name", None),
+            ("name", "name", None),
+            ("org/name@v1.0", "org/name", "v1.0"),
+            ("o.r-g_/n@refs/pr/3", "o.r-g_/n", "refs/pr/3"),
+        ],
+    )
+    def test_sound(self, text: str, repo: str, revision: str | None) -> None:
+        found = HubDataset.parse(text)
+        assert found == (repo, revision)
+        assert str(found) == text
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", "@", "a/b/c", "a/b@", "../b", "a/..", "a/b@..", "a/b@x/../y", "a b", "a/b@c@d", "/a",
+         "a/b\n", "ä/b"],
+    )  # fmt: skip
+    def test_unsound(self, text: str) -> None:
+        with pytest.raises(ConfigError, match="is not a dataset of the hub") as caught:
+            HubDataset.parse(text)
+        assert "ORGANISATION/NAME@REVISION" in str(caught.value.hint)
+
+    @given(st.text(max_size=30))
+    def test_anything_is_read_back_or_refused(self, text: str) -> None:
+        try:
+            found = HubDataset.parse(text)
+        except ConfigError:
+            return
+        assert str(found) == text
+        assert ".." not in text.replace("@", "/").split("/")
+
+
+class TestDownload:
+    def test_json_comes_and_nothing_else(self, server: Hub, files: Any, ask: Asker) -> None:
+        commit = server.publish(REPO, files)
+        root = ask.download(REPO)
+        assert Path(root).name == commit
+        wanted = {path for path in files if path.endswith((".json", ".jsonl"))}
+        assert set(names(root)) == wanted
+        assert set(server.asked) == wanted
+        # Definitions and workloads first.
+        assert {path.partition("/")[0] for path in server.asked[:2]} == {"definitions", "workloads"}
+
+    def test_it_is_a_dataset(self, server: Hub, files: Any, ask: Asker) -> None:
+        server.publish(REPO, files)
+        code = (
+            "from flashinfer_bench import TraceSet; "
+            "found = TraceSet.from_path(download_dataset(HubDataset.parse(argv[1]))); "
+            "answer = [list(found.definitions), [s.name for s in found.solutions['gemm_n8_k4']]]"
+        )
+        assert ask(code, REPO) == [["gemm_n8_k4"], ["alice_v1"]]
+
+    def test_a_second_time_nothing_is_sent(self, server: Hub, files: Any, ask: Asker) -> None:
+        server.publish(REPO, files)
+        first = ask.download(REPO)
+        server.asked.clear()
+        assert ask.download(REPO) == first
+        assert server.asked == []
+
+    def test_revisions(self, server: Hub, files: Any, ask: Asker) -> None:
+        old = server.publish(REPO, files)
+        newer = {**files, "definitions/gemm/gemm_n8_k4.json": files.pop("README.md")}
+        new = server.publish(REPO, newer)
+        server.publish(REPO, files, branch="stable")
+        assert Path(ask.download(REPO)).name == new
+        assert Path(ask.download(f"{REPO}@{old}")).name == old
+        root = Path(ask.download(f"{REPO}@stable"))
+        assert root.name not in (old, new)
+
+    def test_a_branch_that_moves_on_meanwhile(self, server: Hub, files: Any, ask: Asker) -> None:
+        """What comes second is of the commit that came first."""
+        first = server.publish(REPO, files)
+        find = server.find
+
+        def find_and_move(repo: str, revision: str) -> Any:
+            found = find(repo, revision)
+            if revision == "main":
+                server.publish(REPO, {**files, "traces/new.jsonl": b"{}"})
+            return found
+
+        server.find = find_and_move  # type: ignore[method-assign]
+        root = ask.download(f"{REPO}@main")
+        assert Path(root).name == first
+        assert "traces/new.jsonl" not in names(root)
+
+    def test_hostile_names_of_files(
+        self, server: Hub, files: Any, ask: Asker, tmp_path: Path
+    ) -> None:
+        evil = {"definitions/../../../../../evil.json": b"{}"}
+        server.publish(REPO, {**files, **evil})
+        ask.download(REPO)
+        found = [path for path in tmp_path.rglob("evil.json") if "snapshots" not in path.parts]
+        assert not found
+        assert not list(tmp_path.parent.glob("evil.json"))
+
+
+class TestErrors:
+    def test_no_such_dataset(self, server: Hub, ask: Asker) -> None:
+        kind, message, hint = ask.download("nobody/nothing")
+        assert kind == "DatasetNotFoundError"
+        assert message == "the dataset 'nobody/nothing' of the hub does not exist, or is private"
+        assert "hf auth login" in hint
+
+    def test_no_such_revision(self, server: Hub, files: Any, ask: Asker) -> None:
+        server.publish(REPO, files)
+        kind, message, hint = ask.download(f"{REPO}@never")
+        assert kind == "DatasetNotFoundError"
+        assert message == f"the dataset '{REPO}' of the hub has no revision 'never'"
+        assert "default branch" in hint
+
+    def test_gated(self, server: Hub, files: Any, ask: Asker) -> None:
+        server.publish(REPO, files)
+        server.gated.add(REPO)
+        kind, message, hint = ask.download(REPO)
+        assert kind == "DatasetNotFoundError"
+        assert "only by those who were given access" in message
+        assert "ask for access" in hint
+
+    def test_offline(self, server: Hub, files: Any, ask: Asker) -> None:
+        server.publish(REPO, files)
+        root = ask.download(REPO)
+        assert ask.download(REPO, HF_HUB_OFFLINE="1") == root
+        kind, message, hint = ask.download("nobody/nothing", HF_HUB_OFFLINE="1")
+        assert kind == "DatasetNotFoundError"
+        assert "is not in the cache, and the hub cannot be reached" in message
+        assert "HF_HUB_OFFLINE" in hint
+
+    def test_nobody_listens(self, server: Hub, files: Any, ask: Asker) -> None:
+        server.publish(REPO, files)
+        root = ask.download(REPO)
+        nowhere = "http://127.0.0.1:9"  # discard: nothing is there
+        assert ask.download(REPO, HF_ENDPOINT=nowhere) == root
+        kind, message, _ = ask.download("nobody/nothing", HF_ENDPOINT=nowhere)
+        assert kind == "DatasetNotFoundError"
+        assert "cannot be reached" in message
+
+    def test_a_server_that_fails(self, server: Hub, files: Any, ask: Asker) -> None:
+        server.publish(REPO, files)
+        server.broken.add("definitions/gemm/gemm_n8_k4.json")
+        kind, message, _ = ask.download(REPO, HF_HUB_DOWNLOAD_TIMEOUT="2")
+        assert kind == "DatasetNotFoundError"
+        assert REPO in message
+
+    def test_without_the_library(self, ask: Asker) -> None:
+        code = (
+            "import sys; sys.modules['huggingface_hub'] = None; "
+            "answer = str(download_dataset(HubDataset.parse(argv[1])))"
+        )
+        kind, message, hint = ask(code, REPO)
+        assert kind == "CapabilityError"
+        assert "huggingface_hub, which is not installed" in message
+        assert "pip install 'flashinfer-bench-core[hub]'" in hint
+
+
+class TestBlobs:
+    def test_they_come_when_somebody_reads_them(self, server: Hub, files: Any, ask: Asker) -> None:
+        server.publish(REPO, files)
+        root = ask.download(REPO)
+        server.asked.clear()
+        path = ask("answer = str(present_blob(Path(argv[1]), './' + argv[2]))", root, BLOB)
+        assert server.asked == [BLOB]
+        assert Path(path).read_bytes() == files[BLOB]
+        assert ask.blob(root, BLOB)
+        assert server.asked == [BLOB]
+
+    def test_one_that_is_not_there(self, server: Hub, files: Any, ask: Asker) -> None:
+        server.publish(REPO, files)
+        kind, message, _ = ask.blob(ask.download(REPO), "blob/none.safetensors")
+        assert kind == "BlobError"
+        assert "'blob/none.safetensors' of the dataset 'somebody/traces'" in message
+        assert "does not exist" in message
+
+    def test_offline(self, server: Hub, files: Any, ask: Asker) -> None:
+        server.publish(REPO, files)
+        kind, message, hint = ask.blob(ask.download(REPO), BLOB, HF_HUB_OFFLINE="1")
+        assert kind == "BlobError"
+        assert "cannot be reached" in message
+        assert "HF_HUB_OFFLINE" in hint
+
+    def test_of_the_same_commit(self, server: Hub, files: Any, ask: Asker) -> None:
+        server.publish(REPO, files)
+        root = ask.download(REPO)
+        server.publish(REPO, {**files, BLOB: b"of another commit"})
+        path = ask("answer = str(present_blob(Path(argv[1]), argv[2]))", root, BLOB)
+        assert Path(path).read_bytes() == files[BLOB]
+
+    @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "blob/../../../../x"])
+    def test_paths_stay_inside(self, path: str, tmp_path: Path) -> None:
+        root = tmp_path / "datasets--a--b" / "snapshots" / "0123"
+        root.mkdir(parents=True)
+        with pytest.raises(UnsafePathError):
+            present_blob(root, path)
+
+    def test_other_folders_have_nothing_to_do_with_it(self, tmp_path: Path) -> None:
+        assert dataset_of(tmp_path) is None
+        assert not fetch_blob(tmp_path, "blob/x.safetensors")
+        assert present_blob(tmp_path, "blob/x") == resolve_blob(tmp_path, "blob/x")
+
+    def test_name_of_a_folder(self, tmp_path: Path) -> None:
+        root = tmp_path / "datasets--some--body" / "snapshots" / "0123"
+        assert dataset_of(root) == HubDataset("some/body", "0123")
