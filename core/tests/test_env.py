@@ -181,3 +181,22 @@ def test_variables_of_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", " g++ ")
     assert env.compiler_variables() == {"CPATH": "/x"}
     assert env.compiler_command("CXX") == "g++"
+
+
+def test_how_datasets_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert env.fsync_wanted()
+    assert not env.soft_dataset_locks()
+    monkeypatch.setenv("FIB_FSYNC", " Never ")
+    monkeypatch.setenv("FIB_DATASET_LOCK", "soft")
+    assert not env.fsync_wanted()
+    assert env.soft_dataset_locks()
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [("FIB_FSYNC", env.fsync_wanted), ("FIB_DATASET_LOCK", env.soft_dataset_locks)],
+)
+def test_other_ways_to_write_are_refused(monkeypatch: pytest.MonkeyPatch, name, read) -> None:
+    monkeypatch.setenv(name, "maybe")
+    with pytest.raises(ValueError, match=f"{name}='maybe'; allowed are"):
+        read()

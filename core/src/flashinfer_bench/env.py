@@ -58,6 +58,8 @@ class Variable(NamedTuple):
 VARIABLES = (
     Variable("FIB_DATASET_PATH", "~/.cache/flashinfer_bench/dataset", "default dataset folder"),
     Variable("FIB_CACHE_PATH", "~/.cache/flashinfer_bench/cache", "builds, locks and other caches"),
+    Variable("FIB_FSYNC", "always", "never leaves it to the system when records reach the disk"),
+    Variable("FIB_DATASET_LOCK", "flock", "soft locks datasets by files, for NFS without locking"),
     Variable("FIB_ENABLE_APPLY", "0", "1 routes calls to the best recorded solutions"),
     Variable("FIB_APPLY_PATH", "", "folder of solutions, one per definition, to apply instead"),
     Variable("FIB_ENABLE_TRACING", "0", "1 records the workloads of the running program"),
@@ -111,6 +113,24 @@ def cache_path() -> Path:
 def lock_path() -> Optional[Path]:
     """Return ``FIB_LOCK_PATH``, the folder of the locks of devices; None if it is not set."""
     return _path("FIB_LOCK_PATH", "") if os.environ.get("FIB_LOCK_PATH") else None
+
+
+def _one_of(name: str, *allowed: str) -> str:
+    """Return the value of a variable, by default the first that is allowed."""
+    value = os.environ.get(name, "").strip().lower() or allowed[0]
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}; allowed are {', '.join(allowed)}")
+    return value
+
+
+def fsync_wanted() -> bool:
+    """Return whether ``FIB_FSYNC`` wants every record on disk before its writer goes on."""
+    return _one_of("FIB_FSYNC", "always", "never") == "always"
+
+
+def soft_dataset_locks() -> bool:
+    """Return whether ``FIB_DATASET_LOCK`` wants locks that are mere files."""
+    return _one_of("FIB_DATASET_LOCK", "flock", "soft") == "soft"
 
 
 def apply_enabled() -> bool:

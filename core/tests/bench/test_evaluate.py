@@ -136,6 +136,7 @@ class TestRecord:
         extra = {"solution_hash": solution.hash(), "reference_iterations": 4}
         extra.update(trust="full", timed_checks=2, cpu_threads=cpu_threads())
         assert 0 <= provenance.extra.pop("rotation_seed") < 2**53
+        assert len(provenance.extra.pop("checks_id")) == 8
         assert provenance.extra == extra
 
     def test_provenance_of_a_failure(self, judge: Any) -> None:

@@ -238,7 +238,7 @@ def test_a_full_disk(fib_process, maker, tmp_path):
 def test_ctrl_c_ends_quietly(fib, maker, monkeypatch):
     import flashinfer_bench.validate as package
 
-    def interrupted(root):
+    def interrupted(root, *options, **more):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(package, "validate_dataset", interrupted)
@@ -250,7 +250,7 @@ def test_ctrl_c_ends_quietly(fib, maker, monkeypatch):
 def test_a_bug_is_told_shortly(fib, maker, monkeypatch):
     import flashinfer_bench.validate as package
 
-    monkeypatch.setattr(package, "validate_dataset", lambda root: 1 / 0)
+    monkeypatch.setattr(package, "validate_dataset", lambda *args, **more: 1 / 0)
     result = fib("validate", "--local", maker.sound().root)
     assert result.exit_code == 3
     assert "internal error: ZeroDivisionError" in result.stderr

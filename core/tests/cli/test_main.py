@@ -138,7 +138,7 @@ def test_both_programs_and_the_module_are_the_same(fib_process):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["rport"], "no command 'rport'. Did you mean 'report'?"),
+        (["rport"], "no command 'rport'. Did you mean 'report'"),
         (["xyzzy"], "no command 'xyzzy'."),
         (["report", "bst"], "No such command 'bst'. Did you mean 'best'?"),
         (["report", "best", "--lcal", "x"], "No such option: --lcal"),
@@ -233,8 +233,9 @@ def complete(words):
 
 def test_completion_of_commands():
     assert complete("") == list(COMMANDS)
-    assert complete("re") == ["report"]
-    assert complete("report ") == ["summary", "best", "merge", "visualize"]
+    assert complete("re") == ["replay", "report"]
+    reports = ["summary", "best", "scores", "coverage", "regressions", "merge", "visualize"]
+    assert complete("report ") == reports
 
 
 def test_completion_of_options():

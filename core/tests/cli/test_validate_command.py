@@ -81,3 +81,38 @@ def test_help_of_the_remedy_is_told(fib, maker):
     result = fib("validate", "--local", maker.root)
     assert result.exit_code == 0
     assert "git lfs pull" in result.stdout
+
+
+def test_one_layer(fib, maker):
+    maker.sound()
+    maker.solution("lost", definition="triple")
+    maker.trace("gone")
+    result = fib("validate", maker.root, "--layer", "trace")
+    assert result.exit_code == 0
+    (line,) = result.stdout.splitlines()[1:]
+    assert line.startswith("warning\ttraces\t")
+    both = fib("validate", maker.root, "--json", "--layer", "trace", "solution")
+    assert both.exit_code == 1
+    (dataset,) = json.loads(both.stdout)["datasets"]
+    assert dataset["layers"] == ["trace", "solution"]
+    assert {one["check"] for one in dataset["findings"]} == {"traces", "solutions"}
+
+
+def test_an_unknown_layer(fib, maker):
+    result = fib("validate", maker.sound().root, "--layer", "tracks")
+    assert result.exit_code in (2, 5)
+    assert "no layer 'tracks'" in result.stderr
+    assert "benchmark" in result.stderr
+
+
+def test_layers_of_mutants_make_no_sense(fib, maker):
+    result = fib("validate", maker.sound().root, "--layer", "trace", "--mutants")
+    assert result.exit_code == 2
+
+
+def test_jobs(fib_process, maker):
+    maker.sound()
+    maker.trace("gone")
+    one, two = (fib_process("validate", maker.root, "--jobs", jobs) for jobs in (1, 2))
+    assert two.stdout == one.stdout != ""
+    assert fib_process("validate", maker.root, "--jobs", 0).returncode == 2

@@ -2,157 +2,418 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
+import json
+import random
 import zlib
+from importlib.resources import files
 
 import pytest
 
-from flashinfer_bench.report import PageInfo, render_page
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+from flashinfer_bench.report import DefinitionCoverage, PageInfo, render_page
 
 INFO = PageInfo("A title", "/data/set", "2026-01-01 00:00 UTC")
+FAILURE_LOG = "Traceback (most recent call last):\n  File 'x'\nValueError: 12 is wrong"
 
 
 @pytest.fixture
-def browse(tmp_path):
-    """Opens a page without a network and returns its content after its script has run."""
-
-    def run(page, *options, file="page.html"):
-        path = tmp_path / file
-        path.write_text(page, encoding="utf-8")
-        command = [
-            CHROMIUM,
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--host-resolver-rules=MAP * ~NOTFOUND",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            "--virtual-time-budget=2000",
-            *options,
-            path.as_uri(),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
-        return done.stdout
-
-    return run
-
-
-@pytest.fixture
-def page(make_result):
-    results = [
+def results(make_result):
+    found = [
         make_result(
-            name, workload=f"w{n}", axes={"N": n}, latency_ms=latency * n, language=language
+            name, workload=f"w{n}", axes={"N": n, "M": 7 * n % 11}, latency_ms=latency * n,
+            language=language, samples_ms=(latency * n, latency * n * 1.1, latency * n * 1.3),
         )
         for name, latency, language in (("b_fast", 0.5, "triton"), ("a_slow", 3.0, "cuda"))
-        for n in (1, 2, 10)
-    ]
-    results.append(make_result("c_failed", status="COMPILE_ERROR", log="error: <b>bold</b>"))
-    return render_page(results, INFO)
+        for n in (1, 2, 10, 100)
+    ]  # fmt: skip
+    failed = {"status": "RUNTIME_ERROR", "log": FAILURE_LOG, "axes": {"N": 2, "M": 3}}
+    return [*found, make_result("c_failed", workload="w2", **failed)]
 
 
-def driven(page, script):
-    """Let a script of the test use the page; it leaves what it saw in the title."""
-    without_policy = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
-    assert without_policy != page
-    return without_policy.replace("</body>", f"<script>{script}</script></body>")
+@pytest.fixture
+def show(browser, tmp_path):
+    """Opens a page; afterwards nothing may have gone wrong, and nothing been asked for."""
+    paths = []
+
+    def run(page, fragment="", ready=True):
+        path = tmp_path / f"page{len(paths)}.html"
+        path.write_text(page, encoding="utf-8")
+        paths.append(path)
+        browser.open(path, fragment)
+        return browser
+
+    yield run
+    assert browser.problems == []
+    assert browser.requests == [paths[-1].as_uri()] or not paths
 
 
-def seen(dom):
-    return re.search(r"<title>(.*?)</title>", dom, re.DOTALL).group(1)
+@pytest.fixture
+def page(results):
+    gap = DefinitionCoverage("double", "op", 3, 4, 12, {"Test CPU": 9}, (), ("3 missing",))
+    return render_page(results, INFO, [gap])
 
 
-def test_the_script_runs(browse, page):
-    dom = browse(page, "--dump-dom")
-    assert '<span id="shown" class="note">3 rows</span>' in dom
-    assert 'id="theme">' in dom  # no longer hidden
-    assert dom.count("<svg") == 4
-
-
-def test_no_other_script_runs(browse, page):
-    dom = browse(
-        page.replace("</body>", "<script>document.title = 'x'</script></body>"), "--dump-dom"
+def column(browser, number, table="#view table"):
+    """Return the text of the cells of a column."""
+    return browser.run(
+        f"[...document.querySelectorAll('{table} tbody tr')]"
+        f".map(row => row.cells[{number}].innerText.trim())"
     )
-    assert seen(dom) == "A title"
 
 
-SOLUTIONS = "[...document.querySelectorAll('#results tbody tr')].map(r => r.cells[1].dataset.v)"
+def text(browser, selector="#view"):
+    return browser.run(f"document.querySelector('{selector}').innerText")
+
+
+# -------------------------------------------------------------------------------------- views
+
+
+def test_every_view_shows_something_and_complains_of_nothing(show, page):
+    browser = show(page)
+    seen = set()
+    for link in browser.run("[...document.querySelectorAll('#views a')].map(a => a.dataset.view)"):
+        browser.click(f'#views a[data-view="{link}"]')
+        browser.wait(f"document.querySelector('a[aria-current]').dataset.view === '{link}'")
+        browser.wait("document.querySelectorAll('#view tbody tr').length > 0")
+        seen.add(text(browser))
+        assert "undefined" not in text(browser)
+        assert "NaN" not in text(browser)
+    assert len(seen) == 6
+
+
+def test_a_definition_is_a_click_away_and_back(show, page):
+    browser = show(page, "#/definitions")
+    browser.click("#view tbody a")
+    browser.wait("document.querySelectorAll('#view svg circle').length === 8")
+    assert browser.run("document.querySelectorAll('#view svg .cross').length") == 1
+    assert browser.run("document.activeElement.textContent") == "double"
+    assert browser.run("document.title") == "double · A title"
+    browser.run("history.back()")
+    browser.wait("document.querySelector('#view h2').textContent === 'Definitions'")
+
+
+def test_unknown_places_are_no_errors(show, page):
+    assert "no definition of this name" in text(show(page, "#/definition/%E0%A4%A"))
+    assert "Authors" in text(show(page, "#/constructor"))
+
+
+def test_the_fast_p_curves_and_bars_are_drawn(show, page):
+    browser = show(page)
+    browser.wait("document.querySelectorAll('#view svg').length === 2")
+    assert browser.run("document.querySelectorAll('path.curve').length") == 2
+    assert browser.run("document.querySelectorAll('rect.st-passed').length") == 2
+    assert "1 author solved nothing" in text(browser)
+
+
+# ----------------------------------------------------------------------- the plot over an axis
+
+
+def test_bars_of_the_samples_and_the_reference(show, page):
+    browser = show(page, "#/definition/double")
+    browser.wait("document.querySelectorAll('#view circle').length === 8")
+    assert browser.run("document.querySelectorAll('line.whisker').length") == 8
+    assert browser.run("document.querySelectorAll('polyline.reference').length") == 1
+    low, high = browser.run(
+        "(() => { const w = document.querySelector('line.whisker');"
+        "return [Number(w.getAttribute('y1')), Number(w.getAttribute('y2'))]; })()"
+    )
+    assert low > high  # upwards is slower, and coordinates grow downwards
+
+
+def test_the_plot_shows_what_is_chosen(show, page):
+    browser = show(page, "#/definition/double")
+    browser.wait("document.querySelector('figure select')")
+    assert browser.run(
+        "[...document.querySelectorAll('figure select')].map(s => [...s.options].map(o => o.text))"
+    ) == [["latency", "speed-up"], ["N", "M", "each workload"]]
+    seen = set()
+    for shown in ("latency", "speedup"):
+        for axis in ("N", "M", "(workload)"):
+            browser.run(
+                f"[...document.querySelectorAll('figure select')].forEach((s, i) => {{"
+                f"s.value = ['{shown}', '{axis}'][i]; s.dispatchEvent(new Event('change')); }})"
+            )
+            assert browser.run("document.querySelectorAll('#view circle').length") == 8
+            seen.add(browser.run("document.querySelector('figure svg').outerHTML"))
+    assert len(seen) == 6
+    assert not any("NaN" in one or "Infinity" in one for one in seen)
+
+
+def test_a_solution_can_be_hidden(show, page):
+    browser = show(page, "#/definition/double")
+    browser.wait("document.querySelectorAll('#view circle').length === 8")
+    browser.click(".legend button")
+    browser.wait("document.querySelectorAll('#view circle').length === 4")
+    assert browser.run("document.querySelector('.legend button').ariaPressed") == "false"
+    browser.click(".legend button")
+    browser.wait("document.querySelectorAll('#view circle').length === 8")
+
+
+def test_values_show_under_the_pointer(show, page):
+    browser = show(page, "#/definition/double")
+    browser.wait("document.querySelector('circle.dot')")
+    browser.click("figcaption")
+    place = browser.run(
+        "(() => { const r = document.querySelector('circle.dot').getBoundingClientRect();"
+        "return [r.x + 3, r.y + 3]; })()"
+    )
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
+    browser.wait("!document.getElementById('tip').hidden")
+    assert "middle half of 3 samples" in text(browser, "#tip")
+
+
+# ------------------------------------------------------------------------------------- tables
 
 
 @pytest.mark.parametrize(
-    ("column", "clicks", "order"),
+    ("heading", "clicks", "order", "direction"),
     [
-        (1, 1, "a_slow b_fast c_failed"),
-        (1, 2, "c_failed b_fast a_slow"),
-        (6, 1, "b_fast a_slow c_failed"),
-        (6, 2, "a_slow b_fast c_failed"),
-        (7, 1, "a_slow b_fast c_failed"),
+        (1, 1, "a_slow b_fast c_failed", "ascending"),
+        (1, 2, "c_failed b_fast a_slow", "descending"),
+        (6, 1, "b_fast a_slow c_failed", "ascending"),
+        (6, 2, "a_slow b_fast c_failed", "descending"),
+        (7, 1, "b_fast a_slow c_failed", "descending"),
     ],
 )
-def test_a_click_sorts_and_empty_cells_stay_last(browse, page, column, clicks, order):
-    script = f"""
-    const head = document.querySelectorAll('#results th')[{column}];
-    for (let i = 0; i < {clicks}; i++) head.querySelector('button').click();
-    document.title = {SOLUTIONS}.join(' ') + '|' + head.getAttribute('aria-sort');
-    """
-    wanted = "ascending" if clicks == 1 else "descending"
-    assert seen(browse(driven(page, script), "--dump-dom")) == f"{order}|{wanted}"
+def test_a_click_sorts_and_empty_cells_stay_last(show, page, heading, clicks, order, direction):
+    browser = show(page, "#/solutions")
+    for _ in range(clicks):
+        browser.click(f"#view th:nth-child({heading + 1}) button")
+    assert [name.split()[0] for name in column(browser, 1)] == order.split()
+    sorted_by = f"document.querySelector('#view th:nth-child({heading + 1})').ariaSort"
+    assert browser.run(sorted_by) == direction
 
 
-def test_the_filter_hides_rows(browse, page):
-    script = """
-    const box = document.getElementById('filter');
-    box.value = 'TRITON fast';
-    box.dispatchEvent(new Event('input'));
-    const rows = [...document.querySelectorAll('#results tbody tr')];
-    document.title = rows.filter(r => r.offsetParent !== null).length + '|' +
-      document.getElementById('shown').textContent;
-    """
-    assert seen(browse(driven(page, script), "--dump-dom")) == "1|1 of 3 rows"
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        ("SLOW", "4 of 9 evaluations"),
+        ("fast n=1", "3 of 9 evaluations"),
+        ("-passed", "1 of 9 evaluations"),
+        ("runtime_error", "1 of 9 evaluations"),
+        ("w100 nothing", "0 of 9 evaluations"),
+        ("", "9 evaluations"),
+    ],
+)
+def test_the_filter_keeps_rows_with_all_words(show, page, words, count):
+    browser = show(page, "#/evaluations")
+    browser.run("document.querySelector('#view input').focus()")
+    browser.press(*words)
+    assert text(browser, ".count") == count
+    rows = browser.run("[...document.querySelectorAll('#view tbody tr')].length")
+    assert rows == max(1, int(count.split()[0]))  # one that says that no row fits
 
 
-def test_values_show_under_the_pointer(browse, page):
-    script = """
-    const dot = document.querySelector('circle.dot');
-    dot.dispatchEvent(new PointerEvent('pointermove', {bubbles: true, clientX: 10, clientY: 10}));
-    const tip = document.getElementById('tip');
-    document.title = tip.hidden + '|' + tip.textContent.split('\\n')[0];
-    """
-    assert seen(browse(driven(page, script), "--dump-dom")).startswith("false|")
+def test_a_choice_narrows_the_table_down(show, page):
+    browser = show(page, "#/evaluations")
+    browser.run(
+        "(() => { const s = document.querySelector('#view select');"
+        "s.value = 'RUNTIME_ERROR'; s.dispatchEvent(new Event('change')); })()"
+    )
+    assert column(browser, 2) == ["c_failed"]
 
 
-BACKGROUND = "getComputedStyle(document.body).backgroundColor"
+def test_long_tables_grow_when_asked(show, make_result):
+    results = [make_result(f"a_{n}", workload=f"w{n % 7}", axes={"N": n}) for n in range(250)]
+    browser = show(render_page(results, INFO), "#/evaluations")
+    rows = "document.querySelectorAll('#view tbody tr').length"
+    assert browser.run(rows) == 100
+    browser.click("#view .more")
+    assert browser.run(rows) == 200
+    assert browser.run("document.activeElement.closest('tr').rowIndex") == 101
+    browser.click("#view .more")
+    assert browser.run(rows) == 250
+    assert browser.run("document.querySelector('#view .more').hidden")
 
 
-def test_light_and_dark(browse, page):
-    script = f"""
-    const button = document.getElementById('theme');
-    const colours = [{BACKGROUND}];
-    button.click(); colours.push({BACKGROUND});
-    button.click(); colours.push({BACKGROUND});
-    document.title = colours.join('|');
-    """
-    first, second, third = seen(browse(driven(page, script), "--dump-dom")).split("|")
-    assert first == third != second
+# ----------------------------------------------------------------------------------- keyboard
 
 
-@pytest.mark.parametrize("width", [420, 1280])
-def test_nothing_sticks_out(browse, page, width):
+def test_sorting_filtering_and_logs_by_keyboard_alone(show, page):
+    browser = show(page, "#/failures")
+    browser.press("/")
+    assert browser.run("document.activeElement.matches('input[type=search]')") is False
+    browser = show(page, "#/evaluations")
+    browser.press("/")
+    assert browser.run("document.activeElement.matches('input[type=search]')")
+    browser.press(*"failed")
+    browser.press("ArrowDown")
+    assert browser.run("document.activeElement.innerText.trim()") == "runtime error"
+    browser.press("Enter")
+    browser.wait("document.querySelector('dialog').open")
+    browser.wait("document.querySelector('dialog pre').innerText.length > 3")
+    assert text(browser, "dialog pre") == FAILURE_LOG
+    assert browser.run("document.activeElement.textContent") == "Close"
+    browser.press("Escape")
+    browser.wait("!document.querySelector('dialog').open")
+    assert browser.run("document.activeElement.innerText.trim()") == "runtime error"
+    browser.press("/", "Escape")
+    assert text(browser, ".count") == "9 evaluations"
+
+
+def test_everything_is_reached_with_tab(show, page):
+    browser = show(page, "#/solutions")
+    reached = []
+    for _ in range(30):
+        browser.press("Tab")
+        reached.append(browser.run("document.activeElement.innerText"))
+    assert reached[0] == "Skip to the content"
+    assert {"Dark theme", "Overview", "Failures", "Solution", "Speed-up", "double"} <= set(reached)
+    assert browser.run("getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+
+def test_headings_are_sorted_with_enter_and_space(show, page):
+    browser = show(page, "#/solutions")
+    browser.run("document.querySelectorAll('#view th button')[1].focus()")
+    browser.press("Enter")
+    assert column(browser, 1)[0] == "a_slow"
+    browser.press("Space")
+    assert column(browser, 1)[0] == "c_failed"
+
+
+# --------------------------------------------------------------------------------------- logs
+
+
+def test_the_log_of_a_failure_is_one_click_away(show, page):
+    browser = show(page, "#/failures")
+    assert "ValueError: # is wrong" in text(browser)
+    browser.click("#view tbody button.open")
+    browser.wait("document.querySelector('dialog pre').innerText.includes('ValueError')")
+    shown = text(browser, "dialog")
+    for part in ("c_failed", "runtime error", "double", "N=2", "Test CPU", FAILURE_LOG):
+        assert part in shown
+    browser.click("dialog header button")
+    browser.wait("!document.querySelector('dialog').open")
+
+
+def test_logs_that_are_missing_or_left_out_say_so(show, make_result):
+    rng = random.Random(1)
+    noise = [
+        "\n".join("".join(map(chr, rng.choices(range(33, 999), k=99))) for _ in range(40))
+        for _ in range(400)
+    ]
+    results = [
+        make_result(f"a_{n:03d}", status="TIMEOUT", log=log) for n, log in enumerate(["", *noise])
+    ]
+    browser = show(render_page(results, INFO), "#/evaluations")
+    browser.run("document.querySelector('#view tbody button').click()")
+    browser.wait("document.querySelector('dialog pre').innerText.includes('no log was recorded')")
+    browser.press("Escape")
+    browser.wait("!document.querySelector('dialog').open")
+    browser.run("document.querySelector('#view input').focus()")
+    browser.press(*"a_400")
+    browser.wait("document.querySelectorAll('#view tbody tr').length === 1")
+    browser.run("document.querySelector('#view tbody button').click()")
+    browser.wait("document.querySelector('dialog pre').innerText.includes('left out')")
+    assert text(browser, "dialog pre").startswith("… 3,799 characters left out …\n")
+
+
+# ------------------------------------------------------------------------------------ strangers
+
+HOSTILE = [
+    "</script><script>window.pwned = 1</script>",
+    "<img src=x onerror='window.pwned = 1'>",
+    "\u202egnp.exe\u202c",
+    "a\0b\x1b[31mred\x07",
+    "x" * 20_000,
+    "名前/ü___proto__",
+    "' onmouseover='window.pwned=1' \"",
+    "%E0%A4%A?#/&=",
+    "\ud800",
+    "{{constructor}}",
+]
+
+
+def test_hostile_names_and_logs_stay_text(show, make_result):
+    results = [
+        make_result(
+            name, definition=name, op_type=name, author=name, language=name, workload=name,
+            axes={name: 3 + n}, hardware=name, log=name * 2, status=status,
+        )
+        for n, name in enumerate(HOSTILE)
+        for status in (("PASSED", "RUNTIME_ERROR")[n % 2],)
+    ]  # fmt: skip
+    gaps = [DefinitionCoverage(n, n, 1, 1, 1, {n: 0}, (), (n,)) for n in HOSTILE]
+    browser = show(render_page(results, PageInfo(*HOSTILE[:3]), gaps))
+    for view in ("overview", "definitions", "solutions", "evaluations", "failures", "coverage"):
+        browser.run(f"location.hash = '#/{view}'")
+        browser.wait("document.querySelectorAll('#view tbody tr').length > 1")
+        stray = "document.querySelectorAll('#view script, #view img, [onmouseover]').length"
+        assert browser.run(stray) == 0
+        assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+    browser.run("location.hash = '#/definitions'")
+    browser.wait("document.querySelector('#view h2').textContent === 'Definitions'")
+    links = browser.run("[...document.querySelectorAll('#view tbody a')].map(a => a.hash)")
+    assert len(links) == len(HOSTILE)
+    for link in links:
+        browser.run(f"location.hash = {json.dumps(link)}")
+        browser.wait("document.querySelector('#view .neighbours') !== null")
+        browser.run("document.querySelector('#view button.open').click()")
+        browser.wait("document.querySelector('dialog pre').innerText !== '…'")
+        assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+        browser.press("Escape")
+    assert browser.run("window.pwned") is None
+    assert "\u202e" not in browser.run("document.body.innerText")
+    assert "\0" not in browser.run("document.body.innerText")
+
+
+def test_no_other_script_runs(browser, page, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(page.replace("</body>", "<script>window.pwned = 1</script></body>"))
+    browser.open(path)
+    assert browser.run("window.pwned") is None
+    assert any("Content Security Policy" in problem for problem in browser.problems)
+
+
+# ------------------------------------------------------------------------- looks and first paint
+
+GROUND = "getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_theme_is_that_of_the_system_until_it_is_switched(show, browser, page, scheme):
+    browser.prefer(scheme)
+    show(page)
+    browser.run("localStorage.clear()")
+    show(page)
+    first = browser.run(GROUND)
+    other = "Dark theme" if scheme == "light" else "Light theme"
+    assert text(browser, "#theme") == other
+    browser.click("#theme")
+    second = browser.run(GROUND)
+    assert first != second
+    assert text(browser, "#theme") != other
+    browser.click("#theme")
+    assert browser.run(GROUND) == first
+    browser.run("localStorage.clear()")
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("view", ["overview", "definition/double", "evaluations", "failures"])
+def test_nothing_sticks_out(show, browser, page, width, view):
     """Wide content scrolls within its frame; the page itself never does."""
-    script = "document.title = document.documentElement.scrollWidth - window.innerWidth;"
-    dom = browse(driven(page, script), "--dump-dom", f"--window-size={width},900")
-    assert int(seen(dom)) <= 0
+    browser.size(width)
+    show(page, f"#/{view}")
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    outside = browser.run(
+        "[...document.querySelectorAll('svg text')].filter(t => { const s = t.closest('svg')"
+        ".getBoundingClientRect(), r = t.getBoundingClientRect();"
+        "return r.left < s.left - 1 || r.right > s.right + 1; }).map(t => t.textContent)"
+    )
+    assert outside == []
 
 
-def test_a_picture_of_it_is_not_blank(browse, page, tmp_path):
-    picture = tmp_path / "page.png"
-    browse(page, f"--screenshot={picture}", "--window-size=1280,1600")
-    content = picture.read_bytes()
+def test_drawings_follow_the_width_of_the_window(show, browser, page):
+    show(page)
+    browser.wait("document.querySelector('svg')")
+    wide = browser.run("document.querySelector('svg').getBoundingClientRect().width")
+    browser.size(400)
+    browser.wait(f"document.querySelector('svg').getBoundingClientRect().width < {wide} - 50")
+
+
+def test_a_picture_of_it_is_not_blank(show, page, tmp_path):
+    browser = show(page)
+    browser.wait("document.querySelectorAll('svg').length === 2")
+    content = browser.picture(tmp_path / "page.png")
     assert content.startswith(b"\x89PNG")
     pixels = zlib.decompress(b"".join(_chunks(content, b"IDAT")))
     assert len(set(pixels)) > 50
@@ -165,3 +426,185 @@ def _chunks(png, kind):
         if png[place + 4 : place + 8] == kind:
             yield png[place + 8 : place + 8 + length]
         place += 12 + length
+
+
+def test_the_head_stands_before_the_data_so_that_it_is_painted_first(page):
+    for early in ("<h1>", 'class="tiles"', 'id="views"', "<footer>"):
+        assert page.index(early) < page.index('id="data"') < page.index('id="logs"')
+
+
+# --------------------------------------------------------------------------------- how it writes
+
+
+def written(browser, expression, *scripts):
+    folder = files("flashinfer_bench.report.page").joinpath("script")
+    source = "".join(folder.joinpath(f"{name}.js").read_text() for name in ("dom", *scripts))
+    return browser.run(f"(() => {{ {source} return {expression}; }})()")
+
+
+@pytest.mark.parametrize(
+    ("expression", "shown"),
+    [
+        ("[0, 1e-5, 0.0032, 0.9999, 41, 999.9, 2000, 3.6e6].map(duration)",
+         ["0", "10 ns", "3.2 µs", "1 ms", "41 ms", "1 s", "2 s", "3,600 s"]),
+        ("[null, 1, 0.5, 2.345, 1/64, 1/250, 123.4, 2048].map(ratio)",
+         ["–", "1×", "0.5×", "2.35×", "0.0156×", "1/250×", "123×", "2,048×"]),
+        ("[[0, 'row'], [1, 'row'], [1234, 'row']].map(([n, noun]) => counted(n, noun))",
+         ["0 rows", "1 row", "1,234 rows"]),
+        ("[clip('abcdef', 5), clip('abc', 3), small(NaN), small(Infinity), small(0.01234)]",
+         ["ab…ef", "abc", "NaN", "Infinity", "0.012"]),
+        ("clean('a\\u0000b\\u202ec\\td\\r\\ne')", "a␀b⟨202e⟩c\td\ne"),
+    ],
+)  # fmt: skip
+def test_how_values_are_written(browser, expression, shown):
+    assert written(browser, expression) == shown
+
+
+@pytest.mark.parametrize(
+    "values", [[1], [1, 2], [0.003, 1000], [5, 5], [1e-9, 1e9], [], [3, 29], [2, 21]]
+)
+@pytest.mark.parametrize("axis", ["quantityAxis", "ratioAxis"])
+def test_axes_have_a_few_lines_and_a_place_for_every_value(browser, axis, values):
+    expression = f"(() => {{ const a = {axis}({values}, 100, 0);"
+    expression += f"return [a.ticks, a.ticks.map(a.at), {values}.map(a.at)]; }})()"
+    ticks, lines, places = written(browser, expression, "chart")
+    assert 2 <= len(ticks) <= 12
+    assert ticks == sorted(ticks)
+    assert lines == sorted(lines, reverse=True)
+    assert all(-0.01 <= place <= 100.01 for place in [*lines, *places])
+    assert places == sorted(places, reverse=True)
+
+
+def test_curves_are_those_of_the_tables(browser):
+    expression = "[curveOf([2, 0.5, 2], 4), curveOf([], 3)]"
+    script = ("chart", "curves")
+    assert written(browser, expression, "data", "table", *script) == [
+        [[0, 0.75], [0.5, 0.5], [2, 0]],
+        [[0, 0]],
+    ]
+
+
+# ------------------------------------------------------------------------- more ways to get about
+
+
+@pytest.fixture
+def two_devices(make_result):
+    return render_page(
+        [
+            make_result(f"{name}_x", definition=definition, hardware=device, workload=f"w{n}",
+                        axes={"N": n}, latency_ms=latency)
+            for definition in ("first", "second")
+            for name, latency in (("a", 1.0), ("b", 2.0))
+            for device in ("GPU one", "GPU two")
+            for n in range(1, 4)
+            if (name, device) != ("b", "GPU two")
+        ],
+        INFO,
+    )  # fmt: skip
+
+
+def test_a_definition_is_shown_on_one_device_at_a_time(show, two_devices):
+    browser = show(two_devices, "#/definition/first")
+    browser.wait("document.querySelectorAll('#view circle').length === 6")
+    assert "GPU one · 2 solutions · 3 workloads · 6 evaluations" in text(browser)
+    browser.run(
+        "(() => { const s = document.querySelector('#view select'); s.value = 'GPU two';"
+        "s.dispatchEvent(new Event('change')); })()"
+    )
+    browser.wait("document.querySelectorAll('#view circle').length === 3")
+    assert "GPU two · 1 solution · 3 workloads · 3 evaluations" in text(browser)
+
+
+def test_devices_are_told_where_there_are_several(show, two_devices, page):
+    headings = "[...document.querySelectorAll('#view th')].map(th => th.innerText)"
+    assert "Device" in show(two_devices, "#/solutions").run(headings)
+    assert "Device" not in show(page, "#/solutions").run(headings)
+
+
+def test_from_definition_to_definition(show, two_devices):
+    browser = show(two_devices, "#/definition/first")
+    links = "[...document.querySelectorAll('.neighbours a')].map(a => a.innerText)"
+    assert browser.run(links) == ["all definitions", "next ›"]
+    browser.click(".neighbours a:last-child")
+    browser.wait("document.querySelector('#view h2').textContent === 'second'")
+    assert browser.run(links) == ["‹ previous", "all definitions"]
+    assert browser.run("document.querySelector('a[aria-current]').innerText") == "Definitions"
+
+
+def test_an_address_may_carry_a_filter(show, page):
+    browser = show(page, "#/evaluations?q=slow")
+    assert text(browser, ".count") == "4 of 9 evaluations"
+
+
+def test_a_view_keeps_its_filter_while_others_are_looked_at(show, page):
+    browser = show(page, "#/evaluations")
+    browser.press("/")
+    browser.press(*"slow")
+    browser.click('#views a[data-view="solutions"]')
+    browser.wait("document.querySelector('#view h2').textContent === 'Solutions'")
+    browser.click('#views a[data-view="evaluations"]')
+    browser.wait("document.querySelector('#view h2').textContent === 'Evaluations'")
+    assert text(browser, ".count") == "4 of 9 evaluations"
+
+
+def test_the_chosen_theme_is_remembered(show, page):
+    browser = show(page)
+    browser.run("localStorage.clear()")
+    browser = show(page)
+    browser.click("#theme")
+    dark = browser.run(GROUND)
+    assert show(page).run(GROUND) == dark
+    browser.run("localStorage.clear()")
+    assert show(page).run(GROUND) != dark
+
+
+@pytest.mark.parametrize("mark", ["circle.dot", "path.cross"])
+def test_marks_of_the_plot_open_their_evaluation(show, page, mark):
+    browser = show(page, "#/definition/double")
+    browser.wait("document.querySelector('path.cross')")
+    browser.run(f"document.querySelector('{mark}').dispatchEvent(new MouseEvent('click'))")
+    browser.wait("document.querySelector('dialog').open")
+    index = browser.run(f"Number(document.querySelector('{mark}').dataset.run)")
+    row = f"#view button[data-run='{index}']"
+    solution = browser.run(f"document.querySelector(\"{row}\").closest('tr').cells[1].innerText")
+    assert solution in text(browser, "dialog h2")
+
+
+def test_a_click_beside_the_log_closes_it(show, page):
+    browser = show(page, "#/failures")
+    browser.run("document.querySelector('#view tbody button').click()")
+    for kind in ("mousePressed", "mouseReleased"):
+        browser.call(
+            "Input.dispatchMouseEvent", type=kind, x=5, y=5, button="left", clickCount=1
+        )  # fmt: skip
+    browser.wait("!document.querySelector('dialog').open")
+
+
+def test_what_is_missing_is_listed(show, page):
+    browser = show(page, "#/coverage")
+    cells = browser.run("[...document.querySelectorAll('#view tbody td')].map(c => c.innerText)")
+    assert cells == ["double", "op", "3", "4", "9/12", "3 missing"]
+
+
+def test_arrows_go_from_row_to_row(show, page):
+    browser = show(page, "#/evaluations")
+    row = "document.activeElement.closest('tr').rowIndex"
+    browser.run("document.querySelector('#view tbody button').focus()")
+    browser.press("ArrowDown", "ArrowDown")
+    assert browser.run(row) == 3
+    browser.press("ArrowUp")
+    assert browser.run(row) == 2
+
+
+def test_a_browser_that_cannot_unpack_is_told(browser, page, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(page)
+    script = browser.call(
+        "Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream"
+    )
+    try:
+        browser.call("Page.navigate", url=path.as_uri())
+        browser.wait("document.querySelector('#view [role=alert]')")
+        assert "DecompressionStream is missing" in text(browser)
+    finally:
+        browser.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])

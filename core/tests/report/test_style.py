@@ -10,13 +10,14 @@ import pytest
 
 from flashinfer_bench.data import EvaluationStatus
 from flashinfer_bench.report import PageInfo, render_page
-from flashinfer_bench.report.page.frame import COLOURS, OTHERS, colours
-from flashinfer_bench.report.page.status_chart import status_class
+from flashinfer_bench.report.page.document import SCRIPTS
 
 CSS = files("flashinfer_bench.report.page").joinpath("page.css").read_text()
-JS = files("flashinfer_bench.report.page").joinpath("page.js").read_text()
+SCRIPT_FOLDER = files("flashinfer_bench.report.page").joinpath("script")
+JS = "".join(SCRIPT_FOLDER.joinpath(f"{name}.js").read_text() for name in SCRIPTS)
 
-SERIES = [f"c{n}" for n in range(1, COLOURS + 1)]
+SERIES = [f"c{n}" for n in range(1, 9)]
+OTHERS = "c0"
 STATUSES = ["ok", "shape", "numerical", "dtype", "runtime", "compile", "timeout"]
 
 
@@ -95,39 +96,55 @@ def test_no_two_look_alike(theme, names):
 
 def test_every_status_and_series_has_a_colour():
     for status in EvaluationStatus:
-        assert f".{status_class(status.value)} {{ --c:" in CSS
+        assert f".st-{status.value.lower().replace('_', '-')} {{ --c:" in CSS
+        assert f'"{status.value}"' in JS
     for name in (*SERIES, OTHERS):
         assert f".{name} {{ --c: var(--{name}); }}" in CSS
-    assert set(colours("abcdefghijkl").values()) == {*SERIES, OTHERS}
+    assert f"const COLOURS = {len(SERIES)};" in JS
 
 
-def test_every_class_on_the_page_is_styled(make_result):
-    results = [
-        make_result(
-            f"author{n}_x", workload=f"w{n}", axes={"N": n}, samples_ms=(1.0, 2.0, 3.0),
-            status=status, log="x",
-        )
-        for n, status in enumerate([*EvaluationStatus, "PASSED", "PASSED", "PASSED"])
-    ]  # fmt: skip
-    page = render_page(results, PageInfo("T", "D", "G"))
+def test_every_class_is_styled_and_used(make_result):
+    page = render_page([make_result()], PageInfo("T", "D", "G"))
     body = page.split("</style>")[1].split("<script>")[0]
-    used = {name for classes in re.findall(r'class="([^"]*)"', body) for name in classes.split()}
+    given = [*re.findall(r'class="([^"]*)"', body), *re.findall(r'class: "([^"]*)"', JS)]
+    used = {name for classes in given for name in classes.split()}
     styled = set(re.findall(r"\.([a-z][\w-]*)", CSS))
-    assert used <= styled
-    assert {"dot", "whisker", "box", "cross", "badge", "legend", "tile", "n"} <= used
+    # Those of `tabled`, `count` and `drawing` are handles for scripts and tests.
+    assert used - {"tabled", "count", "wide"} <= styled
+    assert {"badge", "legend", "tile", "reference", "controls", "more"} <= used
 
 
 def test_every_element_that_the_script_looks_for_is_there(make_result):
     page = render_page([make_result()], PageInfo("T", "D", "G"))
-    wanted = re.findall(r'getElementById\("([\w-]+)"\)', JS)
-    assert wanted
+    wanted = set(re.findall(r'getElementById\("([\w-]+)"\)', JS))
+    assert {"view", "run", "tip", "theme"} <= wanted
     for name in wanted:
         assert page.count(f'id="{name}"') == 1
 
 
+def test_all_scripts_are_part_of_the_page():
+    there = {one.name for one in SCRIPT_FOLDER.iterdir()}
+    assert there == {f"{name}.js" for name in SCRIPTS}
+
+
 def test_style_and_script_ask_for_nothing():
-    for text in (CSS, JS):
+    for text in (CSS, JS.replace("http://www.w3.org/2000/svg", "")):
         assert not re.search(
-            r"url\(|@import|fetch\(|XMLHttp|https?:|import\(|eval\(|innerHTML", text
+            r"url\(|@import|fetch\(|XMLHttp|https?:|import\(|eval\(|innerHTML|outerHTML"
+            r"|insertAdjacent|document\.write|new Function|createContextual",
+            text,
         )
     assert "</" not in CSS + JS  # it would end the element that they are in
+
+
+def test_no_function_of_the_script_is_long():
+    for name in SCRIPTS:
+        lines = SCRIPT_FOLDER.joinpath(f"{name}.js").read_text().splitlines()
+        assert len(lines) <= 400
+        starts = [n for n, line in enumerate(lines) if re.match(r"\S", line)]
+        ends = [n for n, line in enumerate(lines) if re.match(r"[})\]]", line)]
+        for start in starts:
+            end = next((n for n in ends if n > start), start)
+            following = next((n for n in starts if n > start), len(lines))
+            limit = 130 if lines[start].startswith("class") else 60
+            assert min(end, following) - start <= limit, (name, lines[start])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, ClassVar, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from flashinfer_bench.bench.backends import choose_timer, make_executor, timer_version
 from flashinfer_bench.bench.calibration import load_ceilings
@@ -11,10 +11,12 @@ from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.health import may_be_the_device, require_working
 from flashinfer_bench.bench.judge.baseline import ReferenceFailed, prepare_baseline
 from flashinfer_bench.bench.judge.evaluate import NotEvaluated, evaluate_solution
+from flashinfer_bench.bench.judge.report import with_reference_seed
 from flashinfer_bench.bench.judge.seeds import fresh_seed
 from flashinfer_bench.bench.judge.session import Session
 from flashinfer_bench.bench.locks import DeviceLock
 from flashinfer_bench.bench.pool import WorkerPool
+from flashinfer_bench.bench.replay.origin import Origin
 from flashinfer_bench.bench.sandbox import Sandbox
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.ahead import BuildAhead
     from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.bench.executors.base import CandidateFailed, Executor
+    from flashinfer_bench.bench.judge.baseline import DeviceBaseline
     from flashinfer_bench.bench.pool import WorkerKey
     from flashinfer_bench.data import Definition, Environment, Evaluation, Solution, Workload
     from flashinfer_bench.plugins import Catalog
@@ -62,6 +65,9 @@ class Runner:
     sandbox : Sandbox, optional
         Confines the candidates, for all runners of a run together. By default each runner makes
         its own, as the settings say.
+    timed_seed, reference_seed : int, optional
+        Seeds of the timed calls of the solution and of the reference, to repeat an evaluation; by
+        default fresh ones are drawn, which nobody can foresee.
     """
 
     #: Idle processes that are kept for later evaluations of their solutions, by type of device.
@@ -77,6 +83,8 @@ class Runner:
         self.device = device
         self.ahead: Optional[BuildAhead] = None
         self.sandbox: Optional[Sandbox] = None
+        self.timed_seed: Optional[int] = None
+        self.reference_seed: Optional[int] = None
         self._catalog = catalog
         self._given_executor = executor
         self._own_executor: Optional[Executor] = None
@@ -176,24 +184,23 @@ class Runner:
         from flashinfer_bench.compile import reference_solution
 
         self._enter(definition)
-        session = self._session(config)
+        origin = Origin(config, definition, workload, self.device, self._get_catalog())
+        session = self._session(config, origin)
         settings = config.resolve_eval_config(definition, workload)
         evaluator = resolve_evaluator(definition, config.evaluator, catalog=self._catalog)
         evaluator.check_settings(settings)
+        solutions = list(solutions)
+        left = len(solutions)
         if self.ahead is not None:
             self.ahead.prepare(definition.name)
             solutions = self.ahead.as_ready(solutions)
-        try:
-            baseline = prepare_baseline(
-                *(session, definition, workload, reference_solution(definition)),
-                *(settings, root, evaluator),
-            )
-        except ReferenceFailed:
-            self._require_working_device()
-            raise
+        reference = reference_solution(definition)
+        problem = session, definition, workload, reference, settings, root, evaluator
+        baseline = self._prepare(*problem)
         settings = baseline.config or settings
         for solution in solutions:
             on_start(solution)
+            left -= 1
             try:
                 evaluation = evaluate_solution(session, solution, baseline, evaluator, settings)
             except NotEvaluated as error:
@@ -201,7 +208,17 @@ class Runner:
             else:
                 if may_be_the_device(evaluation):
                     self._require_working_device()
+                if not left:
+                    evaluation = with_reference_seed(evaluation, baseline)
                 yield solution, evaluation
+
+    def _prepare(self, *problem: Any) -> DeviceBaseline:
+        """Return what `prepare_baseline` does; a reference that fails may be the device's fault."""
+        try:
+            return prepare_baseline(*problem)
+        except ReferenceFailed:
+            self._require_working_device()
+            raise
 
     def _require_working_device(self) -> None:
         """Raise `RunnerFatalError` if it is the device that fails, and not what runs on it."""
@@ -217,7 +234,7 @@ class Runner:
             if self._pool is not None:
                 self._pool.clear()
 
-    def _session(self, config: BenchmarkConfig) -> Session:
+    def _session(self, config: BenchmarkConfig, origin: Origin) -> Session:
         timer = self.require_timer(config.timer)
         return Session(
             device=self.device,
@@ -231,6 +248,9 @@ class Runner:
             failed_builds=self._failed_builds,
             ahead=self.ahead,
             trust=config.trust,
+            timed_seed=self.timed_seed,
+            reference_seed=self.reference_seed,
+            origin=origin,
             timer_version=timer_version(self._get_catalog(), self.device, timer),
             ceilings=load_ceilings(self.device, self.environment.hardware),
         )

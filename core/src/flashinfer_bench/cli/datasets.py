@@ -99,7 +99,7 @@ def open_datasets(local: Optional[Sequence[Path]], hub: Optional[str] = None) ->
 
 
 def _require_content(opened: OpenedDataset) -> None:
-    if opened.trace_set.definitions or opened.trace_set.traces:
+    if opened.trace_set.definitions or opened.trace_set.run_columns():
         return
     raise SelectionError(
         f"there is nothing in the dataset {opened.name}",

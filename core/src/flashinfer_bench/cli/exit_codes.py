@@ -17,7 +17,8 @@ class ExitCode(IntEnum):
 
     FINDINGS = 1
     """Done or stopped, and something is wrong with the data: an invalid record, two datasets that
-    disagree, a broken plugin, a failed solution under ``--strict``."""
+    disagree, a broken plugin, a trace that no longer holds, a failed solution under ``--strict``.
+    """
 
     USAGE = 2
     """The command line is not allowed: unknown option, name or folder, value out of range."""
@@ -26,7 +27,8 @@ class ExitCode(IntEnum):
     """A bug of ours; please report it with the traceback (``FIB_TRACEBACK=1``)."""
 
     CAPABILITY = 4
-    """The machine or environment lacks something: a device, a library, a plugin, disk space."""
+    """The machine or environment lacks something: a device, a library, a plugin, disk space, or
+    what it takes to repeat a trace."""
 
     NOTHING_SELECTED = 5
     """The filters, or an empty dataset, leave nothing to do."""

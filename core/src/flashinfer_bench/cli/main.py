@@ -21,17 +21,33 @@ COMMANDS = {
     "run": LazyCommand(
         "flashinfer_bench.cli.run:app", "Benchmark the solutions of a dataset and record traces."
     ),
+    "replay": LazyCommand(
+        "flashinfer_bench.cli.replay:app", "Run recorded traces again: do they still hold?"
+    ),
     "build": LazyCommand(
         "flashinfer_bench.cli.build:app", "Build the solutions of a dataset; evaluate none."
     ),
     "report": LazyCommand(
         "flashinfer_bench.cli.report:app", "Summarise, rank, merge or draw recorded traces."
     ),
+    "export": LazyCommand(
+        "flashinfer_bench.cli.transfer:export_app", "Write a dataset, or a part of it, to a file."
+    ),
+    "import": LazyCommand(
+        "flashinfer_bench.cli.transfer:import_app", "Bring an archive or a foreign dataset in."
+    ),
+    "solution": LazyCommand(
+        "flashinfer_bench.cli.solution:app",
+        "Turn a solution into a folder of source files, and back.",
+    ),
     "validate": LazyCommand(
         "flashinfer_bench.cli.validate:app", "Check that a dataset is sound; change nothing."
     ),
     "apply": LazyCommand(
         "flashinfer_bench.cli.apply:app", "Show what would be put to work here, and build it."
+    ),
+    "doctor": LazyCommand(
+        "flashinfer_bench.cli.doctor:app", "Find what is damaged in a dataset, and repair it."
     ),
     "calibrate": LazyCommand(
         "flashinfer_bench.cli.calibrate:app", "Measure what a device can do at most, and store it."
@@ -99,6 +115,8 @@ def _check_environment() -> None:
         env.probe_timeout_s,
         env.cpu_threads,
         env.cuda_arch_list,
+        env.fsync_wanted,
+        env.soft_dataset_locks,
         env.show_traceback,
     )
     for read in readers:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flashinfer_bench.cli.datasets import OpenedDataset, dataset_roots, open_datasets
+from flashinfer_bench.cli.datasets import OpenedDataset, open_datasets
 from flashinfer_bench.cli.greedy import GreedyCommand
 from flashinfer_bench.cli.logs import set_up_logging
 from flashinfer_bench.cli.options import (
@@ -24,13 +24,25 @@ from flashinfer_bench.cli.options import (
     OpTypes,
     Solutions,
 )
-from flashinfer_bench.cli.output import emit, emit_json, table, talk
-from flashinfer_bench.errors import ConfigError, SelectionError
+from flashinfer_bench.cli.output import emit, talk
+from flashinfer_bench.cli.report_common import (
+    Baseline,
+    Format,
+    FormatOption,
+    Table,
+    chosen_format,
+    make_selection,
+    open_results,
+    write_tables,
+)
+from flashinfer_bench.cli.report_coverage import coverage
+from flashinfer_bench.cli.report_merge import merge
+from flashinfer_bench.cli.report_regressions import regressions
+from flashinfer_bench.cli.report_scores import scores
+from flashinfer_bench.errors import SelectionError
 
 if TYPE_CHECKING:
-    from flashinfer_bench.report import Best, DatasetSummary, Result, Selection
-
-SCHEMA_VERSION = 1
+    from flashinfer_bench.report import Best, DatasetSummary
 
 app = typer.Typer(
     name="report",
@@ -40,15 +52,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Baseline = Annotated[
-    str,
-    typer.Option(
-        "--baseline-author", metavar="NAME", help="Author whose solutions others are compared with."
-    ),
-]
-OutputFolder = Annotated[
-    Path, typer.Option("--output", "-o", metavar="DIR", help="A new or empty folder.")
-]
 OutputFile = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")]
 Title = Annotated[str, typer.Option("--title", help="Heading of the page.")]
 
@@ -61,6 +64,7 @@ def summary(
     op_types: OpTypes = None,
     hardware: Hardware = None,
     baseline_author: Baseline = "baseline",
+    output_format: FormatOption = Format.table,
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
@@ -72,14 +76,16 @@ def summary(
     from flashinfer_bench.report import summarize
 
     opened = open_datasets(local, hub)
-    selection = _selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     found = summarize(opened.trace_set, selection, baseline_author)
     if not found.definitions:
         raise SelectionError("the filters leave no definition")
-    if as_json:
-        emit_json(_summary_document(found, opened))
-    else:
-        _print_summary(found)
+    write_tables(
+        chosen_format(output_format, as_json),
+        _summary_tables(found),
+        lambda: _summary_document(found, opened),
+    )
+    _tell_totals(found)
     raise typer.Exit(opened.exit_code())
 
 
@@ -92,6 +98,7 @@ def best(
     op_types: OpTypes = None,
     authors: Authors = None,
     hardware: Hardware = None,
+    output_format: FormatOption = Format.table,
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
@@ -104,7 +111,7 @@ def best(
     set_up_logging(log_level)
     from flashinfer_bench.report import best_solutions, score_solutions
 
-    opened, results = _open_results(
+    opened, results = open_results(
         local,
         hub,
         definitions=definitions,
@@ -114,33 +121,20 @@ def best(
         hardware=hardware,
     )
     found = best_solutions(score_solutions(results))
-    if as_json:
-        emit_json({"schema_version": SCHEMA_VERSION, "best": [_best_document(b) for b in found]})
-    else:
-        table("Best solutions", _BEST_COLUMNS, map(_best_row, found))
+    write_tables(
+        chosen_format(output_format, as_json),
+        [("Best solutions", _BEST_COLUMNS, map(_best_row, found))],
+        lambda: {"best": [_best_document(one) for one in found]},
+    )
     if not found:
         talk("no solution passed on all its workloads")
     raise typer.Exit(opened.exit_code())
 
 
-@app.command("merge", cls=GreedyCommand)
-def merge(output: OutputFolder, local: Local = None, log_level: LogLevel = None) -> None:
-    """Write several datasets as one.
-
-    The result has the canonical layout and the tensor files of all of them. Two datasets that hold
-    different things under one name are a conflict: nothing is written.
-    """
-    set_up_logging(log_level)
-    from flashinfer_bench.data import export_trace_set
-
-    if not local:
-        raise ConfigError("name the datasets to merge", hint="--local DIR DIR …")
-    _refuse_nested(output, local)
-    opened = open_datasets(local)
-    written = export_trace_set(opened.trace_set, output, blob_roots=dataset_roots(local))
-    talk(f"merged {len(opened.roots)} datasets: {_sizes(opened)}")
-    emit(str(written))
-    raise typer.Exit(opened.exit_code())
+app.command("scores", cls=GreedyCommand)(scores)
+app.command("coverage", cls=GreedyCommand)(coverage)
+app.command("regressions", cls=GreedyCommand)(regressions)
+app.command("merge", cls=GreedyCommand)(merge)
 
 
 @app.command("visualize", cls=GreedyCommand)
@@ -162,9 +156,9 @@ def visualize(
     """
     set_up_logging(log_level)
     from flashinfer_bench.data.storage import replace_file
-    from flashinfer_bench.report import PageInfo, render_page
+    from flashinfer_bench.report import PageInfo, find_gaps, render_page
 
-    opened, results = _open_results(
+    opened, results = open_results(
         local,
         hub,
         definitions=definitions,
@@ -174,54 +168,18 @@ def visualize(
         hardware=hardware,
     )
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    page = render_page(results, PageInfo(title, opened.name, now)).encode()
+    scope = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    # What solutions or authors alone lack is no gap of the dataset.
+    gaps = [] if solutions or authors else find_gaps(opened.trace_set, scope)
+    page = render_page(results, PageInfo(title, opened.name, now), gaps).encode()
     replace_file(output, page)
     talk(f"{len(results)} evaluations, {len(page) / 1024:,.0f} KiB")
     emit(str(output))
     raise typer.Exit(opened.exit_code())
 
 
-def _selection(**names: list[str] | None) -> Selection:
-    from flashinfer_bench.report import Selection
-
-    return Selection(**{field: tuple(values or ()) for field, values in names.items()})
-
-
-def _open_results(
-    local: Local, hub: str | None, **names: list[str] | None
-) -> tuple[OpenedDataset, list[Result]]:
-    from flashinfer_bench.report import collect_results, latest_results
-
-    opened = open_datasets(local, hub)
-    results = latest_results(collect_results(opened.trace_set, _selection(**names)))
-    if not results:
-        raise SelectionError(
-            f"there is no trace of a run in {opened.name} that fits the filters",
-            hint="record some with 'fib run', or widen the filters",
-        )
-    return opened, results
-
-
-def _refuse_nested(output: Path, local: list[Path]) -> None:
-    for root in local:
-        if output.resolve().is_relative_to(root.resolve()):
-            raise ConfigError(f"the output {output} lies within the dataset {root}")
-
-
-def _sizes(opened: OpenedDataset) -> str:
-    one = opened.trace_set
-    counts = {
-        "definitions": len(one.definitions),
-        "solutions": sum(map(len, one.solutions.values())),
-        "workloads": sum(map(len, one.workloads.values())),
-        "traces": sum(map(len, one.traces.values())),
-    }
-    return ", ".join(f"{count:,} {noun}" for noun, count in counts.items())
-
-
 def _summary_document(found: DatasetSummary, opened: OpenedDataset) -> dict[str, Any]:
     return {
-        "schema_version": SCHEMA_VERSION,
         "dataset": list(opened.roots),
         "totals": found.totals(),
         "statuses": found.statuses,
@@ -239,18 +197,21 @@ def _summary_document(found: DatasetSummary, opened: OpenedDataset) -> dict[str,
 _COUNTS = ("definition", "op_type", "solutions", "workloads", "traces", "passed", "failed")
 
 
-def _print_summary(found: DatasetSummary) -> None:
+def _summary_tables(found: DatasetSummary) -> list[Table]:
     rows = [tuple(getattr(one, name) for name in _COUNTS) for one in found.definitions]
-    table("Definitions", _COUNTS, rows)
+    tables: list[Table] = [("Definitions", _COUNTS, rows)]
+    if found.rankings:
+        columns = ("hardware", "author", "speedup", "definitions", "workloads")
+        ranks = [tuple(getattr(one, name) for name in columns) for one in found.rankings]
+        tables.append((f"Authors, compared with {found.baseline_author}", columns, ranks))
+    return tables
+
+
+def _tell_totals(found: DatasetSummary) -> None:
     totals = ", ".join(f"{count:,} {noun}" for noun, count in found.totals().items())
     talk(f"total: {totals}")
     if found.statuses:
         talk("statuses: " + ", ".join(f"{n:,} {name}" for name, n in found.statuses.items()))
-    if found.rankings:
-        emit("")
-        columns = ("hardware", "author", "speedup", "definitions", "workloads")
-        ranks = [tuple(getattr(one, name) for name in columns) for one in found.rankings]
-        table(f"Authors, compared with {found.baseline_author}", columns, ranks)
     if found.unranked:
         _tell_unranked(found)
 

@@ -23,6 +23,26 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
+Layers = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        *("--layer", "--layers"),
+        metavar="NAME...",
+        show_default=False,
+        help="Only these: layout, definition, workload, solution, trace, baseline, benchmark.",
+    ),
+]
+Jobs = Annotated[
+    Optional[int],
+    typer.Option(
+        *("--jobs", "-j"),
+        metavar="N",
+        min=1,
+        show_default=False,
+        help="Processes that share the work. Default: one per core, where it is worth it.",
+    ),
+]
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -43,6 +63,8 @@ def validate(
         ),
     ] = False,
     definitions: Definitions = None,
+    layers: Layers = None,
+    jobs: Jobs = None,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
     errors_only: Annotated[bool, typer.Option("--errors-only", help="Hide warnings.")] = False,
     as_json: AsJson = False,
@@ -57,6 +79,8 @@ def validate(
     """
     set_up_logging(log_level, default="ERROR")  # an unfinished line is a finding, not a log line
     roots = dataset_roots([*([dataset] if dataset else []), *(local or [])], hub)
+    if mutants and layers:
+        raise typer.BadParameter("--layer and --mutants are two different things; give one")
     if mutants:
         from flashinfer_bench.cli.validate_mutants import feed_mutants
 
@@ -65,7 +89,7 @@ def validate(
         raise typer.BadParameter("only --mutants can be restricted to definitions")
     from flashinfer_bench.validate import validate_dataset
 
-    reports = [validate_dataset(root) for root in roots]
+    reports = [validate_dataset(root, layers or None, jobs=jobs) for root in roots]
     if as_json:
         emit_json(_document(reports, errors_only))
     else:
@@ -99,6 +123,7 @@ def _document(reports: Sequence[ValidationReport], errors_only: bool) -> dict[st
         "datasets": [
             {
                 "root": report.root,
+                "layers": report.layers,
                 "counts": report.counts,
                 "errors": len(report.errors),
                 "warnings": len(report.warnings),

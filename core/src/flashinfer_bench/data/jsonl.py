@@ -47,7 +47,7 @@ def read_records(path: Path) -> Iterator[tuple[int | None, bytes]]:
     with path.open("rb") as file:
         for line, text in _numbered(file):
             if not text.endswith(b"\n") and is_torn(text):
-                _logger.warning("%s: left out an unfinished last line: %d bytes", path, len(text))
+                warn_of_torn_line(path, len(text))
             else:
                 yield line, text.strip()
 
@@ -58,6 +58,11 @@ def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if text and not text.isspace():
             yield number, text
+
+
+def warn_of_torn_line(path: Path | str, size: int) -> None:
+    """Log that the last line of a file is left out."""
+    _logger.warning("%s: left out an unfinished last line: %d bytes", path, size)
 
 
 def is_torn(tail: bytes) -> bool:
@@ -113,9 +118,8 @@ def read_whole(path: Path) -> list[bytes] | None:
     OSError
         If the file cannot be read.
     """
-    with path.open("rb") as file:
-        first = next(_numbered(file), None)
-    if first is None or _is_object(first[1]):
+    first = _first_line(path)
+    if first is None or _is_object(first):
         return None
     try:
         document = json.loads(path.read_bytes().removeprefix(codecs.BOM_UTF8))
@@ -123,3 +127,23 @@ def read_whole(path: Path) -> list[bytes] | None:
         return None
     records = document if isinstance(document, list) else [document]
     return [json.dumps(record).encode() for record in records]
+
+
+def first_line_is_object(path: Path) -> bool:
+    """Return whether a file begins with a JSON object on a line of its own.
+
+    It is then of lines, whatever is appended to it.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    """
+    first = _first_line(path)
+    return first is not None and _is_object(first)
+
+
+def _first_line(path: Path) -> bytes | None:
+    with path.open("rb") as file:
+        line = next(_numbered(file), None)
+    return None if line is None else line[1]

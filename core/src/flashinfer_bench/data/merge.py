@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
+import hashlib
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from flashinfer_bench.data import layout
-from flashinfer_bench.data.blobs import resolve_blob
-from flashinfer_bench.data.json_codec import save_json_file, save_jsonl_file, to_json
+from flashinfer_bench.data.definition import Definition
+from flashinfer_bench.data.json_codec import to_json
 from flashinfer_bench.data.trace_set import TraceSet
+from flashinfer_bench.data.transfer.blob_plan import BlobPlan, BlobRoot
+from flashinfer_bench.data.transfer.folder import new_folder, write_items
+from flashinfer_bench.data.transfer.items import items_of
 from flashinfer_bench.data.workload import SafetensorsInput
-from flashinfer_bench.errors import ConflictError, StorageError
+from flashinfer_bench.errors import ConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pydantic import BaseModel
 
@@ -22,9 +25,22 @@ if TYPE_CHECKING:
     from flashinfer_bench.data.trace import Trace
 
 PathLike = Union[str, Path]
+_SHOWN_FIELDS = 6
+_HINTS = {
+    "definition": "rename one of the two definitions, or bring them to one version",
+    "solution": "rename one of the two solutions; 'fib report merge --rename-solutions' does it",
+    "workload": "give one of the two workloads another uuid",
+}
 
 
-def merge_trace_sets(sets: Sequence[TraceSet]) -> TraceSet:
+class _Origin(NamedTuple):
+    """A record, and the dataset it is from."""
+
+    record: BaseModel
+    dataset: str
+
+
+def merge_trace_sets(sets: Sequence[TraceSet], *, rename_solutions: bool = False) -> TraceSet:
     """Merge datasets into a new one in memory.
 
     Equal records are kept once, in the order they are first met.
@@ -33,67 +49,72 @@ def merge_trace_sets(sets: Sequence[TraceSet]) -> TraceSet:
     ----------
     sets : sequence of TraceSet
         The datasets; they are not modified.
+    rename_solutions : bool
+        What to do with a solution whose name another has already: give it, and its traces, a name
+        that ends in a digest of its content (else it is a conflict).
 
     Returns
     -------
     TraceSet
-        The union, without a folder.
+        The union, without a folder. Paths of tensor files stay as they are.
 
     Raises
     ------
     ConflictError
         If two sets hold different definitions, solutions or workloads under one name (uuid).
     """
-    merged = TraceSet()
-    solutions: dict[str, Solution] = {}
-    for one in sets:
-        for name, definition in one.definitions.items():
-            known = merged.definitions.setdefault(name, definition)
-            _require_equal("definition", name, known, definition)
-        for solution in (solution for group in one.solutions.values() for solution in group):
-            if solution.name in solutions:
-                first = solutions[solution.name]
-                _require_equal("solution", solution.name, first, solution)
-                continue
-            solutions[solution.name] = solution
-            merged.solutions.setdefault(solution.definition, []).append(solution)
+    labels = [str(one.root or f"dataset {number}") for number, one in enumerate(sets, 1)]
+    merged = TraceSet(definitions=_merge_definitions(sets, labels))
+    merged.solutions, renamed = _merge_solutions(sets, labels, rename_solutions)
     merged.workloads = _merge_traces(one.workloads for one in sets)
-    _require_one_workload_each(merged)
-    merged.traces = _merge_traces(one.traces for one in sets)
+    merged.traces = _merge_traces(
+        _follow(one.traces, names) for one, names in zip(sets, renamed, strict=True)
+    )
+    _require_one_workload_each(sets, labels)
     return merged
 
 
-def _require_equal(kind: str, name: str, first: BaseModel, second: BaseModel) -> None:
-    if first is second or first == second:
-        return
-    fields = [
-        field
-        for field in type(first).model_fields
-        if getattr(first, field) != getattr(second, field)
-    ]
-    raise ConflictError(
-        f"two datasets hold different {kind}s named '{name}'; they differ in {', '.join(fields)}",
-        field=fields[0],
-        hint=f"rename one of the two {kind}s",
-    )
+def merge_datasets(
+    sets: Sequence[TraceSet], out: PathLike, *, rename_solutions: bool = False
+) -> TraceSet:
+    """Merge datasets into a new folder, with the tensor files that their workloads name.
 
+    Parameters
+    ----------
+    sets : sequence of TraceSet
+        The datasets, each with its folder.
+    out : str or Path
+        The folder; it must not exist or be empty. Nothing is there until all of it is.
+    rename_solutions : bool
+        As of `merge_trace_sets`.
 
-def _merge_traces(sources: Iterable[dict[str, list[Trace]]]) -> dict[str, list[Trace]]:
-    merged: dict[str, dict[str, Trace]] = {}
-    for groups in sources:
-        for name, traces in groups.items():
-            known = merged.setdefault(name, {})
-            for trace in traces:
-                known.setdefault(to_json(trace, indent=None), trace)
-    return {name: list(known.values()) for name, known in merged.items()}
+    Returns
+    -------
+    TraceSet
+        What was written, without a folder.
 
-
-def _require_one_workload_each(merged: TraceSet) -> None:
-    for traces in merged.workloads.values():
-        known: dict[str, Trace] = {}
-        for trace in traces:
-            first = known.setdefault(trace.workload.uuid, trace)
-            _require_equal("workload", trace.workload.uuid, first.workload, trace.workload)
+    Raises
+    ------
+    ConflictError
+        As of `merge_trace_sets`.
+    UnsafePathError
+        If a workload names a file outside its dataset.
+    StorageError
+        If the folder is not empty, or writing fails.
+    """
+    plan = BlobPlan()
+    # A file that is missing in one dataset may be in another: clones without tensors are common.
+    roots = [BlobRoot(one.root, one.root) for one in sets if one.root is not None]
+    rebased: list[TraceSet] = []
+    for one in sets:
+        own = [root for root in roots if root.base == one.root]
+        placed = plan.add(one, [*own, *(root for root in roots if root not in own)])
+        placed.root = one.root  # its name in messages
+        rebased.append(placed)
+    merged = merge_trace_sets(rebased, rename_solutions=rename_solutions)
+    with new_folder(Path(out)) as folder:
+        write_items(folder, items_of(merged, plan.files))
+    return merged
 
 
 def export_trace_set(
@@ -106,7 +127,7 @@ def export_trace_set(
     trace_set : TraceSet
         What to write.
     out_dir : str or Path
-        The folder; it must not exist or be empty.
+        The folder; it must not exist or be empty. Nothing is there until all of it is.
     blob_roots : sequence of str or Path
         Folders in which tensor files are looked for, in this order, after the set's own. Files that
         are in none of them are left out.
@@ -124,44 +145,12 @@ def export_trace_set(
         If a workload names a file outside the dataset.
     """
     out = Path(out_dir)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise StorageError(f"{out}: not an empty folder", hint="name a new folder")
-    for definition in trace_set.definitions.values():
-        save_json_file(definition, layout.definition_file(out, definition.op_type, definition.name))
-    for name, solutions in trace_set.solutions.items():
-        for solution in solutions:
-            op_type = _op_type(trace_set, name)
-            path = layout.solution_file(out, solution.author, op_type, name, solution.name)
-            save_json_file(solution, path)
-    for file_of, groups in (
-        (layout.workloads_file, trace_set.workloads),
-        (layout.traces_file, trace_set.traces),
-    ):
-        for name, traces in groups.items():
-            save_jsonl_file(traces, file_of(out, _op_type(trace_set, name), name))
-    _copy_blobs(trace_set, out, [Path(root) for root in blob_roots])
+    roots = [Path(root) for root in (trace_set.root, *blob_roots) if root is not None]
+    plan = BlobPlan()
+    rebased = plan.add(trace_set, [BlobRoot(root, root) for root in roots])
+    with new_folder(out) as folder:
+        write_items(folder, items_of(rebased, plan.files))
     return out
-
-
-def _op_type(trace_set: TraceSet, name: str) -> str:
-    definition = trace_set.definitions.get(name)
-    return definition.op_type if definition is not None else "unknown"
-
-
-def _copy_blobs(trace_set: TraceSet, out: Path, roots: list[Path]) -> None:
-    roots = [trace_set.root, *roots] if trace_set.root is not None else roots
-    for name in sorted(blob_paths(trace_set)):
-        source = next(
-            (found for root in roots if (found := resolve_blob(root, name)).is_file()), None
-        )
-        if source is None:
-            continue
-        target = resolve_blob(out, name)
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
-        except OSError as error:
-            raise StorageError(f"{target}: cannot copy {source}: {error}") from error
 
 
 def blob_paths(trace_set: TraceSet) -> set[str]:
@@ -170,3 +159,128 @@ def blob_paths(trace_set: TraceSet) -> set[str]:
     workloads = {id(trace.workload): trace.workload for group in groups for trace in group}
     inputs = (spec for workload in workloads.values() for spec in workload.inputs.values())
     return {spec.path for spec in inputs if isinstance(spec, SafetensorsInput)}
+
+
+def digest_of(record: BaseModel) -> bytes:
+    """Return 16 bytes that stand for all content of a record: for very many of them in a set."""
+    return hashlib.blake2b(to_json(record, indent=None).encode(), digest_size=16).digest()
+
+
+def _merge_definitions(sets: Sequence[TraceSet], labels: list[str]) -> dict[str, Definition]:
+    merged: dict[str, Definition] = {}
+    first: dict[str, _Origin] = {}
+    for one, label in zip(sets, labels, strict=True):
+        for name, definition in one.definitions.items():
+            merged.setdefault(name, definition)
+            origin = _Origin(definition, label)
+            _require_equal("definition", name, first.setdefault(name, origin), origin)
+    return merged
+
+
+def _merge_solutions(
+    sets: Sequence[TraceSet], labels: list[str], rename: bool
+) -> tuple[dict[str, list[Solution]], list[dict[str, str]]]:
+    """Return all solutions by definition and, for each dataset, new names by old ones."""
+    merged: dict[str, list[Solution]] = {}
+    first: dict[str, _Origin] = {}
+    renamed: list[dict[str, str]] = []
+    for one, label in zip(sets, labels, strict=True):
+        names: dict[str, str] = {}
+        for solution in (solution for group in one.solutions.values() for solution in group):
+            kept = solution
+            known = first.get(kept.name)
+            if rename and known is not None and not _equal(known.record, kept):
+                kept = kept.model_copy(update={"name": f"{kept.name}_{digest_of(kept).hex()[:8]}"})
+                names[solution.name] = kept.name
+            if kept.name not in first:
+                merged.setdefault(kept.definition, []).append(kept)
+            origin = _Origin(kept, label)
+            _require_equal("solution", kept.name, first.setdefault(kept.name, origin), origin)
+        renamed.append(names)
+    return merged, renamed
+
+
+def _follow(groups: dict[str, list[Trace]], names: dict[str, str]) -> dict[str, list[Trace]]:
+    """Return traces with the new names of their solutions."""
+    if not names:
+        return groups
+
+    def follow(trace: Trace) -> Trace:
+        name = names.get(trace.solution or "")
+        return trace if name is None else trace.model_copy(update={"solution": name})
+
+    return {key: [follow(trace) for trace in traces] for key, traces in groups.items()}
+
+
+def _merge_traces(sources: Iterable[dict[str, list[Trace]]]) -> dict[str, list[Trace]]:
+    merged: dict[str, list[Trace]] = {}
+    seen: set[bytes] = set()
+    for groups in sources:
+        for name, traces in groups.items():
+            kept = merged.setdefault(name, [])
+            for trace in traces:
+                digest = digest_of(trace)
+                if digest not in seen:
+                    seen.add(digest)
+                    kept.append(trace)
+    return merged
+
+
+def _require_one_workload_each(sets: Sequence[TraceSet], labels: list[str]) -> None:
+    first: dict[tuple[str, str], _Origin] = {}
+    for one, label in zip(sets, labels, strict=True):
+        for name, traces in one.workloads.items():
+            for trace in traces:
+                uuid = trace.workload.uuid
+                origin = _Origin(trace.workload, label)
+                _require_equal("workload", uuid, first.setdefault((name, uuid), origin), origin)
+
+
+def _require_equal(kind: str, name: str, first: _Origin, second: _Origin) -> None:
+    if _equal(first.record, second.record):
+        return
+    fields = _differing_fields(first.record, second.record)
+    shown = ", ".join(fields[:_SHOWN_FIELDS])
+    more = f" and {len(fields) - _SHOWN_FIELDS} more" if len(fields) > _SHOWN_FIELDS else ""
+    places = f"{first.dataset} and {second.dataset}"
+    where = f"within {first.dataset}" if first.dataset == second.dataset else f"in {places}"
+    raise ConflictError(
+        f"two datasets hold different {kind}s named '{name}'; "
+        f"they differ in {shown}{more} ({where})",
+        field=fields[0],
+        hint=_HINTS[kind],
+    )
+
+
+def _equal(first: BaseModel, second: BaseModel) -> bool:
+    # As text: to Python 1 equals 1.0 and true, and NaN not even itself.
+    return first is second or _canonical(first) == _canonical(second)
+
+
+def _canonical(record: BaseModel) -> str:
+    plain = record.model_dump(mode="json", exclude_none=True)
+    if isinstance(record, Definition):  # the order of these is that of the arguments
+        plain["order"] = [list(record.inputs), list(record.outputs)]
+    return json.dumps(plain, sort_keys=True)
+
+
+def _differing_fields(first: BaseModel, second: BaseModel) -> list[str]:
+    one, other = (each.model_dump(mode="json", exclude_none=True) for each in (first, second))
+    return list(_differences(one, other)) or ["the order of inputs or outputs"]
+
+
+def _differences(first: Any, second: Any, path: str = "") -> Iterator[str]:
+    """Yield the dotted paths of what differs between two documents."""
+    both: Optional[list[tuple[str, Any, Any]]] = None
+    if isinstance(first, dict) and isinstance(second, dict):
+        keys = list(dict.fromkeys([*first, *second]))
+        both = [(key, first.get(key), second.get(key)) for key in keys]
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        pairs = zip(first, second, strict=True)
+        both = [(str(index), one, other) for index, (one, other) in enumerate(pairs)]
+    if both is None:
+        if json.dumps(first, sort_keys=True) != json.dumps(second, sort_keys=True):
+            yield path
+        return
+    for key, one, other in both:
+        yield from _differences(one, other, f"{path}.{key}" if path else key)

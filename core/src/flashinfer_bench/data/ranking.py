@@ -9,7 +9,7 @@ over definitions, of the best score among the author's solutions.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, Optional, Protocol
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Optional, Protocol
 
 from pydantic import Field
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from flashinfer_bench.data.definition import Definition
+    from flashinfer_bench.data.run_source import RunDigests
     from flashinfer_bench.data.solution import Solution
     from flashinfer_bench.data.trace import Trace
 
@@ -72,8 +73,8 @@ class Dataset(Protocol):
     solutions: dict[str, list[Solution]]
 
     @property
-    def traces(self) -> dict[str, list[Trace]]:
-        """Traces of runs by definition."""
+    def run_source(self) -> RunDigests:
+        """Where the runs are to be had."""
 
     def get_solution(self, name: str) -> Optional[Solution]:
         """Return the solution of that name."""
@@ -154,7 +155,7 @@ def select_definitions(
         return [definition_name]
     if op_type is not None:
         return [name for name, one in data.definitions.items() if one.op_type == op_type]
-    return list(dict.fromkeys([*data.definitions, *data.solutions, *data.traces]))
+    return list(dict.fromkeys([*data.definitions, *data.solutions, *data.run_source.names()]))
 
 
 # ---------------------------------------------------------------------------------------- scores
@@ -178,15 +179,26 @@ def digest_runs(traces: Iterable[Trace]) -> Runs:
             continue
         latency = evaluation.performance.latency_ms if evaluation.performance else math.nan
         if not 0.0 < latency < math.inf:
-            raise DataError(
-                f"a passing trace of solution '{solution}' has a latency of {latency} ms",
-                field="evaluation.performance.latency_ms",
-            )
+            refuse_latency(solution, latency)
         by_workload = runs.best_ms.setdefault(solution, {})
         uuid = trace.workload.uuid
         if latency < by_workload.get(uuid, math.inf):
             by_workload[uuid] = latency
     return runs
+
+
+def refuse_latency(solution: str, latency_ms: float) -> NoReturn:
+    """Raise the error of a passing trace whose latency is of no use.
+
+    Raises
+    ------
+    DataError
+        Always.
+    """
+    raise DataError(
+        f"a passing trace of solution '{solution}' has a latency of {latency_ms} ms",
+        field="evaluation.performance.latency_ms",
+    )
 
 
 def find_baseline(definition: str, solutions: Sequence[Solution], baseline_author: str) -> Solution:
@@ -237,7 +249,7 @@ def score_solution(data: Dataset, name: str, baseline_author: str) -> Optional[S
     baseline = find_baseline(definition, data.solutions.get(definition, []), baseline_author)
     if baseline.name == name:
         return None
-    return score_runs(name, baseline.name, digest_runs(data.traces.get(definition, [])))
+    return score_runs(name, baseline.name, data.run_source.runs(definition))
 
 
 def score_definition(
@@ -256,7 +268,7 @@ def score_definition(
     if not scored:
         return {}
     baseline = find_baseline(definition, solutions, baseline_author)
-    runs = digest_runs(data.traces.get(definition, []))
+    runs = data.run_source.runs(definition)
     best: dict[str, SpeedupMetrics] = {}
     for solution in scored:
         if solution.name == baseline.name:
@@ -325,10 +337,8 @@ def summarize(
     scores: list[Mapping[str, SpeedupMetrics]] = []
     unranked: dict[str, str] = {}
     for name in select_definitions(data, op_type, definition_name):
-        for trace in data.traces.get(name, ()):
-            if trace.evaluation is not None:
-                total += 1
-                passed += trace.evaluation.status is _PASSED
+        runs, good = data.run_source.counts(name)
+        total, passed = total + runs, passed + good
         try:
             scores.append(score_definition(data, name, baseline_author))
         except DataError as error:

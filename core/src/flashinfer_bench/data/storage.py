@@ -3,19 +3,25 @@
 A data file is only ever appended to while its lock (a hidden file beside it) is held, by one
 ``write`` of whole lines. If that fails, the file is cut back to what it was. If the process is
 killed in the middle, the next append moves the unfinished line aside; readers skip it.
+
+The lock is a ``flock``, which ends with its process. Where the file system has none, or one that
+other machines do not see, ``FIB_DATASET_LOCK=soft`` locks by the existence of a file instead, which
+names its owner so that the next one can tell that it is dead.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, SoftFileLock, Timeout
 
+from flashinfer_bench import env
 from flashinfer_bench.data.jsonl import is_torn, read_whole
 from flashinfer_bench.errors import StorageError
 
@@ -30,9 +36,26 @@ LOCK_TIMEOUT_S = 60.0
 _BLOCK = 1 << 16
 
 
+SOFT_LOCK_SUFFIX = ".softlock"
+
+_READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
 def lock_path(path: Path) -> Path:
     """Return the lock file of a data file."""
     return path.with_name(f".{path.name}.lock")
+
+
+def soft_lock_path(path: Path) -> Path:
+    """Return the file whose existence is the soft lock of a data file."""
+    return path.with_name(f".{path.name}{SOFT_LOCK_SUFFIX}")
+
+
+def _make_lock(path: Path, timeout_s: float) -> FileLock | SoftFileLock:
+    if env.soft_dataset_locks():
+        return SoftFileLock(soft_lock_path(path), timeout=timeout_s)
+    return FileLock(lock_path(path), timeout=timeout_s)
 
 
 @contextlib.contextmanager
@@ -46,15 +69,12 @@ def locked(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(lock_path(path), timeout=timeout_s)
+        lock = _make_lock(path, timeout_s)
         lock.acquire()
     except Timeout as error:
-        raise StorageError(
-            f"{path}: another process has held its lock for {timeout_s:g} s",
-            hint=f"see who has {lock_path(path)} open",
-        ) from error
+        raise _lock_error(path, timeout_s) from error
     except OSError as error:
-        raise _storage_error(path, error) from error
+        raise storage_error(path, error) from error
     try:
         yield
     finally:
@@ -88,7 +108,7 @@ def append_lines(path: Path, lines: Sequence[bytes]) -> None:
             if not existed:
                 with contextlib.suppress(OSError):
                     path.unlink()
-            raise _storage_error(path, error) from error
+            raise storage_error(path, error) from error
         if not existed:
             sync_folder(path.parent)
 
@@ -111,7 +131,7 @@ def _append(path: Path, data: bytes) -> None:
         size = os.fstat(descriptor).st_size
         try:
             _write_all(descriptor, b"\n" + data if tail else data)
-            os.fsync(descriptor)
+            _sync(descriptor)
         except BaseException:  # also Ctrl-C: never leave half a line behind
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, size)
@@ -124,6 +144,12 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def _sync(descriptor: int) -> None:
+    """Wait until what was written is on disk, unless ``FIB_FSYNC`` says not to."""
+    if env.fsync_wanted():
+        os.fsync(descriptor)
 
 
 def _unfinished_line(descriptor: int) -> bytes:
@@ -143,7 +169,7 @@ def _move_aside(path: Path, tail: bytes) -> None:
     with aside.open("ab") as file:
         file.write(tail + b"\n")
         file.flush()
-        os.fsync(file.fileno())
+        _sync(file.fileno())
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -160,7 +186,7 @@ def replace_file(path: Path, data: bytes) -> None:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
         try:
             _write_all(descriptor, data)
-            os.fsync(descriptor)
+            _sync(descriptor)
             os.fchmod(descriptor, _default_mode())
         finally:
             os.close(descriptor)
@@ -168,7 +194,7 @@ def replace_file(path: Path, data: bytes) -> None:
         temporary = None
         sync_folder(path.parent)
     except OSError as error:
-        raise _storage_error(path, error) from error
+        raise storage_error(path, error) from error
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
@@ -184,6 +210,8 @@ def _default_mode() -> int:
 
 def sync_folder(folder: Path) -> None:
     """Make a new name in a folder durable, where the system can."""
+    if not env.fsync_wanted():
+        return
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -192,11 +220,32 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _storage_error(path: Path, error: OSError) -> StorageError:
-    reason = error.strerror or str(error)
+def _lock_error(path: Path, timeout_s: float) -> StorageError:
+    soft = env.soft_dataset_locks()
+    lock = soft_lock_path(path) if soft else lock_path(path)
+    hint = f"see who has {lock} open"
+    if soft:
+        hint = (
+            f"{lock} names the owner; if that process is gone, 'fib doctor --repair' takes it away"
+        )
+    return StorageError(f"{path}: another process has held its lock for {timeout_s:g} s", hint=hint)
+
+
+def storage_error(path: Path, error: OSError) -> StorageError:
+    """Make the error about a file that cannot be written, with what to do about it."""
     made = StorageError(
-        f"{path}: cannot write: {reason}",
-        hint="free some space or check the permissions, then retry",
+        f"{path}: cannot write: {error.strerror or error}", hint=_remedy(error.errno)
     )
     made.errno = error.errno
     return made
+
+
+def _remedy(number: int | None) -> str:
+    if number in _READ_ONLY:
+        return (
+            "the dataset is read-only here; it can be read, and 'fib run --no-save-results' works; "
+            "to record traces, change its permissions or work on a copy"
+        )
+    if number in _NO_LOCKS:
+        return "this file system has no locks; set FIB_DATASET_LOCK=soft wherever it is written to"
+    return "free some space or check the permissions, then retry"

@@ -130,6 +130,24 @@ class Provenance(SchemaModel):
         Seconds that the evaluation and the build took.
     device : str, optional
         The device's name for the program: ``cuda:0``.
+    stop_rule : str, optional
+        What decides how many calls are timed; ``fixed`` is the counts above.
+    definition_hash : str, optional
+        Digest of the definition: 16 hexadecimal digits.
+    inputs_crc32 : str, optional
+        CRC-32 over the inputs of all trials: 8 hexadecimal digits.
+    host : str, optional
+        Tells machines apart and names none: 12 hexadecimal digits.
+    driver : str, optional
+        Version of the GPU's driver.
+    sm_clock_mhz, memory_clock_mhz : int, optional
+        The GPU's clocks right after the evaluation, in MHz.
+    settings : dict, optional
+        Settings that differ from the defaults of the release.
+    plugins : dict, optional
+        Distribution and version of each plugin that took part, by what it did.
+    toolchain : dict, optional
+        What the solution was compiled with.
     extra : dict
         Anything else.
     """
@@ -148,6 +166,16 @@ class Provenance(SchemaModel):
     wall_s: Optional[float] = None
     build_s: Optional[float] = None
     device: Optional[str] = None
+    stop_rule: Optional[str] = None
+    definition_hash: Optional[str] = None
+    inputs_crc32: Optional[str] = None
+    host: Optional[str] = None
+    driver: Optional[str] = None
+    sm_clock_mhz: Optional[int] = None
+    memory_clock_mhz: Optional[int] = None
+    settings: Annotated[Optional[dict[str, Any]], JsonWords] = None
+    plugins: Annotated[Optional[dict[str, Any]], JsonWords] = None
+    toolchain: Annotated[Optional[dict[str, Any]], JsonWords] = None
     extra: Annotated[dict[str, Any], JsonWords] = Field(default_factory=dict)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, TypeVar
 
 from flashinfer_bench.data import ranking
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from flashinfer_bench.data.definition import Definition
     from flashinfer_bench.data.ranking import SpeedupMetrics, TraceSetSummary
+    from flashinfer_bench.data.run_source import RunColumns, RunRow, RunSource
     from flashinfer_bench.data.solution import Solution
     from flashinfer_bench.data.trace import Trace
+
+_Answer = TypeVar("_Answer")
 
 
 class TraceQueries(ABC):
@@ -33,8 +36,12 @@ class TraceQueries(ABC):
 
     @property
     @abstractmethod
-    def traces(self) -> dict[str, list[Trace]]:
-        """Traces of runs by definition."""
+    def run_source(self) -> RunSource:
+        """Where the runs are to be had: from memory, or from the index of the folder."""
+
+    @abstractmethod
+    def _ask(self, question: Callable[[], _Answer]) -> _Answer:
+        """Return the answer to a question that uses `run_source`."""
 
     def get_solution(self, name: str) -> Optional[Solution]:
         """Return the solution of that name, or None."""
@@ -62,7 +69,7 @@ class TraceQueries(ABC):
         atol, rtol : float
             Largest absolute and relative error.
         """
-        return ranking.filter_traces(self.traces.get(def_name, []), atol, rtol)
+        return self._ask(lambda: self.run_source.filtered(def_name, atol, rtol))
 
     def get_best_trace(
         self,
@@ -87,8 +94,55 @@ class TraceQueries(ABC):
         Trace or None
             None if no trace qualifies. Of equals, the first recorded.
         """
-        traces = self.traces.get(def_name, [])
-        return ranking.best_trace(traces, axes, max_abs_error, max_rel_error)
+        return self._ask(lambda: self.run_source.best(def_name, axes, max_abs_error, max_rel_error))
+
+    def run_rows(self, def_name: Optional[str] = None) -> Iterator[RunRow]:
+        """Yield the runs of a definition, or all, without their logs and without making traces.
+
+        For very many runs `run_columns` is quicker.
+
+        Parameters
+        ----------
+        def_name : str, optional
+            Name of the definition.
+        """
+        groups = self.run_columns(def_name).values()
+        return (row for columns in groups for row in columns.rows())
+
+    def run_columns(self, def_name: Optional[str] = None) -> dict[str, RunColumns]:
+        """Return the runs of a definition, or all, column by column and without making traces.
+
+        This is the quick way to go through very many runs. Their logs and samples are read when
+        they are asked for.
+
+        Parameters
+        ----------
+        def_name : str, optional
+            Name of the definition.
+
+        Returns
+        -------
+        dict of str to RunColumns
+            By definition, in the order in which they are met; those without runs are left out.
+        """
+
+        def columns() -> dict[str, RunColumns]:
+            source = self.run_source
+            names = source.names() if def_name is None else (def_name,)
+            found = {name: source.columns(name) for name in names}
+            return {name: group for name, group in found.items() if group}
+
+        return self._ask(columns)
+
+    def workload_uuids(self, def_name: str) -> list[str]:
+        """Return the uuids of a definition's workloads, as often as they are recorded.
+
+        Parameters
+        ----------
+        def_name : str
+            Name of the definition.
+        """
+        return self._ask(lambda: self.run_source.workload_uuids(def_name))
 
     def summary(
         self,
@@ -117,7 +171,7 @@ class TraceQueries(ABC):
         ValueError
             If both `op_type` and `definition_name` are given.
         """
-        return ranking.summarize(self, baseline_author, op_type, definition_name)
+        return self._ask(lambda: ranking.summarize(self, baseline_author, op_type, definition_name))
 
     def get_solution_score(
         self, solution_name: str, baseline_author: str = "baseline"
@@ -143,7 +197,7 @@ class TraceQueries(ABC):
             If the definition has no solution by the baseline author, or more than one, or if a
             passing trace has a latency that is not positive.
         """
-        return ranking.score_solution(self, solution_name, baseline_author)
+        return self._ask(lambda: ranking.score_solution(self, solution_name, baseline_author))
 
     def get_author_score(
         self,
@@ -166,7 +220,9 @@ class TraceQueries(ABC):
         ValueError
             If both `op_type` and `definition_name` are given; also as of `get_solution_score`.
         """
-        return ranking.score_author(self, author, baseline_author, op_type, definition_name)
+        return self._ask(
+            lambda: ranking.score_author(self, author, baseline_author, op_type, definition_name)
+        )
 
     def rank_authors(
         self,
@@ -184,4 +240,6 @@ class TraceQueries(ABC):
             If both `op_type` and `definition_name` are given; if a definition with solutions has
             none by the baseline author, or more than one; if a latency is not positive.
         """
-        return ranking.rank_authors(self, baseline_author, op_type, definition_name)
+        return self._ask(
+            lambda: ranking.rank_authors(self, baseline_author, op_type, definition_name)
+        )

@@ -100,7 +100,7 @@ class TraceReader:
         return _assemble(
             {
                 "definition": self._name(cut.definition),
-                "workload": self._workload(cut.definition, bytes(cut.workload)),
+                "workload": self.read_workload(cut.definition, bytes(cut.workload)),
                 "solution": None if cut.solution is None else self._name(cut.solution),
                 "evaluation": evaluation,
             }
@@ -109,7 +109,14 @@ class TraceReader:
     def _name(self, name: str) -> str:
         return self._names.setdefault(name, name)
 
-    def _workload(self, definition: str, text: bytes) -> Workload:
+    def read_workload(self, definition: str, text: bytes) -> Workload:
+        """Make a workload from JSON text; the same text gives the same object.
+
+        Raises
+        ------
+        ValidationError
+            If it is not one of today's format.
+        """
         workload = self._by_text.get(text)
         if workload is None:
             made = Workload.__pydantic_validator__.validate_json(text)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
 
 from flashinfer_bench import env
 from flashinfer_bench.data import blob_tensors, layout
 from flashinfer_bench.data.dataset_folder import DatasetFolder
+from flashinfer_bench.data.index import StaleIndexError, TraceIndex
 from flashinfer_bench.data.json_codec import append_jsonl_file
 from flashinfer_bench.data.loader import (
     OnError,
@@ -18,6 +20,7 @@ from flashinfer_bench.data.loader import (
     load_traces,
     paused_gc,
 )
+from flashinfer_bench.data.run_source import MemoryRuns
 from flashinfer_bench.data.trace_queries import TraceQueries
 from flashinfer_bench.errors import DataError, DatasetNotFoundError
 
@@ -27,9 +30,13 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.data.definition import Definition
+    from flashinfer_bench.data.run_source import RunSource
     from flashinfer_bench.data.solution import Solution
     from flashinfer_bench.data.trace import Trace
 
+_logger = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
+_TRIES = 2
 
 # Of two threads that ask first, one reads. One lock for all sets, so that a set can be copied.
 _reading = threading.RLock()
@@ -77,6 +84,7 @@ class TraceSet(DatasetFolder, TraceQueries):
         self._index_solutions()
         self._problems = Problems()
         self._unread = False
+        self._index: Optional[TraceIndex] = None
 
     def __repr__(self) -> str:
         counts = f"{len(self.definitions)} definitions"
@@ -138,13 +146,57 @@ class TraceSet(DatasetFolder, TraceQueries):
             if self._unread:
                 assert self.root is not None
                 self._workloads, self._traces = load_traces(self.root, self._problems)
-                self._unread = False
+                self._unread, self._index = False, None
+
+    @property
+    def run_source(self) -> RunSource:
+        """Where the runs are to be had: from the index of the folder, until they are in memory.
+
+        They are in memory once `traces` or `workloads` was looked at; they may have been edited
+        since, so that the index has no say any more.
+        """
+        index = self._open_index()
+        return MemoryRuns(self.traces, self.workloads) if index is None else index
+
+    def _open_index(self) -> Optional[TraceIndex]:
+        """Return the index; None if the traces are in memory, or have to be read as a whole."""
+        if not self._unread:
+            return None
+        with _reading:
+            if self._index is None:
+                try:
+                    with paused_gc():
+                        self._index = TraceIndex.open(self._require_root())
+                except OSError as error:
+                    _logger.debug("%s: cannot be indexed: %s", self.root, error)
+            if self._index is None or not self._raises(self._index):
+                return self._index
+        return None  # reading the traces raises the error
+
+    def _raises(self, index: TraceIndex) -> bool:
+        return self._problems.on_error == "raise" and index.has_bad_lines()
+
+    def _ask(self, question: Callable[[], _Answer]) -> _Answer:
+        for _ in range(_TRIES):
+            try:
+                return question()
+            except StaleIndexError as error:
+                _logger.debug("%s; the index is brought up to date", error)
+                self._index = None
+        self._read()
+        return question()
 
     @property
     def load_errors(self) -> list[DataError]:
-        """What was left out of the dataset because it is not valid (reads what is not read yet)."""
-        self._read()
-        return self._problems.errors
+        """What was left out of the dataset because it is not valid (looks at all of it)."""
+        return self._ask(self._all_errors)
+
+    def _all_errors(self) -> list[DataError]:
+        index = self._open_index()
+        if index is None:
+            self._read()
+            return self._problems.errors
+        return [*self._problems.errors, *index.errors()]
 
     @property
     def workloads(self) -> dict[str, list[Trace]]:
@@ -237,6 +289,7 @@ class TraceSet(DatasetFolder, TraceQueries):
             with _reading:  # else a thread that reads meanwhile could miss them, or see them twice
                 if self.root is not None:
                     append_jsonl_file(group, file_of(self.root, op_types[name], name))
+                self._index = None
                 if not self._unread:  # else they will be read from the file
                     target = self._traces if of_runs else self._workloads
                     target.setdefault(name, []).extend(group)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from flashinfer_bench.report.causes import cause
+from flashinfer_bench.report.coverage import DefinitionCoverage, find_gaps
 from flashinfer_bench.report.page import PageInfo, render_page
+from flashinfer_bench.report.ratings import Rating, fastp_curves, rate_authors
+from flashinfer_bench.report.regressions import Change, Comparison, compare_dates, parse_date
 from flashinfer_bench.report.results import Result, Selection, collect_results, latest_results
 from flashinfer_bench.report.scores import Best, SolutionScore, best_solutions, score_solutions
 from flashinfer_bench.report.summary import (
@@ -15,15 +19,25 @@ from flashinfer_bench.report.summary import (
 __all__ = [
     "AuthorRank",
     "Best",
+    "Change",
+    "Comparison",
     "DatasetSummary",
     "DefinitionCounts",
+    "DefinitionCoverage",
     "PageInfo",
+    "Rating",
     "Result",
     "Selection",
     "SolutionScore",
     "best_solutions",
+    "cause",
     "collect_results",
+    "compare_dates",
+    "fastp_curves",
+    "find_gaps",
     "latest_results",
+    "parse_date",
+    "rate_authors",
     "render_page",
     "score_solutions",
     "summarize",

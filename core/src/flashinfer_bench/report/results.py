@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import count, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import msgspec
 
 from flashinfer_bench.data import EvaluationStatus
 from flashinfer_bench.errors import UnknownNameError
@@ -13,7 +16,8 @@ from flashinfer_bench.errors import UnknownNameError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from flashinfer_bench.data import Evaluation, Solution, Trace, TraceSet
+    from flashinfer_bench.data import TraceSet
+    from flashinfer_bench.data.run_source import RunColumns, RunDetails
 
 UNKNOWN_AUTHOR = "(unknown)"
 """Author shown for a trace whose solution is not in the dataset."""
@@ -56,9 +60,9 @@ class Selection:
     def _recorded(self, trace_set: TraceSet) -> set[str]:
         """Return the solutions of the traces, which may be gone from the dataset."""
         if not self.solutions:
-            return set()  # reading the traces is the slow part: not without need
-        groups = trace_set.traces.values()
-        return {trace.solution for group in groups for trace in group if trace.solution}
+            return set()  # going through all runs is the slow part: not without need
+        groups = trace_set.run_columns().values()
+        return {name for columns in groups for name in set(columns.solution)}
 
     def wants_definition(self, name: str, op_type: str) -> bool:
         """Return whether results of this definition are wanted."""
@@ -93,8 +97,7 @@ def _refuse_unknown(kind: str, wanted: Sequence[str], known: Iterable[str]) -> N
     )
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One evaluation: what was run, where, and what came of it.
 
     Latencies are in milliseconds and None unless the solution passed. ``speedup`` is the latency of
@@ -124,6 +127,74 @@ class Result:
         """Whether the solution passed."""
         return self.status is EvaluationStatus.PASSED
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Result) and _facts(self) == _facts(other)
+
+    __hash__ = None  # type: ignore[assignment]  # axes are a dict
+
+
+_facts = attrgetter(*Result.__struct_fields__)
+
+
+class _Details:
+    """Reads logs and samples of the runs of one definition when one of them is asked for."""
+
+    def __init__(self, columns: RunColumns) -> None:
+        self._columns = columns
+        self._known: dict[int, RunDetails] = {}
+
+    def read(self, numbers: Iterable[int]) -> None:
+        """Read some of them, all at once."""
+        new = sorted({*numbers}.difference(self._known))
+        if new:
+            self._known.update(zip(new, self._columns.details(new), strict=True))
+
+    def __getitem__(self, number: int) -> RunDetails:
+        if number not in self._known:  # where one is asked for, the others will be, too
+            self.read(range(len(self._columns)))
+        return self._known[number]
+
+
+class _StoredResult(Result, frozen=True, eq=False, gc=False):
+    """A result whose log and samples stay in the dataset until they are looked at."""
+
+    details: Any = None
+    number: int = 0
+    sample_count: int = 0
+
+    def _details(self) -> RunDetails:
+        return self.details[self.number]  # type: ignore[no-any-return]
+
+    log = property(lambda self: self._details().log)
+    samples_ms = property(lambda self: self._details().samples_ms if self.sample_count else ())
+
+
+def read_details(results: Iterable[Result]) -> None:
+    """Read logs and samples of some results ahead: those of these only, and together.
+
+    Parameters
+    ----------
+    results : iterable of Result
+        Any results.
+
+    Raises
+    ------
+    DataError
+        If a file of the dataset was changed since the results were collected.
+    """
+    groups: dict[int, tuple[_Details, list[int]]] = {}
+    for result in results:
+        if isinstance(result, _StoredResult):
+            details = result.details
+            groups.setdefault(id(details), (details, []))[1].append(result.number)
+    for details, numbers in groups.values():
+        details.read(numbers)
+
+
+def read_samples(results: Iterable[Result]) -> None:
+    """Read the samples of some results ahead, where there are any; as `read_details` does it."""
+    read_details(one for one in results if isinstance(one, _StoredResult) and one.sample_count)
+
 
 def collect_results(trace_set: TraceSet, selection: Optional[Selection] = None) -> list[Result]:
     """Flatten the traces of a dataset.
@@ -146,67 +217,125 @@ def collect_results(trace_set: TraceSet, selection: Optional[Selection] = None) 
     UnknownNameError
         If the selection names what the dataset does not have.
     """
-    selection = selection or Selection()
+    return flatten(trace_set, choose_runs(trace_set, selection or Selection()))
+
+
+def flatten(trace_set: TraceSet, chosen: Mapping[str, RunColumns]) -> list[Result]:
+    """Return the results of runs.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        The dataset.
+    chosen : mapping of str to RunColumns
+        Some of its runs by definition, as `choose_runs` returns them.
+    """
+    solutions = _makers(trace_set)
+    results: list[Result] = []
+    for name, columns in chosen.items():
+        results += _results(columns, op_type_of(trace_set, name), solutions)
+    return results
+
+
+def choose_runs(trace_set: TraceSet, selection: Selection) -> dict[str, RunColumns]:
+    """Return the runs that a report is about, column by column.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        The dataset.
+    selection : Selection
+        What to keep.
+
+    Returns
+    -------
+    dict of str to RunColumns
+        By definition, in the order of the dataset; those without runs are left out.
+
+    Raises
+    ------
+    UnknownNameError
+        If the selection names what the dataset does not have.
+    """
     selection.check_names(trace_set)
-    return list(_results(trace_set, selection))
+    solutions = _makers(trace_set)
+    chosen = {}
+    for name, columns in trace_set.run_columns().items():
+        if selection.wants_definition(name, op_type_of(trace_set, name)):
+            kept = _narrowed(columns, selection, solutions)
+            if kept:
+                chosen[name] = kept
+    return chosen
 
 
-def _results(trace_set: TraceSet, selection: Selection) -> Iterator[Result]:
-    solutions = {s.name: s for group in trace_set.solutions.values() for s in group}
-    for name, traces in trace_set.traces.items():
-        definition = trace_set.definitions.get(name)
-        op_type = definition.op_type if definition is not None else ""
-        if not selection.wants_definition(name, op_type):
-            continue
-        for trace in traces:
-            result = _result(trace, op_type, solutions)
-            if result is not None and _selected(result, selection):
-                yield result
+class _Maker(NamedTuple):
+    """Who wrote a solution, and in which language."""
+
+    author: str
+    language: str
 
 
-def _selected(result: Result, selection: Selection) -> bool:
-    return selection.wants_solution(result.solution, result.author) and selection.wants_hardware(
-        result.hardware
-    )
+_UNKNOWN = _Maker(UNKNOWN_AUTHOR, "")
 
 
-def _result(trace: Trace, op_type: str, solutions: Mapping[str, Solution]) -> Optional[Result]:
-    evaluation = trace.evaluation
-    if trace.solution is None or evaluation is None:
-        return None
-    solution = solutions.get(trace.solution)
-    return Result(
-        definition=trace.definition,
-        op_type=op_type,
-        solution=trace.solution,
-        author=solution.author if solution is not None else UNKNOWN_AUTHOR,
-        language=str(solution.spec.language) if solution is not None else "",
-        workload=trace.workload.uuid,
-        axes=trace.workload.axes,
-        hardware=evaluation.environment.hardware,
-        status=evaluation.status,
-        timestamp=evaluation.timestamp,
-        log=evaluation.log,
-        **_numbers(evaluation),
-    )
+def _makers(trace_set: TraceSet) -> dict[str, _Maker]:
+    groups = trace_set.solutions.values()
+    return {s.name: _Maker(s.author, str(s.spec.language)) for group in groups for s in group}
 
 
-def _numbers(evaluation: Evaluation) -> dict[str, Any]:
-    numbers: dict[str, Any] = {}
-    performance, correctness = evaluation.performance, evaluation.correctness
-    if performance is not None:
-        timed = performance.reference_latency_ms > 0 and performance.latency_ms > 0
-        numbers["latency_ms"] = performance.latency_ms
-        numbers["reference_latency_ms"] = performance.reference_latency_ms if timed else None
+def op_type_of(trace_set: TraceSet, name: str) -> str:
+    """Return the op type of a definition; empty for one that only traces know."""
+    definition = trace_set.definitions.get(name)
+    return definition.op_type if definition is not None else ""
+
+
+def _narrowed(
+    columns: RunColumns, selection: Selection, solutions: Mapping[str, _Maker]
+) -> RunColumns:
+    """Return the runs of the selected solutions, authors and hardware."""
+    wanted = {
+        name
+        for name in set(columns.solution)
+        if selection.wants_solution(name, solutions.get(name, _UNKNOWN).author)
+    }
+    devices = {name for name in set(columns.hardware) if selection.wants_hardware(name)}
+    if wanted.issuperset(columns.solution) and devices.issuperset(columns.hardware):
+        return columns
+    pairs = zip(columns.solution, columns.hardware, strict=True)
+    kept = [number for number, (s, h) in enumerate(pairs) if s in wanted and h in devices]
+    return columns.take(kept)
+
+
+def _results(
+    columns: RunColumns, op_type: str, solutions: Mapping[str, _Maker]
+) -> Iterator[Result]:
+    makers = [solutions.get(name, _UNKNOWN) for name in columns.solution]
+    latencies = columns.latency_ms
+    pairs = list(zip(columns.reference_latency_ms, latencies, strict=True))
+    return map(
+        _StoredResult,
+        columns.definition,
+        repeat(op_type),
+        columns.solution,
+        [maker.author for maker in makers],
+        [maker.language for maker in makers],
+        columns.workload,
+        columns.axes,
+        columns.hardware,
+        columns.status,
+        columns.timestamp,
+        repeat(""),
+        latencies,
+        [reference if reference and latency else None for reference, latency in pairs],
         # Recomputed: files differ in what they wrote as speed-up where nothing was timed.
-        numbers["speedup"] = (
-            performance.reference_latency_ms / performance.latency_ms if timed else None
-        )
-        numbers["samples_ms"] = tuple(performance.samples_ms or ())
-    if correctness is not None:
-        numbers["max_absolute_error"] = correctness.max_absolute_error
-        numbers["max_relative_error"] = correctness.max_relative_error
-    return numbers
+        [reference / latency if reference and latency else None for reference, latency in pairs],
+        repeat(()),
+        columns.max_absolute_error,
+        columns.max_relative_error,
+        repeat(_Details(columns)),
+        count(),
+        columns.sample_counts,
+    )
 
 
 def latest_results(results: Iterable[Result]) -> list[Result]:

@@ -6,13 +6,16 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flashinfer_bench.data import EvaluationStatus, TraceSet
+from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.report.devices import split_by_device
+from flashinfer_bench.report.results import choose_runs, op_type_of
 from flashinfer_bench.report.scores import natural_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from flashinfer_bench.data import Trace
+    from flashinfer_bench.data import TraceSet
+    from flashinfer_bench.data.run_source import RunColumns
     from flashinfer_bench.report.results import Selection
 
 
@@ -110,90 +113,63 @@ def summarize(
     UnknownNameError
         If the selection names what the dataset does not have.
     """
-    selection.check_names(trace_set)
-    part = narrow(trace_set, selection)
-    rankings, unranked = _rank(part, baseline_author)
+    chosen = choose_runs(trace_set, selection)
+    rankings, unranked = _rank(trace_set, chosen, baseline_author)
+    statuses = {name: _statuses(columns) for name, columns in chosen.items()}
+    names = _names(trace_set, selection, chosen)
     return DatasetSummary(
-        definitions=tuple(_counts(part, name) for name in _names(part)),
-        statuses=_statuses(trace for group in part.traces.values() for trace in group),
+        definitions=tuple(_counts(trace_set, name, statuses.get(name, {})) for name in names),
+        statuses=_total(statuses.values()),
         rankings=tuple(rankings),
         unranked=unranked,
         baseline_author=baseline_author,
     )
 
 
-def narrow(trace_set: TraceSet, selection: Selection) -> TraceSet:
-    """Return the selected definitions with all that belongs to them, in memory.
-
-    Traces from other hardware than the selected are left out.
-    """
-
-    def wanted(name: str) -> bool:
-        definition = trace_set.definitions.get(name)
-        return selection.wants_definition(name, definition.op_type if definition else "")
-
-    traces = {
-        name: [trace for trace in group if selection.wants_hardware(_hardware(trace))]
-        for name, group in trace_set.traces.items()
-        if wanted(name)
+def _names(trace_set: TraceSet, selection: Selection, runs: Iterable[str]) -> list[str]:
+    known = {*trace_set.definitions, *trace_set.solutions}
+    wanted = {
+        name for name in known if selection.wants_definition(name, op_type_of(trace_set, name))
     }
-    return TraceSet(
-        definitions={name: d for name, d in trace_set.definitions.items() if wanted(name)},
-        solutions={name: group for name, group in trace_set.solutions.items() if wanted(name)},
-        workloads={name: group for name, group in trace_set.workloads.items() if wanted(name)},
-        traces={name: group for name, group in traces.items() if group},
-    )
+    return sorted({*wanted, *runs}, key=natural_order)
 
 
-def _hardware(trace: Trace) -> str:
-    return trace.evaluation.environment.hardware if trace.evaluation is not None else ""
+def _statuses(columns: RunColumns) -> dict[str, int]:
+    # Not a Counter: to hash a member of an enumeration takes longer than to look for it.
+    counts = ((status.value, columns.status.count(status)) for status in EvaluationStatus)
+    return {name: count for name, count in counts if count}
 
 
-def _names(part: TraceSet) -> list[str]:
-    return sorted({*part.definitions, *part.solutions, *part.traces}, key=natural_order)
+def _total(statuses: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for one in statuses:
+        counts.update(one)
+    return {one.value: counts[one.value] for one in EvaluationStatus if counts[one.value]}
 
 
-def _statuses(traces: Iterable[Trace]) -> dict[str, int]:
-    counts = Counter(trace.evaluation.status for trace in traces if trace.evaluation is not None)
-    return {status.value: counts[status] for status in EvaluationStatus if counts[status]}
-
-
-def _counts(part: TraceSet, name: str) -> DefinitionCounts:
-    definition = part.definitions.get(name)
-    statuses = _statuses(part.traces.get(name, ()))
+def _counts(trace_set: TraceSet, name: str, statuses: Mapping[str, int]) -> DefinitionCounts:
     total, passed = sum(statuses.values()), statuses.get(EvaluationStatus.PASSED.value, 0)
     return DefinitionCounts(
         definition=name,
-        op_type=definition.op_type if definition is not None else "",
-        solutions=len(part.solutions.get(name, ())),
-        workloads=len(part.workloads.get(name, ())),
+        op_type=op_type_of(trace_set, name),
+        solutions=len(trace_set.solutions.get(name, ())),
+        workloads=len(trace_set.workload_uuids(name)),
         traces=total,
         passed=passed,
         failed=total - passed,
     )
 
 
-def _rank(part: TraceSet, baseline_author: str) -> tuple[list[AuthorRank], dict[str, str]]:
-    devices = {_hardware(trace) for group in part.traces.values() for trace in group}
+def _rank(
+    trace_set: TraceSet, chosen: Mapping[str, RunColumns], baseline_author: str
+) -> tuple[list[AuthorRank], dict[str, str]]:
     rankings: list[AuthorRank] = []
     unranked: dict[str, str] = {}
-    for hardware in sorted(devices):
-        summary = _on(part, hardware).summary(baseline_author=baseline_author)
+    for hardware, part in split_by_device(trace_set, chosen).items():
+        summary = part.summary(baseline_author)
         unranked.update(summary.unranked)
         rankings += [
             AuthorRank(hardware, author, score.avg_speedup, score.n_definitions, score.n_workloads)
             for author, score in summary.rankings
         ]
     return rankings, unranked
-
-
-def _on(part: TraceSet, hardware: str) -> TraceSet:
-    traces = {
-        name: [trace for trace in group if _hardware(trace) == hardware]
-        for name, group in part.traces.items()
-    }
-    return TraceSet(
-        definitions={name: d for name, d in part.definitions.items() if name in traces},
-        solutions={name: group for name, group in part.solutions.items() if name in traces},
-        traces=traces,
-    )

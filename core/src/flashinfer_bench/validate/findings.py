@@ -107,11 +107,14 @@ class ValidationReport:
         In the order of the checks.
     counts : dict of str to int
         How much of what was looked at.
+    layers : tuple of str
+        What was looked at: the layers whose findings these are.
     """
 
     root: Path
     findings: tuple[Finding, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
+    layers: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[Finding, ...]:

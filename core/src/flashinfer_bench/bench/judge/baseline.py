@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
 from flashinfer_bench.bench.judge.decidability import tightened
+from flashinfer_bench.bench.judge.digests import definition_digest, inputs_crc32
 from flashinfer_bench.bench.judge.floor import physics_floor
 from flashinfer_bench.bench.judge.plain_calls import with_plain_calls
 from flashinfer_bench.bench.judge.reference import ReferenceFailed, run_reference
-from flashinfer_bench.bench.judge.seeds import trial_seed
+from flashinfer_bench.bench.judge.seeds import fresh_seed, trial_seed
 from flashinfer_bench.bench.judge.text import shortened
 from flashinfer_bench.bench.pool import RunInterrupted
 from flashinfer_bench.errors import CapabilityError
@@ -77,6 +78,11 @@ class DeviceBaseline:
         How long the reference's calls took beyond their latency; None if candidates are trusted.
     floor : Floor, optional
         What no latency can be below; None where the device has not been calibrated.
+    reference_seed : int, optional
+        What the inputs of the reference's timed calls, and so those of `checks`, follow from; a
+        secret while a solution may still be evaluated against them. None if there are no checks.
+    definition_hash, inputs_crc32 : str
+        Digests of the definition and of the inputs of all trials.
     """
 
     handle: BaselineHandle
@@ -92,6 +98,9 @@ class DeviceBaseline:
     checks: tuple[TimedCheck, ...] = ()
     normal: Optional[Normals] = None
     floor: Optional[Floor] = None
+    reference_seed: Optional[int] = None
+    definition_hash: str = ""
+    inputs_crc32: str = ""
 
     @property
     def latency_ms(self) -> float:
@@ -147,7 +156,9 @@ def prepare_baseline(
     UndecidableWorkload
         If a solution that computes nothing would pass.
     """
-    run = _run(session, definition, workload, reference, config, root)
+    seed = _reference_seed(session)
+    timed = replace(session, rotation_seed=seed)
+    run = _run(timed, definition, workload, reference, config, root)
     if run.normal is not None:
         run = replace(run, normal=with_plain_calls(session, run.normal))
     if evaluator is not None:
@@ -161,8 +172,19 @@ def prepare_baseline(
         config=config,
         reference=reference,
         floor=_floor(session, definition, workload),
+        reference_seed=seed if run.checks else None,
+        definition_hash=definition_digest(definition),
+        inputs_crc32=inputs_crc32([trial.inputs for trial in run.trials]),
         **vars(run),
     )
+
+
+def _reference_seed(session: Session) -> int:
+    """Return what the reference's timed calls follow from: the recorded seed, or a fresh one."""
+    for given in (session.reference_seed, session.rotation_seed):
+        if given is not None:
+            return given
+    return fresh_seed()
 
 
 def _run(

@@ -142,7 +142,7 @@ def _known_failure(
     done = session.ahead.outcome(solution)
     if done is None:
         return None
-    report.compile_s, report.output = done.seconds, done.output
+    report.compile_s, report.output, report.builder = done.seconds, done.output, done.builder
     return done.error
 
 
@@ -194,7 +194,9 @@ def _run_once(
         worker.reusable = baseline.nbytes < _KEEP_BELOW_BYTES
         deadline = Deadline(session.timeout_s)
         attempt = Attempt(session, solution, baseline, evaluator, config, worker, deadline)
-        seed = secret_seed(session.rotation_seed, f"{baseline.handle}/{solution.hash()}")
+        seed = session.timed_seed
+        if seed is None:
+            seed = secret_seed(session.rotation_seed, f"{baseline.handle}/{solution.hash()}")
         report.rotation_seed = seed if normal is not None else None
         try:
             load_s = build(attempt)

@@ -13,6 +13,7 @@ from flashinfer_bench.bench.executors.base import (
     CandidateFailed,
     CandidateTimeout,
 )
+from flashinfer_bench.bench.judge.digests import seed_commitment
 from flashinfer_bench.bench.judge.text import shortened
 from flashinfer_bench.data import (
     Correctness,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Solution
 
 MAX_LOG_CHARACTERS = 16_384
+_STOP_RULE = "fixed"  # so many calls as the settings say
 
 
 def status_of(error: CandidateError) -> EvaluationStatus:
@@ -77,6 +79,8 @@ class Report:
         Seconds of that which were spent ahead of the evaluation.
     rotation_seed : int, optional
         What the inputs of timed calls followed from.
+    builder : str
+        Name of the builder, if it is known.
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class Report:
         self.build_s: Optional[float] = None
         self.compile_s = 0.0
         self.rotation_seed: Optional[int] = None
+        self.builder = ""
 
     def failed(self, error: CandidateError) -> Evaluation:
         """Return the evaluation of a solution that did not come to an end."""
@@ -186,9 +191,19 @@ class Report:
             wall_s=round(time.monotonic() - self._began, 6),
             build_s=self.build_s,
             device=self._session.device,
+            stop_rule=_STOP_RULE,
+            definition_hash=self._baseline.definition_hash or None,
+            inputs_crc32=self._baseline.inputs_crc32 or None,
             extra=self._extra(),
+            **self._origin(),
             **details,
         )
+
+    def _origin(self) -> dict[str, Any]:
+        origin = self._session.origin
+        if origin is None:
+            return {}
+        return origin.fields(self._baseline.definition, self._solution, self.builder)
 
     def _extra(self) -> dict[str, Any]:
         extra: dict[str, Any] = {"solution_hash": self._solution.hash()}
@@ -203,6 +218,9 @@ class Report:
         if self.rotation_seed is not None:
             extra["rotation_seed"] = self.rotation_seed
             extra["timed_checks"] = len(self._baseline.checks)
+        if self._baseline.reference_seed is not None:
+            # The seed itself has to wait: see `with_reference_seed`.
+            extra["checks_id"] = seed_commitment(self._baseline.reference_seed)
         return extra
 
 
@@ -212,6 +230,27 @@ def with_note(correctness: Optional[Correctness], note: dict[str, Any]) -> Optio
         return None
     extra = {**(correctness.extra or {}), "integrity": note}
     return correctness.model_copy(update={"extra": extra})
+
+
+def with_reference_seed(evaluation: Evaluation, baseline: DeviceBaseline) -> Evaluation:
+    """Return `evaluation` with the seed of the checks that all solutions of a workload share.
+
+    Only the record of the last one may tell it: a solution that knew it beforehand could give right
+    outputs to the checks alone. The other records name it by ``checks_id``.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+        Of the last solution.
+    baseline : DeviceBaseline
+        What all of them were held against.
+    """
+    provenance = evaluation.provenance
+    if provenance is None or baseline.reference_seed is None:
+        return evaluation
+    extra = {**provenance.extra, "reference_seed": baseline.reference_seed}
+    told = provenance.model_copy(update={"extra": extra})
+    return evaluation.model_copy(update={"provenance": told})
 
 
 def make_log(message: str, output: str) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.judge.normals import Normals
     from flashinfer_bench.bench.locks import DeviceLock
     from flashinfer_bench.bench.pool import WorkerKey, WorkerPool
+    from flashinfer_bench.bench.replay.origin import Origin
     from flashinfer_bench.data import Environment
 
 
@@ -57,6 +58,12 @@ class Session:
         What the device can do at most, if it has been calibrated.
     rotation_seed : int, optional
         What the seeds of variations follow from; None draws fresh ones.
+    timed_seed : int, optional
+        Take exactly this seed for the timed calls of the solution, to repeat an evaluation.
+    reference_seed : int, optional
+        Take exactly this one for those of the reference.
+    origin : Origin, optional
+        What is to be recorded about host, plugins and settings.
     plain_calls : dict of str to Normals
         What calls of one small kernel are like on the device, once that has been asked.
     """
@@ -75,6 +82,9 @@ class Session:
     timer_version: Optional[str] = None
     ceilings: Optional[Ceilings] = None
     rotation_seed: Optional[int] = None
+    timed_seed: Optional[int] = None
+    reference_seed: Optional[int] = None
+    origin: Optional[Origin] = None
     plain_calls: dict[str, Normals] = field(default_factory=dict)
 
     @contextmanager

@@ -1,7 +1,7 @@
 """One self-contained HTML page about recorded results: no request leaves it, nothing is installed.
 
-Every chart is drawn here as SVG; the page's script only sorts, filters, shows values under the
-pointer and switches between light and dark. Without the script everything is still there to read.
+The results travel in it as compressed columns (`payload`, `logs`); its scripts, under ``script``,
+unpack them and make the tables and plots. What strangers wrote gets in as text only, on both sides.
 """
 
 from flashinfer_bench.report.page.document import PageInfo, render_page

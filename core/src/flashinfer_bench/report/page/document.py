@@ -6,27 +6,38 @@ import base64
 import hashlib
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from flashinfer_bench._version import __version__
-from flashinfer_bench.report.page.fastp_chart import fastp_chart, fastp_curves
-from flashinfer_bench.report.page.frame import colours
-from flashinfer_bench.report.page.markup import Markup, element, join
-from flashinfer_bench.report.page.results_table import results_table
-from flashinfer_bench.report.page.scale import ratio_label
-from flashinfer_bench.report.page.sections import definition_section, failures_section
-from flashinfer_bench.report.page.status_chart import status_chart
+from flashinfer_bench.report.page.logs import LogBook
+from flashinfer_bench.report.page.markup import Markup, element
+from flashinfer_bench.report.page.names import ratio_label
+from flashinfer_bench.report.page.payload import pack, page_data
 from flashinfer_bench.report.scores import best_solutions, score_solutions
 from flashinfer_bench.report.statistics import geometric_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flashinfer_bench.report.coverage import DefinitionCoverage
     from flashinfer_bench.report.results import Result
-    from flashinfer_bench.report.scores import Best, SolutionScore
+    from flashinfer_bench.report.scores import Best
 
-_UNFOLDED = 3
+# In the order in which they build on one another.
+SCRIPTS = (
+    "dom",
+    "data",
+    "table",
+    "chart",
+    "curves",
+    "scatter",
+    "run_dialog",
+    "views",
+    "definition",
+    "main",
+)
+
+_VIEWS = ("overview", "definitions", "solutions", "evaluations", "failures")
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,9 @@ class PageInfo:
     generated: str
 
 
-def render_page(results: Sequence[Result], info: PageInfo) -> str:
+def render_page(
+    results: Sequence[Result], info: PageInfo, coverage: Sequence[DefinitionCoverage] = ()
+) -> str:
     """Return the page as text.
 
     Parameters
@@ -57,21 +70,30 @@ def render_page(results: Sequence[Result], info: PageInfo) -> str:
         At most one for each solution, workload and device, as `latest_results` gives them.
     info : PageInfo
         What its head says.
+    coverage : sequence of DefinitionCoverage
+        What is missing, as `find_gaps` tells it; without it the page says nothing about that.
 
     Returns
     -------
     str
         An HTML document that needs no other file and asks for none.
     """
-    scores = score_solutions(results)
-    best = best_solutions(scores)
+    logs = LogBook()
+    data = page_data(results, coverage, logs)
     body = element(
         "body",
+        element("a", "Skip to the content", href="#view", class_="skip"),
         _header(results, info),
-        element("main", _tiles(results, best), *_content(results, scores, best)),
+        _tiles(results, best_solutions(score_solutions(results))),
+        _navigation([*_VIEWS, *(["coverage"] if coverage else [])]),
+        element("main", _waiting(), id="view", tabindex="-1"),
         element("footer", f"Made by flashinfer-bench {__version__} at {info.generated}."),
-        element("div", id="tip", role="status", hidden=True),
-        element("script", Markup(_asset("page.js"))),
+        element("dialog", id="run", aria_labelledby="run-title"),
+        element("div", id="tip", hidden=True),
+        # What is there so far is shown while the browser still reads the rest.
+        _packed("data", data),
+        _packed("logs", logs.texts),
+        element("script", Markup(_script())),
     )
     document = element("html", _head(info), body, lang="en")
     return f"<!DOCTYPE html>\n{document}\n"
@@ -81,11 +103,25 @@ def _asset(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
+def _script() -> str:
+    """Return all scripts as one, which leaves no name behind."""
+    parts = "".join(_asset(f"script/{name}.js") for name in SCRIPTS)
+    return f'"use strict";\n(() => {{\n{parts}}})();\n'
+
+
+def _packed(name: str, data: object) -> Markup:
+    """Make an element that browsers neither show nor run."""
+    return element("script", Markup(pack(data)), type="application/octet-stream", id=name)
+
+
 def _head(info: PageInfo) -> Markup:
-    style, script = _asset("page.css"), _asset("page.js")
+    style, script = _asset("page.css"), _script()
     # Nothing may be fetched and nothing may run but this very style and script: a second wall, in
     # case a name in a dataset ever found a hole in the escaping.
-    policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'"
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
     return element(
         "head",
         element("meta", charset="utf-8"),
@@ -108,10 +144,24 @@ def _header(results: Sequence[Result], info: PageInfo) -> Markup:
         "header",
         element(
             "div",
-            element("h1", info.title),
-            element("p", f"{info.dataset} · {shown}", class_="note"),
+            element("h1", element("bdi", info.title)),
+            element("p", element("bdi", f"{info.dataset} · {shown}"), class_="note"),
         ),
-        element("button", "Light or dark", type="button", id="theme", hidden=True),
+        element("button", "Dark theme", type="button", id="theme", hidden=True),
+    )
+
+
+def _navigation(views: Sequence[str]) -> Markup:
+    links = [element("a", view.capitalize(), href=f"#/{view}", data_view=view) for view in views]
+    return element("nav", *links, id="views", aria_label="Views")
+
+
+def _waiting() -> Markup:
+    needs = (
+        "The tables and plots of this page are made by its script, which your browser does not run."
+    )
+    return element(
+        "section", element("p", "Unpacking …", class_="note"), element("noscript", needs)
     )
 
 
@@ -134,49 +184,3 @@ def _tiles(results: Sequence[Result], best: Sequence[Best]) -> Markup:
 
 def _tile(label: str, value: str) -> Markup:
     return element("div", element("b", value), element("span", label), class_="tile")
-
-
-def _content(
-    results: Sequence[Result], scores: Sequence[SolutionScore], best: Sequence[Best]
-) -> list[Markup]:
-    parts = [_overview(results), _table(scores, best), _definitions(results, scores)]
-    failures = failures_section(results)
-    return parts if failures is None else [*parts, failures]
-
-
-def _overview(results: Sequence[Result]) -> Markup:
-    curves = fastp_curves(results)
-    chart = fastp_chart(curves, colours(curves))
-    drawn = [status_chart(results)] if chart is None else [chart, status_chart(results)]
-    return element("section", element("h2", "Overview"), element("div", *drawn, class_="pair"))
-
-
-def _table(scores: Sequence[SolutionScore], best: Sequence[Best]) -> Markup:
-    marked = {(b.score.definition, b.score.hardware, b.score.solution) for b in best}
-    filter_box = element(
-        "input", type="search", id="filter", placeholder="Filter rows", aria_label="Filter rows"
-    )
-    note = (
-        "Latency: median over the workloads that passed. Speed-up over the reference: geometric "
-        "mean, with the smallest and the largest. Click a heading to sort."
-    )
-    return element(
-        "section",
-        element("h2", "Results"),
-        element("p", note, class_="note"),
-        element("p", filter_box, element("span", id="shown", class_="note"), class_="controls"),
-        results_table(scores, marked),
-    )
-
-
-def _definitions(results: Sequence[Result], scores: Sequence[SolutionScore]) -> Markup:
-    several = len({score.hardware for score in scores}) > 1
-    by_place: dict[tuple[str, str], list[Result]] = {}
-    for result in results:
-        by_place.setdefault((result.definition, result.hardware), []).append(result)
-    groups = groupby(scores, key=lambda score: (score.definition, score.hardware))
-    sections = [
-        definition_section(by_place[place], list(ranked), index < _UNFOLDED, several)
-        for index, (place, ranked) in enumerate(groups)
-    ]
-    return element("section", element("h2", "Definitions"), join(sections))

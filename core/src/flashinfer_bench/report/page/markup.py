@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Union
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_VOID = frozenset({"meta", "input", "wbr"})
+_VOID = frozenset({"meta"})
 # What neither HTML nor a reader can use: controls other than tab and line breaks, and surrogates.
 _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+# Marks that reorder the text around them; spelt out, as the scripts of the page do it.
+_TURNING = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class Markup(str):
@@ -29,6 +31,7 @@ Child = Union[str, int, float, Markup, None]
 
 def escape(text: str) -> Markup:
     """Return `text` so that a browser shows it and never interprets it."""
+    text = _TURNING.sub(lambda mark: f"\u27e8{ord(mark[0]):x}\u27e9", text)
     return Markup(html.escape(_NOT_TEXT.sub("\ufffd", text), quote=True))
 
 
@@ -59,12 +62,6 @@ def element(tag: str, *children: Child, **attributes: Union[str, int, float, boo
 def join(children: Iterable[Child]) -> Markup:
     """Put children one after the other, without an element around them."""
     return Markup("".join(_child(child) for child in children))
-
-
-def breakable(text: str) -> Markup:
-    """Return a name that the browser may break after each underscore, slash or point."""
-    parts = re.split(r"(?<=[_/.])", text)
-    return Markup("<wbr>".join(escape(part) for part in parts))
 
 
 def _child(child: Child) -> str:

@@ -18,11 +18,6 @@ def clip(text: str, width: int) -> str:
     return f"{text[: width - 1 - tail]}…{text[-tail:] if tail else ''}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: ``1 workload``, ``2 workloads``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def short_solution(name: str, definition: str, width: int = 34) -> str:
     """Leave out of a solution's name the name of its definition, which is known where it stands."""
     if definition in name and name != definition:
@@ -70,26 +65,8 @@ def _label(axes: Mapping[str, int], names: Sequence[str]) -> str:
     return " ".join(f"{name}={axes[name]}" for name in names if name in axes) or "fixed size"
 
 
-def split_labels(labels: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Take what all labels have in common out of them.
-
-    Parameters
-    ----------
-    labels : mapping of str to str
-        As `workload_labels` returns them.
-
-    Returns
-    -------
-    title : str
-        Names of the axes, if all labels name the same: ``batch_size · num_pages``; else empty.
-    short : dict of str to str
-        The values alone, ``8 · 601``, if there is a title; else the labels as they are.
-    """
-    parts = {
-        uuid: [part.partition("=") for part in label.split(" ")] for uuid, label in labels.items()
-    }
-    axes = {tuple(name for name, _, _ in one) for one in parts.values()}
-    if len(axes) != 1 or not all(equals for one in parts.values() for _, equals, _ in one):
-        return "", dict(labels)
-    values = {uuid: " · ".join(value for _, _, value in one) for uuid, one in parts.items()}
-    return " · ".join(axes.pop()), values
+def ratio_label(value: float) -> str:
+    """Return a ratio as it is read: ``2×``, ``0.52×``, ``1/250×``."""
+    if value < 0.01:
+        return f"1/{1 / value:,.0f}×"
+    return f"{value:,.0f}×" if value >= 100.0 else f"{value:.3g}×"

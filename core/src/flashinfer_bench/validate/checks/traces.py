@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from flashinfer_bench.validate.findings import Finding, Place
     from flashinfer_bench.validate.records import Contents, Record
 
+# Of one file: its workloads, those that runs name, and solutions that are gone.
+_Facts = tuple["dict[str, set[str]]", "dict[str, dict[str, Place]]", "dict[str, tuple[Place, int]]"]
+
 _TOLERANCE = 0.02
 """Difference between the recorded and the computed speed-up that rounding may explain."""
 
@@ -26,7 +29,7 @@ class TraceCheck:
 
     def __init__(self, contents: Contents) -> None:
         self._definitions = contents.definitions
-        self._targets = contents.solution_targets
+        self._solutions = contents.solutions
         self._workloads: dict[str, set[str]] = {}
         self._runs: dict[str, dict[str, Place]] = {}
         self._orphans: dict[str, tuple[Place, int]] = {}
@@ -41,33 +44,61 @@ class TraceCheck:
         yield from self._check_names(trace, trace.solution, place)
         yield from _check_numbers(trace, place)
 
-    def finish(self) -> Iterator[Finding]:
+    def facts(self) -> _Facts:
+        """Return the workloads of the file, those that runs name, and solutions that are gone."""
+        return self._workloads, self._runs, self._orphans
+
+    @classmethod
+    def combine(cls, facts: list[_Facts], contents: Contents) -> Iterator[Finding]:
         """Tell of what is gone."""
-        for name, (place, count) in self._orphans.items():
-            traces = "this is the only trace" if count == 1 else f"this is one of {count} traces"
-            message = f"there is no solution {name!r} in the dataset; {traces} of it"
-            yield place.warning(message, "solution")
-        for definition, runs in self._runs.items():
-            gone = runs.keys() - self._workloads.get(definition, set())
-            if gone and definition in self._definitions:
-                first = next(uuid for uuid in runs if uuid in gone)
-                message = (
-                    f"{len(gone)} of the {len(runs)} workloads in the traces of {definition!r} are "
-                    f"not in the dataset; the first is {first}"
-                )
-                yield runs[first].warning(message, "workload.uuid")
+        workloads: dict[str, set[str]] = {}
+        runs: dict[str, dict[str, Place]] = {}
+        orphans: dict[str, tuple[Place, int]] = {}
+        for known, run, gone in facts:
+            for name, uuids in known.items():
+                workloads.setdefault(name, set()).update(uuids)
+            for name, places in run.items():
+                runs[name] = {**places, **runs.get(name, {})}
+            for name, (place, count) in gone.items():
+                first, so_far = orphans.get(name, (place, 0))
+                orphans[name] = first, so_far + count
+        yield from _tell_solutions(orphans)
+        yield from _tell_workloads(runs, workloads, contents)
 
     def _check_names(self, trace: Trace, solution: str, place: Place) -> Iterator[Finding]:
         if trace.definition not in self._definitions:
             message = f"there is no definition {trace.definition!r} in the dataset"
             yield place.error(message, "definition")
-        target = self._targets.get(solution)
-        if target is None:
+        known = self._solutions.get(solution)
+        if known is None:
             first, count = self._orphans.get(solution, (place, 0))
             self._orphans[solution] = (first, count + 1)
-        elif target != trace.definition:
-            message = f"{solution!r} is a solution of {target!r}, not of {trace.definition!r}"
+        elif known.definition != trace.definition:
+            message = (
+                f"{solution!r} is a solution of {known.definition!r}, not of {trace.definition!r}"
+            )
             yield place.error(message, "solution")
+
+
+def _tell_solutions(orphans: dict[str, tuple[Place, int]]) -> Iterator[Finding]:
+    for name, (place, count) in orphans.items():
+        traces = "this is the only trace" if count == 1 else f"this is one of {count} traces"
+        message = f"there is no solution {name!r} in the dataset; {traces} of it"
+        yield place.warning(message, "solution")
+
+
+def _tell_workloads(
+    runs: dict[str, dict[str, Place]], workloads: dict[str, set[str]], contents: Contents
+) -> Iterator[Finding]:
+    for definition, places in runs.items():
+        gone = places.keys() - workloads.get(definition, set())
+        if gone and definition in contents.definitions:
+            first = min(gone, key=lambda uuid: (places[uuid].path, places[uuid].line or 0))
+            message = (
+                f"{len(gone)} of the {len(places)} workloads in the traces of {definition!r} are "
+                f"not in the dataset; the first is {first}"
+            )
+            yield places[first].warning(message, "workload.uuid")
 
 
 def _check_numbers(trace: Trace, place: Place) -> Iterator[Finding]:

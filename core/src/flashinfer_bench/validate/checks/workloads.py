@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from flashinfer_bench.data import ScalarInput, parse_constraint
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 NAME = "workloads"
 
+_Seen = tuple[str, str, str, Place]  # definition, uuid, content, where
+
 
 class WorkloadCheck:
     """Finds unknown definitions, wrong axes and inputs, broken constraints, and duplicates."""
@@ -26,7 +30,7 @@ class WorkloadCheck:
     def __init__(self, contents: Contents) -> None:
         self._definitions = contents.definitions
         self._constraints: dict[str, list[Constraint]] = {}
-        self._seen: dict[tuple[str, str], tuple[Workload, Place]] = {}
+        self._seen: list[_Seen] = []
 
     def visit(self, record: Record) -> Iterator[Finding]:
         """Check one workload; traces of runs are not looked at."""
@@ -39,25 +43,30 @@ class WorkloadCheck:
             message = f"there is no definition {trace.definition!r} in the dataset"
             yield place.error(message, "definition")
             return
-        yield from self._check_unique(trace.definition, trace.workload, place)
+        content = json.dumps(trace.workload.model_dump(mode="json"), sort_keys=True)
+        self._seen.append((trace.definition, trace.workload.uuid, content, place))
         yield from _check_axes(definition, trace.workload, place)
         yield from _check_inputs(definition, trace.workload, place)
         yield from _check_tolerance(definition, trace.workload, place)
         yield from self._check_constraints(definition, trace.workload, place)
 
-    def finish(self) -> Iterator[Finding]:
-        """Add nothing."""
-        yield from ()
+    def facts(self) -> list[_Seen]:
+        """Return the workloads of the file."""
+        return self._seen
 
-    def _check_unique(self, name: str, workload: Workload, place: Place) -> Iterator[Finding]:
-        first, where = self._seen.setdefault((name, workload.uuid), (workload, place))
-        if where is place:
-            return
-        at = f"{where.path}:{where.line}" if where.line is not None else str(where.path)
-        if first == workload:
-            yield place.warning(f"the same workload stands at {at}", "workload.uuid")
-        else:
-            yield place.error(f"another workload at {at} has this uuid", "workload.uuid")
+    @classmethod
+    def combine(cls, facts: list[list[_Seen]], contents: Contents) -> Iterator[Finding]:
+        """Tell of workloads that stand in two places."""
+        first: dict[tuple[str, str], tuple[str, Place]] = {}
+        for name, uuid, content, place in chain.from_iterable(facts):
+            known, where = first.setdefault((name, uuid), (content, place))
+            if where is place:
+                continue
+            at = f"{where.path}:{where.line}" if where.line is not None else str(where.path)
+            if known == content:
+                yield place.warning(f"the same workload stands at {at}", "workload.uuid")
+            else:
+                yield place.error(f"another workload at {at} has this uuid", "workload.uuid")
 
     def _check_constraints(
         self, definition: Definition, workload: Workload, place: Place

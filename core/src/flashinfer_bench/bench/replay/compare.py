@@ -1,0 +1,154 @@
+"""Holding an evaluation against the one that was recorded."""
+
+from __future__ import annotations
+
+import math
+from statistics import quantiles
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench.bench.replay.result import Comparison
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from flashinfer_bench.data import Correctness, Evaluation, Performance, Provenance
+
+_ERRORS_MAY_DIFFER = 0.1  # relatively: sums whose order nobody decides end differently
+_FEWEST_SAMPLES = 4  # of fewer nobody knows how they are spread
+_NOTHING = "nothing"
+
+_ABOUT_HOST = {
+    "host": "host",
+    "driver": "driver",
+    "harness_version": "flashinfer-bench",
+    "timer": "timer",
+    "timer_version": "version of the timer",
+    "evaluator": "evaluator",
+    "sm_clock_mhz": "SM clock (MHz)",
+    "memory_clock_mhz": "memory clock (MHz)",
+    "device": "device",
+}
+_TABLES = ("plugins", "toolchain")
+_COUNTS = {
+    "cpu_threads": "CPU threads",
+    "reference_iterations": "timed calls of the reference in a round",
+    "timed_checks": "checked variations",
+}
+
+
+def compare(before: Evaluation, now: Evaluation, tolerance: float) -> Comparison:
+    """Hold two evaluations of the same solution, inputs and settings against each other.
+
+    Parameters
+    ----------
+    before, now : Evaluation
+        The recorded one, and that of a replay.
+    tolerance : float
+        By how much latencies may differ, relative to the recorded one.
+
+    Returns
+    -------
+    Comparison
+        Statuses must be equal, errors must agree to 10 %. Latencies drift if they differ by more
+        than `tolerance` *and* the interquartile ranges of their samples do not overlap.
+    """
+    differences = list(_environment(before, now))
+    if before.status != now.status:
+        return Comparison((f"status {before.status} -> {now.status}",), tuple(differences))
+    drift, notes = _errors(before.correctness, now.correctness)
+    drift += _latencies(before.performance, now.performance, tolerance)
+    notes += _reference(before.performance, now.performance, tolerance)
+    return Comparison(tuple(drift), (*notes, *differences))
+
+
+def _errors(
+    before: Optional[Correctness], now: Optional[Correctness]
+) -> tuple[list[str], list[str]]:
+    """Return errors that differ much, and those that differ little."""
+    drift: list[str] = []
+    notes: list[str] = []
+    if before is None or now is None:
+        return drift, notes
+    for name in ("max_absolute_error", "max_relative_error"):
+        then, today = getattr(before, name), getattr(now, name)
+        if not _same_number(then, today):
+            text = f"{name} {then:.4g} -> {today:.4g} (differs by {abs(today - then):.3g})"
+            (notes if _close(then, today) else drift).append(text)
+    return drift, notes
+
+
+def _same_number(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
+def _close(one: float, other: float) -> bool:
+    return abs(one - other) <= _ERRORS_MAY_DIFFER * max(abs(one), abs(other)) < math.inf
+
+
+def _latencies(
+    before: Optional[Performance], now: Optional[Performance], tolerance: float
+) -> list[str]:
+    if before is None or now is None:
+        return []
+    then, today = before.latency_ms, now.latency_ms
+    if abs(today - then) <= tolerance * then:
+        return []
+    text = f"latency {then:.4g} -> {today:.4g} ms, outside {tolerance:.3g} of the recorded one"
+    ranges = interquartile(before.samples_ms), interquartile(now.samples_ms)
+    if ranges[0] is None or ranges[1] is None:
+        return [f"{text} (there are too few samples to compare their ranges)"]
+    if ranges[0][0] <= ranges[1][1] and ranges[1][0] <= ranges[0][1]:
+        return []
+    return [f"{text}, and the interquartile ranges of the samples do not overlap"]
+
+
+def interquartile(samples: Optional[Sequence[float]]) -> Optional[tuple[float, float]]:
+    """Return the first and the third quartile; None of fewer than four samples."""
+    if samples is None or len(samples) < _FEWEST_SAMPLES:
+        return None
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return low, high
+
+
+def _reference(
+    before: Optional[Performance], now: Optional[Performance], tolerance: float
+) -> list[str]:
+    """Return whether the reference's latency is another: then it may be the machine that drifts."""
+    if before is None or now is None or not before.reference_latency_ms:
+        return []
+    then, today = before.reference_latency_ms, now.reference_latency_ms
+    if not today or abs(today - then) <= tolerance * then:
+        return []
+    return [f"the reference's latency {then:.4g} -> {today:.4g} ms"]
+
+
+def _environment(before: Evaluation, now: Evaluation) -> Iterator[str]:
+    yield from _changed("hardware", before.environment.hardware, now.environment.hardware)
+    yield from _tables("", before.environment.libs, now.environment.libs)
+    if before.provenance is not None and now.provenance is not None:
+        yield from _provenance(before.provenance, now.provenance)
+
+
+def _provenance(before: Provenance, now: Provenance) -> Iterator[str]:
+    for field, name in _ABOUT_HOST.items():
+        yield from _changed(name, getattr(before, field), getattr(now, field))
+    for table in _TABLES:
+        yield from _tables("", getattr(before, table) or {}, getattr(now, table) or {}, fresh=False)
+    for key, name in _COUNTS.items():
+        yield from _changed(name, before.extra.get(key), now.extra.get(key))
+
+
+def _changed(name: str, before: Any, now: Any) -> Iterator[str]:
+    """Yield a line if both are known and different."""
+    if before is not None and now is not None and before != now:
+        yield f"{name}: {before} -> {now}"
+
+
+def _tables(
+    prefix: str, before: Mapping[str, Any], now: Mapping[str, Any], *, fresh: bool = True
+) -> Iterator[str]:
+    """Yield what differs; with `fresh` also what only one of them has."""
+    for key in dict.fromkeys((*before, *now)):
+        one, other = before.get(key), now.get(key)
+        if one != other and (fresh or (one and other)):
+            yield f"{prefix}{key}: {one or _NOTHING} -> {other or _NOTHING}"

@@ -1,0 +1,216 @@
+"""Carrying out recorded evaluations again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench.bench.backends import choose_devices
+from flashinfer_bench.bench.replay.compare import compare
+from flashinfer_bench.bench.replay.recorded import NotReproducible, recipe_of
+from flashinfer_bench.bench.replay.result import Replay, Verdict, impossible
+from flashinfer_bench.bench.replay.settings import RecordedConfig
+from flashinfer_bench.bench.runner import IsolatedRunner, PersistentRunner
+from flashinfer_bench.bench.sandbox import Sandbox
+from flashinfer_bench.data import Trace
+from flashinfer_bench.errors import FibError, RunnerFatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from flashinfer_bench.bench.judge.evaluate import NotEvaluated
+    from flashinfer_bench.bench.replay.recorded import Recipe
+    from flashinfer_bench.bench.replay.result import Comparison, Target
+    from flashinfer_bench.bench.runner import Runner
+    from flashinfer_bench.data import Evaluation, Provenance, TraceSet
+    from flashinfer_bench.plugins import Catalog
+
+
+@dataclass
+class _Stage:
+    """A runner, with the sandbox that its processes are in."""
+
+    runner: Runner
+    sandbox: Sandbox
+
+    def close(self) -> None:
+        self.runner.close()
+        self.sandbox.tidy()
+
+
+class Replayer:
+    """Carries out recorded evaluations again, with the same inputs, seeds and settings.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        The dataset.
+    device : str, optional
+        Where to; by default where each trace was recorded.
+    latency_tolerance : float
+        By how much latencies may differ, relative to the recorded one.
+    fresh_variations : bool
+        Draw new seeds for the timed calls, which nobody can foresee, instead of the recorded ones.
+        Whoever can read a trace knows those, so only such an evaluation is worth as much as any.
+    catalog : Catalog, optional
+        The plugins; by default all that are installed.
+
+    Notes
+    -----
+    Processes are kept from one trace to the next; `close` ends them.
+    """
+
+    def __init__(
+        self,
+        trace_set: TraceSet,
+        *,
+        device: Optional[str] = None,
+        latency_tolerance: float = 0.1,
+        fresh_variations: bool = False,
+        catalog: Optional[Catalog] = None,
+    ) -> None:
+        self._trace_set = trace_set
+        self._device = device
+        self._tolerance = latency_tolerance
+        self._fresh = fresh_variations
+        self._catalog = catalog
+        self._stages: dict[tuple[Any, ...], _Stage] = {}
+
+    def replay(self, target: Target) -> Replay:
+        """Carry out one evaluation again, and hold it against what was recorded.
+
+        Parameters
+        ----------
+        target : Target
+            The recorded one.
+
+        Returns
+        -------
+        Replay
+            Whatever is missing makes it not reproducible, with the reason.
+
+        Raises
+        ------
+        RunnerFatalError
+            If no process can be started on the device.
+        """
+        trace = target.trace
+        if trace is None or trace.evaluation is None:
+            return impossible(target, target.problem or "there is no run in this line")
+        try:
+            recipe = recipe_of(trace, self._trace_set, self._siblings(trace))
+            now = self._evaluate(trace, recipe)
+        except RunnerFatalError:
+            self.close()
+            raise
+        except FibError as error:
+            return impossible(target, error.message)
+        return _judged(target, trace.evaluation, now, recipe, self._tolerance)
+
+    def _siblings(self, trace: Trace) -> Iterator[Trace]:
+        yield from self._trace_set.traces.get(trace.definition, ())  # read only if it is needed
+
+    def _evaluate(self, trace: Trace, recipe: Recipe) -> Evaluation:
+        config = _config(recipe)
+        stage = self._stage(self._device or recipe.provenance.device, config)
+        runner = stage.runner
+        runner.timed_seed = None if self._fresh else recipe.timed_seed
+        runner.reference_seed = None if self._fresh else recipe.reference_seed
+        skipped: list[NotEvaluated] = []
+        root = self._trace_set.root
+        found = list(
+            runner.evaluate_each(
+                *(recipe.definition, trace.workload, [recipe.solution], config, root),
+                on_skip=lambda _, why: skipped.append(why),
+            )
+        )
+        if not found:
+            raise NotReproducible(f"the solution cannot be built here: {skipped[0].message}")
+        return found[0][1]
+
+    def _stage(self, device: Optional[str], config: RecordedConfig) -> _Stage:
+        name = choose_devices(device)[0]
+        key = name, config.use_isolated_runner, config.executor, config.sandbox
+        if key not in self._stages:
+            kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
+            stage = _Stage(kind(name, catalog=self._catalog), Sandbox(config.sandbox))
+            stage.runner.sandbox = stage.sandbox
+            self._stages[key] = stage
+        return self._stages[key]
+
+    def close(self) -> None:
+        """End all processes; idempotent."""
+        while self._stages:
+            _, stage = self._stages.popitem()
+            stage.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+
+def _config(recipe: Recipe) -> RecordedConfig:
+    told = recipe.provenance
+    return RecordedConfig.restored(
+        told.settings or {},
+        warmup_runs=told.warmup_runs,
+        iterations=told.iterations,
+        num_trials=told.num_trials,
+        seed=recipe.seed,
+        trust=recipe.trust,
+        timer=told.timer,
+    )
+
+
+def _judged(
+    target: Target, before: Evaluation, now: Evaluation, recipe: Recipe, tolerance: float
+) -> Replay:
+    inputs = _inputs(recipe.provenance, now.provenance)
+    found: Comparison = compare(before, now, tolerance)
+    differences = (*recipe.missing, *found.differences)
+    verdict, reasons = Verdict.REPRODUCED, found.drift
+    if inputs == "different":
+        verdict = Verdict.NOT_REPRODUCIBLE
+        reasons = ("the inputs are not those of then, although the seed is", *found.drift)
+    elif found.drift:
+        verdict = Verdict.DRIFTED
+    return Replay(target, verdict, reasons, differences, inputs, now)
+
+
+def _inputs(before: Provenance, now: Optional[Provenance]) -> str:
+    then, today = before.inputs_crc32, now.inputs_crc32 if now is not None else None
+    if then is None or today is None:
+        return "not recorded"
+    return "same" if then == today else "different"
+
+
+def as_trace(replay: Replay) -> Optional[Trace]:
+    """Return the trace of a replay, marked as one; None if nothing was evaluated.
+
+    Parameters
+    ----------
+    replay : Replay
+        Best of a `Replayer` with fresh variations.
+    """
+    before, now = replay.target.trace, replay.evaluation
+    if before is None or before.evaluation is None or now is None or now.provenance is None:
+        return None
+    extra = {**now.provenance.extra, "replay_of": before.evaluation.timestamp}
+    marked = now.provenance.model_copy(update={"extra": extra})
+    evaluation = now.model_copy(update={"provenance": marked})
+    return Trace(
+        definition=before.definition,
+        workload=before.workload,
+        solution=before.solution,
+        evaluation=evaluation,
+    )

@@ -1,0 +1,113 @@
+"""The folder that takes what a repair takes out."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Optional
+
+from flashinfer_bench.data.storage import storage_error, sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from flashinfer_bench.data.repair.issues import Issue
+
+MANIFEST = "taken.jsonl"
+PREFIX = "doctor_backup_"
+
+
+class Backup:
+    """A folder ``doctor_backup_<time>`` in a dataset, made when the first thing is put there.
+
+    What is put there keeps its path. Nothing is ever deleted or overwritten, and everything is on
+    disk before it is gone from where it was.
+
+    Parameters
+    ----------
+    root : Path
+        The dataset.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.folder: Optional[Path] = None
+
+    def add_lines(self, issues: Sequence[Issue], lines: Sequence[bytes]) -> None:
+        """Copy lines of one file.
+
+        Raises
+        ------
+        StorageError
+            If they cannot be written.
+        """
+        self._note(issues)
+        text = b"".join(line if line.endswith(b"\n") else line + b"\n" for line in lines)
+        self._append(self._place(issues[0].path), text)
+
+    def move(self, issue: Issue) -> bool:
+        """Move a file; return whether it was still there.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be moved; it is then where it was.
+        """
+        self._note([issue])
+        target = self._place(issue.path)
+        source = self._root / issue.path
+        try:
+            source.rename(target)
+        except FileNotFoundError:
+            return False  # somebody else has taken it away meanwhile
+        except OSError as error:
+            raise storage_error(source, error) from error
+        sync_folder(target.parent)
+        sync_folder(source.parent)
+        return True
+
+    def _place(self, path: Path) -> Path:
+        assert self.folder is not None
+        target = self.folder / path
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error(target.parent, error) from error
+        return target
+
+    def _note(self, issues: Sequence[Issue]) -> None:
+        """Write down what is going to be taken, and why."""
+        if self.folder is None:
+            self.folder = self._make()
+        records = (
+            {"kind": one.kind.value, "path": one.path.as_posix(), "line": one.line,
+             "message": one.message}
+            for one in issues
+        )  # fmt: skip
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        self._append(self.folder / MANIFEST, text.encode())
+
+    def _make(self) -> Path:
+        name = PREFIX + time.strftime("%Y%m%d_%H%M%S")
+        for number in count(1):
+            folder = self._root / (name if number == 1 else f"{name}_{number}")
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise storage_error(folder, error) from error
+            return folder
+        raise AssertionError("there are always more numbers")
+
+    def _append(self, path: Path, text: bytes) -> None:
+        try:
+            with path.open("ab") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise storage_error(path, error) from error

@@ -1,0 +1,131 @@
+// Tables that are sorted by their headings, filtered by words and choices, and filled as far as needed.
+
+const ROWS = 100;
+
+const isMissing = (value) => value === null || value === undefined || value === "" || Number.isNaN(value);
+const collator = new Intl.Collator("en", { numeric: true });
+
+// Rows without a value stay at the end in both directions.
+const compare = (a, b, sign) => {
+  if (isMissing(a) || isMissing(b)) return isMissing(a) - isMissing(b);
+  if (typeof a === "number" && typeof b === "number") return sign * (a < b ? -1 : a > b ? 1 : 0);
+  return sign * collator.compare(a, b);
+};
+
+const cellOf = (column, row) => {
+  const shown = column.show ? column.show(row) : column.value(row);
+  const content = shown instanceof Node || column.numeric ? shown : breakable(shown ?? "");
+  return make("td", { class: column.numeric ? "n" : column.class, "data-tip": column.tip && column.tip(row) }, content);
+};
+
+const rowText = (columns, row) => columns
+  .map((column) => (column.search ? column.search(row) : column.numeric ? "" : column.value(row)))
+  .join(" ").toLowerCase();
+
+// A choice of values in a list above the table.
+const choice = (one, rows, changed) => {
+  const values = [...new Set(rows.map(one.value))].sort(collator.compare);
+  if (values.length < 2) return null;
+  const options = values.map((value) => make("option", { value }, clip(one.label ? one.label(value) : value, 60)));
+  options.forEach((option, index) => { option.value = values[index]; });
+  const all = make("option", { value: "" }, `${one.name}: all`);
+  return make("select", { "aria-label": one.name, onchange: changed }, all, options);
+};
+
+class Table {
+  // columns: [{name, value(row), show(row)?, numeric?, tip(row)?, class?, search(row)?}]
+  constructor({ label, noun, columns, rows, choices = [], query = "" }) {
+    Object.assign(this, { columns, noun, all: rows, rows, limit: ROWS, sorted: null, texts: new Map() });
+    this.choices = choices
+      .map((one) => ({ ...one, list: choice(one, rows, () => this.filter()) }))
+      .filter((one) => one.list);
+    this.box = make("input", {
+      type: "search", placeholder: "Filter rows", "aria-label": `Filter ${label}`,
+      title: "Words that a row must have; -word must not be there. Key: /",
+      oninput: () => this.filter(),
+    });
+    this.box.value = query;
+    this.count = make("span", { class: "note count", role: "status" });
+    this.headings = columns.map((column, index) => this.heading(column, index));
+    this.body = make("tbody");
+    this.more = make("button", { type: "button", class: "more", onclick: () => this.grow() });
+    const table = make("table", { "aria-label": label }, make("thead", {}, make("tr", {}, this.headings)), this.body);
+    const bar = make("p", { class: "controls" }, this.box, this.choices.map((one) => one.list), this.count);
+    this.element = make("div", { class: "tabled" }, rows.length > 8 || query ? bar : null,
+      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table), this.more);
+    this.element.addEventListener("keydown", (event) => this.key(event));
+    this.filter();
+  }
+
+  heading(column, index) {
+    const button = make("button", { type: "button", title: column.help, onclick: () => this.sort(index) }, column.name);
+    return make("th", { scope: "col", class: column.numeric ? "n" : null }, button);
+  }
+
+  sort(index) {
+    const before = this.headings[index].getAttribute("aria-sort");
+    const first = this.columns[index].descending ? "descending" : "ascending";
+    const second = first === "ascending" ? "descending" : "ascending";
+    const way = before === first ? second : first;
+    this.headings.forEach((heading) => heading.removeAttribute("aria-sort"));
+    this.headings[index].setAttribute("aria-sort", way);
+    this.sorted = { value: this.columns[index].value, sign: way === "ascending" ? 1 : -1 };
+    this.filter();
+  }
+
+  text(row) {
+    if (!this.texts.has(row)) this.texts.set(row, rowText(this.columns, row));
+    return this.texts.get(row);
+  }
+
+  filter() {
+    const words = this.box.value.toLowerCase().split(/\s+/).filter((word) => word && word !== "-");
+    const wanted = (row) => words.every((word) => (
+      word.startsWith("-") ? !this.text(row).includes(word.slice(1)) : this.text(row).includes(word)));
+    const chosen = (row) => this.choices.every((one) => !one.list.value || one.value(row) === one.list.value);
+    this.rows = this.all.filter((row) => chosen(row) && wanted(row));
+    if (this.sorted) this.rows.sort((a, b) => compare(this.sorted.value(a), this.sorted.value(b), this.sorted.sign));
+    this.limit = ROWS;
+    this.body.replaceChildren();
+    this.fill();
+  }
+
+  fill() {
+    const from = this.body.rows.length;
+    const nodes = this.rows.slice(from, this.limit)
+      .map((row) => make("tr", {}, this.columns.map((column) => cellOf(column, row))));
+    this.body.append(...nodes);
+    if (!this.rows.length) {
+      this.body.append(make("tr", {}, make("td", { colspan: this.columns.length, class: "none" }, "No rows fit.")));
+    }
+    const left = this.rows.length - Math.min(this.limit, this.rows.length);
+    this.more.hidden = !left;
+    this.more.textContent = `Show ${Math.min(ROWS, left)} more of ${left.toLocaleString("en")}`;
+    const total = counted(this.all.length, this.noun);
+    this.count.textContent = this.rows.length === this.all.length ? total : `${this.rows.length.toLocaleString("en")} of ${total}`;
+  }
+
+  grow() {
+    const from = this.body.rows.length;
+    this.limit += ROWS;
+    this.fill();
+    // Who got here by keyboard goes on where the new rows begin.
+    this.body.rows[from]?.querySelector("a, button")?.focus();
+  }
+
+  // Arrow keys go from the link of one row to that of the next; Escape empties the filter.
+  key(event) {
+    if (event.key === "Escape" && event.target === this.box) {
+      this.box.value = "";
+      this.filter();
+    }
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || event.target.matches("select")) return;
+    const links = [...this.body.rows].map((row) => row.querySelector("a, button")).filter(Boolean);
+    const here = links.indexOf(event.target.closest("tr")?.querySelector("a, button"));
+    const next = event.target === this.box ? links[0] : here < 0 ? null : links[here + step];
+    if (!next) return;
+    event.preventDefault();
+    next.focus();
+  }
+}

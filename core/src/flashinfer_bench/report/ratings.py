@@ -1,0 +1,225 @@
+"""How authors and solutions rate: fast_p, win rates and means, over the tasks of everyone.
+
+A task is one workload of one definition on one device. The tasks that anyone was evaluated on count
+for everyone who is compared on that device, so that leaving the hard ones out does not pay.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Optional
+
+from flashinfer_bench.report.statistics import fast_p, geometric_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from flashinfer_bench.report.results import Result
+
+Task = tuple[str, str, str]
+Curve = list[tuple[float, float]]
+
+THRESHOLDS = (1.0, 1.5, 2.0)
+"""The p at which fast_p and win rates are told by default."""
+
+
+@dataclass(frozen=True)
+class Rating:
+    """How one author or solution did over all tasks.
+
+    Attributes
+    ----------
+    name : str
+        Of the author or solution.
+    tasks, tried, solved : int
+        Tasks there are, were evaluated, and were solved correctly.
+    definitions : int
+        Definitions of which at least one task was solved.
+    speedup, mean_speedup : float or None
+        Geometric and arithmetic mean of the speed-ups over what it is compared with, over the
+        solved tasks for which there is one.
+    compared : int
+        Number of these.
+    fast : mapping of float to float
+        fast_p: share of all tasks solved and more than p times as fast.
+    wins : mapping of float to float
+        Win rate at p: share of the compared tasks in which it is at least p times as fast.
+    first : int
+        Tasks in which nobody is faster.
+    """
+
+    name: str
+    tasks: int
+    tried: int
+    solved: int
+    definitions: int
+    speedup: Optional[float]
+    mean_speedup: Optional[float]
+    compared: int
+    fast: Mapping[float, float] = field(default_factory=dict)
+    wins: Mapping[float, float] = field(default_factory=dict)
+    first: int = 0
+
+
+def task_of(result: Result) -> Task:
+    """Return the task that a result is about."""
+    return result.definition, result.workload, result.hardware
+
+
+def by_author(result: Result) -> str:
+    """Return whom a result counts for when authors are rated."""
+    return result.author
+
+
+def by_solution(result: Result) -> str:
+    """Return whom a result counts for when solutions are rated."""
+    return result.solution
+
+
+def baseline_latencies(results: Iterable[Result], author: str) -> dict[Task, float]:
+    """Return the lowest latency of an author in each task that they solved, in milliseconds."""
+    return _fastest(result for result in results if result.author == author)
+
+
+def _fastest(results: Iterable[Result]) -> dict[Task, float]:
+    fastest: dict[Task, float] = {}
+    for result in results:
+        if result.latency_ms:
+            task = task_of(result)
+            fastest[task] = min(result.latency_ms, fastest.get(task, result.latency_ms))
+    return fastest
+
+
+def _speedups(
+    results: Sequence[Result], baseline: Optional[Mapping[Task, float]]
+) -> dict[Task, float]:
+    """Return the highest speed-up of each task; over the reference if there is no baseline."""
+    best: dict[Task, float] = {}
+    for result in results:
+        task, speedup = task_of(result), result.speedup
+        if baseline is not None:
+            found = baseline.get(task)
+            speedup = found / result.latency_ms if found and result.latency_ms else None
+        if speedup is not None:
+            best[task] = max(speedup, best.get(task, 0.0))
+    return best
+
+
+def _countable(results: Iterable[Result], baseline: Optional[Mapping[Task, float]]) -> list[Result]:
+    """Leave out passes that nothing can be said about, for or against: nothing to compare with."""
+    if baseline is not None:
+        return [result for result in results if task_of(result) in baseline]
+    return [result for result in results if not result.passed or result.speedup is not None]
+
+
+def rate_authors(
+    results: Sequence[Result],
+    baseline_author: Optional[str] = None,
+    thresholds: Sequence[float] = THRESHOLDS,
+    group: Callable[[Result], str] = by_author,
+) -> list[Rating]:
+    """Rate authors, or whatever `group` tells apart.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        At most one for each solution, workload and device, as `latest_results` gives them.
+    baseline_author : str, optional
+        Compare with the fastest solution of this author, and only in the tasks that they solved;
+        else with the definition's reference, as it was timed beside each solution.
+    thresholds : sequence of float
+        The p at which fast_p and win rates are told.
+    group : callable
+        `by_author` or `by_solution`; the tasks of a solution are those of its definition.
+
+    Returns
+    -------
+    list of Rating
+        By fast_p at the first threshold, then by the geometric mean, the best first.
+    """
+    baseline = None if baseline_author is None else baseline_latencies(results, baseline_author)
+    counted = _countable(results, baseline)
+    groups: dict[str, list[Result]] = {}
+    for result in counted:
+        groups.setdefault(group(result), []).append(result)
+    tasks = {task_of(result) for result in counted}
+    leaders = _fastest(counted)
+    rated = []
+    for name, one in groups.items():
+        total = len(_own(tasks, one) if group is by_solution else tasks)
+        rated.append(_rate(name, one, total, leaders, baseline, thresholds))
+    return sorted(rated, key=lambda one: (*_order(one), one.name))
+
+
+def _own(tasks: Iterable[Task], results: Sequence[Result]) -> list[Task]:
+    """Keep the tasks of the definitions that a solution is for: it cannot solve others."""
+    definitions = {result.definition for result in results}
+    return [task for task in tasks if task[0] in definitions]
+
+
+def _order(rating: Rating) -> tuple[float, float]:
+    first = next(iter(rating.fast.values()), 0.0)
+    return -first, -(rating.speedup or 0.0)
+
+
+def _rate(
+    name: str,
+    results: Sequence[Result],
+    total: int,
+    leaders: Mapping[Task, float],
+    baseline: Optional[Mapping[Task, float]],
+    thresholds: Sequence[float],
+) -> Rating:
+    speedups = _speedups(results, baseline)
+    ordered = sorted(speedups.values())
+    fastest = _fastest(results)
+    solved = {task_of(result) for result in results if result.passed}
+    more = {p: len(ordered) - bisect_right(ordered, p) for p in thresholds}
+    at_least = {p: sum(value >= p for value in ordered) for p in thresholds}
+    return Rating(
+        name=name,
+        tasks=total,
+        tried=len({task_of(result) for result in results}),
+        solved=len(solved),
+        definitions=len({definition for definition, _, _ in solved}),
+        speedup=geometric_mean(ordered),
+        mean_speedup=sum(ordered) / len(ordered) if ordered else None,
+        compared=len(ordered),
+        fast={p: count / total for p, count in more.items()},
+        wins={p: count / len(ordered) if ordered else 0.0 for p, count in at_least.items()},
+        first=sum(fastest[task] <= leaders[task] for task in fastest),
+    )
+
+
+def fastp_curves(results: Sequence[Result]) -> dict[str, Curve]:
+    """Return the fast_p curve of each author against the reference.
+
+    Where an author has several solutions, the fastest that passed counts in each task.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        At most one for each solution, workload and device.
+
+    Returns
+    -------
+    dict
+        Corners (p, share) by author; the author with the most and fastest solved tasks first.
+    """
+    counted = _countable(results, None)
+    tasks = {task_of(result) for result in counted}
+    groups: dict[str, list[Result]] = {}
+    for result in counted:
+        groups.setdefault(result.author, []).append(result)
+    curves = {
+        name: fast_p(list(_speedups(one, None).values()), len(tasks))
+        for name, one in groups.items()
+    }
+    return dict(sorted(curves.items(), key=lambda item: (-_share_at_one(item[1]), item[0])))
+
+
+def _share_at_one(curve: Curve) -> float:
+    """Return fast_1, and a little of fast_0 to order those who never beat the reference."""
+    fast_1 = [share for p, share in curve if p <= 1.0][-1]
+    return fast_1 + 1e-3 * curve[0][1]

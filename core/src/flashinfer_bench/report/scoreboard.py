@@ -1,0 +1,118 @@
+"""How authors or solutions stand on each device, by every measure at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
+
+from flashinfer_bench.errors import DataError
+from flashinfer_bench.report.devices import split_by_device
+from flashinfer_bench.report.ratings import THRESHOLDS, by_author, by_solution, rate_authors
+from flashinfer_bench.report.results import choose_runs, flatten, latest_results
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flashinfer_bench.data import TraceSet
+    from flashinfer_bench.report.devices import DevicePart
+    from flashinfer_bench.report.ratings import Rating
+    from flashinfer_bench.report.results import Result, Selection
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How one author or solution stands on one device.
+
+    Attributes
+    ----------
+    hardware : str
+        The device.
+    rating : Rating
+        Measures over tasks.
+    score : float or None
+        The score of `TraceSet.get_author_score` or `TraceSet.get_solution_score`: the mean speed-up
+        over the baseline author, 0 for a solution that failed anywhere. None for the baseline
+        itself and where there is nothing to compare with.
+    """
+
+    hardware: str
+    rating: Rating
+    score: Optional[float]
+
+
+@dataclass(frozen=True)
+class Scoreboard:
+    """All standings.
+
+    Attributes
+    ----------
+    standings : tuple of Standing
+        By device, the best first.
+    baseline_author : str or None
+        Author with whom speed-ups compare; None if it is the definition's reference.
+    """
+
+    standings: tuple[Standing, ...]
+    baseline_author: Optional[str]
+
+
+def make_scoreboard(
+    trace_set: TraceSet,
+    selection: Selection,
+    baseline_author: Optional[str] = "baseline",
+    thresholds: Sequence[float] = THRESHOLDS,
+    solutions: bool = False,
+) -> Scoreboard:
+    """Rate everyone by the latest results.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        The dataset.
+    selection : Selection
+        Definitions, op types and hardware to look at.
+    baseline_author : str, optional
+        Compare with the fastest solution of this author; with the definition's reference if it is
+        None, or if they solved nothing.
+    thresholds : sequence of float
+        The p at which fast_p and win rates are told.
+    solutions : bool
+        Whether to rate solutions instead of authors.
+
+    Raises
+    ------
+    UnknownNameError
+        If the selection names what the dataset does not have.
+    """
+    chosen = choose_runs(trace_set, selection)
+    results = latest_results(flatten(trace_set, chosen))
+    if not any(result.author == baseline_author and result.passed for result in results):
+        baseline_author = None
+    parts = split_by_device(trace_set, chosen)
+    standings: list[Standing] = []
+    for hardware in sorted({result.hardware for result in results}):
+        here = [result for result in results if result.hardware == hardware]
+        group = by_solution if solutions else by_author
+        rated = rate_authors(here, baseline_author, thresholds, group)
+        scores = _scores(parts[hardware], here, baseline_author, solutions)
+        standings += [Standing(hardware, one, scores.get(one.name)) for one in rated]
+    return Scoreboard(tuple(standings), baseline_author)
+
+
+def _scores(
+    part: DevicePart, results: Sequence[Result], baseline_author: Optional[str], solutions: bool
+) -> dict[str, float]:
+    if baseline_author is None:
+        return {}
+    if not solutions:
+        ranked = part.summary(baseline_author=baseline_author).rankings
+        return {author: score.avg_speedup for author, score in ranked}
+    found = {}
+    for name in {result.solution for result in results}:
+        try:
+            score = part.get_solution_score(name, baseline_author)
+        except (ValueError, DataError):  # its definition has no solution of theirs, or several
+            continue
+        if score is not None:
+            found[name] = score.avg_speedup
+    return found

@@ -1,0 +1,235 @@
+"""Whatever is in a dataset, the index gives the answers that the traces in memory give."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashinfer_bench.data import TraceSet
+from flashinfer_bench.data.index import TraceIndex, index_file
+from flashinfer_bench.errors import DataError, FibError
+
+NAMES = ("gemm", "norm")
+SOLUTIONS = ("baseline_gemm", "alice_gemm", "bob_gemm", "baseline_norm", "alice_norm", "gone")
+BAD_LINES = (
+    "{",
+    "[]",
+    "nonsense",
+    '{"definition": "gemm"}',
+    '{"definition": "", "workload": {"axes": {}, "inputs": {}, "uuid": "w"}}',
+    '{"definition": "gemm", "workload": {"axes": {"M": -1}, "inputs": {}, "uuid": "w"}, '
+    '"solution": "alice_gemm", "evaluation": {"status": "TIMEOUT"}}',
+    '{"a": "\\ud800"}',
+)
+errors = st.sampled_from([0.0, 0, 1e-3, 0.01, 0.5, math.inf, math.nan, "NaN", "Infinity", -1.0])
+times = st.sampled_from([1.0, 2, 0.5, 0.0, 1e-9, 3.25])
+speedups = st.sampled_from([1.0, 2.0, 2, 0.0, 7.5])
+
+
+@st.composite
+def workloads(draw):
+    m = draw(st.integers(1, 3))
+    record = {"uuid": f"w{m}", "axes": {"M": m}, "inputs": {"a": {"type": "random"}}}
+    if draw(st.integers(0, 9)) == 0:
+        record["axes"] = {"M": 9}  # another workload of the same name
+    if draw(st.integers(0, 9)) == 0:
+        del record["uuid"]
+    if draw(st.integers(0, 9)) == 0:
+        record["inputs"] = {"solution": {"type": "scalar", "value": 1}}
+    return record
+
+
+@st.composite
+def evaluations(draw):
+    status = draw(
+        st.sampled_from(["PASSED"] * 6 + ["INCORRECT_NUMERICAL", "TIMEOUT", "INCORRECT", "ODD"])
+    )
+    record = {
+        "status": status,
+        "environment": {"hardware": draw(st.sampled_from(["H200", "B200"])), "libs": {"t": "2"}},
+        "timestamp": "2026-01-01T00:00:00",
+        "log": draw(st.sampled_from(["", "fine\n", 'é "solution" \\', "\u0000", "{" * 300])),
+    }
+    if status in ("PASSED", "INCORRECT", "INCORRECT_NUMERICAL"):
+        record["correctness"] = {
+            "max_relative_error": draw(errors),
+            "max_absolute_error": draw(errors),
+        }
+    if status == "PASSED":
+        latency, reference, speedup = draw(times), draw(times), draw(speedups)
+        record["performance"] = {
+            "latency_ms": latency,
+            "reference_latency_ms": reference,
+            "speedup_factor": speedup,
+        }
+    for change in draw(st.lists(st.sampled_from(CHANGES), max_size=1)):
+        change(record)
+    return record
+
+
+def _old_names(record):
+    record["environment"] = {"device": "B200"}
+    record["log_file"] = record.pop("log")
+
+
+CHANGES = (
+    _old_names,
+    lambda record: record.update(further_key=[1]),
+    lambda record: record.pop("timestamp"),
+    lambda record: record.pop("log"),
+    lambda record: record.update(log=None),
+    lambda record: record.update(provenance={"seed": 3, "wall_s": 1.5, "extra": {"a": [1]}}),
+    lambda record: record.update(provenance={"seed": "3", "driver": "590"}),
+    lambda record: record.update(provenance={"seed": "three"}),
+    lambda record: record.update(provenance=None, performance=None),
+    lambda record: record.get("correctness", {}).update(extra={"matched": math.nan}),
+    lambda record: record.get("correctness", {}).update(extra=None),
+    lambda record: record.get("performance", {}).update(samples_ms=[1, 2.5]),
+    lambda record: record.get("performance", {}).update(samples_ms=[-1.0]),
+    lambda record: record["environment"].update(hardware=""),
+    lambda record: record["environment"].update(libs=None),
+    lambda record: record.pop("status"),
+)
+
+
+@st.composite
+def records(draw):
+    record = {"definition": draw(st.sampled_from(NAMES)), "workload": draw(workloads())}
+    if draw(st.integers(0, 5)) == 0:
+        return {**record, **draw(st.sampled_from([{}, {"solution": None}, {"solution": ""}]))}
+    record["solution"] = draw(st.sampled_from(SOLUTIONS))
+    record["evaluation"] = draw(evaluations())
+    order = draw(st.sampled_from([None, None, sorted(record), sorted(record, reverse=True)]))
+    return record if order is None else {key: record[key] for key in order}
+
+
+lines = st.one_of(
+    *[records().map(json.dumps)] * 8,
+    records().map(lambda one: json.dumps(one, ensure_ascii=False, separators=(",", ":"))),
+    st.sampled_from(BAD_LINES),
+    st.sampled_from(["", "  ", "\t"]),
+)
+
+
+@st.composite
+def files(draw):
+    """Return the bytes of a data file."""
+    kind = draw(st.sampled_from(["lines"] * 6 + ["pretty", "list"]))
+    if kind == "pretty":
+        return json.dumps(draw(records()), indent=1).encode()
+    if kind == "list":
+        return json.dumps(draw(st.lists(records(), max_size=3)), indent=1).encode()
+    texts = draw(st.lists(lines, max_size=8))
+    texts += texts[: draw(st.integers(0, 2))]  # some twice
+    newline = draw(st.sampled_from(["\n", "\n", "\r\n"]))
+    text = "".join(one + newline for one in texts).encode()
+    mark = draw(st.sampled_from([b"", b"", b"\xef\xbb\xbf"]))
+    end = draw(st.sampled_from(["", "", "", "torn", "unfinished", "zeros", "blanks"]))
+    last = json.dumps(draw(records())).encode()
+    ends = {"torn": last[: len(last) // 2], "unfinished": last, "zeros": b"\0\0", "blanks": b"  "}
+    return mark + text + ends.get(end, b"")
+
+
+PLACES = ("traces/gemm/gemm.jsonl", "traces/norm.jsonl", "traces/workloads/x.jsonl")
+datasets = st.fixed_dictionaries(
+    {}, optional={place: files() for place in (*PLACES, "workloads/w.jsonl", "traces/one.json")}
+)
+
+
+def write(root, make, content):
+    for name in NAMES:
+        record = make.definition_record(name, op_type=f"type_{name}")
+        _put(root / f"definitions/{name}.json", json.dumps(record).encode())
+    for name in SOLUTIONS[:-1]:
+        author, definition = name.split("_")
+        record = make.solution_record(name, definition, author)
+        _put(root / f"solutions/{name}.json", json.dumps(record).encode())
+    for place, data in content.items():
+        _put(root / place, data)
+
+
+def _put(path, data):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def outcome(ask):
+    """Return an answer, or the error, in a form in which NaN equals NaN."""
+    try:
+        return repr(ask())
+    except FibError as error:
+        return (type(error), str(error), getattr(error, "line", None))
+
+
+def answers(trace_set):
+    yield "errors", outcome(lambda: trace_set.load_errors)
+    yield "summary", outcome(trace_set.summary)
+    yield "by alice", outcome(lambda: trace_set.summary("alice"))
+    yield "one type", outcome(lambda: trace_set.summary(op_type="type_norm"))
+    yield "ranking", outcome(trace_set.rank_authors)
+    yield "author", outcome(lambda: trace_set.get_author_score("alice"))
+    for name in SOLUTIONS:
+        yield name, outcome(lambda: trace_set.get_solution_score(name))  # noqa: B023 - called here
+    for name in (*NAMES, "unknown"):
+        yield f"rows of {name}", outcome(lambda: list(trace_set.run_rows(name)))  # noqa: B023
+        for limits in ((1e-2, 1e-2), (math.inf, math.inf), (0.0, 1e-3)):
+            yield f"{name} {limits}", outcome(lambda: trace_set.filter_traces(name, *limits))  # noqa: B023
+            for axes in (None, {"M": 2}, {"M": 9}, {}):
+                best = outcome(lambda: trace_set.get_best_trace(name, axes, *limits))  # noqa: B023
+                yield f"{name} {axes} {limits}", best
+
+
+def assert_equal_answers(root, on_error, *, indexed=True):
+    plain = TraceSet.from_path(root, on_error=on_error)
+    quick = TraceSet.from_path(root, on_error=on_error)
+    outcome(lambda: plain.traces)
+    found = dict(answers(quick))
+    assert found == dict(answers(plain))
+    if indexed and on_error == "collect":
+        assert "not read yet" in repr(quick)  # else nothing was tested
+    if on_error == "collect":
+        assert quick.workloads == plain.workloads or "nan" in repr(plain.workloads)
+
+
+@settings(deadline=None, max_examples=40)
+@given(content=datasets, on_error=st.sampled_from(["raise", "collect", "collect"]))
+def test_random_datasets(make, content, on_error):
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write(root, make, content)
+        assert_equal_answers(root, on_error)
+
+
+@settings(deadline=None, max_examples=15)
+@given(content=datasets, more=st.lists(datasets, min_size=1, max_size=3), data=st.data())
+def test_random_changes(make, content, more, data):
+    """An index that is brought up to date equals one that is made anew."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        root = Path(folder) / "dataset"
+        patch.setenv("FIB_CACHE_PATH", f"{folder}/cache")
+        patch.setattr("flashinfer_bench.data.index.trace_index.SMALLEST", 0)
+        write(root, make, content)
+        TraceIndex.open(root)
+        for change in more:
+            for place, text in change.items():
+                mode = data.draw(st.sampled_from(["ab", "ab", "wb"]))
+                (root / place).parent.mkdir(parents=True, exist_ok=True)
+                with (root / place).open(mode) as file:
+                    file.write(text)
+            assert_equal_answers(root, "collect")
+        assert index_file(root).exists() or not any(
+            text for one in (content, *more) for text in one.values()
+        )
+
+
+def test_an_unusable_latency_is_named(dataset, make, writer):
+    writer.lines("traces/x.jsonl", make.trace_record("alice_v1", latency_ms=0.0))
+    with pytest.raises(DataError, match=r"'alice_v1' has a latency of 0\.0 ms"):
+        TraceSet.from_path(dataset).rank_authors()
+    assert_equal_answers(dataset, "collect")
