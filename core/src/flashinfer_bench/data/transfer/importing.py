@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from flashinfer_bench.data.trace import Trace
+    from flashinfer_bench.data.transfer.sources import Source
     from flashinfer_bench.errors import DataError
 
 
@@ -116,11 +117,18 @@ def import_dataset(
         else:
             _add(fresh, target, merged, plan)
     added = {**counts_of(fresh), "blobs": len(plan.files)}
-    offered = counts_of(placed)
-    known = {kind: count - added[kind] for kind, count in offered.items()}
-    left_out = tuple(_as_in(error, folder, Path(source)) for error in read.left_out)
+    known = {kind: count - added[kind] for kind, count in counts_of(placed).items()}
+    told = _told(read, folder, Path(source))
+    return Imported(target, added, known, *told, tuple(sorted(plan.missing)))
+
+
+def _told(
+    read: Source, folder: Path, source: Path
+) -> tuple[tuple[DataError, ...], tuple[str, ...]]:
+    """Return what was left out, and notes, with the names of the source in messages."""
+    left_out = tuple(_as_in(error, folder, source) for error in read.left_out)
     notes = tuple(note.replace(f"{folder}{os.sep}", f"{source}{os.sep}") for note in read.notes)
-    return Imported(target, added, known, left_out, notes, tuple(sorted(plan.missing)))
+    return left_out, notes
 
 
 @contextlib.contextmanager
