@@ -24,6 +24,7 @@ from flashinfer_bench.cli.run_session import RunSession
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.errors import (
     CapabilityError,
+    ConfigError,
     ConflictError,
     SelectionError,
     StorageError,
@@ -424,8 +425,8 @@ def test_roots(monkeypatch, tmp_path):
     monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path))
     assert dataset_roots(None) == (tmp_path,)
     assert dataset_roots([Path("a"), Path("b")]) == (Path("a"), Path("b"))
-    with pytest.raises(CapabilityError):
-        dataset_roots([Path("a")], hub=True)
+    with pytest.raises(ConfigError, match="'a b' is not a dataset of the hub"):
+        dataset_roots([Path("a")], hub="a b")
 
 
 def test_several_datasets_are_merged(maker, tmp_path):
