@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flashinfer_bench.apply import records
-from flashinfer_bench.apply.records import Passed, RunReader, status_of
+from flashinfer_bench.apply.records import RunReader
+from flashinfer_bench.apply.records import reader as reader_module
+from flashinfer_bench.apply.records.runs import Other
 from flashinfer_bench.data import EvaluationStatus, Trace, TraceSet
 
 _spec = importlib.util.spec_from_file_location(
@@ -25,32 +26,30 @@ PATH = Path("traces.jsonl")
 IN_TIME = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def facts(run):
-    """Return what selection looks at, in a form that can be compared (NaN equals itself)."""
-    evaluation = run.evaluation
-    correctness, performance = evaluation.correctness, evaluation.performance
-    provenance, extra = evaluation.provenance, correctness and correctness.extra
-    return repr(
-        (
-            run.definition,
-            run.solution,
-            run.workload.model_dump_json(),
-            evaluation.environment.model_dump_json(),
-            status_of(run),
-            correctness
-            and (float(correctness.max_absolute_error), float(correctness.max_relative_error)),
-            extra and (extra.matched_ratio, extra.integrity),
-            performance and performance.latency_ms,
-            provenance and (provenance.evaluator or None, provenance.transient),
-            provenance and provenance.extra.solution_hash,
+def facts(file, texts):
+    """Return what selection looks at of each run, in a form that can be compared."""
+    workloads, environments = file.take_up(texts)
+    return [
+        repr(
+            (
+                group.definition,
+                group.solution,
+                workloads[group.workload].model_dump_json(),
+                environments[group.environment].model_dump_json(),
+                group.is_judged,
+                group.solution_hash,
+                run,
+            )
         )
-    )
+        for group in file.groups
+        for run in (*group.plain(), *group.others)
+    ]
 
 
 def lean(data):
     """Return the facts of all runs in a file, and the number of problems."""
     reader = RunReader()
-    return [facts(run) for run in reader.read(data, PATH)], len(reader.problems)
+    return facts(reader.read(data, PATH).runs, reader.texts), len(reader.problems)
 
 
 def ordinary(tmp_path, data):
@@ -60,8 +59,8 @@ def ordinary(tmp_path, data):
     file.write_bytes(data)
     traces = TraceSet.from_path(tmp_path / "dataset", on_error="collect")
     reader = RunReader()
-    runs = [facts(reader.of_trace(one)) for group in traces.traces.values() for one in group]
-    return sorted(runs), len(traces.load_errors)
+    every = [one for group in traces.traces.values() for one in group]
+    return sorted(facts(reader.of_traces(every), reader.texts)), len(traces.load_errors)
 
 
 def lines(*records):
@@ -150,16 +149,21 @@ class TestToday:
     def test_equal_workloads_and_environments_are_one_object(self):
         reader = RunReader()
         data = lines(make.trace(), make.trace("slow"), make.trace(latency=3.0))
-        runs = list(reader.read(data, PATH))
-        assert len({id(run.workload) for run in runs}) == 1
-        assert len({id(run.evaluation.environment) for run in runs}) == 1
-        (other,) = reader.read(lines(make.trace()), PATH)
-        assert other.workload is runs[0].workload
+        first = reader.read(data, PATH).runs
+        assert [(group.solution, group.count()) for group in first.groups] == [
+            ("fast", 2),
+            ("slow", 1),
+        ]
+        (workload,), (environment,) = first.take_up(reader.texts)
+        other = reader.read(lines(make.trace()), PATH).runs.take_up(reader.texts)
+        assert other[0][0] is workload
+        assert other[1][0] is environment
 
     def test_a_run_that_passed_has_its_figures(self):
-        (run,) = RunReader().read(lines(make.trace(latency=0.25)), PATH)
-        assert type(run.evaluation) is Passed
-        assert run.evaluation.performance.latency_ms == 0.25
+        (group,) = RunReader().read(lines(make.trace(latency=0.25)), PATH).runs.groups
+        assert (group.figures, group.others) == ([0.25, 1e-3, 1e-3], [])
+        assert group.latencies() == [0.25]
+        assert next(group.plain()) == group.worst() == Other("PASSED", 0.25, 1e-3, 1e-3)
 
 
 def old_trace(**changes):
@@ -199,16 +203,19 @@ class TestOthers:
         assert lean(lines(record))[1] == 0
 
     def test_workloads_without_identity_get_the_one_that_they_always_get(self):
-        (run,) = RunReader().read(lines(old_trace()), PATH)
-        (again,) = RunReader().read(lines(old_trace()), PATH)
-        trace = Trace.model_validate(old_trace())
-        assert run.workload.uuid == again.workload.uuid == trace.workload.uuid
+        uuids = []
+        for _ in range(2):
+            reader = RunReader()
+            (workload,), _ = reader.read(lines(old_trace()), PATH).runs.take_up(reader.texts)
+            uuids.append(workload.uuid)
+        assert uuids == [Trace.model_validate(old_trace()).workload.uuid] * 2
 
     def test_numbers_that_are_none(self):
         record = make.trace(correctness=make.errors("NaN", "Infinity"))
-        (run,) = RunReader().read(lines(record), PATH)
-        assert math.isnan(float(run.evaluation.correctness.max_absolute_error))
-        assert float(run.evaluation.correctness.max_relative_error) == math.inf
+        (group,) = RunReader().read(lines(record), PATH).runs.groups
+        assert not group.figures
+        assert math.isnan(group.others[0].absolute)
+        assert group.others[0].relative == math.inf
 
     def broken():
         good = make.trace()
@@ -259,7 +266,8 @@ class TestOthers:
     def test_problems_tell_the_file_and_the_line(self):
         reader = RunReader()
         data = lines(make.trace()) + b'{"definition": 5\n' + lines(make.trace())
-        assert len(list(reader.read(data, Path("traces/x.jsonl")))) == 2
+        found = reader.read(data, Path("traces/x.jsonl")).runs
+        assert [group.count() for group in found.groups] == [2]
         (problem,) = reader.problems
         assert str(problem).startswith("traces/x.jsonl:2: not valid JSON")
 
@@ -397,7 +405,7 @@ class TestAtRandom:
         byte = data.draw(st.integers(0, 255))
         damaged = whole[:place] + bytes([byte]) + whole[place + 1 :]
         reader = RunReader()
-        runs = sorted(map(facts, reader.read(damaged, PATH)))
+        runs = sorted(facts(reader.read(damaged, PATH).runs, reader.texts))
         wanted, problems = ordinary(tmp_path, damaged)
         assert runs == wanted
         assert len(reader.problems) - problems in (0, 1)  # a torn last line is told here only
@@ -421,7 +429,7 @@ class TestAtRandom:
     def test_any_arrangement_in_pieces_of_any_size(self, tmp_path, parts, size):
         data = b"".join(parts)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(records, "_PIECE", size)
+            patch.setattr(reader_module, "_PIECE", size)
             runs, problems = lean(data)
         wanted, known = ordinary(tmp_path, data)
         assert sorted(runs) == wanted
@@ -431,4 +439,4 @@ class TestAtRandom:
     @given(st.binary(max_size=60))
     def test_any_bytes_are_read_without_raising(self, tmp_path, data):
         reader = RunReader()
-        assert list(reader.read(data, PATH)) == []
+        assert reader.read(data, PATH).runs.groups == []

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flashinfer_bench.apply import records
 from flashinfer_bench.apply.config import ApplyConfig
 from flashinfer_bench.apply.records import RunReader
 from flashinfer_bench.apply.selection import (
@@ -44,8 +45,10 @@ def passed(absolute=0.0, relative=0.0, latency=1.0, extra=None, **changes):
     if extra is not None:
         correctness["extra"] = extra
     record = make.trace(latency=latency, correctness=correctness, **changes)
-    (run,) = RunReader().read(json.dumps(record).encode(), Path("traces.jsonl"))
-    return run.evaluation
+    read = RunReader().read(json.dumps(record).encode(), Path("traces.jsonl"))
+    (group,) = read.runs.groups
+    (run,) = (*group.plain(), *group.others)
+    return records.passed(run, is_judged=group.is_judged)
 
 
 def refused(run, limits):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
 from flashinfer_bench.apply.hardware import toolchain_problem
 from flashinfer_bench.apply.key_factory import ApplyKeyFactory
-from flashinfer_bench.apply.records import Passed, status_of
+from flashinfer_bench.apply.records import passed
+from flashinfer_bench.apply.records.runs import PASSED
 from flashinfer_bench.apply.selection import (
     Reason,
     Standing,
     best_of_all,
+    error_problem,
     limits_for,
     ranked,
     run_problem,
@@ -27,23 +29,10 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.config import ApplyConfigRegistry
     from flashinfer_bench.apply.hardware import Place
     from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyBuilder
-    from flashinfer_bench.apply.records import Run
+    from flashinfer_bench.apply.records.runs import FileRuns, Other, Runs, Texts
     from flashinfer_bench.apply.selection import Limits
-    from flashinfer_bench.apply.source import Source
+    from flashinfer_bench.apply.source import SolutionHead, Source
     from flashinfer_bench.data import Definition, Environment, Solution, Workload
-
-
-class _Cell:
-    """The runs of one solution on one workload, in one environment."""
-
-    __slots__ = ("incorrect", "key", "latencies", "limits", "workload")
-
-    def __init__(self, workload: Workload, key: ApplyKey | Reason, limits: Limits) -> None:
-        self.workload = workload  # held: cells are found by its address
-        self.key = key
-        self.limits = limits
-        self.latencies: list[float] = []
-        self.incorrect = False
 
 
 class _Pair:
@@ -57,18 +46,54 @@ class _Pair:
         How many runs that is.
     reasons : Counter of Reason
         Why single runs do not count.
-    cells : dict of int to _Cell
-        By address of the workload.
+    counted : int
+        How many runs count.
     """
 
-    __slots__ = ("cells", "environment", "reasons", "refusal", "refused")
+    __slots__ = ("counted", "environment", "reasons", "refusal", "refused")
 
     def __init__(self, environment: Environment, refusal: Optional[Reason]) -> None:
         self.environment = environment  # held: pairs are found by its address
         self.refusal = refusal
         self.refused = 0
         self.reasons: Counter[Reason] = Counter()
-        self.cells: dict[int, _Cell] = {}
+        self.counted = 0
+
+
+class _Slot:
+    """All that is known of one key of one definition.
+
+    Attributes
+    ----------
+    latencies : dict of str to dict of str to list of float
+        Of the runs that count, in milliseconds, by solution and uuid of the workload.
+    tried, wrong : set of str
+        The solutions that were run, and those that were found incorrect.
+    """
+
+    __slots__ = ("latencies", "tried", "wrong")
+
+    def __init__(self) -> None:
+        self.latencies: dict[str, dict[str, list[float]]] = {}
+        self.tried: set[str] = set()
+        self.wrong: set[str] = set()
+
+    def add(self, solution: str, workload: Workload, latencies: list[float]) -> None:
+        """Take over the runs of a solution that count."""
+        own = self.latencies.get(solution)
+        if own is None:
+            own = self.latencies[solution] = {}
+        known = own.setdefault(workload.uuid, latencies)
+        if known is not latencies:
+            known += latencies
+
+
+class _Place(NamedTuple):
+    """One workload of one definition; the slot is a reason if there is no key."""
+
+    workload: Workload  # held: places are found by its address
+    slot: Union[_Slot, Reason]
+    limits: Limits
 
 
 @dataclass
@@ -80,7 +105,7 @@ class Refusals:
     counts : Counter of str
         Number of runs by the kind of reason.
     examples : dict of str to str
-        For each kind the words of the first run that was met.
+        For each kind the words of a run: of the first group that was met.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -125,7 +150,7 @@ class Candidates:
 
 
 class Collector:
-    """Takes runs, one after the other, and decides about each.
+    """Takes the runs of one file after the other, and decides about each run.
 
     Parameters
     ----------
@@ -152,54 +177,60 @@ class Collector:
         self._only = only
         self._pairs: dict[tuple[str, str, int], _Pair] = {}
         self._builders: dict[str, ApplyKeyBuilder] = {}
-        self._keys: dict[tuple[str, int], ApplyKey | Reason] = {}
+        self._places: dict[tuple[str, int], _Place] = {}
+        self._slots: dict[str, dict[ApplyKey, _Slot]] = {}
         self._limits: dict[str, Limits] = {}
         self._hashes: dict[str, str] = {}
 
-    def add(self, runs: Iterable[Run]) -> None:
-        """Take runs into account."""
-        pairs, only = self._pairs, self._only
-        for run in runs:
-            if only is not None and run.definition != only:
-                continue
-            evaluation = run.evaluation
-            identity = run.definition, run.solution, id(evaluation.environment)  # type: ignore[union-attr]
-            pair = pairs.get(identity)  # type: ignore[arg-type]
-            if pair is None:
-                pair = pairs[identity] = self._open_pair(run)  # type: ignore[index]
-            if pair.refusal is not None:
-                pair.refused += 1
-                continue
-            cell = pair.cells.get(id(run.workload))
-            if cell is None:
-                cell = pair.cells[id(run.workload)] = self._open_cell(run)
-            reason = self._problem(run, cell)
-            if reason is None:
-                cell.latencies.append(evaluation.performance.latency_ms)  # type: ignore[union-attr]
-            else:
-                pair.reasons[reason] += 1
+    def add(self, file: FileRuns, texts: Texts) -> None:
+        """Take the runs of a file into account.
 
-    def _problem(self, run: Run, cell: _Cell) -> Optional[Reason]:
-        evaluation = run.evaluation
-        if type(cell.key) is Reason:
-            return cell.key
-        assert evaluation is not None
-        if evaluation.provenance is not None:
-            recorded = evaluation.provenance.extra.solution_hash
-            if recorded and recorded != self._hash(run.solution or ""):
-                return Reason("stale", "recorded with another content of the solution")
-        if type(evaluation) is Passed:
-            return run_problem(evaluation, cell.limits)
-        status = status_of(run)
-        cell.incorrect |= status.startswith("INCORRECT")
-        return Reason("status", status)
+        Parameters
+        ----------
+        file : FileRuns
+            The runs.
+        texts : Texts
+            Those of the whole dataset, always the same: workloads are compared by their address.
+        """
+        workloads, environments = file.take_up(texts)
+        addresses, pairs, only = list(map(id, environments)), self._pairs, self._only
+        for group in file.groups:
+            if only is not None and group.definition != only:
+                continue
+            identity = group.definition, group.solution, addresses[group.environment]
+            pair = pairs.get(identity)
+            if pair is None:
+                environment = environments[group.environment]
+                refusal = self._refusal(group.definition, group.solution, environment)
+                pair = pairs[identity] = _Pair(environment, refusal)
+            if pair.refusal is not None:
+                pair.refused += group.count()
+            else:
+                self._add(group, pair, workloads[group.workload])
+
+    def _add(self, group: Runs, pair: _Pair, workload: Workload) -> None:
+        """Take runs into account of which some may count."""
+        place = self._places.get((group.definition, id(workload)))
+        if place is None:
+            place = self._open_place(group.definition, workload)
+        reason: Optional[Reason]
+        if isinstance(place.slot, Reason):
+            reason = place.slot
+        else:
+            place.slot.tried.add(group.solution)
+            reason = self._staleness(group)
+        if reason is not None:
+            pair.reasons[reason] += group.count()
+        else:
+            _add_runs(group, pair, place)
+
+    def _staleness(self, group: Runs) -> Optional[Reason]:
+        recorded = group.solution_hash
+        if recorded and recorded != self._hash(group.solution):
+            return Reason("stale", "recorded with another content of the solution")
+        return None
 
     # ------------------------------------------------------------ what holds for several runs
-
-    def _open_pair(self, run: Run) -> _Pair:
-        assert run.evaluation is not None
-        environment = run.evaluation.environment
-        return _Pair(environment, self._refusal(run.definition, run.solution or "", environment))
 
     def _refusal(self, definition: str, name: str, environment: Environment) -> Optional[Reason]:
         """Return why no run of a solution in an environment counts, None if some may."""
@@ -218,13 +249,17 @@ class Collector:
         text = toolchain_problem(language, environment.libs, on=place.kind, here=place.versions)
         return None if text is None else Reason("toolchain", text)
 
-    def _open_cell(self, run: Run) -> _Cell:
-        definition = self._source.definition(run.definition)
-        identity = definition.name, id(run.workload)
-        key = self._keys.get(identity)
-        if key is None:
-            key = self._keys[identity] = self._build_key(definition, run.workload)
-        return _Cell(run.workload, key, self._limits_of(definition, run.workload))
+    def _open_place(self, name: str, workload: Workload) -> _Place:
+        definition = self._source.definition(name)
+        key = self._build_key(definition, workload)
+        slot: Union[_Slot, Reason]
+        if isinstance(key, Reason):
+            slot = key
+        else:
+            slot = self._slots.setdefault(name, {}).setdefault(key, _Slot())
+        place = _Place(workload, slot, self._limits_of(definition, workload))
+        self._places[name, id(workload)] = place
+        return place
 
     def _limits_of(self, definition: Definition, workload: Workload) -> Limits:
         config = self._configs.get(definition.name)
@@ -240,15 +275,15 @@ class Collector:
         except (UnknownNameError, DataError):
             return None
 
-    def _solution(self, name: str) -> Optional[Solution]:
+    def _solution(self, name: str) -> Union[Solution, SolutionHead, None]:
         try:
-            return self._source.solution(name)
+            return self._source.head(name)
         except (UnknownNameError, DataError):
             return None
 
     def _hash(self, name: str) -> str:
         if name not in self._hashes:
-            self._hashes[name] = self._source.solution(name).hash()
+            self._hashes[name] = self._source.solution_hash(name)
         return self._hashes[name]
 
     def _build_key(self, definition: Definition, workload: Workload) -> ApplyKey | Reason:
@@ -267,60 +302,73 @@ class Collector:
     def outcome(self) -> dict[str, Candidates]:
         """Return what all runs so far come to, by definition."""
         found: dict[str, Candidates] = {}
-        results: dict[str, _Results] = {}
         for (name, solution, _), pair in self._pairs.items():
             one = found.setdefault(name, Candidates())
             if pair.refusal is not None:
                 one.refuse(solution, pair.refusal, pair.refused)
             for reason, runs in pair.reasons.items():
                 one.refuse(solution, reason, runs)
-            one.runs[solution] += pair.refused + pair.reasons.total()
-            result = results.setdefault(name, _Results())
-            for cell in pair.cells.values():
-                one.runs[solution] += len(cell.latencies)
-                result.add(solution, cell)
-        for name, result in results.items():
-            result.rank(found[name])
+            one.runs[solution] += pair.refused + pair.reasons.total() + pair.counted
+        for name, slots in self._slots.items():
+            _rank(slots, found[name])
         return found
 
 
-class _Results:
-    """Latencies of the solutions of one definition, by key, solution and uuid of the workload."""
+def _add_runs(group: Runs, pair: _Pair, place: _Place) -> None:
+    """Decide about the runs of a group that may count."""
+    slot, counting = place.slot, []
+    assert isinstance(slot, _Slot)
+    runs: Iterable[Other] = group.others
+    if group.figures and _all_fit(group, place.limits):
+        counting = group.latencies()
+    else:
+        runs = (*group.plain(), *group.others)
+    for run in runs:
+        if run.status == PASSED:
+            reason = run_problem(passed(run, is_judged=group.is_judged), place.limits)
+        else:
+            reason = Reason("status", run.status)
+            if run.status.startswith("INCORRECT"):
+                slot.wrong.add(group.solution)
+        if reason is None:
+            counting.append(run.latency_ms)
+        else:
+            pair.reasons[reason] += 1
+    if counting:
+        pair.counted += len(counting)
+        slot.add(group.solution, place.workload, counting)
 
-    def __init__(self) -> None:
-        self._latencies: dict[ApplyKey, dict[str, dict[str, list[float]]]] = {}
-        self._wrong: set[tuple[str, ApplyKey]] = set()
-        self._tried: dict[ApplyKey, set[str]] = {}
 
-    def add(self, solution: str, cell: _Cell) -> None:
-        """Add the runs of a solution on a workload."""
-        if isinstance(cell.key, Reason):
-            return
-        self._tried.setdefault(cell.key, set()).add(solution)
-        by_solution = self._latencies.setdefault(cell.key, {})
-        if cell.incorrect:
-            self._wrong.add((solution, cell.key))
-        if cell.latencies:
-            own = by_solution.setdefault(solution, {})
-            own.setdefault(cell.workload.uuid, []).extend(cell.latencies)
+def _all_fit(group: Runs, limits: Limits) -> bool:
+    """Return whether all plain runs of a group have errors that are small enough.
 
-    def rank(self, one: Candidates) -> None:
-        """Set rankings, best and keys of `one`."""
-        for key in sorted(self._latencies, key=_order):
-            one.keys.append(key)
-            standings = []
-            for solution, own in self._latencies[key].items():
-                if (solution, key) not in self._wrong:
-                    standings.append(standing(solution, own))
-                    continue
-                runs = sum(map(len, own.values()))
-                one.refuse(solution, Reason("incorrect", "incorrect in another run"), runs)
-            if standings:
-                one.rankings[key] = ranked(standings)
-            else:
-                one.barred[key] = frozenset(self._tried[key])
-        never = frozenset(solution for solution, _ in self._wrong)
-        one.best = best_of_all(one.rankings.values(), never)
+    No rule forbids a run what it allows one with larger errors, so that it is enough to look at the
+    largest ones. False means that each run has to be looked at.
+    """
+    worst = group.worst()
+    if worst.absolute <= limits.atol and worst.relative <= limits.rtol:
+        return True
+    return error_problem(passed(worst, is_judged=group.is_judged), limits) is None
+
+
+def _rank(slots: dict[ApplyKey, _Slot], one: Candidates) -> None:
+    """Set rankings, best and keys of `one`."""
+    for key in sorted(slots, key=_order):
+        slot = slots[key]
+        one.keys.append(key)
+        standings = []
+        for solution, own in slot.latencies.items():
+            if solution not in slot.wrong:
+                standings.append(standing(solution, own))
+                continue
+            runs = sum(map(len, own.values()))
+            one.refuse(solution, Reason("incorrect", "incorrect in another run"), runs)
+        if standings:
+            one.rankings[key] = ranked(standings)
+        else:
+            one.barred[key] = frozenset(slot.tried)
+    never = frozenset().union(*(slot.wrong for slot in slots.values()))
+    one.best = best_of_all(one.rankings.values(), never)
 
 
 def _order(key: ApplyKey) -> tuple[tuple[tuple[str, int], ...], str]:

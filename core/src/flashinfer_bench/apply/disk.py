@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Union
 
 from flashinfer_bench import env
 
@@ -48,11 +48,11 @@ def read(path: Path, purpose: bytes) -> Optional[bytes]:
     except OSError:
         return None
     start = len(MAGIC) + _DIGEST
-    digest, rest = data[len(MAGIC) : start], data[start:]
-    if data[: len(MAGIC)] != MAGIC or _digest(rest) != digest or not rest.startswith(purpose):
+    digest, rest = data[len(MAGIC) : start], memoryview(data)[start:]
+    if not (data.startswith(MAGIC) and _digest(rest) == digest and data.startswith(purpose, start)):
         _logger.info("%s: not usable, made anew", path)
         return None
-    return rest[len(purpose) :]
+    return data[start + len(purpose) :]
 
 
 def write(path: Path, purpose: bytes, payload: bytes) -> bool:
@@ -67,13 +67,12 @@ def write(path: Path, purpose: bytes, payload: bytes) -> bool:
     payload : bytes
         The content.
     """
-    rest = purpose + payload
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(MAGIC + _digest(rest) + rest)
+            file.writelines((MAGIC, _digest(purpose, payload), purpose, payload))
         # Not synced: what a crash of the machine damages is found out by the digest.
         Path(temporary).replace(path)
     except OSError as error:
@@ -86,8 +85,11 @@ def write(path: Path, purpose: bytes, payload: bytes) -> bool:
     return True
 
 
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
+def _digest(*parts: Union[bytes, memoryview]) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
 
 
 def _prune(where: Path) -> None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Union
 
 from flashinfer_bench.bench.dtype_tolerances import (
     default_tolerances,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.config import ApplyConfig
     from flashinfer_bench.apply.hardware import DeviceType
     from flashinfer_bench.apply.records import Passed
+    from flashinfer_bench.apply.source import SolutionHead
     from flashinfer_bench.data import Definition, Solution, Workload
 
 ReasonKind = Literal[
@@ -241,7 +242,7 @@ def run_problem(run: Passed, limits: Limits) -> Optional[Reason]:
     return error_problem(run, limits)
 
 
-def target_problem(solution: Solution, on: DeviceType) -> Optional[Reason]:
+def target_problem(solution: Union[Solution, SolutionHead], on: DeviceType) -> Optional[Reason]:
     """Say why a solution has no business on a kind of device, or return None if it may have.
 
     Only ``cpu`` alone is taken at its word: compiled code for the CPU would take a GPU's address

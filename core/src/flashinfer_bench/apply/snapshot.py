@@ -102,7 +102,7 @@ def _entries(folder: str, seen: set[tuple[int, int]]) -> Iterator[os.DirEntry[st
         return iter([entry for entry in entries if not entry.name.startswith(".")])
 
 
-def digest_of(data: bytes) -> bytes:
+def digest_of(data: Union[bytes, memoryview]) -> bytes:
     """Return the digest of a file's content: SHA-256."""
     return hashlib.sha256(data).digest()
 

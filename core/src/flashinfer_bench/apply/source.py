@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union
+
+import msgspec
 
 from flashinfer_bench.apply.snapshot import DEFINITIONS, SOLUTIONS, changed_since, digest_of
 from flashinfer_bench.errors import DataError, DuplicateNameError, UnknownNameError
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
+    from flashinfer_bench.apply.records.kept import Kept
     from flashinfer_bench.apply.snapshot import Snapshot
     from flashinfer_bench.data import Definition, Solution, TraceSet
 
@@ -33,6 +36,32 @@ class Entry(NamedTuple):
     path: str
     digest: bytes
     definition: str
+
+
+class SpecHead(msgspec.Struct, array_like=True, gc=False):
+    """What choosing needs of a `BuildSpec`."""
+
+    language: str
+    target_hardware: list[str]
+
+
+class SolutionHead(msgspec.Struct, array_like=True, gc=False):
+    """What choosing needs of a `Solution`, with the same names.
+
+    Attributes
+    ----------
+    name, definition : str
+        Of the solution, and of what it implements.
+    spec : SpecHead
+        How it is built.
+    digest : str or None
+        What `Solution.hash` says, if that was asked for.
+    """
+
+    name: str
+    definition: str
+    spec: SpecHead
+    digest: Optional[str] = None
 
 
 class Source(ABC):
@@ -69,6 +98,26 @@ class Source(ABC):
         DataError
             If its file has changed since the table was made, or cannot be read.
         """
+
+    def head(self, name: str) -> Union[Solution, SolutionHead]:
+        """Return what choosing needs of a solution.
+
+        Raises
+        ------
+        UnknownNameError, DataError
+            As `solution` does.
+        """
+        return self.solution(name)
+
+    def solution_hash(self, name: str) -> str:
+        """Return the hash of a solution.
+
+        Raises
+        ------
+        UnknownNameError, DataError
+            As `solution` does.
+        """
+        return self.solution(name).hash()
 
     @property
     @abstractmethod
@@ -138,15 +187,25 @@ class FolderSource(Source):
         self.solutions = solutions
         self._read_definitions: dict[str, Definition] = {}
         self._read_solutions: dict[str, Solution] = {}
+        self._heads: dict[str, SolutionHead] = {}
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> FolderSource:
-        """Read all definitions and solutions; what is wrong with any is added to the problems."""
+    def of(cls, snapshot: Snapshot, kept: Kept) -> FolderSource:
+        """Read all definitions and solutions; what is wrong with any is added to the problems.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            Has the files.
+        kept : Kept
+            What is known of solutions; these are not read before they are asked for. What is read
+            of others is added.
+        """
         made = cls(snapshot.root, {}, {})
         for path in snapshot.paths(DEFINITIONS):
             made._add_definition(snapshot, path)
         for path in snapshot.paths(SOLUTIONS):
-            made._add_solution(snapshot, path)
+            made._add_solution(snapshot, path, kept)
         return made
 
     def _add_definition(self, snapshot: Snapshot, path: str) -> None:
@@ -162,18 +221,25 @@ class FolderSource(Source):
         self._read_definitions[one.name] = one
         self.definitions[one.name] = Entry(path, snapshot.digest(path), one.name)
 
-    def _add_solution(self, snapshot: Snapshot, path: str) -> None:
-        data, file = snapshot.read(path), self.root / path
-        if data is None:
-            return
+    def _add_solution(self, snapshot: Snapshot, path: str, kept: Kept) -> None:
+        file = self.root / path
+        head, one = kept.head(path, snapshot.digest(path)), None
         try:
-            one = _parse_solution(data, file)
-            _claim("solution", one.name, file, self.solutions, self.root)
+            if head is None:
+                data = snapshot.read(path)
+                if data is None:
+                    return
+                one = _parse_solution(data, file)
+                head = _head_of(one)
+                kept.add_head(path, snapshot.digest(path), head)
+            _claim("solution", head.name, file, self.solutions, self.root)
         except DataError as error:
             snapshot.problems.append(error)
             return
-        self._read_solutions[one.name] = one
-        self.solutions[one.name] = Entry(path, snapshot.digest(path), one.definition)
+        if one is not None:
+            self._read_solutions[one.name] = one
+        self._heads[head.name] = head
+        self.solutions[head.name] = Entry(path, snapshot.digest(path), head.definition)
 
     def definition(self, name: str) -> Definition:
         """See `Source.definition`."""
@@ -194,6 +260,19 @@ class FolderSource(Source):
             file = self.root / entry.path
             self._read_solutions[name] = _parse_solution(self._read(entry), file)
         return self._read_solutions[name]
+
+    def head(self, name: str) -> Union[Solution, SolutionHead]:
+        """See `Source.head`."""
+        return self._heads.get(name) or self.solution(name)
+
+    def solution_hash(self, name: str) -> str:
+        """See `Source.solution_hash`."""
+        head = self._heads.get(name)
+        if head is None:
+            return self.solution(name).hash()
+        if head.digest is None:
+            head.digest = self.solution(name).hash()
+        return head.digest
 
     @property
     def definition_names(self) -> Collection[str]:
@@ -240,6 +319,11 @@ def _parse_solution(data: bytes, file: Path) -> Solution:
     from flashinfer_bench.data.solution import Solution
 
     return decode(Solution, data, path=file)
+
+
+def _head_of(one: Solution) -> SolutionHead:
+    spec = SpecHead(str(one.spec.language), list(one.spec.target_hardware))
+    return SolutionHead(one.name, one.definition, spec)
 
 
 def _claim(kind: str, name: str, file: Path, known: dict[str, Entry], root: Path) -> None:

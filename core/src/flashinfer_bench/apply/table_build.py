@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from flashinfer_bench.apply.candidates import Candidates, Collector
 from flashinfer_bench.apply.records import RunReader
+from flashinfer_bench.apply.records.kept import Kept
 from flashinfer_bench.apply.snapshot import TRACES, WORKLOADS, Snapshot
 from flashinfer_bench.apply.source import FolderSource, MemorySource
 from flashinfer_bench.apply.table_cache import (
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.config import ApplyConfigRegistry
     from flashinfer_bench.apply.hardware import Place
     from flashinfer_bench.apply.keys import ApplyKey
+    from flashinfer_bench.apply.records.runs import FileRuns
     from flashinfer_bench.apply.selection import Standing
     from flashinfer_bench.apply.source import Source
     from flashinfer_bench.errors import DataError
@@ -81,8 +83,7 @@ def collect_memory(
     collector = Collector(source, configs, place, only)
     with paused_gc():
         for traces in trace_set.traces.values():
-            runs = (reader.of_trace(trace) for trace in traces)
-            collector.add(run for run in runs if run is not None)
+            collector.add(reader.of_traces(traces), reader.texts)
         return Collected(source, collector.outcome(), list(trace_set.load_errors))
 
 
@@ -90,16 +91,38 @@ def collect_folder(
     snapshot: Snapshot, configs: ApplyConfigRegistry, place: Place, only: Optional[str] = None
 ) -> Collected:
     """Decide about each run of a dataset in a folder; see `collect_memory`."""
-    reader = RunReader()
+    reader, kept = RunReader(), Kept(snapshot.root)
     with paused_gc():
-        source = FolderSource.of(snapshot)
+        source = FolderSource.of(snapshot, kept)
         collector = Collector(source, configs, place, only)
         for path in (*snapshot.paths(WORKLOADS), *snapshot.paths(TRACES)):
-            data = snapshot.read(path)
-            if data is not None:
-                collector.add(reader.read(data, snapshot.root / path))
+            runs = _runs_in(path, snapshot, reader, kept)
+            if runs is not None:
+                collector.add(runs, reader.texts)
         problems = [*snapshot.problems, *reader.problems]
-        return Collected(source, collector.outcome(), problems)
+        found = Collected(source, collector.outcome(), problems)
+        kept.save()
+        return found
+
+
+def _runs_in(path: str, snapshot: Snapshot, reader: RunReader, kept: Kept) -> Optional[FileRuns]:
+    """Return the runs in a file, reading no more of it than is needed; None if it is gone."""
+    runs = kept.runs(path, snapshot.digest(path), reader.texts)
+    if runs is not None:
+        return runs
+    data = snapshot.read(path)
+    if data is None:
+        return None
+    digest = snapshot.digest(path)
+    runs = kept.runs(path, digest, reader.texts)
+    if runs is not None:
+        return runs
+    beginning = kept.beginning(path, data, reader.texts)
+    before = len(reader.problems)
+    reading = reader.read(data, snapshot.root / path, *beginning)
+    if len(reader.problems) == before:
+        kept.add_runs(path, digest, len(data), reading)
+    return reading.runs
 
 
 def table_of_memory(
@@ -119,6 +142,13 @@ def build_table(
     snapshot: Snapshot, configs: ApplyConfigRegistry, place: Place
 ) -> tuple[FolderSource, StoredTable, bytes]:
     """Make the table of a folder, and keep it; return it with its source and its purpose."""
+    with paused_gc():  # until all that is needed only here is gone
+        return _build(snapshot, configs, place)
+
+
+def _build(
+    snapshot: Snapshot, configs: ApplyConfigRegistry, place: Place
+) -> tuple[FolderSource, StoredTable, bytes]:
     _logger.debug("%s: making the table of solutions for %s", snapshot.root, place.hardware)
     source, candidates, problems = collect_folder(snapshot, configs, place)
     assert isinstance(source, FolderSource)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 """Number of the format, raised with every change of it or of the rules of `selection`."""
 
 
