@@ -104,3 +104,15 @@ def test_hostile_names_do_not_reach_the_terminal(fib, maker):
     maker.trace("\x1b[2J")
     result = fib("doctor", maker.root)
     assert "\x1b" not in result.output
+
+
+def test_local_is_another_way_to_name_it(fib, maker):
+    root = damage(maker)
+    assert fib("doctor", "--local", root).stdout == fib("doctor", root).stdout != ""
+    assert fib("doctor", root, "--local", root).exit_code == 2
+
+
+def test_what_is_no_dataset_is_not_sound(fib, tmp_path):
+    result = fib("doctor", tmp_path)
+    assert result.exit_code == 5
+    assert "nothing in the dataset" in result.stderr

@@ -309,3 +309,34 @@ def test_command_lines_that_are_refused(fib_process, maker, args, code, says):
 def test_help_names_the_exit_codes(fib):
     text = " ".join(fib("replay", "--help").output.split())
     assert "Exits with 1 if something drifted, else with 4" in text
+
+
+def test_a_folder_is_no_trace(fib, maker):
+    result = fib("replay", maker.sound().root)
+    assert result.exit_code == 2
+    assert "is a folder" in result.stderr
+    assert "--local" in result.stderr
+
+
+def test_a_record_edited_by_hand_does_not_hold(record, replay):
+    """Each of these was reported as reproduced once."""
+    dataset = record()
+    path, (honest,) = lines_of(dataset.root)
+
+    def edited(change):
+        one = json.loads(json.dumps(honest))
+        change(one, one["evaluation"])
+        path.write_text(json.dumps(one) + "\n")
+        code, (found,) = replay(path)
+        return code, found["verdict"], "; ".join(found["reasons"])
+
+    def boast(_, run):
+        run["performance"]["speedup_factor"] *= 1000
+
+    def shrink(record, _):
+        record["workload"]["axes"] = dict.fromkeys(record["workload"]["axes"], 1)
+
+    assert edited(boast)[:2] == (1, "drifted")
+    code, verdict, why = edited(shrink)
+    assert (code, verdict) == (4, "not reproducible")
+    assert "workload 'w1' has changed" in why

@@ -85,7 +85,8 @@ def written(capsys, form, columns, rows):
     return capsys.readouterr().out
 
 
-CELLS = st.text(max_size=12) | st.none() | st.integers() | st.floats() | st.booleans()
+FORMULAS = st.builds("{}{}".format, st.sampled_from("=+-@\t\r'"), st.text(max_size=6))
+CELLS = FORMULAS | st.text(max_size=12) | st.none() | st.integers() | st.floats() | st.booleans()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -97,7 +98,8 @@ def test_any_cells_come_back_from_csv(capsys, rows):
     for row, line in zip(rows, read[1:], strict=True):
         for value, cell in zip(row, line, strict=True):
             if isinstance(value, str) and value.isprintable():
-                assert cell == value
+                assert cell in (value, f"'{value}")
+                assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
             elif isinstance(value, float) and value - value == 0:
                 assert float(cell) == value
 
@@ -261,3 +263,34 @@ def test_a_page_tells_of_gaps_unless_it_is_about_some_authors(fib, maker, tmp_pa
     assert 'data-view="coverage"' in page.read_text()
     fib("report", "visualize", "--local", root, "-o", page, "--author", "alice")
     assert 'data-view="coverage"' not in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        ('=HYPERLINK("http://x","y")', '\'=HYPERLINK("http://x","y")'),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("+1", "'+1"),
+        ("-kernel", "'-kernel"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("'tis text", "''tis text"),
+        ("a=b", "a=b"),
+        (-1.5, "-1.5"),
+        (-3, "-3"),
+    ],
+)
+def test_no_cell_of_csv_is_a_formula(capsys, value, cell):
+    text = written(capsys, Format.csv, (value, "b"), [(value, "x")])
+    assert list(csv.reader(io.StringIO(text))) == [[cell, "b"], [cell, "x"]]
+
+
+def test_a_hostile_name_does_not_become_a_formula(fib, maker):
+    maker.sound()
+    maker.solution("=cmd|' /C calc'!A0", author="@evil")
+    result = fib("report", "coverage", "--local", maker.root, "--format", "csv")
+    assert result.exit_code == 0
+    maker.trace("=cmd|' /C calc'!A0")
+    result = fib("report", "scores", "--local", maker.root, "--format", "csv", "--by-solution")
+    cells = [cell for line in csv.reader(io.StringIO(result.stdout)) for cell in line]
+    assert "'=cmd|' /C calc'!A0" in cells
+    assert not [cell for cell in cells if cell.startswith(("=", "@"))]

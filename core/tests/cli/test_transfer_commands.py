@@ -225,7 +225,7 @@ def test_a_solution_there_and_back(fib, sound, tmp_path):
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (("unpack", "none.json", "-o", "x"), 2, "no solution file"),
+        (("unpack", "none.json", "-o", "x"), 2, "no solution: none.json does not exist"),
         (("pack", "none", "-o", "x"), 2, "has no solution.json"),
         (("unpack", "bad.json", "-o", "x"), 1, "not valid JSON"),
         (("unpack", "bad.json"), 2, "--output"),

@@ -116,3 +116,22 @@ def test_jobs(fib_process, maker):
     one, two = (fib_process("validate", maker.root, "--jobs", jobs) for jobs in (1, 2))
     assert two.stdout == one.stdout != ""
     assert fib_process("validate", maker.root, "--jobs", 0).returncode == 2
+
+
+@pytest.mark.parametrize("flags", [[], ["--strict"]])
+def test_a_definition_without_a_baseline_is_no_fault(fib, maker, flags):
+    """As after a merge with a dataset that has none."""
+    maker.sound()
+    maker.definition("triple")
+    maker.solution("alice_triple", definition="triple")
+    maker.workload("triple")
+    result = fib("validate", maker.root, *flags)
+    assert result.exit_code == 0
+    (line,) = result.stdout.splitlines()[1:]
+    assert line.startswith("note\tbaseline\tdefinitions/op/triple.json\t")
+    assert "0 errors, 0 warnings, 1 notes in" in result.stderr
+    assert fib("validate", maker.root, "--errors-only", *flags).stdout == ""
+    (dataset,) = json.loads(fib("validate", maker.root, "--json").stdout)["datasets"]
+    assert (dataset["errors"], dataset["warnings"], dataset["notes"]) == (0, 0, 1)
+    gaps = fib("report", "coverage", "--local", maker.root, "--gaps", "--strict")
+    assert gaps.exit_code == 1

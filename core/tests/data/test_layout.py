@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,9 @@ from hypothesis import strategies as st
 
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.layout import files, safe_segment
+
+sys.path.insert(0, str(Path(__file__).parent))
+from damage import deepen
 
 ROOT = Path("/data")
 
@@ -169,3 +176,91 @@ def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path):
             files(tmp_path, ".json")
     finally:
         closed.chmod(0o700)
+
+
+# ------------------------------------------------------------------------------------- odd folders
+
+
+def test_links_that_lead_nowhere_are_told(tmp_path, caplog):
+    touch(tmp_path, "a.json")
+    (tmp_path / "round.json").symlink_to("round.json")
+    (tmp_path / "gone.json").symlink_to("nowhere")
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    assert files(tmp_path, ".json") == [tmp_path / "a.json"]
+    told = sorted(record.getMessage() for record in caplog.records)
+    assert [text.partition(": ")[2] for text in told] == ["left out: this link leads nowhere"] * 2
+    assert "gone.json" in told[0]
+    assert "round.json" in told[1]
+
+
+def test_a_file_is_no_folder(tmp_path):
+    touch(tmp_path, "traces")
+    with pytest.raises(NotADirectoryError):
+        files(tmp_path / "traces", ".json")
+
+
+def test_a_folder_that_is_a_link_to_nowhere_is_not_empty(tmp_path):
+    """As of a disk that is not mounted: to find nothing would be a lie."""
+    (tmp_path / "traces").symlink_to("/nowhere/at/all")
+    with pytest.raises(FileNotFoundError):
+        files(tmp_path / "traces", ".json")
+
+
+def test_what_goes_while_it_is_listed_was_never_there(tmp_path, monkeypatch):
+    touch(tmp_path, "a/x.json", "b/y.json", "c/z.json")
+    original = layout._list
+
+    def listing(folder, seen):
+        if folder == str(tmp_path / "b"):
+            shutil.rmtree(folder)
+        return original(folder, seen)
+
+    monkeypatch.setattr(layout, "_list", listing)
+    assert files(tmp_path, ".json") == [tmp_path / "a/x.json", tmp_path / "c/z.json"]
+
+
+def test_one_folder_that_cannot_be_listed_does_not_hide_the_others(tmp_path, monkeypatch):
+    touch(tmp_path, "a/x.json", "b/y.json", "b/c/z.json")
+    original = layout._list
+
+    def listing(folder, seen):
+        if folder == str(tmp_path / "b"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+        return original(folder, seen)
+
+    monkeypatch.setattr(layout, "_list", listing)
+    errors = []
+    assert files(tmp_path, ".json", on_error=errors.append) == [tmp_path / "a/x.json"]
+    assert [error.filename for error in errors] == [str(tmp_path / "b")]
+    with pytest.raises(PermissionError):
+        files(tmp_path, ".json")
+
+
+def test_folders_deeper_than_python_can_recurse(tmp_path):
+    touch(tmp_path, "a.json")
+    deepen(tmp_path)
+    errors = []
+    assert files(tmp_path, ".json", on_error=errors.append) == [tmp_path / "a.json"]
+    assert [error.errno for error in errors] == [errno.ENAMETOOLONG]
+    deepen(tmp_path, 1500, name="e", file="b.json")
+    found = files(tmp_path, ".json", on_error=errors.append)
+    assert [path.name for path in found] == ["a.json", "b.json"]
+
+
+@given(st.data())
+def test_any_tree_gives_what_a_plain_walk_gives(tmp_path_factory, data):
+    root = tmp_path_factory.mktemp("tree")
+    names = st.sampled_from(["a", "b.json", "c.jsonl", ".d", "é.json"])
+    for parts in data.draw(st.lists(st.lists(names, min_size=1, max_size=4), max_size=8)):
+        with contextlib.suppress(OSError):
+            (root / Path(*parts)).parent.mkdir(parents=True, exist_ok=True)
+            (root / Path(*parts)).touch()
+    plain = [
+        Path(folder, name)
+        for folder, _, found in os.walk(root)
+        for name in found
+        if name.endswith(".json")
+        and not any(part.startswith(".") for part in Path(folder, name).relative_to(root).parts)
+    ]
+    assert files(root, ".json") == [Path(one) for one in sorted(map(str, plain))]

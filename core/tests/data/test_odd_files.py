@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import struct
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,9 @@ from flashinfer_bench.data import trace_set as trace_set_module
 from flashinfer_bench.data.jsonl import read_whole
 from flashinfer_bench.data.storage import append_lines
 from flashinfer_bench.errors import BlobError, DataError, StorageError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from damage import deepen
 
 NAME = "gemm_n8_k4"
 FILE = f"traces/gemm/{NAME}.jsonl"
@@ -217,3 +222,53 @@ def test_traces_added_while_another_thread_reads_are_there_once(dataset, make, m
     in_memory = [trace.workload.uuid for trace in trace_set.traces[NAME]]
     assert in_memory.count("meanwhile") == 1
     assert in_memory == uuids(dataset)
+
+
+# ----------------------------------------------------------------------------- odd folders
+
+
+def test_a_folder_too_deep_to_read_costs_itself_alone(dataset):
+    deepen(dataset / "traces")
+    with pytest.raises(DataError, match="cannot be read: File name too long"):
+        TraceSet.from_path(dataset).summary()
+    loaded = TraceSet.from_path(dataset, on_error="collect")
+    assert loaded.summary().total == 3
+    assert [error.message for error in loaded.load_errors] == ["cannot be read: File name too long"]
+
+
+def test_a_link_to_itself_costs_itself_alone(dataset):
+    (dataset / "definitions/round.json").symlink_to("round.json")
+    (dataset / "traces/round").symlink_to("round")
+    assert TraceSet.from_path(dataset).summary().total == 3
+
+
+@pytest.mark.parametrize("ask", [TraceSet.summary, lambda loaded: loaded.traces])
+def test_a_file_deleted_between_its_listing_and_its_reading(dataset, monkeypatch, ask):
+    gone = dataset / "traces/gemm/gone.jsonl"
+    gone.write_bytes((dataset / FILE).read_bytes())
+    original = layout.files
+
+    def listing(folder, *suffixes, **options):
+        found = original(folder, *suffixes, **options)
+        gone.unlink(missing_ok=True)
+        return found
+
+    loaded = TraceSet.from_path(dataset)
+    monkeypatch.setattr(layout, "files", listing)
+    ask(loaded)
+    assert loaded.summary().total == 3
+
+
+def test_a_definition_deleted_between_its_listing_and_its_reading(dataset, monkeypatch, caplog):
+    gone = dataset / "definitions/zz.json"
+    gone.write_text("{}")
+    original = layout.files
+
+    def listing(folder, *suffixes, **options):
+        found = original(folder, *suffixes, **options)
+        gone.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(layout, "files", listing)
+    assert list(TraceSet.from_path(dataset).definitions) == [NAME]
+    assert "deleted meanwhile" in caplog.text

@@ -1,4 +1,4 @@
-"""The doctor finds each kind of damage, and takes out only what nobody misses."""
+"""The doctor finds each kind of damage to lines, and takes out only what nobody misses."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import errno
 import json
 import os
 import shutil
-import socket
-import struct
-import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,60 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flashinfer_bench.data import TraceSet, storage
+from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.repair import Kind, Remedy, examine, repair
-from flashinfer_bench.errors import DatasetNotFoundError, StorageError
+from flashinfer_bench.errors import DatasetNotFoundError, SelectionError, StorageError
 
-NAME = "gemm_n8_k4"
-TRACES = f"traces/gemm/{NAME}.jsonl"
-WORKLOADS = f"workloads/gemm/{NAME}.jsonl"
+sys.path.insert(0, str(Path(__file__).parent))
+from damage import NAME, TRACES, WORKLOADS, append, contents, kinds, only
 
-
-def kinds(diagnosis):
-    return [one.kind for one in diagnosis.issues]
-
-
-def only(root):
-    (found,) = examine(root).issues
-    return found
-
-
-def append(path, text):
-    with path.open("ab") as file:
-        file.write(text if isinstance(text, bytes) else text.encode())
-
-
-def make_old(path):
-    before = time.time() - 7200
-    os.utime(path, (before, before))
-
-
-def contents(root):
-    """Return every file of a dataset that readers look at."""
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and not any(part.startswith((".", "doctor_")) for part in path.parts)
-    }
-
-
-def write_blob(path, count=2):
-    header = {"x": {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}}
-    text = json.dumps(header).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(4 * count))
-    make_old(path)
-
-
-def named(make, blob, uuid="w9"):
-    record = make.trace_record(None, uuid=uuid, m=2)
-    name = next(iter(record["workload"]["inputs"]))
-    spec = {"type": "safetensors", "path": blob, "tensor_key": "x"}
-    record["workload"]["inputs"][name] = spec
-    return json.dumps(record) + "\n"
-
-
-# ------------------------------------------------------------------------------------- sound
+# ------------------------------------------------------------------------------------------- sound
 
 
 def test_a_sound_dataset_is_clean(dataset):
@@ -94,11 +46,20 @@ def test_no_dataset(tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_an_empty_folder_is_clean(tmp_path):
+def test_a_folder_that_is_no_dataset_is_not_called_clean(tmp_path):
+    (tmp_path / "readme.md").touch()
+    for carry_out in (examine, repair):
+        with pytest.raises(SelectionError, match="nothing in the dataset"):
+            carry_out(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["readme.md"]
+
+
+def test_an_empty_dataset_is_clean(tmp_path):
+    (tmp_path / "definitions").mkdir()
     assert examine(tmp_path).is_clean
 
 
-# ------------------------------------------------------------------------------------- lines
+# ------------------------------------------------------------------------------------------- lines
 
 
 def test_a_torn_line_is_moved(dataset):
@@ -179,170 +140,7 @@ def test_a_link_is_not_made_into_a_file(dataset, tmp_path):
     assert path.is_symlink()
 
 
-def test_a_file_that_cannot_be_read(dataset):
-    (dataset / "traces/gemm/gone.jsonl").symlink_to("nowhere.jsonl")
-    (dataset / "traces/gemm/pipe.json").mkdir()
-    assert examine(dataset).is_clean  # neither is a file that a reader would take
-
-
-# ------------------------------------------------------------------------------ files and names
-
-
-def test_broken_and_doubled_definitions_are_for_humans(dataset, make, writer):
-    writer.text("definitions/gemm/broken.json", "{")
-    writer.json("definitions/other/again.json", make.definition_record())
-    found = examine(dataset)
-    assert kinds(found) == [Kind.INVALID_FILE, Kind.DUPLICATE_NAME]
-    assert {one.remedy for one in found.issues} == {Remedy.BY_HAND}
-    assert repair(dataset, orphans=True).taken == ()
-
-
-def test_orphans_are_moved_only_when_asked(dataset, make, writer):
-    before = contents(dataset)
-    writer.json("solutions/bob/lost.json", make.solution_record("lost", definition="lost"))
-    trace = {**make.trace_record("lost"), "definition": "lost"}
-    writer.lines("traces/gemm/lost.jsonl", trace)
-    assert sorted(kinds(examine(dataset))) == [Kind.ORPHAN_SOLUTION, Kind.ORPHAN_TRACE]
-    assert repair(dataset).taken == ()
-    done = repair(dataset, orphans=True)
-    assert len(done.taken) == 2
-    assert done.left.is_clean
-    assert {**before, "traces/gemm/lost.jsonl": b""} == contents(dataset)
-    assert (done.backup / "solutions/bob/lost.json").exists()
-    assert json.loads((done.backup / "traces/gemm/lost.jsonl").read_text()) == trace
-
-
-def test_nothing_is_an_orphan_for_sure_while_a_definition_is_broken(dataset):
-    path = dataset / f"definitions/gemm/{NAME}.json"
-    path.write_text(path.read_text()[:-20])
-    before = contents(dataset)
-    done = repair(dataset, orphans=True)
-    assert done.taken == ()
-    assert {one.remedy for one in done.left.issues} == {Remedy.BY_HAND}
-    assert contents(dataset) == before
-
-
-def test_unknown_solutions_are_notes(dataset, make):
-    for name in ("gone", "gone", "left"):
-        append(dataset / TRACES, json.dumps(make.trace_record(name, uuid=str(time.time_ns()))))
-        append(dataset / TRACES, "\n")
-    found = examine(dataset)
-    assert kinds(found) == [Kind.UNKNOWN_SOLUTION] * 2
-    assert "one of 2 traces" in found.issues[0].message
-    assert found.is_clean
-
-
-def test_a_solution_of_another_definition(dataset, make, writer):
-    writer.json("definitions/gemm/other.json", make.definition_record("other"))
-    append(
-        dataset / TRACES,
-        json.dumps({**make.trace_record("alice_v1"), "definition": "other"}) + "\n",
-    )
-    assert only(dataset).kind is Kind.WRONG_SOLUTION
-
-
-# -------------------------------------------------------------------------------------- blobs
-
-
-def test_missing_damaged_and_unsafe_blobs(dataset, make):
-    write_blob(dataset / "blob/good.safetensors")
-    (dataset / "blob/bad.safetensors").write_bytes(b"12345678901234567890")
-    (dataset / "blob/lfs.safetensors").write_bytes(
-        b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
-    )
-    for number, blob in enumerate(("good", "bad", "lfs", "none")):
-        line = named(make, f"blob/{blob}.safetensors", f"b{number}")
-        append(dataset / WORKLOADS, line)
-    append(dataset / WORKLOADS, named(make, "../outside.safetensors", "b9"))
-    found = examine(dataset)
-    assert kinds(found) == [Kind.DAMAGED_BLOB, Kind.MISSING_BLOB, Kind.UNSAFE_BLOB]
-    assert [one.line for one in found.issues] == [4, 6, 7]
-    assert repair(dataset, orphans=True).taken == ()
-
-
-def test_blobs_that_nobody_names(dataset, make):
-    write_blob(dataset / "blob/workloads/named.safetensors")
-    write_blob(dataset / "blob/workloads/lost.safetensors")
-    append(dataset / WORKLOADS, named(make, "./blob/workloads/named.safetensors"))
-    found = only(dataset)
-    assert (found.kind, found.remedy, found.is_note) == (Kind.ORPHAN_BLOB, Remedy.ORPHANS, True)
-    done = repair(dataset, orphans=True)
-    assert [path.name for path in (dataset / "blob/workloads").iterdir()] == ["named.safetensors"]
-    assert (done.backup / "blob/workloads/lost.safetensors").exists()
-
-
-def test_a_young_blob_may_get_its_workload_yet(dataset):
-    write_blob(dataset / "blob/new.safetensors")
-    os.utime(dataset / "blob/new.safetensors")
-    assert only(dataset).remedy is Remedy.BY_HAND
-    assert repair(dataset, orphans=True).taken == ()
-
-
-def test_a_broken_line_may_name_a_blob(dataset, make):
-    write_blob(dataset / "blob/x.safetensors")
-    append(dataset / WORKLOADS, named(make, "blob/x.safetensors")[:-9] + "\n")
-    done = repair(dataset, orphans=True)
-    assert [one.kind for one in done.taken] == [Kind.INVALID_LINE]
-    assert (dataset / "blob/x.safetensors").exists()
-
-
-# ---------------------------------------------------------------------------------- leftovers
-
-
-def dead_pid():
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
-
-
-def test_soft_locks_of_the_dead_are_stale(dataset):
-    lock = storage.soft_lock_path(dataset / TRACES)
-    lock.write_text(f"{dead_pid()}\n{socket.gethostname()}\n")
-    assert only(dataset).kind is Kind.STALE_LOCK
-    done = repair(dataset)
-    assert not lock.exists()
-    assert (done.backup / lock.relative_to(dataset)).exists()
-
-
-@pytest.mark.parametrize(
-    ("owner", "old", "stale"),
-    [
-        ("{me}\n{here}\n", True, False),
-        ("1\nanother-host\n", False, False),
-        ("1\nanother-host\n", True, True),
-        ("", False, False),
-        ("", True, True),
-        ("garbage", True, True),
-    ],
-    ids=["alive", "elsewhere", "elsewhere long ago", "new", "nobody's", "garbage"],
-)
-def test_soft_locks_that_may_be_held_stay(dataset, owner, old, stale):
-    lock = storage.soft_lock_path(dataset / TRACES)
-    lock.write_text(owner.format(me=os.getpid(), here=socket.gethostname()))
-    if old:
-        make_old(lock)
-    assert kinds(examine(dataset)) == [Kind.STALE_LOCK] * stale
-    repair(dataset)
-    assert lock.exists() is not stale
-
-
-def test_files_of_dead_writers(dataset):
-    folder = dataset / "traces/gemm"
-    (folder / f"{NAME}.jsonl.torn").write_bytes(b'{"a\n')
-    old, young = folder / f".{NAME}.jsonl.abcd_123", folder / f".{NAME}.jsonl.abcd_124"
-    for path in (old, young, storage.lock_path(dataset / TRACES)):
-        path.write_bytes(b"{}")
-    make_old(old)
-    make_old(storage.lock_path(dataset / TRACES))
-    assert kinds(examine(dataset)) == [Kind.LEFTOVER, Kind.TORN_FILE]
-    done = repair(dataset)
-    assert done.left.is_clean
-    assert young.exists()
-    assert not old.exists()
-    assert (done.backup / f"traces/gemm/{NAME}.jsonl.torn").read_bytes() == b'{"a\n'
-
-
-# ------------------------------------------------------------------------------------ backups
+# ----------------------------------------------------------------------------------------- backups
 
 
 def test_the_backup_says_what_was_taken_and_why(dataset):
@@ -377,7 +175,7 @@ def test_a_full_disk_leaves_everything_in_place(dataset, monkeypatch):
     assert contents(dataset) == before
 
 
-# ------------------------------------------------------------------------------- any damage
+# -------------------------------------------------------------------------------------- any damage
 
 
 @settings(

@@ -69,8 +69,10 @@ def test_a_definition_without_baseline_where_others_have_one(maker):
     maker.workload("triple")
     finding = only(maker, "baseline")
     assert str(finding.path) == "definitions/op/triple.json"
-    assert finding.severity.value == "warning"
+    assert finding.severity.value == "note"
     assert "none of them has a score" in finding.message
+    report = validate_dataset(maker.root)
+    assert (report.errors, report.warnings, report.notes) == ((), (), (finding,))
 
 
 def test_two_baselines(maker):
@@ -91,6 +93,7 @@ def test_workloads_that_the_baseline_has_not_passed(maker):
     finding = only(maker, "baseline")
     assert "not passed on 2 workloads" in finding.message
     assert finding.message.endswith("w3")
+    assert finding.severity.value == "note"
 
 
 def test_a_baseline_trace_in_another_file_counts(maker):

@@ -14,6 +14,12 @@ from flashinfer_bench.validate import parallel, validate_dataset
 from flashinfer_bench.validate.parallel import Workers, share
 
 
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch, pytestconfig):
+    """Let new processes import this module by the name that pytest gave it."""
+    monkeypatch.syspath_prepend(str(pytestconfig.rootpath))
+
+
 @given(st.lists(st.integers(0, 10**9), max_size=50), st.integers(1, 9))
 def test_shares_hold_everything_once(costs, shares):
     parts = share(costs, shares)

@@ -100,14 +100,14 @@ def test_a_folder_that_cannot_be_listed_is_a_finding(maker, monkeypatch):
     from flashinfer_bench.data import layout
 
     maker.sound()
-    original = layout.files
+    original = layout._list
 
-    def files(folder, *suffixes):
-        if folder.name == "solutions":
-            raise PermissionError(13, "Permission denied", str(folder / "alice"))
-        return original(folder, *suffixes)
+    def refuse(folder, seen):
+        if folder.endswith("alice"):
+            raise PermissionError(13, "Permission denied", folder)
+        return original(folder, seen)
 
-    monkeypatch.setattr(layout, "files", files)
+    monkeypatch.setattr(layout, "_list", refuse)
     report = validate_dataset(maker.root)
     assert (str(report.errors[0].path), report.errors[0].message) == (
         "solutions/alice",

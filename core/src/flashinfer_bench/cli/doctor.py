@@ -33,6 +33,9 @@ def doctor(
             metavar="[DATASET]", show_default=False, help="Its folder. Default: $FIB_DATASET_PATH."
         ),
     ] = None,
+    local: Annotated[
+        Optional[Path], typer.Option("--local", metavar="DIR", help="The same as DATASET.")
+    ] = None,
     repair: Annotated[
         bool,
         typer.Option("--repair", help="Move what can safely be taken out into a backup folder."),
@@ -55,7 +58,9 @@ def doctor(
     set_up_logging(log_level, default="ERROR")  # an unfinished line is an issue, not a log line
     if orphans and not repair:
         raise typer.BadParameter("--orphans says what --repair moves; give both")
-    (root,) = dataset_roots([dataset] if dataset else None)
+    if dataset and local:
+        raise typer.BadParameter("DATASET and --local are the same; give one")
+    (root,) = dataset_roots([dataset or local] if dataset or local else None)  # type: ignore[list-item]
     from flashinfer_bench.data.repair import examine
     from flashinfer_bench.data.repair import repair as carry_out
 

@@ -51,6 +51,10 @@ Baseline = Annotated[
 Table = tuple[str, "Sequence[str]", "Iterable[Sequence[Any]]"]
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""How a formula begins, in full width too. And what marks text, so that it can be taken off."""
+
+
 def make_selection(**names: list[str] | None) -> Selection:
     """Return the selection of a command line; options that were not given select everything."""
     from flashinfer_bench.report import Selection
@@ -116,14 +120,18 @@ def write_tables(
 
 def _write_csv(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow(map(_csv_cell, columns))  # names of devices among them
     writer.writerows([_csv_cell(value) for value in row] for row in rows)
 
 
 def _csv_cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "" if value is None else printable(str(to_plain(value)))
+    text = "" if value is None else printable(str(to_plain(value)))
+    # Names come from files that anyone may have written, and a spreadsheet would run such a cell
+    # (OWASP, "CSV injection"). It takes the apostrophe for "what follows is text".
+    is_formula = not isinstance(value, (int, float)) and text.startswith(_FORMULA)
+    return f"'{text}" if is_formula else text
 
 
 def _write_markdown(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

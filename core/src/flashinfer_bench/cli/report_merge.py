@@ -55,7 +55,8 @@ def merge(
     merged = merge_datasets(sets, output, rename_solutions=rename_solutions)
     left_out = [error for one in sets for error in one.load_errors]
     tell_left_out(left_out)
-    talk(f"merged {len(sets)} datasets: {counted(counts_of(merged))}")
+    noun = "dataset" if len(sets) == 1 else "datasets"
+    talk(f"merged {len(sets)} {noun}: {counted(counts_of(merged))}")
     emit(str(output))
     raise typer.Exit(ExitCode.FINDINGS if left_out else ExitCode.OK)
 

@@ -66,7 +66,9 @@ def validate(
     layers: Layers = None,
     jobs: Jobs = None,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
-    errors_only: Annotated[bool, typer.Option("--errors-only", help="Hide warnings.")] = False,
+    errors_only: Annotated[
+        bool, typer.Option("--errors-only", help="Hide warnings and notes.")
+    ] = False,
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
@@ -76,6 +78,7 @@ def validate(
     outputs are made wrong in several ways, and every one of them must be refused.
 
     Exits with 1 if there is an error, a warning under --strict, or a wrong output that passes.
+    Notes, which sound datasets may have, do not count.
     """
     set_up_logging(log_level, default="ERROR")  # an unfinished line is a finding, not a log line
     roots = dataset_roots([*([dataset] if dataset else []), *(local or [])], hub)
@@ -108,7 +111,9 @@ def _print(report: ValidationReport, errors_only: bool, *, several: bool) -> Non
     if rows:
         table(f"Findings in {report.root}", ("severity", "check", "place", "message"), rows)
     seen = ", ".join(f"{count:,} {noun}" for noun, count in report.counts.items())
-    talk(f"{report.root}: {len(report.errors)} errors, {len(report.warnings)} warnings in {seen}")
+    told = f"{len(report.errors)} errors, {len(report.warnings)} warnings"
+    told += f", {len(report.notes)} notes" if report.notes else ""
+    talk(f"{report.root}: {told} in {seen}")
 
 
 def _row(report: ValidationReport, finding: Finding, several: bool) -> tuple[str, ...]:
@@ -127,6 +132,7 @@ def _document(reports: Sequence[ValidationReport], errors_only: bool) -> dict[st
                 "counts": report.counts,
                 "errors": len(report.errors),
                 "warnings": len(report.warnings),
+                "notes": len(report.notes),
                 "findings": _shown(report, errors_only),
             }
             for report in reports

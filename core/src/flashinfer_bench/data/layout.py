@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+_logger = logging.getLogger(__name__)
 
 DEFINITIONS = "definitions"
 SOLUTIONS = "solutions"
@@ -77,30 +80,109 @@ def blob_file(root: Path, op_type: str, definition: str, uuid: str) -> Path:
     return folder / f"{safe_segment(f'{definition}_{uuid}')}.safetensors"
 
 
-def files(folder: Path, *suffixes: str) -> list[Path]:
+def files(
+    folder: Path, *suffixes: str, on_error: Optional[Callable[[OSError], None]] = None
+) -> list[Path]:
     """Return the files below a folder with one of these suffixes, sorted.
 
-    Hidden files and folders are left out; links to folders are followed, each folder once.
+    Hidden files and folders are left out; links to folders are followed, each folder once. What
+    is deleted meanwhile is left out, and so is, with a warning, a link that leads nowhere.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder; one that does not exist has no files.
+    suffixes : str
+        Ends of their names.
+    on_error : callable, optional
+        Called with the error of each folder that cannot be listed; the others are listed
+        nevertheless. By default the first error is raised.
 
     Raises
     ------
     OSError
         If a folder cannot be listed: to go on would silently lose what is in it.
     """
-    found = _walk(os.fspath(folder), suffixes, set()) if folder.is_dir() else ()
-    return [Path(path) for path in sorted(found)]
+    top = os.fspath(folder)
+    found = entries(top, follow=True, on_error=on_error) if os.path.lexists(top) else ()
+    return [
+        Path(path)
+        for path in sorted(
+            entry.path for entry in found if entry.name.endswith(suffixes) and _is_file(entry)
+        )
+    ]
 
 
-def _walk(folder: str, suffixes: tuple[str, ...], seen: set[tuple[int, int]]) -> Iterator[str]:
-    info = Path(folder).stat()
-    if (info.st_dev, info.st_ino) in seen:
-        return
-    seen.add((info.st_dev, info.st_ino))
-    with os.scandir(folder) as entries:  # several times quicker than pathlib's way
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                yield from _walk(entry.path, suffixes, seen)
-            elif entry.name.endswith(suffixes) and entry.is_file():
-                yield entry.path
+def entries(
+    top: str,
+    *,
+    hidden: bool = False,
+    follow: bool = False,
+    on_error: Optional[Callable[[OSError], None]] = None,
+) -> Iterator[os.DirEntry[str]]:
+    """Yield what is below a folder at any depth, folders too.
+
+    Parameters
+    ----------
+    top : str
+        The folder.
+    hidden : bool
+        Whether names that begin with a dot are yielded, too.
+    follow : bool
+        Whether links to folders are followed, each folder once.
+    on_error : callable, optional
+        As of `files`.
+
+    Raises
+    ------
+    OSError
+        As of `files`.
+    """
+    seen: set[tuple[int, int]] = set()
+    folders = [top]
+    while folders:  # no recursion: there may be more levels than Python has
+        folder = folders.pop()
+        try:
+            inner = _list(folder, seen if follow else None)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and folder != top:
+                continue  # deleted meanwhile
+            if on_error is None:
+                raise
+            on_error(error)
+            continue
+        for entry in inner:
+            if hidden or not entry.name.startswith("."):
+                if _is_folder(entry, follow=follow):
+                    folders.append(entry.path)
+                yield entry
+
+
+def _list(folder: str, seen: Optional[set[tuple[int, int]]]) -> list[os.DirEntry[str]]:
+    """Return what is in a folder; nothing if it was seen before."""
+    if seen is not None:
+        info = Path(folder).stat()
+        if (info.st_dev, info.st_ino) in seen:
+            return []
+        seen.add((info.st_dev, info.st_ino))
+    with os.scandir(folder) as found:  # several times quicker than pathlib's way
+        return list(found)
+
+
+def _is_folder(entry: os.DirEntry[str], *, follow: bool) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=follow)
+    except OSError:  # a link to itself, or to where nobody may look
+        return False
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        if entry.is_file():
+            return True
+        lost = entry.is_symlink() and not entry.is_dir()
+    except OSError:
+        lost = True
+    if lost:
+        _logger.warning("%s: left out: this link leads nowhere", entry.path)
+    return False

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from flashinfer_bench.data import layout
@@ -18,7 +19,6 @@ from flashinfer_bench.errors import ConfigError, DataError, DuplicateNameError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from flashinfer_bench.data.trace import Trace
 
@@ -56,6 +56,8 @@ class Problems:
             yield
         except DataError as error:
             self.add(error)
+        except FileNotFoundError:
+            _logger.warning("%s: left out: it was deleted meanwhile", path)
         except OSError as error:
             self.add(_unreadable(path, error))
 
@@ -77,11 +79,10 @@ def paused_gc() -> Iterator[None]:
 
 
 def _files(folder: Path, problems: Problems, *suffixes: str) -> list[Path]:
-    try:
-        return layout.files(folder, *suffixes)
-    except OSError as error:
-        problems.add(_unreadable(folder, error))
-        return []
+    def tell(error: OSError) -> None:
+        problems.add(_unreadable(Path(error.filename or folder), error))
+
+    return layout.files(folder, *suffixes, on_error=tell)
 
 
 def load_definitions(root: Path, problems: Problems) -> dict[str, Definition]:

@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
 
 class Severity(str, Enum):
-    """How bad a finding is: an error cannot be used as it is; a warning can, but look at it."""
+    """How bad a finding is.
+
+    What has an error cannot be used as it is; what has a warning can, but look at it. A note tells
+    of what a sound dataset may lack, and never counts.
+    """
 
     ERROR = "error"
     WARNING = "warning"
+    NOTE = "note"
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,10 @@ class Place:
         """Make a finding about something that should be looked at."""
         return self._finding(Severity.WARNING, message, field, hint)
 
+    def note(self, message: str, field: str = "", hint: Optional[str] = None) -> Finding:
+        """Make a finding about what sound datasets may lack."""
+        return self._finding(Severity.NOTE, message, field, hint)
+
     def refused(self, error: DataError, field: str = "") -> Finding:
         """Make a finding of what the data layer refuses."""
         line = self.line if self.line is not None else error.line
@@ -125,6 +134,11 @@ class ValidationReport:
     def warnings(self) -> tuple[Finding, ...]:
         """The findings that are warnings."""
         return tuple(f for f in self.findings if f.severity is Severity.WARNING)
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """The findings that are notes."""
+        return tuple(f for f in self.findings if f.severity is Severity.NOTE)
 
     def by_check(self) -> dict[tuple[str, str], int]:
         """Return the number of findings by (check, severity), in the order of the checks."""

@@ -86,11 +86,11 @@ class RecordCheck(Protocol):
 def list_files(
     root: Path, folder: str, suffixes: tuple[str, ...], findings: list[Finding]
 ) -> list[Path]:
-    """Return the files below a folder; add to `findings` if it cannot be listed."""
-    try:
-        return layout.files(root / folder, *suffixes)
-    except OSError as error:
+    """Return the files below a folder; add to `findings` what cannot be listed."""
+
+    def tell(error: OSError) -> None:
         at = Path(error.filename) if error.filename else root / folder
         place = Place(folder, at.relative_to(root) if at.is_relative_to(root) else Path(folder))
         findings.append(place.error(f"cannot be listed: {error.strerror or error}"))
-        return []
+
+    return layout.files(root / folder, *suffixes, on_error=tell)

@@ -151,3 +151,35 @@ class TestDifferences:
 
     def test_what_an_older_release_did_not_record_is_no_difference(self) -> None:
         assert compare(evaluation(), evaluation(driver="1", host="2"), 0.1).differences == ()
+
+
+class TestEditedRecords:
+    """What anyone may write into a file of traces must not make a false number hold."""
+
+    def test_samples_that_scatter_wildly_excuse_nothing(self) -> None:
+        claimed = evaluation(latency=0.001, samples=[0.001] * 5 + [50.0] * 5)
+        (text,) = compare(claimed, evaluation(latency=1.0, samples=around(1.0)), 0.1).drift
+        assert "than samples that scatter can excuse" in text
+
+    def test_a_speedup_that_the_latencies_beside_it_do_not_give(self) -> None:
+        claimed = evaluation(latency=1.0, reference=2.0)
+        assert claimed.performance is not None
+        claimed.performance.speedup_factor = 200.0
+        (text,) = compare(claimed, evaluation(latency=1.0, reference=2.0), 0.1).drift
+        assert "speed-up 200 is not that" in text
+
+    def test_a_reference_that_was_never_so_slow(self) -> None:
+        (text,) = compare(evaluation(reference=200.0), evaluation(reference=2.0), 0.1).drift
+        assert "the reference's latency 200 -> 2 ms" in text
+
+    @given(st.floats(1e-6, 1e6), st.lists(st.floats(1e-6, 1e6), min_size=4, max_size=20))
+    def test_no_samples_excuse_more_than_a_factor_of_two(
+        self, claim: float, samples: list[float]
+    ) -> None:
+        today = evaluation(latency=1.0, samples=around(1.0), reference=2.0)
+        claimed = evaluation(latency=claim, samples=samples, reference=2.0)
+        if not compare(claimed, today, 0.1).drift:
+            assert 0.49 <= claim <= 2.01
+
+    def test_a_passing_record_without_a_verdict_of_today_does_not_hold(self) -> None:
+        assert compare(evaluation(), evaluation(status="RUNTIME_ERROR"), 1e9).drift

@@ -9,8 +9,10 @@ import pytest
 from flashinfer_bench.bench.config import BenchmarkConfig
 from flashinfer_bench.bench.judge.digests import seed_commitment
 from flashinfer_bench.bench.replay.recorded import NotReproducible, recipe_of
+from flashinfer_bench.bench.replay.replayer import _about_settings, _config, _with_fresh
+from flashinfer_bench.bench.replay.result import Replay, Target, Verdict
 from flashinfer_bench.bench.runner import PersistentRunner
-from flashinfer_bench.data import Evaluation, Trace
+from flashinfer_bench.data import Evaluation, EvaluationStatus, Trace
 
 # Prints what each call sees.
 WATCHER = """
@@ -145,3 +147,59 @@ class TestRecipe:
         recorded.definitions.clear()
         with pytest.raises(NotReproducible, match="definition 'double' is not in the dataset"):
             self.recipe(recorded)
+
+    def test_another_workload_of_the_same_uuid(self, recorded: Any, problems: Any) -> None:
+        """A record may claim a small problem to be the one that others ran."""
+        trace = recorded.traces["double"][0]
+        ours = trace.model_copy(update={"solution": None, "evaluation": None})
+        recorded.workloads["double"] = [ours]
+        assert self.recipe(recorded).missing == ()
+        axes = {name: value + 1 for name, value in trace.workload.axes.items()}
+        trace.workload = trace.workload.model_copy(update={"axes": axes})
+        with pytest.raises(NotReproducible, match="workload 'w' has changed since"):
+            self.recipe(recorded)
+
+    def test_a_record_does_not_take_the_confinement_away(self, recorded: Any) -> None:
+        self.change(recorded, settings={"sandbox": "off", "atol": 9.0})
+        recipe = self.recipe(recorded)
+        assert _config(recipe).sandbox != "off"
+        told = _about_settings(recipe)
+        assert told[0] == "as recorded: atol 9.0"
+        assert "sandbox off was recorded" in told[1]
+        self.change(recorded, settings={"sandbox": "strict"})
+        assert _config(self.recipe(recorded)).sandbox == "strict"
+
+    def test_trust_that_was_off_is_told(self, recorded: Any) -> None:
+        self.change(recorded, extra={"trust": "off"})
+        *_, text = _about_settings(self.recipe(recorded))
+        assert "nobody looked whether the solution cheats" in text
+
+
+class TestSeedsThatAreNoSecret:
+    """Whoever wrote the solution may have read the seeds in the trace, or chosen them."""
+
+    def replayed(self, run: Any, problems: Any, fresh: Any) -> Any:
+        (now,) = run(problems.good("a"))
+        trace = Trace(
+            definition="double", workload=problems.workload(), solution="a", evaluation=now
+        )
+        found = Replay(Target(trace), Verdict.REPRODUCED, (), (), "same", now)
+        return _with_fresh(found, fresh(now), 1e9)
+
+    def test_what_passes_with_fresh_ones_too_holds(self, run: Any, problems: Any) -> None:
+        assert self.replayed(run, problems, lambda now: now).verdict is Verdict.REPRODUCED
+
+    def test_what_fails_with_fresh_ones_does_not(self, run: Any, problems: Any) -> None:
+        def failed(now: Any) -> Any:
+            return now.model_copy(update={"status": EvaluationStatus.RUNTIME_ERROR})
+
+        found = self.replayed(run, problems, failed)
+        assert found.verdict is Verdict.DRIFTED
+        assert "only with the recorded seeds" in found.reasons[0]
+
+    def test_other_values_have_other_errors(self, run: Any, problems: Any) -> None:
+        def other(now: Any) -> Any:
+            errors = now.correctness.model_copy(update={"max_absolute_error": 0.5})
+            return now.model_copy(update={"correctness": errors})
+
+        assert self.replayed(run, problems, other).verdict is Verdict.REPRODUCED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from flashinfer_bench.bench.config import BenchmarkConfig, EvalConfig
 from flashinfer_bench.bench.replay.settings import RecordedConfig, recorded_settings
-from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.errors import ConfigError, FibError
 
 amounts = st.floats(0, 10, allow_nan=False)
 settings_of_runs = st.fixed_dictionaries(
@@ -60,8 +61,35 @@ def test_the_same_as_the_default_is_no_change(problems: Any) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"timeout_seconds": -1}, {"sandbox": "maybe"}, {"atol": -1.0}, {"tolerances": {"y": 3}}],
+    [
+        {"timeout_seconds": -1},
+        {"sandbox": "maybe"},
+        {"atol": -1.0},
+        {"tolerances": {"y": 3}},
+        {"tolerances": [1]},
+        {"extra": 5},
+        {"extra": None},
+        {"atol_by_dtype": 3},
+        {"executor": 3},
+    ],
 )
 def test_what_nobody_could_have_set_is_refused(problems: Any, changed: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
+        RecordedConfig.restored(changed).resolve_eval_config(problems.definition())
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+_names = (
+    "timeout_seconds profile_baseline use_isolated_runner executor evaluator sandbox atol rtol "
+    "required_matched_ratio atol_by_dtype tolerances extra"
+)
+
+
+@given(st.dictionaries(st.sampled_from(_names.split()), _json, max_size=4))
+def test_any_record_is_restored_or_refused_by_name(problems: Any, changed: dict[str, Any]) -> None:
+    with contextlib.suppress(FibError):
         RecordedConfig.restored(changed).resolve_eval_config(problems.definition())

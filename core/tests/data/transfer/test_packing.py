@@ -157,8 +157,10 @@ def test_outputs_that_are_refused(folder, file, tmp_path, tree):
 
 
 def test_what_is_not_there(tmp_path, dataset):
-    with pytest.raises(DatasetNotFoundError, match="no solution file"):
+    with pytest.raises(DatasetNotFoundError, match=r"none\.json does not exist"):
         unpack_solution(tmp_path / "none.json", tmp_path / "x")
+    with pytest.raises(DatasetNotFoundError, match="is no file"):
+        unpack_solution(tmp_path, tmp_path / "x")
     with pytest.raises(DatasetNotFoundError, match=r"has no solution\.json"):
         pack_solution(dataset, tmp_path / "x.json")
     with pytest.raises(DataError, match=r"gemm_n8_k4\.json"):

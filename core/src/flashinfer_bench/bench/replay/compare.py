@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _ERRORS_MAY_DIFFER = 0.1  # relatively: sums whose order nobody decides end differently
 _FEWEST_SAMPLES = 4  # of fewer nobody knows how they are spread
+_MOST_EXCUSED = 2.0  # no spread of samples, and no slower machine, explains a larger factor
+_SPEEDUP_MAY_DIFFER = 0.01  # relatively, of the recorded one from the latencies beside it
 _NOTHING = "nothing"
 
 _ABOUT_HOST = {
@@ -50,14 +52,18 @@ def compare(before: Evaluation, now: Evaluation, tolerance: float) -> Comparison
     -------
     Comparison
         Statuses must be equal, errors must agree to 10 %. Latencies drift if they differ by more
-        than `tolerance` *and* the interquartile ranges of their samples do not overlap.
+        than `tolerance` *and* the interquartile ranges of their samples do not overlap. The samples
+        of the recorded one, and the reference's latency, are part of a record that anyone may have
+        edited, so that neither excuses more than a factor of two.
     """
     differences = list(_environment(before, now))
     if before.status != now.status:
         return Comparison((f"status {before.status} -> {now.status}",), tuple(differences))
     drift, notes = _errors(before.correctness, now.correctness)
     drift += _latencies(before.performance, now.performance, tolerance)
-    notes += _reference(before.performance, now.performance, tolerance)
+    drift += _speedup(before.performance)
+    far = _is_far(before.performance, now.performance, tolerance)
+    (drift if far else notes).extend(_reference(before.performance, now.performance, tolerance))
     return Comparison(tuple(drift), (*notes, *differences))
 
 
@@ -98,7 +104,9 @@ def _latencies(
     if ranges[0] is None or ranges[1] is None:
         return [f"{text} (there are too few samples to compare their ranges)"]
     if ranges[0][0] <= ranges[1][1] and ranges[1][0] <= ranges[0][1]:
-        return []
+        if max(then, today) <= _MOST_EXCUSED * min(then, today):
+            return []
+        return [f"{text}, by more than samples that scatter can excuse"]
     return [f"{text}, and the interquartile ranges of the samples do not overlap"]
 
 
@@ -120,6 +128,24 @@ def _reference(
     if not today or abs(today - then) <= tolerance * then:
         return []
     return [f"the reference's latency {then:.4g} -> {today:.4g} ms"]
+
+
+def _is_far(before: Optional[Performance], now: Optional[Performance], tolerance: float) -> bool:
+    """Return whether the reference's latencies differ by more than another machine explains."""
+    if before is None or now is None:
+        return False
+    then, today = before.reference_latency_ms, now.reference_latency_ms
+    return max(then, today) > max(_MOST_EXCUSED, 1 + tolerance) * min(then, today)
+
+
+def _speedup(before: Optional[Performance]) -> list[str]:
+    """Return whether the recorded speed-up contradicts the latencies that it was made of."""
+    if before is None or before.latency_ms <= 0:
+        return []
+    told, made = before.speedup_factor, before.reference_latency_ms / before.latency_ms
+    if math.isclose(told, made, rel_tol=_SPEEDUP_MAY_DIFFER):
+        return []
+    return [f"the recorded speed-up {told:.4g} is not that of the recorded latencies: {made:.4g}"]
 
 
 def _environment(before: Evaluation, now: Evaluation) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Optional
@@ -66,7 +67,8 @@ def recipe_of(trace: Trace, trace_set: TraceSet, siblings: Iterable[Trace]) -> R
     Raises
     ------
     NotReproducible
-        If the trace does not tell enough, or solution or definition are not what they were.
+        If the trace does not tell enough, or solution, definition or workload are not what they
+        were.
     """
     evaluation = trace.evaluation
     provenance = evaluation.provenance if evaluation is not None else None
@@ -74,6 +76,7 @@ def recipe_of(trace: Trace, trace_set: TraceSet, siblings: Iterable[Trace]) -> R
         raise NotReproducible("the seed was not recorded")
     assert provenance.seed is not None
     definition = _definition(trace, provenance, trace_set)
+    _require_workload(trace, trace_set)
     trust, timed = provenance.extra.get("trust", "full"), provenance.extra.get("rotation_seed")
     if trust not in ("full", "off"):
         raise NotReproducible(f"the recorded trust {trust!r} is none: full and off are")
@@ -103,6 +106,22 @@ def _definition(trace: Trace, provenance: Provenance, trace_set: TraceSet) -> De
     if recorded is not None and recorded != definition_digest(found):
         raise NotReproducible(f"definition {trace.definition!r} has changed since")
     return found
+
+
+def _require_workload(trace: Trace, trace_set: TraceSet) -> None:
+    """Refuse a workload that is another than the dataset's of the same uuid."""
+    uuid = trace.workload.uuid
+    for one in trace_set.workloads.get(trace.definition, ()):
+        if one.workload.uuid == uuid and _content(one) == _content(trace):
+            return
+    if any(one.workload.uuid == uuid for one in trace_set.workloads.get(trace.definition, ())):
+        raise NotReproducible(f"workload {uuid!r} has changed since")
+
+
+def _content(trace: Trace) -> str:
+    """Return a workload as text: to Python a scalar of 1 equals one of 1.0 and one of true."""
+    content = trace.workload.model_dump(mode="json")
+    return json.dumps(content, sort_keys=True)
 
 
 def _solution(trace: Trace, provenance: Provenance, trace_set: TraceSet) -> Solution:

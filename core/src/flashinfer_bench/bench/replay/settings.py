@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from pydantic import PrivateAttr
 
 from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
+from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,6 +94,9 @@ class RecordedConfig(BenchmarkConfig):
         ConfigError
             If a value is not allowed.
         """
+        for name in _BY_KEY:
+            if not isinstance(changed.get(name, {}), dict):
+                raise ConfigError(f"the recorded setting {name!r} is no mapping: {changed[name]!r}")
         config = cls.default(**{name: changed.get(name) for name in _OF_RUNS}, **fields)
         assert isinstance(config, RecordedConfig)
         config._changed = dict(changed)

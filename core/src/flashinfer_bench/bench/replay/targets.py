@@ -35,6 +35,8 @@ def split_place(text: str) -> tuple[Path, Optional[int]]:
     path = Path(text)
     if path.is_file():
         return path, None
+    if path.is_dir():
+        raise ConfigError(f"{text!r} is a folder", hint="name a dataset with --local")
     name, colon, number = text.rpartition(":")
     if not colon or not Path(name).is_file():
         raise ConfigError(

@@ -85,7 +85,10 @@ class TraceIndex:
         for folder in (layout.WORKLOADS, layout.TRACES):
             for path in layout.files(root / folder, ".jsonl", ".json"):
                 name = os.fspath(path)[prefix:]
-                part, read = look_at(path, name, known.get(name), reader)
+                try:
+                    part, read = look_at(path, name, known.get(name), reader)
+                except FileNotFoundError:  # deleted since it was listed
+                    continue
                 if part.extent.torn:
                     warn_of_torn_line(path, part.extent.torn)
                 parts.append(part)

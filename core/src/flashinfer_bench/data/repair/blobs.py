@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.blobs import is_lfs_pointer, read_safetensors_header, resolve_blob
-from flashinfer_bench.data.repair.issues import Issue, Kind, issue
+from flashinfer_bench.data.repair.issues import Issue, Kind, issue, not_listed
 from flashinfer_bench.data.workload import SafetensorsInput
 from flashinfer_bench.errors import BlobError, UnsafePathError
 
@@ -72,7 +72,11 @@ class NamedBlobs:
         for name, (path, line) in self._needed.items():
             yield from self._check(name, path, line)
         named = {file for file in self._files.values() if file is not None}
-        for file in layout.files(self._root / layout.BLOB, ".safetensors"):
+        unlisted: list[Issue] = []
+        on_error = not_listed(self._root, unlisted)
+        files = layout.files(self._root / layout.BLOB, ".safetensors", on_error=on_error)
+        yield from unlisted
+        for file in files:
             if file.resolve() not in named:
                 yield self._orphan(file, all_known=all_known)
 

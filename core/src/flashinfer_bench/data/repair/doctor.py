@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +12,13 @@ from flashinfer_bench.data import layout
 from flashinfer_bench.data.loader import paused_gc
 from flashinfer_bench.data.repair.backup import Backup
 from flashinfer_bench.data.repair.blobs import NamedBlobs
-from flashinfer_bench.data.repair.issues import Issue, Kind, Remedy, issue
-from flashinfer_bench.data.repair.leftovers import find_leftovers
+from flashinfer_bench.data.repair.issues import Issue, Kind, Remedy, issue, not_listed
+from flashinfer_bench.data.repair.leftovers import FOLDERS, find_leftovers
 from flashinfer_bench.data.repair.lines import LineReader, digest
 from flashinfer_bench.data.repair.mend import LineMender, move_files
 from flashinfer_bench.data.repair.names import Names
 from flashinfer_bench.data.storage import locked
-from flashinfer_bench.errors import DatasetNotFoundError
+from flashinfer_bench.errors import DatasetNotFoundError, SelectionError
 
 if TYPE_CHECKING:
     from flashinfer_bench.data.repair.lines import Line
@@ -87,10 +88,10 @@ def examine(root: Path) -> Diagnosis:
     ------
     DatasetNotFoundError
         If there is no such folder.
+    SelectionError
+        If none of the folders of a dataset is in it: it is another folder than was meant.
     """
-    if not root.is_dir():
-        what = "is not a folder" if root.exists() else "does not exist"
-        raise DatasetNotFoundError(f"no dataset: {root} {what}", hint="name a dataset folder")
+    _require_dataset(root)
     with paused_gc():
         return _Examination(root).run()
 
@@ -110,13 +111,12 @@ def repair(root: Path, *, orphans: bool = False) -> Repair:
 
     Raises
     ------
-    DatasetNotFoundError
-        If there is no such folder.
+    DatasetNotFoundError, SelectionError
+        As of `examine`.
     StorageError
         If something cannot be written; what was not moved yet stays where it was.
     """
-    if not root.is_dir():
-        examine(root)  # raises
+    _require_dataset(root)  # before a lock is made in it
     remedies = {Remedy.SAFE, Remedy.ORPHANS} if orphans else {Remedy.SAFE}
     with locked(root / "doctor"):  # two at a time might take both of two equal lines
         found = examine(root)
@@ -129,12 +129,22 @@ def repair(root: Path, *, orphans: bool = False) -> Repair:
         return Repair(tuple(taken), backup.folder, examine(root) if taken else found)
 
 
+def _require_dataset(root: Path) -> None:
+    if not root.is_dir():
+        what = "is not a folder" if root.exists() else "does not exist"
+        raise DatasetNotFoundError(f"no dataset: {root} {what}", hint="name a dataset folder")
+    if not any(os.path.lexists(root / folder) for folder in FOLDERS):
+        hint = f"a dataset has the folders {', '.join(FOLDERS)}"
+        raise SelectionError(f"there is nothing in the dataset {root}", hint=hint)
+
+
 class _Examination:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._names = Names(root)
         self._blobs = NamedBlobs(root)
         self._first: dict[bytes, _Place] = {}
+        self._looked_at: dict[tuple[int, int], Path] = {}
         self._issues = self._names.issues
         self._counts = Counter(
             definitions=len(self._names.definitions),
@@ -156,20 +166,23 @@ class _Examination:
         return Diagnosis(self._root, tuple(ordered), dict(self._counts), definitions, self._first)
 
     def _files(self, folder: str) -> list[Path]:
-        try:
-            return layout.files(self._root / folder, ".jsonl", ".json")
-        except OSError as error:
-            message = f"cannot be listed: {error.strerror}"
-            self._issues.append(issue(Kind.UNREADABLE, Path(folder), message))
-            return []
+        on_error = not_listed(self._root, self._issues)
+        return layout.files(self._root / folder, ".jsonl", ".json", on_error=on_error)
 
     def _look_at(self, path: Path, reader: LineReader) -> None:
         relative = path.relative_to(self._root)
         try:
+            info = path.stat()
+            first = self._looked_at.setdefault((info.st_dev, info.st_ino), relative)
+            if first != relative:  # its lines would pass for copies, and there is only one
+                self._issues.append(_linked(relative, first))
+                return
             for line in reader.read(path):
                 found = self._judge(line, relative)
                 if found is not None:
                     self._issues.append(found)
+        except FileNotFoundError:  # deleted since it was listed
+            return
         except OSError as error:
             message = f"cannot be read: {error.strerror or error}"
             self._issues.append(issue(Kind.UNREADABLE, relative, message))
@@ -191,4 +204,11 @@ def _duplicate(path: Path, line: Optional[int], first: _Place) -> Issue:
     at = first[0] if first[1] is None else f"{first[0]}:{first[1]}"
     return issue(
         Kind.DUPLICATE_LINE, path, f"the same line stands at {at}", line=line, by_hand=line is None
+    )
+
+
+def _linked(path: Path, first: Path) -> Issue:
+    message = f"this is the file {first} by another way, so that its lines are read twice"
+    return issue(
+        Kind.DUPLICATE_LINE, path, message, hint="remove one of the two links", by_hand=True
     )

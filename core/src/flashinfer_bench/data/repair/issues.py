@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 
 class Kind(str, Enum):
@@ -145,3 +146,13 @@ def issue(
     """Make an issue with the remedy of its kind, or with none but a human."""
     remedy = Remedy.BY_HAND if by_hand else REMEDIES.get(kind, Remedy.BY_HAND)
     return Issue(kind, path, message, remedy, line, hint)
+
+
+def not_listed(root: Path, issues: list[Issue]) -> Callable[[OSError], None]:
+    """Return what adds an issue for each folder of a dataset that cannot be listed."""
+
+    def tell(error: OSError) -> None:
+        at = Path(error.filename).relative_to(root)
+        issues.append(issue(Kind.UNREADABLE, at, f"cannot be listed: {error.strerror}"))
+
+    return tell

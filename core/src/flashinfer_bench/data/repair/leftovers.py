@@ -34,13 +34,17 @@ def find_leftovers(root: Path) -> Iterator[Issue]:
 
 
 def _all_files(folder: Path) -> Iterator[Path]:
-    for current, folders, names in os.walk(folder):
-        folders.sort()
-        yield from (Path(current, name) for name in sorted(names))
+    """Yield files and links. What cannot be listed is told by those who read these folders."""
+    top = os.fspath(folder)
+    found = layout.entries(top, hidden=True, on_error=lambda _: None)
+    yield from map(Path, sorted(one.path for one in found if not one.is_dir(follow_symlinks=False)))
 
 
 def _judge(path: Path, relative: Path) -> Optional[Issue]:
     name = path.name
+    # Not pathlib, which raises if a path is too long.
+    if os.path.islink(path) and name[0] != "." and not os.path.exists(path):  # noqa: PTH110, PTH114
+        return issue(Kind.UNREADABLE, relative, "this link leads nowhere")
     if name.endswith(".torn"):
         return issue(Kind.TORN_FILE, relative, "holds unfinished lines that appends put aside")
     if name.startswith(".") and name.endswith(SOFT_LOCK_SUFFIX):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Optional
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.json_codec import decode
 from flashinfer_bench.data.loader import load_definition
-from flashinfer_bench.data.repair.issues import Issue, Kind, issue
+from flashinfer_bench.data.repair.issues import Issue, Kind, issue, not_listed
 from flashinfer_bench.data.solution import Solution
 from flashinfer_bench.errors import DataError
 
@@ -45,17 +45,15 @@ class Names:
         self._unknown: dict[str, tuple[Path, Optional[int], int]] = {}
 
     def _read(self, folder: str, add: Callable[[Path], None]) -> None:
-        try:
-            paths = layout.files(self._root / folder, ".json")
-        except OSError as error:
-            self._add(Kind.UNREADABLE, self._root / folder, f"cannot be listed: {error.strerror}")
-            return
-        for path in paths:
+        on_error = not_listed(self._root, self.issues)
+        for path in layout.files(self._root / folder, ".json", on_error=on_error):
             try:
                 add(path)
             except DataError as error:
                 at = f"{error.field}: " if error.field else ""
                 self._add(Kind.INVALID_FILE, path, at + error.message)
+            except FileNotFoundError:  # deleted since it was listed
+                continue
             except OSError as error:
                 self._add(Kind.UNREADABLE, path, f"cannot be read: {error.strerror or error}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -169,7 +170,9 @@ def write_error(path: Path, error: OSError) -> StorageError:
     """Return the error to raise where writing failed."""
     made = StorageError(
         f"{path}: cannot write: {error.strerror or error}",
-        hint="free some space or check the permissions, then retry",
+        hint="another process has made it meanwhile; retry"
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+        else "free some space or check the permissions, then retry",
     )
     made.errno = error.errno
     return made

@@ -67,7 +67,9 @@ def unpack_solution(file: str | Path, folder: str | Path) -> Packed:
     """
     source = Path(file)
     if not source.is_file():
-        raise DatasetNotFoundError(f"there is no solution file {source}")
+        what = "is no file" if source.exists() else "does not exist"
+        hint = "name the JSON file of a solution; 'fib solution pack' is for folders"
+        raise DatasetNotFoundError(f"no solution: {source} {what}", hint=hint)
     text = source.read_bytes()
     solution = decode(Solution, text, path=source)
     record = parse_json(text, path=source)

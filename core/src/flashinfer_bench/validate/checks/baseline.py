@@ -1,4 +1,8 @@
-"""Scores compare with the baseline of a definition, so there must be one, and it must have run."""
+"""Scores compare with the baseline of a definition: whether there is one, and it has run.
+
+To lack one is no damage: datasets grow, and are merged with others that have none. Only two
+are an error, as nothing says which of them counts.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ class BaselineCheck:
         for definition, at in contents.definition_files:
             left = sorted(run.get(definition.name, set()) - passed.get(definition.name, set()))
             if left and definition.name in baselines:
-                yield Place(NAME, at.path).warning(
+                yield Place(NAME, at.path).note(
                     f"the baseline has not passed on {len(left)} workloads that others have run; "
                     f"they count in no score. The first is {left[0]}"
                 )
@@ -75,7 +79,7 @@ def _check_number(baselines: dict[str, list[Place]], contents: Contents) -> Iter
         elif not places and definition.name in solved:
             message = "it has solutions and no baseline, so none of them has a score"
             hint = f"a baseline is a solution by the author {AUTHOR!r}"
-            yield Place(NAME, at.path).warning(message, hint=hint)
+            yield Place(NAME, at.path).note(message, hint=hint)
 
 
 def _merged(facts: list[_Facts], which: int) -> dict[str, set[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,14 +41,13 @@ def _check_folder(root: Path, folder: str, suffixes: tuple[str, ...]) -> Iterato
     if base.exists() and not base.is_dir():
         yield Place(NAME, Path(folder)).error("this must be a folder")
         return
-    for path in sorted(base.rglob("*")):
-        relative = path.relative_to(root)
-        if any(part.startswith(".") for part in relative.parts):
-            continue
-        place = Place(NAME, relative)
-        if path.is_symlink():
+    found = layout.entries(os.fspath(base), on_error=lambda _: None)  # told by those who read it
+    for entry in sorted(found, key=lambda one: one.path):
+        path = Path(entry.path)
+        place = Place(NAME, path.relative_to(root))
+        if entry.is_symlink():
             yield from _check_link(path, root, place)
-        if path.is_file() and path.suffix not in suffixes:
+        if os.path.isfile(path) and path.suffix not in suffixes:  # noqa: PTH113 - never raises
             allowed = " and ".join(suffixes)
             yield place.warning(f"ignored: files in {folder} end in {allowed}")
 
