@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    model_validator,
+)
 
+from flashinfer_bench.data import samples
 from flashinfer_bench.data.base import JsonWords, NonEmptyStr, SchemaModel
 from flashinfer_bench.data.legacy import upgrade_correctness, upgrade_evaluation, upgrade_trace
 from flashinfer_bench.data.name_enum import NameEnum
@@ -27,8 +35,21 @@ def _not_negative(value: float) -> float:
     return value
 
 
+def _in_order(ends: tuple[float, float]) -> tuple[float, float]:
+    if ends[0] > ends[1]:
+        raise ValueError("an interval is written [low, high]")
+    return ends
+
+
 Error = Annotated[float, Field(strict=True), AfterValidator(_not_negative), JsonWords]
 Duration = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Samples = Annotated[
+    list[Duration],
+    BeforeValidator(samples.from_json),
+    PlainSerializer(samples.packed, when_used="json"),
+]
+Count = Annotated[int, Field(strict=True, ge=0)]
+Range = Annotated[tuple[Duration, Duration], Field(strict=False), AfterValidator(_in_order)]
 
 
 class EvaluationStatus(NameEnum):
@@ -83,13 +104,39 @@ class Performance(SchemaModel):
     speedup_factor : float
         Reference latency over latency; 0 if the reference was not timed.
     samples_ms : list of float, optional
-        The single measurements of the solution in milliseconds, in the order taken.
+        The single measurements of the solution in milliseconds, in the order taken; all of them.
+        In JSON a text, see `flashinfer_bench.data.samples`; a list is read, too.
+    interval_ms : (float, float), optional
+        In which the latency lies with a confidence of 95 %, in milliseconds.
+    reference_samples_ms : list of float, optional
+        The single measurements of the reference, as ``samples_ms``.
+    speedup_interval : (float, float), optional
+        In which the speedup factor lies with a confidence of 95 %.
+    outliers : int, optional
+        How many samples lie far from the others. They count like all others.
+    dropped : list of (int, int), optional
+        Samples that do not count, since the device was slowed down meanwhile: number of the first
+        of each row of them, and of the one after the last.
     """
 
     latency_ms: Duration
     reference_latency_ms: Duration
     speedup_factor: Duration
-    samples_ms: Optional[list[Duration]] = None
+    samples_ms: Optional[Samples] = None
+    interval_ms: Optional[Range] = None
+    reference_samples_ms: Optional[Samples] = None
+    speedup_interval: Optional[Range] = None
+    outliers: Optional[Count] = None
+    dropped: Optional[list[tuple[Count, Count]]] = None
+
+    @property
+    def counted_ms(self) -> list[float]:
+        """The samples that count: those that were not dropped."""
+        counted = dict(enumerate(self.samples_ms or ()))
+        for first, end in self.dropped or ():
+            for number in range(first, min(end, len(self.samples_ms or ()))):
+                counted.pop(number, None)
+        return list(counted.values())
 
 
 class Environment(SchemaModel):
@@ -142,6 +189,9 @@ class Provenance(SchemaModel):
         Version of the GPU's driver.
     sm_clock_mhz, memory_clock_mhz : int, optional
         The GPU's clocks right after the evaluation, in MHz.
+    timing : dict, optional
+        How the samples were taken: parameters of the stopping rule, state of the caches, where the
+        reference was timed, and what was seen of clocks, temperature or load meanwhile.
     settings : dict, optional
         Settings that differ from the defaults of the release.
     plugins : dict, optional
@@ -173,6 +223,7 @@ class Provenance(SchemaModel):
     driver: Optional[str] = None
     sm_clock_mhz: Optional[int] = None
     memory_clock_mhz: Optional[int] = None
+    timing: Annotated[Optional[dict[str, Any]], JsonWords] = None
     settings: Annotated[Optional[dict[str, Any]], JsonWords] = None
     plugins: Annotated[Optional[dict[str, Any]], JsonWords] = None
     toolchain: Annotated[Optional[dict[str, Any]], JsonWords] = None

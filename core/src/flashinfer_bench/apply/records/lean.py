@@ -55,7 +55,8 @@ class _Performance(msgspec.Struct, gc=False):
     latency_ms: _NotNegative
     reference_latency_ms: _NotNegative
     speedup_factor: _NotNegative
-    samples_ms: Optional[list[_NotNegative]] = None
+    samples_ms: Union[list[_NotNegative], str, None] = None
+    reference_samples_ms: Union[list[_NotNegative], str, None] = None
 
 
 class _Evaluation(msgspec.Struct, gc=False, tag_field="status"):

@@ -19,6 +19,8 @@ from pydantic import PlainSerializer, ValidationError
 
 from flashinfer_bench.data.index.columns import NO_RUN, PASSED, STATUSES, TYPES, Columns, Head
 from flashinfer_bench.data.run_source import RunDetails
+from flashinfer_bench.data.samples import from_json as samples_from_json
+from flashinfer_bench.data.samples import unpacked
 from flashinfer_bench.data.trace import Provenance
 from flashinfer_bench.data.workload import Workload
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.data.trace_reader import TraceReader
 
 _Duration = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 _Error = Union[_Duration, Literal["NaN", "Infinity"]]
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _CODES: dict[str, int] = {status.value: code for code, status in enumerate(STATUSES)}
@@ -53,7 +56,12 @@ class _Performance(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     latency_ms: _Duration
     reference_latency_ms: _Duration
     speedup_factor: _Duration
-    samples_ms: Optional[list[_Duration]] = None
+    samples_ms: Union[list[_Duration], str, None] = None
+    interval_ms: Optional[tuple[_Duration, _Duration]] = None
+    reference_samples_ms: Union[list[_Duration], str, None] = None
+    speedup_interval: Optional[tuple[_Duration, _Duration]] = None
+    outliers: Optional[_Count] = None
+    dropped: Optional[list[tuple[_Count, _Count]]] = None
 
 
 class _Environment(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -154,7 +162,7 @@ def read_details(text: bytes, head: Head) -> Optional[RunDetails]:
         return None
     one = run.evaluation
     samples = one.performance.samples_ms if one.performance is not None else None
-    return RunDetails(one.log, tuple(samples or ()))
+    return RunDetails(one.log, tuple(samples_from_json(samples) or ()))
 
 
 def _check_provenance(text: bytes) -> None:
@@ -306,7 +314,6 @@ class LineReader:
         absolute, relative = errors.max_absolute_error, errors.max_relative_error
         if isinstance(absolute, str) or isinstance(relative, str):
             absolute, relative = _errors(errors)
-        samples = times.samples_ms
         return (  # one tuple, because this is done for each line
             head,
             hardware,
@@ -318,7 +325,7 @@ class LineReader:
             relative,
             offset,
             length,
-            len(samples) if samples else 0,
+            _sample_count(times),
         )
 
     def read(self, text: bytes, offset: int, line: Optional[int]) -> None:
@@ -387,4 +394,15 @@ def _times(times: _Performance | Performance | None) -> tuple[float, float, floa
 
 
 def _sample_count(times: _Performance | Performance | None) -> int:
-    return len(times.samples_ms) if times is not None and times.samples_ms else 0
+    """Return how many samples there are, and look at all that the models would look at."""
+    if times is None:
+        return 0
+    for ends in (times.interval_ms, times.speedup_interval):
+        if ends is not None and ends[0] > ends[1]:
+            raise _UnusualLineError
+    if isinstance(times.reference_samples_ms, str):
+        unpacked(times.reference_samples_ms)
+    samples = times.samples_ms
+    if samples is None:
+        return 0
+    return len(unpacked(samples) if isinstance(samples, str) else samples)

@@ -1,0 +1,1 @@
+"""Statistics of timed calls: intervals, summaries, comparisons. Plain floats, no dependencies."""

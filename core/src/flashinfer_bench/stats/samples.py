@@ -1,0 +1,64 @@
+"""What may be a sample of a latency, and the simplest figures of many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from flashinfer_bench.errors import DataError
+
+_HINT = "a latency is a finite number, 0 or more; look at the timer that gave it: fib timers check"
+
+
+def require_samples(samples: Sequence[float], what: str = "samples") -> tuple[float, ...]:
+    """Return the samples as floats, if each of them can be a latency.
+
+    Parameters
+    ----------
+    samples : sequence of float
+        Latencies, in any unit.
+    what : str
+        What they are, for the message.
+
+    Raises
+    ------
+    DataError
+        If there are none, or one is NaN, negative or infinite. Also a ``ValueError``. The message
+        names its index and its value.
+    """
+    values = tuple(float(value) for value in samples)
+    if not values:
+        raise DataError(f"{what}: no samples; at least one is needed", hint=_HINT)
+    for index, value in enumerate(values):
+        if not math.isfinite(value) or value < 0:
+            raise DataError(f"{what}[{index}] is {value!r}, which is no latency", hint=_HINT)
+    return values
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the quantile of sorted samples by linear interpolation.
+
+    This is definition 7 of Hyndman & Fan, Sample Quantiles in Statistical Packages (1996), which
+    numpy and most spreadsheets use by default.
+
+    Parameters
+    ----------
+    ordered : sequence of float
+        Samples in ascending order, at least one.
+    share : float
+        From 0 (the least) to 1 (the greatest).
+    """
+    return at_rank(ordered, share * (len(ordered) - 1))
+
+
+def at_rank(ordered: Sequence[float], rank: float) -> float:
+    """Return the value at a rank from 0 to n - 1, between neighbours by linear interpolation."""
+    rank = min(max(rank, 0.0), len(ordered) - 1.0)
+    below = math.floor(rank)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (rank - below) * (ordered[above] - ordered[below])
+
+
+def median_of(samples: Sequence[float]) -> float:
+    """Return the median of samples in any order."""
+    return quantile(sorted(samples), 0.5)
