@@ -13,7 +13,9 @@ import nox
 
 ROOT = Path(__file__).parent
 PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
-DEFAULT_PLUGINS = [name for name in PLUGINS if name != "builder_tilelang"]
+# What the meta-distribution does not pull in unless it is asked to.
+OPTIONAL_PLUGINS = ("builder_tilelang", "timing_cupti")
+DEFAULT_PLUGINS = [name for name in PLUGINS if name not in OPTIONAL_PLUGINS]
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 # What the builders compile with and through; tilelang brings the apache-tvm-ffi that it needs.
 LIBRARIES = ("triton", "tilelang", "ninja")

@@ -207,6 +207,10 @@ class FakeCandidate(Candidate):
         self._do("time", self._space.get("on_collect", lambda: None))
         return [x.clone() if hasattr(x, "clone") else x for x in self._outputs]
 
+    def rest(self, *, timeout_s: float) -> None:
+        assert timeout_s > 0
+        self._events.append(("rest", self.pid))
+
     def changed_inputs(self, *, timeout_s: float) -> list[int]:
         self._events.append(("inspect", self.pid))
         rotors = self._rotors[self._slot]
@@ -367,7 +371,8 @@ def executor() -> FakeExecutor:
 def settings() -> Callable[..., ResolvedEvalConfig]:
     def make(**changes: Any) -> ResolvedEvalConfig:
         values = {"warmup_runs": 1, "iterations": 4, "num_trials": 2, "rtol": 1e-2, "atol": 1e-2}
-        return ResolvedEvalConfig(**{**values, **changes})
+        alone = {"interleave_reference": False, "watch": "off"}  # one process, and no surprise
+        return ResolvedEvalConfig(**{**values, **alone, **changes})
 
     return make
 

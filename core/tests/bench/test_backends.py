@@ -1,13 +1,21 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flashinfer_bench.bench.backends import choose_devices, choose_timer, make_executor
+from flashinfer_bench.bench.backends import (
+    choose_devices,
+    choose_timer,
+    make_executor,
+    pick_timer,
+)
 from flashinfer_bench.bench.executors.base import Executor
-from flashinfer_bench.errors import CapabilityError, PluginLoadError
+from flashinfer_bench.errors import CapabilityError, ConfigError, PluginLoadError
 from flashinfer_bench.plugins import Availability, Catalog, ExecutorSpec, TimerSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class TestDevices:
@@ -43,12 +51,14 @@ def no_driver() -> Availability:
     return Availability(False, "no driver")
 
 
-def timers(monkeypatch: pytest.MonkeyPatch) -> Catalog:
+def timers(
+    monkeypatch: pytest.MonkeyPatch, probe: Callable[[], Availability] = no_driver
+) -> Catalog:
     import sys
     import types
 
     module = types.ModuleType("a_timer_plugin")
-    module.no_driver = no_driver  # type: ignore[attr-defined]
+    module.no_driver = probe  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "a_timer_plugin", module)
     return Catalog.of(
         TimerSpec(
@@ -87,6 +97,90 @@ class TestTimer:
     ) -> None:
         with pytest.raises(CapabilityError, match=name):
             choose_timer(timers(monkeypatch), "cuda", name)
+
+
+CUDA = {"devices": ("cuda",), "factory": "a:B"}
+
+
+class TestFit:
+    """Timers that only trusted solutions may be timed with, or only with some caches."""
+
+    @pytest.fixture
+    def catalog(self) -> Catalog:
+        return Catalog.of(
+            TimerSpec(name="again", repeats=True, caches=("cold",), priority=90, **CUDA),
+            TimerSpec(name="partial", trusting=True, priority=80, **CUDA),
+            TimerSpec(name="warmth", caches=("warm",), priority=70, **CUDA),
+            TimerSpec(name="plain", **CUDA),
+        )
+
+    def test_only_by_name(self, catalog: Catalog, caplog: pytest.LogCaptureFixture) -> None:
+        for trust in ("full", "off"):
+            assert pick_timer(catalog, "cuda:0", trust=trust).name == "plain"
+        assert pick_timer(catalog, "cuda:0", cache="warm").name == "warmth"
+        assert caplog.messages == []
+
+    def test_repeated_calls_are_refused_unless_solutions_are_trusted(
+        self, catalog: Catalog
+    ) -> None:
+        with pytest.raises(ConfigError, match="answered from memory; --trust full") as caught:
+            pick_timer(catalog, "cuda:0", "again")
+        assert caught.value.hint is not None
+        assert "--trust off" in caught.value.hint
+        assert "another timer: plain" in caught.value.hint
+        assert pick_timer(catalog, "cuda:0", "again", trust="off").name == "again"
+
+    def test_what_sees_a_part_is_refused_unless_solutions_are_trusted(
+        self, catalog: Catalog
+    ) -> None:
+        with pytest.raises(ConfigError, match="'partial' sees only a part"):
+            choose_timer(catalog, "cuda:0", "partial")
+        assert choose_timer(catalog, "cuda:0", "partial", trust="off") == "partial"
+
+    def test_caches_have_to_be_those_asked_for(self, catalog: Catalog) -> None:
+        with pytest.raises(ConfigError, match="'again' has cold caches only, not warm") as caught:
+            pick_timer(catalog, "cuda", "again", trust="off", cache="warm")
+        assert "--cache cold" in str(caught.value.hint)
+        with pytest.raises(ConfigError, match="'warmth' has warm caches only, not cold"):
+            pick_timer(catalog, "cuda", "warmth")
+
+    def test_none_is_left(self) -> None:
+        catalog = Catalog.of(TimerSpec(name="again", repeats=True, **CUDA))
+        with pytest.raises(CapabilityError, match=r"again \(only by name, with --trust off\)"):
+            pick_timer(catalog, "cuda:0")
+        catalog = Catalog.of(TimerSpec(name="warmth", caches=("warm",), **CUDA))
+        with pytest.raises(CapabilityError, match=r"warmth \(only warm caches\)") as caught:
+            pick_timer(catalog, "cuda:0")
+        assert "fib timers list" in str(caught.value.hint)
+        with pytest.raises(CapabilityError, match="No timer for device 'cpu'"):
+            pick_timer(catalog, "cpu")
+
+
+class TestNote:
+    """What is to be stored with the latencies of a weaker timer."""
+
+    def test_it_says_why_and_what_to_do(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        answer = Availability(False, "no driver", "get one")
+        choice = pick_timer(timers(monkeypatch, lambda: answer), "cuda:1")
+        wanted = "timing cuda:1 with 'coarse', because 'fine' cannot be used: no driver (get one)"
+        assert (choice.name, choice.note) == ("coarse", wanted)
+        assert caplog.messages == [wanted]
+
+    def test_there_is_none_for_the_best_or_one_asked_for(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        catalog = timers(monkeypatch)
+        assert pick_timer(catalog, "cpu").note is None
+        assert pick_timer(catalog, "cuda", "coarse").note is None
+
+    def test_the_weaker_one_can_be_used_no_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As if the device had gone since the run began."""
+        timers(monkeypatch)
+        broken = {"probe": "a_timer_plugin:no_driver", **CUDA}
+        with pytest.raises(CapabilityError, match="no driver"):
+            pick_timer(Catalog.of(TimerSpec(name="fine", **broken)), "cuda:0")
 
 
 class TestExecutor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -20,9 +20,17 @@ from flashinfer_bench.bench.judge.checks import (
     secret_schedule,
 )
 from flashinfer_bench.bench.judge.deadline import Deadline
-from flashinfer_bench.bench.judge.rounds import Rounds, Variations, take_calls
+from flashinfer_bench.bench.judge.rounds import (
+    Taken,
+    Variations,
+    fixed_rounds,
+    take_calls,
+)
 from flashinfer_bench.bench.judge.seeds import secret_seed
 from flashinfer_bench.tensors.vary import Freedom, draw_variation
+
+if TYPE_CHECKING:
+    from flashinfer_bench.bench.stopping.plan import TimingPlan
 
 ROTATES = (Freedom("rotate", 64, 128, True),)
 PLENTY = 2**40
@@ -162,14 +170,6 @@ class TestSecretSeed:
 
 
 class TestRounds:
-    @given(st.integers(1, 4), st.integers(0, 4), st.integers(1, 6))
-    def test_places(self, count: int, warmup: int, iterations: int) -> None:
-        rounds = Rounds(count, warmup, iterations)
-        places = list(rounds.places())
-        assert len(places) == count * (warmup + iterations)
-        assert [place for place in places if place is not None] == list(range(rounds.timed))
-        assert places[:warmup] == [None] * warmup
-
     def test_variations_go_over_all_sets(self) -> None:
         inputs = [[torch.rand(300)], [torch.rand(300)], [torch.rand(300)]]
         variations = Variations(ROTATES, inputs, random.Random(0))
@@ -179,7 +179,7 @@ class TestRounds:
 
     def test_calls(self, executor: Any, problems: Any, session: Any) -> None:
         made = _Made(executor, problems, session)
-        calls = made.take(Rounds(2, 1, 2), looked_at=())
+        calls = made.take(fixed_rounds(2, 1, 2), looked_at=()).calls
         assert made.asked == [None, 0, 1, None, 2, 3]
         assert made.visited == [0, 1, 2, 3]
         assert [call.sample_ms for call in calls] == [2.0, 3.0, 2.0, 3.0]
@@ -190,11 +190,15 @@ class TestRounds:
     @pytest.mark.parametrize(
         ("rounds", "looked_at", "asked"),
         [
-            (Rounds(1, 2, 3), (0,), [None, None, 0, None, None, 1, 2]),
-            (Rounds(1, 1, 3), (0, 1), [None, 0, None, 1, None, 2]),
-            (Rounds(1, 0, 3), (0, 1), [0, 1, 2]),  # nobody waits for it to settle at all
-            (Rounds(1, 9, 2), (0, 1), [*[None] * 9, 0, None, None, 1]),  # nothing is left to time
-            (Rounds(2, 2, 1), (0, 1), [None, None, 0, None, None, 1]),  # a warm-up follows
+            (fixed_rounds(1, 2, 3), (0,), [None, None, 0, None, None, 1, 2]),
+            (fixed_rounds(1, 1, 3), (0, 1), [None, 0, None, 1, None, 2]),
+            (fixed_rounds(1, 0, 3), (0, 1), [0, 1, 2]),  # nobody waits for it to settle at all
+            (
+                fixed_rounds(1, 9, 2),
+                (0, 1),
+                [*[None] * 9, 0, None, None, 1],
+            ),  # nothing is left to time
+            (fixed_rounds(2, 2, 1), (0, 1), [None, None, 0, None, None, 1]),  # a warm-up follows
         ],
     )
     def test_what_follows_a_look_is_not_counted(
@@ -202,15 +206,16 @@ class TestRounds:
         executor: Any,
         problems: Any,
         session: Any,
-        rounds: Rounds,
+        rounds: TimingPlan,
         looked_at: tuple[int, ...],
         asked: list[int | None],
     ) -> None:
         made = _Made(executor, problems, session)
-        calls = made.take(rounds, looked_at)
+        taken = made.take(rounds, looked_at)
         assert made.asked == asked
-        assert made.visited == list(range(rounds.timed))
-        assert len(calls) == rounds.timed
+        assert made.visited == list(range(rounds.max_samples))
+        assert len(taken.calls) == rounds.max_samples
+        assert taken.ending == "rule"
 
 
 class _Made:
@@ -226,7 +231,7 @@ class _Made:
         self.asked: list[int | None] = []
         self.visited: list[int] = []
 
-    def take(self, rounds: Rounds, looked_at: tuple[int, ...]) -> list[Any]:
+    def take(self, rounds: TimingPlan, looked_at: tuple[int, ...]) -> Taken:
         variations = Variations(ROTATES, [[torch.rand(300)]], random.Random(0))
 
         def variation_of(place: int | None) -> Any:

@@ -133,7 +133,7 @@ class TestRecord:
         assert counts == (1, 4, 2)
         assert provenance.build_s == 0.25
         assert provenance.wall_s >= 0
-        extra = {"solution_hash": solution.hash(), "reference_iterations": 4}
+        extra = {"solution_hash": solution.hash(), "reference_calls": 8}
         extra.update(trust="full", timed_checks=2, cpu_threads=cpu_threads())
         assert 0 <= provenance.extra.pop("rotation_seed") < 2**53
         assert len(provenance.extra.pop("checks_id")) == 8

@@ -8,7 +8,9 @@ from flashinfer_bench.bench import BenchmarkConfig, IsolatedRunner, PersistentRu
 from flashinfer_bench.bench.pool import RunInterrupted
 from flashinfer_bench.errors import CapabilityError, DataError, RunnerError, RunnerFatalError
 
-CONFIG = BenchmarkConfig(warmup_runs=1, iterations=2, num_trials=1, seed=5)
+CONFIG = BenchmarkConfig(
+    warmup_runs=1, iterations=2, num_trials=1, seed=5, interleave_reference=False
+)
 BOTH = [IsolatedRunner, PersistentRunner]
 
 

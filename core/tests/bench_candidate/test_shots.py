@@ -474,7 +474,7 @@ class TestClock:
         variation = place.draw()
         assert place.stage(variation) > 0
         shot = place.fire(variation)
-        assert (shot.timer, shot.timer_version) == ("cpu", "2")
+        assert (shot.timer, shot.timer_version) == ("cpu", "3")
         assert 20 <= shot.sample_ms <= (shot.change_s + shot.wall_s) * 1e3
 
     def test_work_before_the_call_is_in_the_judge_s_clock(self, range_of):

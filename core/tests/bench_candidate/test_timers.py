@@ -22,7 +22,10 @@ def measure(timer: Timer, function, arguments=lambda index: (), *, warmup=2, ite
 
 
 class Clock:
-    """Stands for `time.perf_counter_ns`: each reading is a microsecond after the last."""
+    """Stands for `time.perf_counter_ns`: each reading is a microsecond after the last.
+
+    So two readings in a row cost a microsecond, which the wall clock takes out of its samples.
+    """
 
     def __init__(self) -> None:
         self.now = 0
@@ -53,6 +56,9 @@ class TestWallClock:
         timer = WallClockTimer()
 
         class Result:
+            def __init__(self):
+                clock.now += 500
+
             def __del__(self):
                 clock.now += 10**9
 
@@ -60,7 +66,7 @@ class TestWallClock:
             clock.now += 10**9
             return ()
 
-        assert measure(timer, Result, arguments) == [0.001] * 5
+        assert measure(timer, Result, arguments) == [0.0005] * 5
 
     def test_the_clock_is_the_one_from_before(self, monkeypatch):
         """A solution may replace `time.perf_counter_ns`; that comes too late."""
@@ -427,6 +433,21 @@ class TestTimeRunnable:
     def test_no_timer_for_the_device(self):
         with pytest.raises(CapabilityError):
             time_runnable(lambda: None, [], 1, 1, "abacus")
+
+    def test_a_timer_by_name(self):
+        assert time_runnable(lambda: None, [], 1, 3, "cpu", timer="cpu") < 1.0
+        with pytest.raises(CapabilityError, match="'cuda_event' is for cuda, not for 'cpu'"):
+            time_runnable(lambda: None, [], 1, 3, "cpu", timer="cuda_event")
+
+    def test_short_functions_are_timed_in_batches(self):
+        calls = []
+        latency = time_runnable(lambda: calls.append(1), [], 1, 5, "cpu")
+        assert 0 < latency < 0.001
+        assert len(calls) > 6 + 5 * 5
+
+    def test_a_function_that_fails(self):
+        with pytest.raises(ZeroDivisionError):
+            time_runnable(lambda: 1 / 0, [], 0, 5, "cpu")
 
 
 class TestMakeTimers:

@@ -20,6 +20,7 @@ def test_the_codes_are_those_that_are_documented():
         "INTERNAL": 3,
         "CAPABILITY": 4,
         "NOTHING_SELECTED": 5,
+        "AMBIGUOUS": 6,
         "INTERRUPTED": 130,
         "BROKEN_PIPE": 141,
     }

@@ -51,7 +51,8 @@ def states(catalog):
 def test_core_alone():
     catalog = discover(Settings(no_plugins=True))
     assert states(catalog) == {"core": "ok"}
-    assert [entry.name for entry in catalog.timers] == ["cpu", "cuda_event"]
+    timers = ["cpu", "cuda_event", "cuda_graph", "do_bench"]
+    assert [entry.name for entry in catalog.timers] == timers
     assert [entry.name for entry in catalog.executors] == ["fork", "spawn"]
     special = ["dsa_sparse_attention", "dsa_topk_indexer", "sampling", "lowbit"]
     assert [entry.name for entry in catalog.evaluators] == [*special, "default"]
@@ -152,7 +153,7 @@ def test_a_plugin_can_be_in_conflict_with_itself(place):
 def test_a_name_of_core_is_no_exception(place):
     catalog = discover(place(fib_test_cpu=timer("cpu")))
     assert states(catalog) == {"core": "broken", "fib_test_cpu": "broken"}
-    assert [entry.name for entry in catalog.timers] == ["cuda_event"]
+    assert [entry.name for entry in catalog.timers] == ["cuda_event", "cuda_graph", "do_bench"]
     core = catalog.plugins[0]
     assert ("timer", "cpu") not in core.records
     assert ("executor", "fork") in core.records

@@ -363,3 +363,46 @@ def test_a_builder_for_some_devices():
 def test_other_values_are_refused(fields, error, told):
     with pytest.raises(error, match=f"BuilderSpec 'x': .*{told}"):
         make(BuilderSpec, **fields)
+
+
+class TestTimers:
+    """What a record tells of a timer, so that nobody has to import it to know."""
+
+    def test_nothing_needs_to_be_told(self):
+        spec = make(TimerSpec)
+        assert (spec.resolution_ms, spec.overhead, spec.repeats, spec.trusting) == (
+            *(None, ""),
+            *(False, False),
+        )
+        assert spec.caches == ("cold", "warm")
+        assert spec.why_trust is None
+
+    def test_why_it_is_for_trusted_solutions_only(self):
+        assert "answered from memory" in make(TimerSpec, repeats=True).why_trust
+        assert "only a part" in make(TimerSpec, trusting=True).why_trust
+
+    def test_a_resolution_is_a_float_and_an_overhead_one_line(self):
+        spec = make(TimerSpec, resolution_ms=1, overhead=" much ")
+        assert (type(spec.resolution_ms), spec.resolution_ms, spec.overhead) == (float, 1.0, "much")
+
+    @pytest.mark.parametrize(
+        ("field", "value", "error", "text"),
+        [
+            ("resolution_ms", "1", TypeError, "must be a number, not str"),
+            ("resolution_ms", True, TypeError, "must be a number, not bool"),
+            ("resolution_ms", 0, ValueError, "must be finite and above 0, not 0"),
+            ("resolution_ms", -1.0, ValueError, "above 0"),
+            ("resolution_ms", float("nan"), ValueError, "finite"),
+            ("resolution_ms", float("inf"), ValueError, "finite"),
+            ("overhead", "two\nlines", ValueError, "single line"),
+            ("overhead", None, TypeError, "must be a string"),
+            ("repeats", 1, TypeError, "must be True or False"),
+            ("trusting", "no", TypeError, "must be True or False"),
+            ("caches", (), ValueError, "at least one"),
+            ("caches", "cold", TypeError, "must be a tuple"),
+            ("caches", ("cold", "lukewarm"), ValueError, "'lukewarm'; allowed: cold, warm"),
+        ],
+    )
+    def test_what_is_not_allowed(self, field, value, error, text):
+        with pytest.raises(error, match=f"TimerSpec 'x': {field}.*{text}"):
+            make(TimerSpec, **{field: value})

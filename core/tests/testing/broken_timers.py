@@ -286,3 +286,31 @@ class LongNotes(Call):
     def __init__(self):
         super().__init__()
         self.notes = [False, True]
+
+
+class Repeats(Good):
+    """Right where the record says so, too."""
+
+    repeats = True
+
+    def time_call(self, function, arguments, *, device):
+        function(*arguments)
+        function(*arguments)
+        return super().time_call(function, arguments, device=device)
+
+
+class RepeatsWithOthers(Repeats):
+    """Calls with other arguments than those given."""
+
+    def time_call(self, function, arguments, *, device):
+        if arguments:
+            function(*arguments[:-1])
+        return super().time_call(function, arguments, device=device)
+
+
+class OnlyCold(Good):
+    caches = ("cold",)
+
+
+class Coarse(Good):
+    resolution_ms = 1.0

@@ -96,6 +96,10 @@ CASES = {
 CASES |= {
     "TimerForOthers": (TimerConformance, timer("Good", devices=["cuda"])),
     "TimerHeavyProbe": (TimerConformance, timer("Good", probe="broken_probes:heavy")),
+    "TimerRepeats": (TimerConformance, timer("Repeats", repeats=True)),
+    "TimerRepeatsWithOthers": (TimerConformance, timer("RepeatsWithOthers", repeats=True)),
+    "TimerRepeatsUntold": (TimerConformance, timer("Repeats")),
+    "TimerCoarse": (TimerConformance, timer("Coarse", resolution_ms=1e-3)),
     "TimerFactory": (TimerConformance, TimerCase(record="broken_timers:Good")),
     "EvaluatorForOthers": (EvaluatorConformance, evaluator("Good", op_types=["gemm"])),
     "EvaluatorFallback": (EvaluatorConformance, evaluator("Good", op_types=[])),

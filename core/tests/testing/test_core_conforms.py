@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flashinfer_bench._lazy import import_string
 from flashinfer_bench.data import Definition
 from flashinfer_bench.plugins import KeyBuilderSpec, Settings, discover
 from flashinfer_bench.testing import (
@@ -34,8 +35,11 @@ class TestWallClock(TimerConformance):
         return TimerCase(record=record("timer", "cpu"), plugin=BUILTIN)
 
 
-@pytest.mark.gpu
-class TestCudaEvents(TimerConformance):
+class OnCuda(TimerConformance):
+    """Work of a known length for the timers of a GPU."""
+
+    timer = "cuda_event"
+
     @pytest.fixture
     def case(self):
         import torch
@@ -47,8 +51,33 @@ class TestCudaEvents(TimerConformance):
         if not torch.cuda.is_available():
             pytest.skip("no CUDA device")
         return TimerCase(
-            record=record("timer", "cuda_event"), device="cuda", plugin=BUILTIN, work=work
+            record=record("timer", self.timer), device="cuda", plugin=BUILTIN, work=work
         )
+
+
+@pytest.mark.gpu
+class TestCudaEvents(OnCuda):
+    timer = "cuda_event"
+
+
+@pytest.mark.gpu
+class TestCudaGraphs(OnCuda):
+    timer = "cuda_graph"
+
+
+@pytest.mark.gpu
+class TestDoBench(OnCuda):
+    timer = "do_bench"
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda_event", "cuda_graph", "do_bench"])
+def test_records_of_timers_say_what_the_timers_are_like(name):
+    """Also of those that cannot be used here: their classes can be imported anywhere."""
+    spec = record("timer", name)
+    timer = import_string(spec.factory)
+    told = (spec.name, spec.repeats, spec.caches, spec.resolution_ms)
+    assert told == (timer.name, timer.repeats, timer.caches, timer.resolution_ms)
+    assert spec.overhead
 
 
 class TestDefaultEvaluator(EvaluatorConformance):

@@ -9,6 +9,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 GOOD = (
     "TimerGood",
     "TimerFactory",
+    "TimerRepeats",
     "EvaluatorGood",
     "EvaluatorSampling",
     "EvaluatorFallback",
@@ -65,6 +66,10 @@ TIMERS = {
     "CallTurnsCollectorOff": ["one_call_leaves_the_garbage_collector_as_it_was"],
     "CallLooksUpLate": ["the_clock_of_one_call_was_looked_up_before"],
     "KeepsNotes": ["notes_are_short_and_told_once"],
+    "RepeatsWithOthers": ["each_call_gets_its_own_arguments", "one_call_is_one_call"],
+    "RepeatsUntold": ["the_record_says_what_the_timer_is_like"],
+    "OnlyCold": ["the_record_says_what_the_timer_is_like"],
+    "Coarse": ["the_record_says_what_the_timer_is_like"],
     "LongNotes": ["notes_are_short_and_told_once"],
 }
 
@@ -160,7 +165,7 @@ def test_nothing_is_wrong_with_a_good_one(outcomes, name):
 
 @pytest.mark.parametrize(
     ("name", "tests"),
-    [("TimerGood", 26), ("EvaluatorSampling", 22), ("KeysGood", 15), ("AdapterGood", 15)],
+    [("TimerGood", 27), ("EvaluatorSampling", 22), ("KeysGood", 15), ("AdapterGood", 15)],
 )
 def test_a_full_case_skips_nothing(outcomes, name, tests):
     assert outcomes[name].skipped == {}

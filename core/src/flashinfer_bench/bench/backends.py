@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.executors.base import Executor
+from flashinfer_bench.bench.timing.choice import TimerChoice as TimerChoice
+from flashinfer_bench.bench.timing.choice import pick_timer as pick_timer
 from flashinfer_bench.errors import CapabilityError, PluginLoadError
 
 if TYPE_CHECKING:
     from flashinfer_bench.plugins import Catalog
-
-logger = logging.getLogger(__name__)
 
 
 def choose_devices(device: Optional[str]) -> list[str]:
@@ -45,7 +44,14 @@ def choose_devices(device: Optional[str]) -> list[str]:
     return [name]
 
 
-def choose_timer(catalog: Catalog, device: str, name: Optional[str] = None) -> str:
+def choose_timer(
+    catalog: Catalog,
+    device: str,
+    name: Optional[str] = None,
+    *,
+    trust: str = "full",
+    cache: str = "cold",
+) -> str:
     """Return the name of the timing backend for `device`.
 
     A better one that cannot be used here is named in a warning: latencies that different timers
@@ -59,28 +65,17 @@ def choose_timer(catalog: Catalog, device: str, name: Optional[str] = None) -> s
         The device.
     name : str, optional
         Take this one, or none.
+    trust, cache : str
+        As of `pick_timer`, which also returns what is to be noted.
 
     Raises
     ------
     CapabilityError
         If there is none.
+    ConfigError
+        If the named one does not go with `trust` or `cache`.
     """
-    chosen = catalog.select_timer(device, name)
-    if name is None:
-        kind = device.partition(":")[0]
-        for better in catalog.timers:
-            if better.spec.name == chosen.spec.name:
-                break
-            if kind in better.spec.devices:
-                reason = better.availability().reason
-                logger.warning(
-                    "timing %s with %r, because %r cannot be used: %s",
-                    device,
-                    chosen.spec.name,
-                    better.spec.name,
-                    reason,
-                )
-    return chosen.spec.name
+    return pick_timer(catalog, device, name, trust=trust, cache=cache).name
 
 
 def timer_version(catalog: Catalog, device: str, name: str) -> str:

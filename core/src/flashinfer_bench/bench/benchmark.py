@@ -213,7 +213,7 @@ class Benchmark:
             for device in choose_devices(config.device)
         ]
         for runner in runners:  # a timer that is not there is told once, not for each evaluation
-            runner.require_timer(config.timer)
+            runner.require_timer(config.timer, trust=config.trust, cache=config.cache)
         return runners
 
     @staticmethod

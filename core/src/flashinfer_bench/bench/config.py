@@ -9,52 +9,48 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 
 from pydantic import Field, PrivateAttr, field_validator
 
-from flashinfer_bench.bench._settings import SettingsModel, read_settings
+from flashinfer_bench.bench._settings import read_settings
 from flashinfer_bench.bench.dtype_tolerances import (
     Layer,
     default_tolerances,
     outputs_without,
     tolerance_values,
 )
+from flashinfer_bench.bench.stopping.settings import (
+    TIMING_FIELDS,
+    Count,
+    Seconds,
+    TimingOverrides,
+    TimingSettings,
+    merged_params,
+    over_file,
+)
 from flashinfer_bench.data.tolerance import Tolerance, require_known_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from flashinfer_bench.data import Definition, Workload
 
-_Count = Annotated[int, Field(ge=1, strict=True)]
-_Warmups = Annotated[int, Field(ge=0, strict=True)]
 _Tolerance = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 _Ratio = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
 _Name = Annotated[str, Field(min_length=1)]
 
-#: The settings that can differ between definitions.
-EVAL_FIELDS = (
-    "warmup_runs",
-    "iterations",
-    "num_trials",
-    "rtol",
-    "atol",
-    "required_matched_ratio",
-)
+#: The settings that can differ between definitions, but for dictionaries.
+EVAL_FIELDS = (*TIMING_FIELDS, "rtol", "atol", "required_matched_ratio")
 _TOLERANCES = ("atol", "rtol", "required_matched_ratio")
 _BY_DTYPE = ("atol", "rtol")  # where nobody sets them, the definition's dtypes do
 _DEVICE = re.compile(r"[a-z]+(:\d+)?", re.ASCII)
 LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
 
-class EvalConfig(SettingsModel):
+class EvalConfig(TimingOverrides):
     """Settings for one operation type or one definition; what is None is left to the layer below.
+
+    The settings of timing (``warmup_runs``, ``stop_rule``, …) are those of `TimingOverrides`.
 
     Attributes
     ----------
-    warmup_runs : int, optional
-        Untimed calls before each round of timed ones.
-    iterations : int, optional
-        Timed calls of each round.
-    num_trials : int, optional
-        Sets of random inputs on which the outputs are checked, and rounds of timing.
     rtol, atol : float, optional
         An element passes if its relative error is at most `rtol` **or** its absolute error at most
         `atol`.
@@ -64,22 +60,19 @@ class EvalConfig(SettingsModel):
         Settings that only some evaluators know; merged key by key over the layers.
     """
 
-    warmup_runs: Optional[_Warmups] = None
-    iterations: Optional[_Count] = None
-    num_trials: Optional[_Count] = None
     rtol: Optional[_Tolerance] = None
     atol: Optional[_Tolerance] = None
     required_matched_ratio: Optional[_Ratio] = None
     extra: dict[str, Any] = Field(default_factory=dict)
 
 
-class ResolvedEvalConfig(SettingsModel):
+class ResolvedEvalConfig(TimingSettings):
     """The settings that hold for one definition, all layers merged.
+
+    The settings of timing are those of `TimingSettings`; `TimingPlan.of` makes a plan of them.
 
     Attributes
     ----------
-    warmup_runs, iterations, num_trials
-        As in `EvalConfig`.
     rtol, atol : float
         What holds for an output that is not in `tolerances`.
     required_matched_ratio : float, optional
@@ -95,9 +88,6 @@ class ResolvedEvalConfig(SettingsModel):
         Settings that only some evaluators know.
     """
 
-    warmup_runs: _Warmups
-    iterations: _Count
-    num_trials: _Count
     rtol: _Tolerance
     atol: _Tolerance
     required_matched_ratio: Optional[_Ratio] = None
@@ -117,15 +107,16 @@ class ResolvedEvalConfig(SettingsModel):
         )
 
 
-class BenchmarkConfig(SettingsModel):
+class BenchmarkConfig(TimingSettings):
     """Settings of a run.
 
     Values given to the constructor, or to `from_yaml` and `default` as keywords, are *explicit*
-    and stand over everything in a file; see `resolve_eval_config`.
+    and stand over everything in a file; see `resolve_eval_config`. The settings of timing are those
+    of `TimingSettings`.
 
     Attributes
     ----------
-    warmup_runs, iterations, num_trials, required_matched_ratio
+    required_matched_ratio
         As in `EvalConfig`.
     rtol, atol : float
         As in `EvalConfig`. The value shown is that of 16-bit outputs: where it is not set, each
@@ -168,9 +159,6 @@ class BenchmarkConfig(SettingsModel):
         If a value is not allowed or a name is not known.
     """
 
-    warmup_runs: _Warmups = 10
-    iterations: _Count = 50
-    num_trials: _Count = 3
     rtol: _Tolerance = 1e-2
     atol: _Tolerance = 1e-2
     required_matched_ratio: Optional[_Ratio] = None
@@ -178,10 +166,10 @@ class BenchmarkConfig(SettingsModel):
     device: Optional[str] = None
     definitions: Optional[list[str]] = None
     solutions: Optional[list[str]] = None
-    timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 300
+    timeout_seconds: Seconds = 300
     profile_baseline: bool = True
     use_isolated_runner: bool = False
-    build_jobs: Optional[_Count] = None
+    build_jobs: Optional[Count] = None
     op_type_config: dict[str, EvalConfig] = Field(default_factory=dict)
     definition_config: dict[str, EvalConfig] = Field(default_factory=dict)
     seed: Optional[Annotated[int, Field(ge=0, lt=2**63, strict=True)]] = None
@@ -191,7 +179,7 @@ class BenchmarkConfig(SettingsModel):
     trust: Literal["full", "off"] = "full"
     sandbox: Literal["off", "auto", "strict"] = "auto"
 
-    # Fields that came from a file: they are defaults, which more specific layers override.
+    # What came from a file (see `over_file`): defaults, which more specific layers override.
     _from_file: frozenset[str] = PrivateAttr(default=frozenset())
 
     @field_validator("log_level")
@@ -239,8 +227,9 @@ class BenchmarkConfig(SettingsModel):
     ) -> BenchmarkConfig:
         given = {name: value for name, value in overrides.items() if value is not None}
         cls.checked(from_file, source)  # so that the file is blamed for its own mistakes only
-        config = cls(**{**from_file, **given})
-        config._from_file = frozenset(from_file) - set(given)
+        values, weak = over_file(from_file, given)
+        config = cls(**values)
+        config._from_file = weak
         return config
 
     @property
@@ -256,8 +245,9 @@ class BenchmarkConfig(SettingsModel):
         From weak to strong: the defaults (of this class, or from the top level of a file), the
         packaged settings of the operation type, `op_type_config`, the definition's own tolerance,
         `definition_config`, the workload's own tolerance, and the explicit values. ``extra`` is
-        merged key by key, everything else is replaced. Where nobody has set `atol` or `rtol`, the
-        dtypes of the definition say what it is (see `default_tolerance`).
+        merged key by key, as are the ``stop_params`` of one rule; everything else is replaced.
+        Where nobody has set `atol` or `rtol`, the dtypes of the definition say what it is (see
+        `default_tolerance`).
 
         Parameters
         ----------
@@ -302,20 +292,24 @@ class BenchmarkConfig(SettingsModel):
         by_dtype = set(_BY_DTYPE) - self.model_fields_set
         own = {name: getattr(self, name) for name in EVAL_FIELDS if name not in by_dtype}
         weak = {name: value for name, value in own.items() if name not in explicit}
-        return weak, {name: value for name, value in own.items() if name in explicit}
+        strong = {name: value for name, value in own.items() if name in explicit}
+        for key, value in self.stop_params.items():
+            layer = weak if f"stop_params.{key}" in self._from_file else strong
+            layer.setdefault("stop_params", {})[key] = value
+        return weak, strong
 
 
 def _set_values(config: Optional[EvalConfig]) -> dict[str, Any]:
     return {} if config is None else config.model_dump(exclude_none=True)
 
 
-def _merged(layers: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def _merged(layers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for layer in layers:
         extra.update(layer.get("extra", {}))
         merged.update(layer)
-    return {**merged, "extra": extra}
+    return {**merged, "extra": extra, "stop_params": merged_params(layers)}
 
 
 def _packaged_settings() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from flashinfer_bench.bench.backends import choose_timer, make_executor, timer_version
+from flashinfer_bench.bench.backends import make_executor, pick_timer, timer_version
 from flashinfer_bench.bench.calibration import load_ceilings
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.health import may_be_the_device, require_working
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from flashinfer_bench.bench.ahead import BuildAhead
+    from flashinfer_bench.bench.backends import TimerChoice
     from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.bench.executors.base import CandidateFailed, Executor
     from flashinfer_bench.bench.judge.baseline import DeviceBaseline
@@ -90,7 +91,7 @@ class Runner:
         self._own_executor: Optional[Executor] = None
         self._pool: Optional[WorkerPool] = None
         self._environment: Optional[Environment] = None
-        self._timers: dict[Optional[str], str] = {}
+        self._timers: dict[tuple[Optional[str], str, str], TimerChoice] = {}
         self._failed_builds: dict[WorkerKey, CandidateFailed] = {}
         self._definition: Optional[Definition] = None
         self._interrupted = False
@@ -185,8 +186,8 @@ class Runner:
 
         self._enter(definition)
         origin = Origin(config, definition, workload, self.device, self._get_catalog())
-        session = self._session(config, origin)
         settings = config.resolve_eval_config(definition, workload)
+        session = self._session(config, origin, settings.cache)
         evaluator = resolve_evaluator(definition, config.evaluator, catalog=self._catalog)
         evaluator.check_settings(settings)
         solutions = list(solutions)
@@ -234,13 +235,15 @@ class Runner:
             if self._pool is not None:
                 self._pool.clear()
 
-    def _session(self, config: BenchmarkConfig, origin: Origin) -> Session:
-        timer = self.require_timer(config.timer)
+    def _session(self, config: BenchmarkConfig, origin: Origin, cache: str) -> Session:
+        chosen = self.require_timer(config.timer, trust=config.trust, cache=cache)
         return Session(
             device=self.device,
             environment=self.environment,
             seed=fresh_seed() if config.seed is None else config.seed,
-            timer=timer,
+            timer=chosen.name,
+            timer_note=chosen.note,
+            warm=cache == "warm",
             timeout_s=config.timeout_seconds,
             profile_baseline=config.profile_baseline,
             pool=self._get_pool(config),
@@ -251,26 +254,34 @@ class Runner:
             timed_seed=self.timed_seed,
             reference_seed=self.reference_seed,
             origin=origin,
-            timer_version=timer_version(self._get_catalog(), self.device, timer),
+            timer_version=timer_version(self._get_catalog(), self.device, chosen.name),
             ceilings=load_ceilings(self.device, self.environment.hardware),
         )
 
-    def require_timer(self, name: Optional[str]) -> str:
-        """Return the name of the timer that this runner uses if `name` is asked for.
+    def require_timer(
+        self, name: Optional[str], *, trust: str = "full", cache: str = "cold"
+    ) -> TimerChoice:
+        """Return the timer that this runner uses if `name` is asked for.
 
         Parameters
         ----------
         name : str, optional
             The timer; None takes the best that is available.
+        trust, cache : str
+            As of `pick_timer`.
 
         Raises
         ------
         CapabilityError
             If there is no such timer for the device.
+        ConfigError
+            If it does not go with `trust` or `cache`.
         """
-        if name not in self._timers:
-            self._timers[name] = choose_timer(self._get_catalog(), self.device, name)
-        return self._timers[name]
+        key = name, trust, cache
+        if key not in self._timers:
+            asked = {"trust": trust, "cache": cache}
+            self._timers[key] = pick_timer(self._get_catalog(), self.device, name, **asked)
+        return self._timers[key]
 
     def _get_catalog(self) -> Catalog:
         if self._catalog is None:

@@ -33,6 +33,9 @@ class ExitCode(IntEnum):
     NOTHING_SELECTED = 5
     """The filters, or an empty dataset, leave nothing to do."""
 
+    AMBIGUOUS = 6
+    """``fib compare`` could not tell in the time given whether a solution is slower."""
+
     INTERRUPTED = 130
     """Ctrl-C; what had been recorded until then is kept."""
 

@@ -24,6 +24,9 @@ COMMANDS = {
     "replay": LazyCommand(
         "flashinfer_bench.cli.replay:app", "Run recorded traces again: do they still hold?"
     ),
+    "compare": LazyCommand(
+        "flashinfer_bench.cli.compare:app", "Say whether one solution is slower than another."
+    ),
     "build": LazyCommand(
         "flashinfer_bench.cli.build:app", "Build the solutions of a dataset; evaluate none."
     ),
@@ -52,6 +55,9 @@ COMMANDS = {
     "calibrate": LazyCommand(
         "flashinfer_bench.cli.calibrate:app", "Measure what a device can do at most, and store it."
     ),
+    "timers": LazyCommand(
+        "flashinfer_bench.cli.timers:app", "List clocks, and check what they can do here."
+    ),
     "cache": LazyCommand("flashinfer_bench.cli.cache:app", "List or prune what builds have left."),
     "plugins": LazyCommand(
         "flashinfer_bench.cli.plugins:app", "List, show and diagnose plugins, and start new ones."
@@ -60,7 +66,7 @@ COMMANDS = {
 
 _EPILOG = (
     "Exit codes: 0 done, 1 findings (invalid data, conflicts), 2 usage, 3 internal error, "
-    "4 something missing on this machine, 5 nothing selected, 130 interrupted."
+    "4 something missing on this machine, 5 nothing selected, 6 ambiguous, 130 interrupted."
 )
 
 

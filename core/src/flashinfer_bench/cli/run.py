@@ -32,6 +32,12 @@ _SETTINGS = (
     "warmup_runs",
     "iterations",
     "num_trials",
+    "stop_rule",
+    "min_samples",
+    "max_samples",
+    "max_seconds",
+    "cache",
+    "interleave_reference",
     "rtol",
     "atol",
     "required_matched_ratio",
@@ -43,9 +49,10 @@ _SETTINGS = (
     "build_jobs",
     "sandbox",
 )
+_WATCH = {None: None, True: "auto", False: "off"}
 
 
-@app.command("run", cls=GreedyCommand)
+@app.command("run", cls=GreedyCommand, epilog=own.STOP_RULES)
 def run(
     ctx: typer.Context,
     local: Local = None,
@@ -57,6 +64,14 @@ def run(
     warmup_runs: own.Warmups = None,
     iterations: own.Iterations = None,
     num_trials: own.Trials = None,
+    stop_rule: own.StopRule = None,
+    stop_param: own.StopParams = None,
+    min_samples: own.MinSamples = None,
+    max_samples: own.MaxSamples = None,
+    max_seconds: own.MaxTiming = None,
+    cache: own.Cache = None,
+    watch: own.Watch = None,
+    interleave_reference: own.Interleave = None,
     rtol: own.Rtol = None,
     atol: own.Atol = None,
     required_matched_ratio: own.Ratio = None,
@@ -115,6 +130,8 @@ def _settings(options: Mapping[str, Any]) -> BenchmarkConfig:
     given = {name: options[name] for name in _SETTINGS}
     # A repeatable option that was not given is an empty list here, which would select nothing.
     given.update({name: options[name] or None for name in ("definitions", "solutions")})
+    given["stop_params"] = own.stop_params(options["stop_param"])
+    given["watch"] = _WATCH[options["watch"]]
     given["log_level"] = options["log_level"] or env.log_level()
     given["use_isolated_runner"] = options["use_isolated_runner"] or None
     given["profile_baseline"] = False if options["no_profile_baseline"] else None

@@ -7,6 +7,9 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from flashinfer_bench.bench.stopping.registry import RULES, described
+from flashinfer_bench.errors import ConfigError
+
 
 def _setting(flag: str, text: str, metavar: str) -> Any:
     return typer.Option(flag, metavar=metavar, show_default=False, help=text)
@@ -21,6 +24,58 @@ Iterations = Annotated[
 Trials = Annotated[
     Optional[int],
     _setting("--num-trials", "Sets of random inputs to check and time. Default: 3.", "N"),
+]
+StopRule = Annotated[
+    Optional[str],
+    _setting(
+        "--stop-rule",
+        f"What ends the timing of a solution: {', '.join(RULES)}; see below. Default: fixed.",
+        "NAME",
+    ),
+]
+StopParams = Annotated[
+    Optional[list[str]],
+    _setting("--stop-param", "Parameter of the stop rule: target=0.5%. Repeatable.", "KEY=VALUE"),
+]
+MinSamples = Annotated[
+    Optional[int],
+    _setting(
+        "--min-samples", "Timed calls before the rule may stop. Default: 30; fixed: none.", "N"
+    ),
+]
+MaxSamples = Annotated[
+    Optional[int],
+    _setting("--max-samples", "Most timed calls. Default: 1000; fixed: all of its rounds.", "N"),
+]
+MaxTiming = Annotated[
+    Optional[float],
+    _setting(
+        "--max-timing-seconds",
+        "Seconds for the timed calls of a solution and workload. Default: 15; fixed: no limit.",
+        "S",
+    ),
+]
+Cache = Annotated[
+    Optional[str],
+    _setting(
+        "--cache", "cold, or warm: do not empty caches before timed calls. Default: cold.", "STATE"
+    ),
+]
+Watch = Annotated[
+    Optional[bool],
+    typer.Option(
+        "--watch/--no-watch",
+        show_default=False,
+        help="Look at clocks, temperature and load while timing. Default: yes.",
+    ),
+]
+Interleave = Annotated[
+    Optional[bool],
+    typer.Option(
+        "--interleave-reference/--no-interleave-reference",
+        show_default=False,
+        help="Time the reference in turn with each solution. Default: yes.",
+    ),
 ]
 Rtol = Annotated[Optional[float], _setting("--rtol", "Relative tolerance. Default: 0.01.", "X")]
 Atol = Annotated[Optional[float], _setting("--atol", "Absolute tolerance. Default: 0.01.", "X")]
@@ -83,3 +138,29 @@ NoBaseline = Annotated[
 Strict = Annotated[
     bool, typer.Option("--strict", help="Exit with 1 if any evaluation does not pass.")
 ]
+
+#: Appended to the help: each rule with its parameters, as their declarations say.
+STOP_RULES = "\b\nStop rules, with their parameters and defaults:\n" + "\n".join(
+    f"  {line}" for line in described()
+)
+
+
+def stop_params(given: Optional[list[str]]) -> Optional[dict[str, Any]]:
+    """Return the values of ``--stop-param`` by key; None if there are none.
+
+    Raises
+    ------
+    ConfigError
+        If one is not written KEY=VALUE, or a key is there twice.
+    """
+    params: dict[str, Any] = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not (key and equals and value):
+            raise ConfigError(
+                f"--stop-param {text!r} is not written KEY=VALUE", hint="for example target=0.5%"
+            )
+        if key in params:
+            raise ConfigError(f"--stop-param {key} is given twice", hint="give each key once")
+        params[key] = value
+    return params or None

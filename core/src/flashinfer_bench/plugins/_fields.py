@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -51,6 +52,24 @@ def integer(owner: str, field: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{owner}: {field} must be an int, not {type(value).__name__}")
     return value
+
+
+def duration(owner: str, field: str, value: object) -> float:
+    """Return `value`, a number of milliseconds above 0, as a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{owner}: {field} must be a number, not {type(value).__name__}")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{owner}: {field} must be finite and above 0, not {value!r}")
+    return float(value)
+
+
+def some_of(owner: str, field: str, value: object, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """Return `value` as a tuple of at least one of the `allowed` words."""
+    found = words(owner, field, value)
+    for word in found:
+        if word not in allowed:
+            raise ValueError(f"{owner}: {field} holds {word!r}; allowed: {', '.join(allowed)}")
+    return found
 
 
 def words(owner: str, field: str, value: object, *, required: bool = True) -> tuple[str, ...]:

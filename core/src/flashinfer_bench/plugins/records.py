@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.data import Definition
 
+CACHE_MODES = ("cold", "warm")
+"""What a timed call can find in the caches of its device: nothing of its own, or its inputs."""
+
 
 @dataclass(frozen=True)
 class Availability:
@@ -160,6 +163,19 @@ class TimerSpec(Record):
     ----------
     devices : tuple of str
         Device types that it can time: ``("cpu",)``, ``("cuda",)``.
+    resolution_ms : float, optional
+        Smallest difference between two latencies that its clock tells, in milliseconds, as its
+        maker says; ``fib timers check`` measures it.
+    overhead : str
+        One line: what of its own cost is in a latency, and what is taken out of it.
+    repeats : bool
+        Whether it calls a function more than once for one latency. A call that is made again with
+        the same values can be answered from memory, so such timers are for trusted solutions.
+    trusting : bool
+        Whether a solution could work outside of what it times: another reason to be for trusted
+        solutions only.
+    caches : tuple of str
+        Which caches a call can find with it: ``"cold"``, ``"warm"``, or both.
     **common
         See `Record`. The factory is a subclass of `flashinfer_bench.bench.timing.base.Timer`, made
         without arguments.
@@ -168,10 +184,33 @@ class TimerSpec(Record):
     kind: ClassVar[str] = "timer"
 
     devices: tuple[str, ...]
+    resolution_ms: Optional[float] = None
+    overhead: str = ""
+    repeats: bool = False
+    trusting: bool = False
+    caches: tuple[str, ...] = CACHE_MODES
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._store("devices", _fields.devices(self._owner(), "devices", self.devices))
+        owner = self._owner()
+        self._store("devices", _fields.devices(owner, "devices", self.devices))
+        if self.resolution_ms is not None:
+            resolution = _fields.duration(owner, "resolution_ms", self.resolution_ms)
+            self._store("resolution_ms", resolution)
+        self._store("overhead", _fields.line(owner, "overhead", self.overhead))
+        for field in ("repeats", "trusting"):
+            _fields.flag(owner, field, getattr(self, field))
+        self._store("caches", _fields.some_of(owner, "caches", self.caches, CACHE_MODES))
+
+    @property
+    def why_trust(self) -> Optional[str]:
+        """Why it is for solutions only that are trusted; None if it is for all."""
+        if self.repeats:
+            return (
+                "calls a solution more than once for a latency, "
+                "and a call that is made again can be answered from memory"
+            )
+        return "sees only a part of what a solution may do" if self.trusting else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,77 +1,60 @@
-"""Whether one solution is faster than another: tests over pairs of fresh processes."""
+"""Whether one solution is faster than another: tests over pairs of fresh processes.
+
+Two processes of the same program differ: in where their memory lies, in what the machine does
+meanwhile. Calls of one process share that, so they are not independent, and more of them do not
+make it smaller (Kalibera & Jones, Rigorous benchmarking in reasonable time, 2013). So a launch,
+which is one pair of fresh processes, counts as one observation, and Student's t allows for there
+being few.
+
+Launches go on until the answer is clear. Whoever looks often finds something by chance in the
+end, so alpha is spent over planned looks, in equal parts (Lan & DeMets, Discrete sequential
+boundaries for clinical trials, 1983; the linear spending of Kim & DeMets, 1987). Bonferroni's
+inequality adds the looks up, rather than an integral over their joint normal distribution: with
+four launches nothing is normal, and p-values made so are valid at every level, which Holm's
+method needs. Intervals are repeated confidence intervals (Jennison & Turnbull, 1989): they hold
+at all looks together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
+import math
+from bisect import bisect_left
+from typing import TYPE_CHECKING
 
-from flashinfer_bench.stats.intervals import Interval
+from flashinfer_bench.errors import DataError
+from flashinfer_bench.stats.comparison import Comparison, Effect, Launch, Verdict, decide
+from flashinfer_bench.stats.distributions import normal_quantile
+from flashinfer_bench.stats.family import Overall, holm, overall
+from flashinfer_bench.stats.intervals import Interval, median_interval
+from flashinfer_bench.stats.samples import median_of, require_samples
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-class Verdict(str, Enum):
-    """What a comparison has found about the candidate."""
+__all__ = [
+    "LOOKS",
+    "PROCESS_SPREAD",
+    "Comparison",
+    "Launch",
+    "Overall",
+    "Verdict",
+    "compare_launches",
+    "compare_unpaired",
+    "decide",
+    "enough",
+    "holm",
+    "overall",
+]
 
-    FASTER = "faster"
-    SLOWER = "slower"
-    SAME = "same"
-    AMBIGUOUS = "ambiguous"
+LOOKS = (4, 8, 12, 16, 20, 24)
+"""After so many launches `enough` looks at them. Each look spends an equal part of alpha."""
 
+PROCESS_SPREAD = 0.01
+"""How far the medians of two processes of one program differ, as a standard deviation of their
+logarithms, if nobody has measured it. Runs that were not interleaved differ by at least that."""
 
-@dataclass(frozen=True)
-class Launch:
-    """One pair of fresh processes; their calls alternate in ABBA order.
-
-    Attributes
-    ----------
-    baseline, candidate : tuple of float
-        Latencies in one unit; those of one index were taken one after the other.
-    """
-
-    baseline: tuple[float, ...]
-    candidate: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A candidate against a baseline.
-
-    Attributes
-    ----------
-    ratio : Interval
-        Latency of the candidate by that of the baseline: above 1 is slower.
-    p_value : float
-        Adjusted for the looks.
-    verdict : Verdict
-        By `decide`.
-    launches, pairs : int
-        How many there were.
-    paired : bool
-        Whether samples were interleaved.
-    error : float
-        Standard error of the logarithm of the ratio.
-    freedom : float
-        Degrees of freedom of that error.
-    """
-
-    ratio: Interval
-    p_value: float
-    verdict: Verdict
-    launches: int
-    pairs: int
-    paired: bool
-    error: float = 0.0
-    freedom: float = 0.0
-
-
-@dataclass(frozen=True)
-class Overall:
-    """Several comparisons together: geometric mean of the ratios, and each with Holm's p-value."""
-
-    ratio: Interval
-    p_value: float
-    verdict: Verdict
-    comparisons: tuple[Comparison, ...]
+_TRIMMED = 0.125
+"""Share of launches left out at either end: one of eight may have been disturbed."""
 
 
 def compare_launches(
@@ -81,8 +64,86 @@ def compare_launches(
     alpha: float = 0.05,
     capped: bool = False,
 ) -> Comparison:
-    """Compare over pairs of processes. `capped`: stopped by the clock, not by `enough`."""
-    raise NotImplementedError
+    """Compare two solutions over pairs of fresh processes.
+
+    Of each launch, what counts is the median over its ABBA blocks of the mean log ratio of their
+    two pairs. Of these, the trimmed mean is taken, with the t test of Tukey & McLaughlin (1963).
+
+    Parameters
+    ----------
+    launches : sequence of Launch
+        At least one. One alone gives no verdict, two or three hardly.
+    min_effect : float
+        Least relative difference that matters: 0.01 for 1 %.
+    alpha : float
+        Chance of a false alarm.
+    capped : bool
+        Whether the launches ended for another reason than `enough`, such as time. Then the last
+        look spends all that is left of alpha.
+
+    Raises
+    ------
+    DataError
+        If a sample is no latency or is 0, the two sides differ in number, or there is no launch.
+    """
+    effects = [_effect_of(launch, f"launches[{i}]") for i, launch in enumerate(launches)]
+    if not effects:
+        raise DataError("no launches to compare; at least one is needed")
+    spent = _spent(len(launches), capped)
+    effect = _trimmed(effects)
+    ratio, p_value = effect.interval(alpha, spent), effect.p_value(spent)
+    return Comparison(
+        ratio=ratio,
+        p_value=p_value,
+        verdict=decide(ratio, p_value, min_effect, alpha),
+        launches=len(launches),
+        pairs=sum(len(launch.baseline) for launch in launches),
+        paired=True,
+        error=effect.error,
+        freedom=effect.freedom,
+        spent=spent,
+    )
+
+
+def _spent(count: int, capped: bool) -> float:
+    """Return the share of alpha for a look after so many launches."""
+    if not capped and count < LOOKS[-1]:
+        return 1 / len(LOOKS)
+    return 1 - min(bisect_left(LOOKS, count), len(LOOKS) - 1) / len(LOOKS)
+
+
+def _effect_of(launch: Launch, what: str) -> float:
+    """Return the log ratio of one launch."""
+    sides = {
+        name: require_samples(samples, f"{what}.{name}")
+        for name, samples in (("baseline", launch.baseline), ("candidate", launch.candidate))
+    }
+    for name, samples in sides.items():
+        if 0 in samples:
+            raise DataError(f"{what}.{name}[{samples.index(0)}] is 0, which has no ratio")
+    before, after = sides.values()
+    if len(before) != len(after):
+        raise DataError(f"{what} has {len(before)} baseline and {len(after)} candidate samples")
+    logs = [math.log(b / a) for a, b in zip(before, after, strict=True)]
+    # A pair and its mirror image together: whoever comes second gains or loses nothing by it.
+    blocks = [(one + two) / 2 for one, two in zip(logs[::2], logs[1::2], strict=False)]
+    return median_of(blocks or logs)
+
+
+def _trimmed(effects: Sequence[float]) -> Effect:
+    """Return the trimmed mean of the launches with its standard error."""
+    count = len(effects)
+    cut = int(_TRIMMED * count)
+    ordered = sorted(effects)
+    kept = ordered[cut : count - cut]
+    middle = math.fsum(kept) / len(kept)
+    if count == 1:
+        return Effect(middle, math.inf, 1.0)
+    drawn_in = [ordered[cut]] * cut + kept + [ordered[-1 - cut]] * cut
+    centre = math.fsum(drawn_in) / count
+    variance = math.fsum((value - centre) ** 2 for value in drawn_in) / (count - 1)
+    share = len(kept) / count
+    return Effect(middle, math.sqrt(variance / count) / share, len(kept) - 1.0)
 
 
 def compare_unpaired(
@@ -92,30 +153,69 @@ def compare_unpaired(
     min_effect: float = 0.01,
     alpha: float = 0.05,
     resolution: float = 0.0,
+    process_spread: float = PROCESS_SPREAD,
 ) -> Comparison:
-    """Compare two recorded runs."""
-    raise NotImplementedError
+    """Compare two runs that were taken apart. Weaker: what differs between processes is assumed.
+
+    Parameters
+    ----------
+    baseline_samples, candidate_samples : sequence of float
+        Latencies of one unit, each in the order taken, from one process each.
+    min_effect, alpha : float
+        As for `compare_launches`.
+    resolution : float
+        Tick of their clock.
+    process_spread : float
+        Standard deviation of the logarithm of the median from one process to another of one
+        program.
+
+    Raises
+    ------
+    DataError
+        If a sample is no latency, or a median is 0.
+    """
+    runs = (baseline_samples, candidate_samples)
+    sides = [median_interval(samples, resolution=resolution) for samples in runs]
+    for name, side in zip(("baseline", "candidate"), sides, strict=True):
+        if side.estimate == 0:
+            raise DataError(f"the median of the {name} is 0, so there is no ratio")
+    errors = [_log_error(side) for side in sides] + [process_spread, process_spread]
+    log = math.log(sides[1].estimate / sides[0].estimate)
+    effect = Effect(log, math.hypot(*errors), math.inf)
+    ratio, p_value = effect.interval(alpha), effect.p_value()
+    verdict = decide(ratio, p_value, min_effect, alpha)
+    return Comparison(ratio, p_value, verdict, 1, 0, False, effect.error, effect.freedom)
 
 
-def overall(
-    comparisons: Sequence[Comparison], *, min_effect: float = 0.01, alpha: float = 0.05
-) -> Overall:
-    """Take several comparisons together."""
-    raise NotImplementedError
-
-
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Return p-values adjusted for their number, in the order given."""
-    raise NotImplementedError
-
-
-def decide(interval: Interval, p_value: float, min_effect: float, alpha: float) -> Verdict:
-    """Return the verdict."""
-    raise NotImplementedError
+def _log_error(side: Interval) -> float:
+    """Return the standard error of the logarithm of a median, from its interval."""
+    if side.low <= 0 or side.confidence <= 0:
+        return math.inf
+    reach = normal_quantile((1 + side.confidence) / 2)
+    return math.log(side.high / side.low) / 2 / reach
 
 
 def enough(
     launches: Sequence[Launch], min_effect: float = 0.01, alpha: float = 0.05, *, tests: int = 1
 ) -> bool:
-    """Return whether more launches would change nothing. Ask after each launch."""
-    raise NotImplementedError
+    """Return whether more launches are not needed. To be asked after each launch.
+
+    It looks only after 4, 8, 12, 16, 20 and 24 launches (`LOOKS`), and says no in between. It
+    says yes for any verdict but AMBIGUOUS, and for the last look.
+
+    Parameters
+    ----------
+    launches : sequence of Launch
+        All so far.
+    min_effect, alpha : float
+        As for `compare_launches`.
+    tests : int
+        How many tests Holm's method will be applied to; those of `overall` are one more than there
+        are workloads, if there are several.
+    """
+    if len(launches) >= LOOKS[-1]:
+        return True
+    if len(launches) not in LOOKS:
+        return False
+    found = compare_launches(launches, min_effect=min_effect, alpha=alpha / max(1, tests))
+    return found.verdict is not Verdict.AMBIGUOUS

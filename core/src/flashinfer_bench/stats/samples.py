@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from flashinfer_bench.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _HINT = "a latency is a finite number, 0 or more; look at the timer that gave it: fib timers check"
 

@@ -116,6 +116,8 @@ class Variation:
         By how many bytes outputs are shifted that the solution is to write into.
     patches : tuple of Patch
         What is replaced.
+    warm : bool
+        Whether the device's caches are left as they are.
     """
 
     slot: int
@@ -123,6 +125,7 @@ class Variation:
     mixes: tuple[int, ...]
     output_shift: int
     patches: tuple[Patch, ...]
+    warm: bool = False
 
 
 def freedoms(

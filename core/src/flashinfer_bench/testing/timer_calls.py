@@ -60,16 +60,18 @@ class TimerCallChecks:
         )
 
     def test_one_call_is_one_call(self, kit: TimerKit) -> None:
-        """The function is called once, with the arguments given."""
+        """The function is called once, with the arguments given; more often only if it says so."""
         calls: list[Any] = []
         for given in ((), (1, "two"), (None,)):
             calls.clear()
             kit.call(lambda *arguments: calls.append(arguments), given)
+            seen = calls[:1] if kit.repeats and calls == [given] * len(calls) else calls
             require(
-                calls == [given],
+                seen == [given],
                 f"time_call(function, {given!r}) called the function with {calls}",
                 why="a second call with the same values can be answered from memory",
-                fix="call function(*arguments), once and with no warm-up",
+                fix="call function(*arguments), once and with no warm-up; or set repeats=True on "
+                "the class and in the record, so that only trusted solutions are timed so",
             )
 
     def test_one_call_is_over_when_it_returns(self, kit: TimerKit) -> None:

@@ -69,6 +69,11 @@ class TimerKit:
         self.case = case
         self.timer = timer
 
+    @property
+    def repeats(self) -> bool:
+        """Whether the timer may call a function more than once for a sample."""
+        return bool(getattr(self.timer, "repeats", False))
+
     def measure(
         self,
         function: Callable[..., Any],

@@ -17,7 +17,9 @@ from flashinfer_bench.data import Evaluation, EvaluationStatus, Trace
 # Prints what each call sees.
 WATCHER = """
 def run(x):
-    print(round(float(x.double().abs().sum()), 9))
+    x = x.double()
+    print(round(float(x.abs().sum()), 9), round(float(x.sum()), 9))
+    x = x.float()
     return x * 2
 """
 

@@ -199,7 +199,8 @@ class Session:
 
     def _stage(self, request: wire.Stage) -> wire.Message:
         inputs = self._inputs(request.slot)
-        self._shots.stage(self._loaded, inputs, request.shifts, request.output_shift)
+        place = request.shifts, request.output_shift
+        self._shots.stage(self._loaded, inputs, *place, warm=request.warm)
         return wire.Done(request.token)
 
     def _fire(self, request: wire.Fire, patches: list[Any]) -> wire.Message:

@@ -29,6 +29,7 @@ class _Staged:
     inputs: InputSet
     arguments: tuple[Any, ...]
     outputs: list[Any]
+    warm: bool
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,13 @@ class Shots:
         self._outputs: Optional[list[Any]] = None
 
     def stage(
-        self, subject: Subject, inputs: InputSet, shifts: Sequence[int], output_shift: int
+        self,
+        subject: Subject,
+        inputs: InputSet,
+        shifts: Sequence[int],
+        output_shift: int,
+        *,
+        warm: bool = False,
     ) -> None:
         """Make everything ready for one call.
 
@@ -94,12 +101,17 @@ class Shots:
             By how many elements each input moves.
         output_shift : int
             By how many bytes the outputs move.
+        warm : bool
+            Leave the device's caches as they are.
         """
         self.drop()  # their memory is to be had again
         outputs = subject.new_outputs(inputs, output_shift)
         given = inputs.at(shifts)
-        self._tending.flush_caches()
-        self._staged = _Staged(subject, inputs, (*given, *outputs), outputs)
+        if warm:
+            self._tending.synchronize()
+        else:
+            self._tending.flush_caches()
+        self._staged = _Staged(subject, inputs, (*given, *outputs), outputs, warm)
 
     def drop(self) -> None:
         """Let go of the staged call, and of what the last one returned."""
@@ -147,7 +159,7 @@ class Shots:
         if staged is None:
             raise RunnerError("no call has been staged")
         changes.make(staged.inputs)
-        self._tending.settle_inputs()
+        self._tending.settle_inputs(warm=staged.warm)
         function = staged.subject.function
         if self._tending.device != "cpu":
             function = _telling(function, enqueued)

@@ -59,12 +59,19 @@ class Tending:
         if self._wait is not None:
             self._wait(self.device)
 
-    def settle_inputs(self) -> None:
+    def settle_inputs(self, *, warm: bool = False) -> None:
         """Wait until inputs have been changed, and empty the caches of a GPU, which now hold them.
 
         Those of a CPU are left alone: what they hold depends on the sizes of the inputs alone.
+
+        Parameters
+        ----------
+        warm : bool
+            Leave the caches as they are.
         """
-        if self.device != "cpu":
+        if warm:
+            self.synchronize()
+        elif self.device != "cpu":
             self.flush_caches()
 
     def flush_caches(self) -> None:

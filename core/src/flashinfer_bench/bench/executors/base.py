@@ -298,6 +298,27 @@ class Candidate(ABC):
     def changed_inputs(self, *, timeout_s: float) -> list[int]:
         """Return the numbers of the inputs that the solution has changed, as the process says."""
 
+    def rest(self, *, timeout_s: float) -> None:
+        """Keep the process from working until its next request, so that it disturbs nobody.
+
+        Without an override, and where the system does not allow it, nothing is done.
+        """
+        return
+
+    def thread_times(self) -> dict[int, int]:
+        """Return the processor time of each of its threads in nanoseconds, as far as it is known.
+
+        Without an override nothing is.
+        """
+        return {}
+
+    def keep_on(self, core: int) -> bool:
+        """Keep the process on one core of the CPU; return whether that is done.
+
+        Without an override it is not.
+        """
+        return False
+
     @abstractmethod
     def log(self) -> str:
         """Return what the process has printed so far; long output is cut in the middle."""

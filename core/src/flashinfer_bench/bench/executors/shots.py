@@ -12,6 +12,7 @@ from flashinfer_bench.bench.executors.base import Shot
 from flashinfer_bench.bench.executors.conversation import Conversation, new_token
 from flashinfer_bench.bench.executors.frozen import FrozenTree, why_not
 from flashinfer_bench.bench.executors.log import printable
+from flashinfer_bench.bench.executors.threads import keep_on, thread_times
 from flashinfer_bench.bench.timing.base import collector_paused
 from flashinfer_bench.bench.transport import messages as wire
 from flashinfer_bench.bench.transport.channel import pack
@@ -65,7 +66,7 @@ class Shooting(Conversation):
 
     def stage(self, variation: Variation, *, timeout_s: float) -> float:
         """Make everything ready for one timed call; see `Candidate.stage`."""
-        where = list(variation.shifts), variation.output_shift
+        where = list(variation.shifts), variation.output_shift, variation.warm
         request = wire.Stage(new_token(), variation.slot, *where)
         self._returned = None
         started = time.perf_counter()
@@ -144,6 +145,25 @@ class Shooting(Conversation):
         except PermissionError as error:
             raise ProtocolError("it has made its memory unreadable") from error
         return values
+
+    def rest(self, *, timeout_s: float) -> None:
+        """Stop the process tree until the next request; see `Candidate.rest`."""
+        if not self._readable or self._frozen is not None:
+            return
+        with self._exchange("time", timeout_s) as deadline:
+            limit = min(deadline.remaining, _FREEZE_TIMEOUT_S)
+            try:
+                self._frozen = FrozenTree(self.pid, timeout_s=limit)
+            except ProcessLookupError as error:
+                raise PeerClosed("the process has ended") from error
+
+    def thread_times(self) -> dict[int, int]:
+        """Return the processor time of each thread; see `Candidate.thread_times`."""
+        return thread_times(self.pid)
+
+    def keep_on(self, core: int) -> bool:
+        """Keep the process on one core; see `Candidate.keep_on`."""
+        return self.alive and keep_on(core, self.pid)
 
     def changed_inputs(self, *, timeout_s: float) -> list[int]:
         """Return the inputs that the last call has changed; see `Candidate.changed_inputs`."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar
 from flashinfer_bench.bench.builds import solution_key
 from flashinfer_bench.bench.executors.base import CandidateFailed
 from flashinfer_bench.bench.judge.measure import measure
-from flashinfer_bench.bench.judge.rounds import Rounds
 from flashinfer_bench.bench.judge.shots import time_left
+from flashinfer_bench.bench.stopping.plan import TimingPlan
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class Attempt:
     deadline: Deadline
 
     @property
-    def rounds(self) -> Rounds:
+    def plan(self) -> TimingPlan:
         """How often it is to be called."""
-        return Rounds(self.config.num_trials, self.config.warmup_runs, self.config.iterations)
+        return TimingPlan.of(self.config)
 
 
 def build(attempt: Attempt) -> float:
@@ -121,14 +121,25 @@ def ask(evaluator: Evaluator, question: Callable[..., _Answer], *arguments: Any)
     ) from failure
 
 
-def time_trusting(attempt: Attempt) -> Measurement:
-    """Time the solution, and believe what its process tells."""
+def time_trusting(
+    attempt: Attempt, aside: Callable[[int], bool] = lambda place: False
+) -> Measurement:
+    """Time the solution, and believe what its process tells.
+
+    Parameters
+    ----------
+    attempt : Attempt
+        Its calls are right when they are looked at, and its process has all input sets.
+    aside : callable
+        Called after each timed call; returns whether that has disturbed the candidate.
+    """
     baseline = attempt.baseline
     return measure(
         attempt.session,
         attempt.worker.candidate,
         baseline.freedoms,
         [trial.inputs for trial in baseline.trials],
-        attempt.rounds,
+        attempt.plan,
         attempt.deadline,
+        aside,
     )

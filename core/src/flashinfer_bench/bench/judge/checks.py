@@ -131,3 +131,27 @@ def secret_schedule(
     free = sorted(set(range(timed_calls)).difference(places))
     decoys = rng.sample(free, min(rng.randint(0, count), len(free)))
     return {**dict.fromkeys(decoys), **dict(zip(places, chosen, strict=True))}
+
+
+def secret_batch(
+    first: int, count: int, checks: Sequence[TimedCheck], rng: random.Random
+) -> dict[int, Optional[TimedCheck]]:
+    """Return at which calls of a batch the judge looks, if nobody knows how many batches come.
+
+    One or two checks, and up to as many decoys, wherever in the batch. Where checks have run out
+    there are decoys alone: who counts looks learns nothing from it.
+
+    Parameters
+    ----------
+    first, count : int
+        Number of the batch's first timed call, and how many there are.
+    checks : sequence of TimedCheck
+        Those that have not been made.
+    rng : random.Random
+        Decides; nobody else knows it.
+    """
+    wanted = min(rng.randint(1, 2), count)
+    chosen = rng.sample(list(checks), min(wanted, len(checks)))
+    decoys = wanted - len(chosen) + rng.randint(0, wanted)
+    places = rng.sample(range(first, first + count), min(len(chosen) + decoys, count))
+    return {**dict.fromkeys(places), **dict(zip(places, chosen, strict=False))}

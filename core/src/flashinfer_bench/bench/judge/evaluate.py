@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.builds import solution_key
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
+from flashinfer_bench.bench.judge.aside import Aside
 from flashinfer_bench.bench.judge.attempt import (
     Attempt,
     EvaluatorFailed,
@@ -15,6 +16,7 @@ from flashinfer_bench.bench.judge.attempt import (
     check_all,
     time_trusting,
 )
+from flashinfer_bench.bench.judge.beside import reference_beside
 from flashinfer_bench.bench.judge.deadline import Deadline
 from flashinfer_bench.bench.judge.reference import renewed_normal
 from flashinfer_bench.bench.judge.report import Report, with_note
@@ -215,12 +217,21 @@ def _judge(attempt: Attempt, normal: Optional[Normals], seed: int) -> _Outcome:
     check, correctness = check_all(attempt)
     if not check.passed:
         return _Outcome(check, correctness)
-    if normal is None:
-        return _Outcome(check, correctness, TimedRun(time_trusting(attempt), {"trust": "off"}))
     try:
-        return _Outcome(check, correctness, time_distrusting(attempt, normal, seed))
+        return _Outcome(check, correctness, _time(attempt, normal, seed))
     except WrongTimedCall as wrong:
         return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
+
+
+def _time(attempt: Attempt, normal: Optional[Normals], seed: int) -> TimedRun:
+    """Time the solution, with the reference called in between and the machine watched."""
+    with reference_beside(attempt) as turns:
+        aside = Aside(attempt, turns)
+        if normal is None:
+            run = TimedRun(time_trusting(attempt, aside.visit), {"trust": "off"})
+        else:
+            run = time_distrusting(attempt, normal, seed, aside.visit)
+        return aside.completed(run)
 
 
 def _verdict(report: Report, outcome: _Outcome, device: str) -> Evaluation:
@@ -234,4 +245,4 @@ def _verdict(report: Report, outcome: _Outcome, device: str) -> Evaluation:
         return report.violated(outcome.violation, outcome.earlier)
     correctness = with_note(outcome.correctness, timed.note)
     assert correctness is not None
-    return report.passed(correctness, timed.measurement, outcome.earlier)
+    return report.passed(correctness, timed, outcome.earlier)

@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any
 from flashinfer_bench.bench.executors.base import CandidateMisbehaved
 from flashinfer_bench.bench.judge.rounds import Variations, take_calls
 from flashinfer_bench.bench.judge.samples import find_impossible
+from flashinfer_bench.data.samples import rounded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from flashinfer_bench.bench.executors.base import Candidate
     from flashinfer_bench.bench.judge.deadline import Deadline
-    from flashinfer_bench.bench.judge.rounds import Rounds
+    from flashinfer_bench.bench.judge.rounds import Taken
     from flashinfer_bench.bench.judge.session import Session
     from flashinfer_bench.bench.judge.shots import TimedCall
+    from flashinfer_bench.bench.stopping.plan import TimingPlan
     from flashinfer_bench.tensors.vary import Freedom
 
-_SIGNIFICANT_DIGITS = 7  # 0.1 µs in a second
+_LONGEST_MS = 1e30  # what is claimed may be anything, and has to be stored
 
 
 @dataclass(frozen=True)
@@ -33,24 +35,33 @@ class Measurement:
     ----------
     samples_ms : tuple of float
         Milliseconds of every timed call, in the order taken.
-    rounds : Rounds
-        How they were taken.
     timer, timer_version : str
         What took them: the one asked for, and the version that the candidate tells.
     notes : tuple of str
         Remarks of the timer.
+    ending : str
+        What ended the run, as of `Taken`.
+    dropped : tuple of (int, int)
+        Samples that do not count: numbers of the first of a row, and of the one after its last.
     """
 
     samples_ms: tuple[float, ...]
-    rounds: Rounds
     timer: str
     timer_version: str
     notes: tuple[str, ...] = ()
+    ending: str = ""
+    dropped: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def counted_ms(self) -> tuple[float, ...]:
+        """The samples that count."""
+        out = {number for first, end in self.dropped for number in range(first, end)}
+        return tuple(one for number, one in enumerate(self.samples_ms) if number not in out)
 
     @property
     def latency_ms(self) -> float:
-        """The median over all samples of all rounds, in milliseconds."""
-        return median(self.samples_ms)
+        """The median over all samples that count, in milliseconds."""
+        return median(self.counted_ms)
 
 
 def measure(
@@ -58,8 +69,9 @@ def measure(
     candidate: Candidate,
     free: Sequence[Freedom],
     inputs: Sequence[Sequence[Any]],
-    rounds: Rounds,
+    plan: TimingPlan,
     deadline: Deadline,
+    visit: Callable[[int], bool] = lambda place: False,
 ) -> Measurement:
     """Time the loaded solution, trusting what it tells.
 
@@ -77,32 +89,29 @@ def measure(
         For each input how it may vary.
     inputs : sequence
         The input sets, in the order of their slots.
-    rounds : Rounds
+    plan : TimingPlan
         How many calls.
     deadline : Deadline
         When to give up.
+    visit : callable
+        As of `take_calls`.
 
     Raises
     ------
     CandidateError
         If the candidate fails, or answers with something that cannot be a measurement.
     """
-    variations = Variations(free, inputs, random.Random(session.seed))
-    calls = take_calls(
+    variations = Variations(free, inputs, random.Random(session.seed), session.warm)
+    taken = take_calls(
         session,
         candidate,
-        rounds,
+        plan,
         deadline,
         variation_of=lambda place: variations.draw(),
-        visit=_look_away,
+        visit=visit,
     )
-    refuse_impossible(candidate, calls)
-    return measurement_of(calls, rounds)
-
-
-def _look_away(place: int) -> bool:
-    """Do nothing after a timed call."""
-    return False
+    refuse_impossible(candidate, taken.calls)
+    return measurement_of(taken)
 
 
 def refuse_impossible(candidate: Candidate, calls: Sequence[TimedCall]) -> None:
@@ -119,11 +128,12 @@ def refuse_impossible(candidate: Candidate, calls: Sequence[TimedCall]) -> None:
         raise CandidateMisbehaved(problem, stage="time")
 
 
-def measurement_of(calls: Sequence[TimedCall], rounds: Rounds) -> Measurement:
+def measurement_of(taken: Taken) -> Measurement:
     """Return what single timed calls, at least one, say together: their samples, unchanged.
 
     A note that is not on every call comes with the number of calls that it is on.
     """
+    calls = taken.calls
     counts = Counter(note for call in calls for note in dict.fromkeys(call.notes))
     whole = len(calls)
     notes = [
@@ -133,12 +143,14 @@ def measurement_of(calls: Sequence[TimedCall], rounds: Rounds) -> Measurement:
     enqueued_ms = median(call.enqueue_ms for call in calls)
     if enqueued_ms > median(call.sample_ms for call in calls):
         notes.append(f"the host takes {enqueued_ms:.3g} ms to enqueue a call: longer than it runs")
+    if taken.ending == "max_seconds":
+        notes.append(f"the time for timing was over after {whole} timed calls")
     return Measurement(
         samples_ms=_as_stored(call.sample_ms for call in calls),
-        rounds=rounds,
         timer=calls[0].timer,
         timer_version=calls[0].timer_version,
         notes=tuple(notes),
+        ending=taken.ending,
     )
 
 
@@ -150,4 +162,4 @@ def raised(measurement: Measurement, by_ms: float, note: str) -> Measurement:
 
 def _as_stored(samples: Iterable[float]) -> tuple[float, ...]:
     """Return `samples` as they are stored, so that the latency can be recomputed from the trace."""
-    return tuple(float(f"{sample:.{_SIGNIFICANT_DIGITS}g}") for sample in samples)
+    return rounded(min(sample, _LONGEST_MS) for sample in samples)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.evaluators.base import Trial
@@ -19,10 +19,11 @@ from flashinfer_bench.bench.judge.checks import (
 from flashinfer_bench.bench.judge.deadline import Deadline
 from flashinfer_bench.bench.judge.measure import measure, measurement_of, refuse_impossible
 from flashinfer_bench.bench.judge.normals import Normals
-from flashinfer_bench.bench.judge.rounds import Rounds, Variations, take_calls
+from flashinfer_bench.bench.judge.rounds import Variations, fixed_rounds, take_calls
 from flashinfer_bench.bench.judge.seeds import secret_seed, trial_seed
 from flashinfer_bench.bench.judge.shots import time_left
 from flashinfer_bench.bench.judge.structure import as_tensors, find_problem, output_specs
+from flashinfer_bench.bench.stopping.plan import TimingPlan
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TIMING_SHARE = 0.5  # of the time limit: a slow reference is timed less often, not given up
-_FEW = Rounds(count=1, warmup=4, iterations=24)  # to learn what is normal, and nothing else
+_FEW = fixed_rounds(count=1, warmup=4, iterations=24)  # to learn what is normal, and nothing else
 
 
 class ReferenceFailed(RunnerError):
@@ -156,8 +157,8 @@ def run_reference(
         return _run_checked(problem, trials, config)
     if not session.profile_baseline:
         return ReferenceRun(trials, freedoms=free)
-    rounds = _rounds(problem, config)
-    taken = measure(session, worker.candidate, free, inputs, rounds, deadline)
+    plan = _plan(problem, config)
+    taken = measure(session, worker.candidate, free, inputs, plan, deadline)
     return ReferenceRun(trials, taken, free)
 
 
@@ -177,33 +178,41 @@ def _trial(problem: ReferenceProblem, index: int) -> Trial:
     return Trial(index, seed, problem.inputs[index], problem.checked(outputs))
 
 
-def _rounds(problem: ReferenceProblem, config: ResolvedEvalConfig) -> Rounds:
+def _plan(problem: ReferenceProblem, config: ResolvedEvalConfig) -> TimingPlan:
+    """Return how often it is called: as a solution; with a rule that adapts, a fixed number."""
     wanted = _FEW
     if problem.session.profile_baseline:
-        wanted = Rounds(config.num_trials, config.warmup_runs, config.iterations)
+        wanted = TimingPlan.of(config)
+        if not wanted.rounds:
+            wanted = fixed_rounds(1, wanted.warmup, max(wanted.min_samples, _FEW.batch))
     budget_s = min(problem.session.timeout_s * _TIMING_SHARE, problem.deadline.remaining() * 0.9)
-    rounds = wanted.within(budget_s, problem.fastest_s)
-    if rounds != wanted:
+    if wanted.max_seconds is not None:
+        budget_s = min(budget_s, wanted.max_seconds)
+    # The number of calls has to be known: some of them become checks.
+    plan = replace(wanted, max_seconds=None).within(budget_s, problem.fastest_s)
+    if plan.max_samples != wanted.max_samples:
         logger.info(
-            "the reference is slow (%.3g s a call): timed %d times a round instead of %d",
+            "the reference is slow (%.3g s a call): timed %d times instead of %d",
             problem.fastest_s,
-            rounds.iterations,
-            wanted.iterations,
+            plan.max_samples,
+            wanted.max_samples,
         )
-    return rounds
+    return plan
 
 
 class _Course:
     """The timed calls of a reference, some of which become checks."""
 
-    def __init__(self, problem: ReferenceProblem, trials: Sequence[Trial], rounds: Rounds) -> None:
+    def __init__(
+        self, problem: ReferenceProblem, trials: Sequence[Trial], plan: TimingPlan
+    ) -> None:
         session = problem.session
         rng = random.Random(secret_seed(session.rotation_seed, "reference"))
         nbytes = sum(value.nbytes for value in trials[0].expected)
-        count = number_of_checks(rounds.timed, nbytes, free_memory())
+        count = number_of_checks(plan.max_samples, nbytes, free_memory())
         self._problem, self._trials = problem, trials
-        self._variations = Variations(problem.freedoms, problem.inputs, rng)
-        self._places = frozenset(secret_places(rounds.timed, count, rng))
+        self._variations = Variations(problem.freedoms, problem.inputs, rng, session.warm)
+        self._places = frozenset(secret_places(plan.max_samples, count, rng))
         self._last: Optional[Variation] = None
         self.checks: list[TimedCheck] = []
 
@@ -229,20 +238,20 @@ def _run_checked(
     problem: ReferenceProblem, trials: tuple[Trial, ...], config: ResolvedEvalConfig
 ) -> ReferenceRun:
     session, candidate = problem.session, problem.worker.candidate
-    rounds = _rounds(problem, config)
-    course = _Course(problem, trials, rounds)
-    calls = take_calls(
+    plan = _plan(problem, config)
+    course = _Course(problem, trials, plan)
+    taken = take_calls(
         session,
         candidate,
-        rounds,
+        plan,
         problem.deadline,
         variation_of=course.variation_of,
         visit=course.visit,
     )
-    refuse_impossible(candidate, calls)
-    measurement = measurement_of(calls, rounds) if session.profile_baseline else None
+    refuse_impossible(candidate, taken.calls)
+    measurement = measurement_of(taken) if session.profile_baseline else None
     checks = tuple(course.checks)
-    return ReferenceRun(trials, measurement, problem.freedoms, checks, Normals.of(calls))
+    return ReferenceRun(trials, measurement, problem.freedoms, checks, Normals.of(taken.calls))
 
 
 def renewed_normal(session: Session, baseline: DeviceBaseline, before: Normals) -> Normals:
@@ -305,8 +314,8 @@ def few_calls(
         )
         problem.put()
         rng = random.Random(secret_seed(session.rotation_seed, "again"))
-        variations = Variations(freedoms, inputs, rng)
-        calls = take_calls(
+        variations = Variations(freedoms, inputs, rng, session.warm)
+        taken = take_calls(
             session,
             worker.candidate,
             _FEW,
@@ -314,4 +323,4 @@ def few_calls(
             variation_of=lambda place: variations.draw(),
             visit=lambda place: False,
         )
-        return Normals.of(calls)
+        return Normals.of(taken.calls)

@@ -14,12 +14,13 @@ from flashinfer_bench.bench.executors.base import (
     CandidateTimeout,
 )
 from flashinfer_bench.bench.judge.digests import seed_commitment
+from flashinfer_bench.bench.judge.speeds import speeds_of
 from flashinfer_bench.bench.judge.text import shortened
+from flashinfer_bench.bench.stopping.plan import TimingPlan
 from flashinfer_bench.data import (
     Correctness,
     Evaluation,
     EvaluationStatus,
-    Performance,
     Provenance,
 )
 
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.evaluators.base import Check, Evaluator
     from flashinfer_bench.bench.judge.baseline import DeviceBaseline
     from flashinfer_bench.bench.judge.integrity import Violation
-    from flashinfer_bench.bench.judge.measure import Measurement
     from flashinfer_bench.bench.judge.session import Session
-    from flashinfer_bench.data import Solution
+    from flashinfer_bench.bench.judge.speeds import Speeds
+    from flashinfer_bench.bench.judge.timed import TimedRun
+    from flashinfer_bench.data import Performance, Solution
 
 MAX_LOG_CHARACTERS = 16_384
-_STOP_RULE = "fixed"  # so many calls as the settings say
 
 
 def status_of(error: CandidateError) -> EvaluationStatus:
@@ -136,30 +137,39 @@ class Report:
         return self._evaluation(EvaluationStatus.RUNTIME_ERROR, message)
 
     def passed(
-        self,
-        correctness: Correctness,
-        measurement: Measurement,
-        earlier: Optional[Violation] = None,
+        self, correctness: Correctness, run: TimedRun, earlier: Optional[Violation] = None
     ) -> Evaluation:
         """Return the evaluation of a solution that is correct and has been timed."""
-        latency, reference = measurement.latency_ms, self._baseline.latency_ms
-        performance = Performance(
-            latency_ms=latency,
-            reference_latency_ms=reference,
-            speedup_factor=reference / latency,
-            samples_ms=list(measurement.samples_ms),
-        )
-        notes = list(measurement.notes)
+        speeds = speeds_of(run, self._baseline)
+        notes = [*run.measurement.notes, *speeds.notes]
+        if self._session.timer_note is not None:
+            notes.append(self._session.timer_note)
         if earlier is not None:
             notes.append(f"measured twice; at first: {earlier.rule}: {earlier.message}")
         return self._evaluation(
             EvaluationStatus.PASSED,
             "\n".join(notes),
             correctness=correctness,
-            performance=performance,
-            timer=measurement.timer,
-            timer_version=measurement.timer_version,
+            performance=speeds.performance,
+            timer=run.measurement.timer,
+            timer_version=run.measurement.timer_version,
+            timing=self._timing(run, speeds),
         )
+
+    def _timing(self, run: TimedRun, speeds: Speeds) -> dict[str, Any]:
+        """Return how the samples were taken."""
+        plan = TimingPlan.of(self._config)
+        timing: dict[str, Any] = {
+            "ended_by": run.measurement.ending,
+            "cache": self._config.cache,
+            "reference": speeds.reference,
+        }
+        if plan.rule.values:
+            timing["parameters"] = plan.rule.values
+            timing["outcome"] = plan.rule.outcome(run.measurement.counted_ms)
+        if run.watched:
+            timing["watched"] = run.watched
+        return timing
 
     def _evaluation(
         self,
@@ -191,7 +201,7 @@ class Report:
             wall_s=round(time.monotonic() - self._began, 6),
             build_s=self.build_s,
             device=self._session.device,
-            stop_rule=_STOP_RULE,
+            stop_rule=self._config.stop_rule,
             definition_hash=self._baseline.definition_hash or None,
             inputs_crc32=self._baseline.inputs_crc32 or None,
             extra=self._extra(),
@@ -213,7 +223,7 @@ class Report:
             extra["cpu_threads"] = cpu_threads()
         reference = self._baseline.measurement
         if reference is not None:
-            extra["reference_iterations"] = reference.rounds.iterations
+            extra["reference_calls"] = len(reference.samples_ms)
         extra["trust"] = self._session.trust
         if self.rotation_seed is not None:
             extra["rotation_seed"] = self.rotation_seed

@@ -1,20 +1,24 @@
-"""Rounds of warm-up and timed calls, each with inputs that no call before it has seen."""
+"""Timed calls in batches, each with inputs that no call before it has seen."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.judge.shots import shoot
+from flashinfer_bench.bench.stopping.fixed import Fixed
+from flashinfer_bench.bench.stopping.plan import Step, TimingPlan
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from flashinfer_bench.bench.executors.base import Candidate
     from flashinfer_bench.bench.judge.deadline import Deadline
     from flashinfer_bench.bench.judge.session import Session
     from flashinfer_bench.bench.judge.shots import TimedCall
+    from flashinfer_bench.bench.stopping.plan import Ending
     from flashinfer_bench.tensors.vary import Freedom, Variation
 
 
@@ -24,54 +28,33 @@ first call afterwards takes 5-20 % longer on a CPU, the third 1-5 %, as measured
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """How often something is called to time it.
+class Taken:
+    """Timed calls, and why there are no more.
 
     Attributes
     ----------
-    count : int
-        Number of rounds.
-    warmup : int
-        Untimed calls at the beginning of each.
-    iterations : int
-        Timed calls of each.
+    calls : tuple of TimedCall
+        All of them, in the order taken.
+    ending : str
+        What ended them: ``rule``, ``max_samples`` or ``max_seconds``.
     """
 
-    count: int
-    warmup: int
-    iterations: int
+    calls: tuple[TimedCall, ...]
+    ending: str
 
-    @property
-    def timed(self) -> int:
-        """Number of timed calls of all rounds."""
-        return self.count * self.iterations
 
-    def within(self, budget_s: float, call_s: float) -> Rounds:
-        """Return as many rounds of fewer calls, if these would take longer than `budget_s`.
+def fixed_rounds(count: int, warmup: int, iterations: int) -> TimingPlan:
+    """Return a plan of `count` rounds: each of `warmup` untimed calls and `iterations` timed ones.
 
-        Parameters
-        ----------
-        budget_s : float
-            Seconds that all rounds together may take.
-        call_s : float
-            Seconds that one call takes.
-        """
-        cost = self.count * (self.warmup + self.iterations) * call_s
-        if cost <= budget_s:
-            return self
-        share = max(budget_s, 0.0) / cost
-        return Rounds(self.count, int(self.warmup * share), max(1, int(self.iterations * share)))
-
-    @property
-    def settling(self) -> int:
-        """Calls that are made, and not counted, after one whose outputs were looked at."""
-        return min(_SETTLING, self.warmup)
-
-    def places(self) -> Iterator[Optional[int]]:
-        """Yield for each call, in order, its number among the timed ones; None for warm-up."""
-        for number in range(self.count):
-            yield from (None for _ in range(self.warmup))
-            yield from range(number * self.iterations, (number + 1) * self.iterations)
+    Parameters
+    ----------
+    count, iterations : int
+        At least 1.
+    warmup : int
+        At least 0.
+    """
+    total = count * iterations
+    return TimingPlan(Fixed(total), warmup, iterations, total, total, rounds=True)
 
 
 class Variations:
@@ -85,11 +68,18 @@ class Variations:
         The input sets, in the order of their slots.
     rng : random.Random
         The only source of chance.
+    warm : bool
+        Whether the device's caches are left as they are before a call.
     """
 
     def __init__(
-        self, freedoms: Sequence[Freedom], inputs: Sequence[Sequence[Any]], rng: random.Random
+        self,
+        freedoms: Sequence[Freedom],
+        inputs: Sequence[Sequence[Any]],
+        rng: random.Random,
+        warm: bool = False,
     ) -> None:
+        self._warm = warm
         self._freedoms = freedoms
         self._inputs = inputs
         self._rng = rng
@@ -99,19 +89,21 @@ class Variations:
         from flashinfer_bench.tensors.vary import draw_variation
 
         slot = self._rng.randrange(len(self._inputs))
-        return draw_variation(self._freedoms, self._inputs[slot], slot, self._rng)
+        drawn = draw_variation(self._freedoms, self._inputs[slot], slot, self._rng)
+        return replace(drawn, warm=self._warm)
 
 
 def take_calls(
     session: Session,
     candidate: Candidate,
-    rounds: Rounds,
+    plan: TimingPlan,
     deadline: Deadline,
     *,
     variation_of: Callable[[Optional[int]], Variation],
     visit: Callable[[int], bool],
-) -> list[TimedCall]:
-    """Make all calls of all rounds. No other process times on the device meanwhile.
+    begin: Callable[[int, int], object] = lambda first, count: None,
+) -> Taken:
+    """Make calls until the plan ends. No other process times on the device meanwhile.
 
     What is looked at is disturbed by it. So calls follow a look that are like the others, but not
     counted, unless those of a warm-up follow anyway.
@@ -122,34 +114,78 @@ def take_calls(
         The run.
     candidate : Candidate
         Has loaded a solution, and been given all input sets.
-    rounds : Rounds
+    plan : TimingPlan
         How many calls.
     deadline : Deadline
         When to give up.
     variation_of : callable
         Returns what a call is to see; it is told the call's number among the timed ones, or None.
     visit : callable
-        Called after each timed call with its number; returns whether it has looked at the call.
-
-    Returns
-    -------
-    list of TimedCall
-        The timed calls, in order.
+        Called after each timed call with its number; returns whether that has disturbed the
+        candidate.
+    begin : callable
+        Called before each batch, with the number of its first timed call and how many there are to
+        be. If time runs out in the first batch, one of a single call follows.
 
     Raises
     ------
     CandidateError
         If the candidate fails.
     """
-    calls = []
-    places = [*rounds.places()]
+    course = _Course(candidate, session.timer, plan, deadline, variation_of, visit)
     with session.device_to_itself(deadline):
-        for place, after in zip(places, [*places[1:], None], strict=True):
-            call = shoot(candidate, variation_of(place), session.timer, deadline)
-            if place is None:
-                continue
-            calls.append(call)
-            if visit(place) and after is not None:
-                for _ in range(rounds.settling):
-                    shoot(candidate, variation_of(None), session.timer, deadline)
-    return calls
+        began = time.monotonic()
+        ending = None
+        while ending is None:
+            step = plan.step(len(course.calls))
+            begin(len(course.calls), step.calls)
+            cut = not course.take(step, began)
+            if cut and len(course.calls) < step.calls:
+                begin(len(course.calls), 1)
+                course.take(Step(warmup=0, calls=1), time.monotonic())
+            ending = course.ending(time.monotonic() - began)
+    return Taken(tuple(course.calls), ending.value)
+
+
+class _Course:
+    """Calls of one candidate, batch by batch."""
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        timer: str,
+        plan: TimingPlan,
+        deadline: Deadline,
+        variation_of: Callable[[Optional[int]], Variation],
+        visit: Callable[[int], bool],
+    ) -> None:
+        self._shot = candidate, timer, deadline
+        self._plan = plan
+        self._variation_of, self._visit = variation_of, visit
+        self._disturbed = False
+        self.calls: list[TimedCall] = []
+
+    def take(self, step: Step, began: float) -> bool:
+        """Make the calls of a batch; return whether there was time for all of them."""
+        for _ in range(step.warmup):
+            if self._plan.out_of_time(time.monotonic() - began):
+                break  # a call of each is made all the same
+            self._shoot(None)
+        for number in range(step.calls):
+            if number and self._plan.out_of_time(time.monotonic() - began):
+                return False
+            settling = min(_SETTLING, self._plan.warmup) if self._disturbed else 0
+            for _ in range(settling):
+                self._shoot(None)
+            place = len(self.calls)
+            self.calls.append(self._shoot(place))
+            self._disturbed = self._visit(place)
+        return True
+
+    def _shoot(self, place: Optional[int]) -> TimedCall:
+        candidate, timer, deadline = self._shot
+        self._disturbed = False
+        return shoot(candidate, self._variation_of(place), timer, deadline)
+
+    def ending(self, seconds: float) -> Optional[Ending]:
+        return self._plan.ending([call.sample_ms for call in self.calls], seconds)

@@ -64,6 +64,10 @@ class Session:
         Take exactly this one for those of the reference.
     origin : Origin, optional
         What is to be recorded about host, plugins and settings.
+    timer_note : str, optional
+        Which better timer could not be used, and why; for every trace.
+    warm : bool
+        Whether the device's caches are left as they are between calls.
     plain_calls : dict of str to Normals
         What calls of one small kernel are like on the device, once that has been asked.
     """
@@ -85,6 +89,8 @@ class Session:
     timed_seed: Optional[int] = None
     reference_seed: Optional[int] = None
     origin: Optional[Origin] = None
+    timer_note: Optional[str] = None
+    warm: bool = False
     plain_calls: dict[str, Normals] = field(default_factory=dict)
 
     @contextmanager

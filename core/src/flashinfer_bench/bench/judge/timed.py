@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.evaluators.base import Check
 from flashinfer_bench.bench.judge.attempt import EvaluatorFailed, ask
-from flashinfer_bench.bench.judge.checks import secret_schedule
+from flashinfer_bench.bench.judge.checks import secret_batch, secret_schedule
 from flashinfer_bench.bench.judge.integrity import Claim, inquire
 from flashinfer_bench.bench.judge.measure import measurement_of, raised
 from flashinfer_bench.bench.judge.rounds import Variations, take_calls
@@ -17,8 +17,11 @@ from flashinfer_bench.bench.judge.shots import time_left
 from flashinfer_bench.data import EvaluationStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flashinfer_bench.bench.judge.attempt import Attempt
     from flashinfer_bench.bench.judge.baseline import DeviceBaseline
+    from flashinfer_bench.bench.judge.beside import Beside
     from flashinfer_bench.bench.judge.checks import TimedCheck
     from flashinfer_bench.bench.judge.integrity import Inquiry, Violation
     from flashinfer_bench.bench.judge.measure import Measurement
@@ -60,12 +63,18 @@ class TimedRun:
         What the judge has to weigh; None if the candidate is believed.
     inquiry : Inquiry, optional
         What has come out of it.
+    beside : Beside, optional
+        The reference's latencies in between; None if it was not called.
+    watched : dict
+        What was seen of the machine meanwhile.
     """
 
     measurement: Measurement
     facts: dict[str, Any]
     claim: Optional[Claim] = None
     inquiry: Optional[Inquiry] = None
+    beside: Optional[Beside] = None
+    watched: dict[str, Any] = field(default_factory=dict)
 
     @property
     def violation(self) -> Optional[Violation]:
@@ -111,18 +120,55 @@ class _Course:
         baseline = attempt.baseline
         inputs = [trial.inputs for trial in baseline.trials]
         self._attempt = attempt
-        self._variations = Variations(baseline.freedoms, inputs, rng)
-        self.schedule = secret_schedule(attempt.rounds.timed, baseline.checks, rng)
+        self._rng = rng
+        self._variations = Variations(baseline.freedoms, inputs, rng, attempt.session.warm)
+        self._plan = attempt.plan
+        self._last = 0  # number of the timed call after the batch
+        self._looked: list[int] = []
+        self._schedule: dict[int, Optional[TimedCheck]] = {}
+        if self._plan.rounds:
+            total = self._plan.max_samples
+            self._schedule = secret_schedule(total, baseline.checks, rng)
+
+    def begin(self, first: int, count: int) -> None:
+        """Decide where to look in a batch; see `take_calls`."""
+        if first and first < self._last:  # the time is over, and this is the only call left
+            self._check_at(first)
+        elif not self._plan.rounds:
+            self._schedule.update(secret_batch(first, count, self._unused(), self._rng))
+        self._last = first + count
+
+    def _check_at(self, place: int) -> None:
+        """Have the judge look at this call, unless it has made a check already."""
+        if not any(self._schedule[seen] is not None for seen in self._looked):
+            left = self._unused() or list(self._attempt.baseline.checks)
+            self._schedule[place] = self._rng.choice(left)
+
+    def _unused(self) -> list[TimedCheck]:
+        used = {id(self._schedule[place]) for place in self._looked}
+        used.update(id(check) for check in self._schedule.values())
+        return [check for check in self._attempt.baseline.checks if id(check) not in used]
+
+    @property
+    def checked(self) -> int:
+        """How many calls have been compared."""
+        return sum(self._schedule[place] is not None for place in self._looked)
+
+    @property
+    def decoys(self) -> int:
+        """How many calls have been looked at for nothing."""
+        return len(self._looked) - self.checked
 
     def variation_of(self, place: Optional[int]) -> Variation:
-        check = self.schedule.get(place) if place is not None else None
+        check = self._schedule.get(place) if place is not None else None
         return check.variation if check is not None else self._variations.draw()
 
     def visit(self, place: int) -> bool:
         """Look at what the call has left behind, if its turn has come."""
-        if place not in self.schedule:
+        if place not in self._schedule:
             return False
-        check = self.schedule[place]
+        self._looked.append(place)
+        check = self._schedule[place]
         candidate, deadline = self._attempt.worker.candidate, self._attempt.deadline
         outputs = candidate.collect(timeout_s=time_left(deadline, candidate, "call"))
         found = None
@@ -138,7 +184,8 @@ class _Course:
         return True
 
     def _weigh(self, place: int, found: Check, changed: list[str]) -> None:
-        note = {"trust": "full", "timed_call": place, "timed_calls": self._attempt.rounds.timed}
+        planned = self._plan.max_samples
+        note = {"trust": "full", "timed_call": place, "timed_calls": planned}
         if changed:
             details = {**note, "rule": "inputs", "changed_inputs": changed}
             raise WrongTimedCall(_mutated(found, changed, note), details)
@@ -177,7 +224,12 @@ def _mutated(check: Check, names: list[str], note: dict[str, Any]) -> Check:
     return replace(check, message=f"{message}; {check.message}")
 
 
-def time_distrusting(attempt: Attempt, normal: Normals, seed: int) -> TimedRun:
+def time_distrusting(
+    attempt: Attempt,
+    normal: Normals,
+    seed: int,
+    aside: Callable[[int], bool] = lambda place: False,
+) -> TimedRun:
     """Time the solution with fresh inputs for each call, check some calls, and weigh its claims.
 
     Parameters
@@ -188,6 +240,8 @@ def time_distrusting(attempt: Attempt, normal: Normals, seed: int) -> TimedRun:
         What the calls of the reference are like.
     seed : int
         Decides the inputs of all calls, and which of them are checked; nobody else knows it.
+    aside : callable
+        Called after each timed call; returns whether that has disturbed the candidate.
 
     Raises
     ------
@@ -198,24 +252,25 @@ def time_distrusting(attempt: Attempt, normal: Normals, seed: int) -> TimedRun:
     """
     session = attempt.session
     course = _Course(attempt, random.Random(seed))
-    calls = take_calls(
+    taken = take_calls(
         session,
         attempt.worker.candidate,
-        attempt.rounds,
+        attempt.plan,
         attempt.deadline,
         variation_of=course.variation_of,
-        visit=course.visit,
+        visit=lambda place: course.visit(place) | aside(place),
+        begin=course.begin,
     )
     claim = Claim(
-        calls=tuple(calls),
+        calls=taken.calls,
         timer=session.timer,
         timer_version=session.timer_version,
         floor=attempt.baseline.floor,
         poisoned_bytes=_poisoned_bytes(attempt),
         device=session.device,
     )
-    measurement = measurement_of(calls, attempt.rounds)
-    return TimedRun(measurement, _facts(attempt, course.schedule), claim).against(normal)
+    facts = _facts(attempt, course, len(taken.calls))
+    return TimedRun(measurement_of(taken), facts, claim).against(normal)
 
 
 def _poisoned_bytes(attempt: Attempt) -> int:
@@ -226,13 +281,12 @@ def _poisoned_bytes(attempt: Attempt) -> int:
     return sum(value.nbytes for value in attempt.baseline.trials[0].expected)
 
 
-def _facts(attempt: Attempt, schedule: dict[int, Optional[TimedCheck]]) -> dict[str, Any]:
-    checked = sum(check is not None for check in schedule.values())
+def _facts(attempt: Attempt, course: _Course, timed_calls: int) -> dict[str, Any]:
     return {
         "trust": "full",
-        "timed_calls": attempt.rounds.timed,
-        "checked_calls": checked,
-        "decoys": len(schedule) - checked,
+        "timed_calls": timed_calls,
+        "checked_calls": course.checked,
+        "decoys": course.decoys,
         "fresh": _fresh(attempt.baseline) or _NOTHING_FRESH,
         "sandbox": sandbox_of(attempt),
     }

@@ -33,7 +33,7 @@ _ABOUT_HOST = {
 _TABLES = ("plugins", "toolchain")
 _COUNTS = {
     "cpu_threads": "CPU threads",
-    "reference_iterations": "timed calls of the reference in a round",
+    "reference_calls": "timed calls of the reference alone",
     "timed_checks": "checked variations",
 }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from pydantic import PrivateAttr
 
 from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
+from flashinfer_bench.bench.stopping.settings import TIMING_FIELDS
 from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +26,12 @@ _OF_RUNS = (
     "evaluator",
     "sandbox",
 )
-_OF_DEFINITIONS = ("atol", "rtol", "required_matched_ratio", "atol_by_dtype")
+_COUNTS = ("warmup_runs", "iterations", "num_trials")
+_OF_DEFINITIONS = (
+    *("atol", "rtol", "required_matched_ratio", "atol_by_dtype"),
+    *(name for name in TIMING_FIELDS if name not in _COUNTS),
+    "stop_params",
+)
 _BY_KEY = ("tolerances", "extra")  # only the keys that differ are recorded
 
 

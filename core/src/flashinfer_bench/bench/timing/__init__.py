@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.bench.timing.base import Timer
+from flashinfer_bench.bench.timing.base import Timer, collector_paused, require_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -14,12 +14,19 @@ __all__ = ["Timer", "time_runnable"]
 
 
 def time_runnable(
-    fn: Callable[..., Any], args: Sequence[Any], warmup: int, iters: int, device: str
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    warmup: int,
+    iters: int,
+    device: str,
+    *,
+    timer: Optional[str] = None,
 ) -> float:
     """Time `fn` in this process, always with the same arguments.
 
     For a look at code that you trust. `flashinfer_bench.bench.Benchmark` measures code of others
-    in a process of its own, with new arguments for each call.
+    in a process of its own, with new arguments for each call. Functions that take less than a
+    microsecond on the CPU are timed several calls at once.
 
     Parameters
     ----------
@@ -31,6 +38,8 @@ def time_runnable(
         Untimed and timed calls.
     device : str
         Where `fn` works: ``cpu``, ``cuda`` or ``cuda:N``.
+    timer : str, optional
+        Name of the timing backend; by default the best that can be used.
 
     Returns
     -------
@@ -40,17 +49,22 @@ def time_runnable(
     Raises
     ------
     CapabilityError
-        If no timing backend can be used for `device`.
-    ValueError
+        If no timing backend can be used for `device`, or not the one that is named.
+    ConfigError
         If `warmup` is negative or `iters` less than 1.
     """
+    from flashinfer_bench.bench.timing.choice import pick_timer
     from flashinfer_bench.plugins import default_catalog
 
-    if warmup < 0 or iters < 1:
-        raise ValueError(f"warmup={warmup}, iters={iters}: need warmup >= 0 and iters >= 1")
-    arguments = tuple(args)
-    timer: Timer = default_catalog().select_timer(str(device)).load()()
-    samples = timer.measure(
-        fn, lambda index: arguments, warmup=warmup, iterations=iters, device=str(device)
+    require_counts(warmup, iters)
+    arguments, place = tuple(args), str(device)
+    chosen = pick_timer(default_catalog(), place, timer, trust="off")
+    clock: Timer = chosen.registered.load()()
+    latency = median(
+        clock.measure(fn, lambda index: arguments, warmup=warmup, iterations=iters, device=place)
     )
-    return median(samples)
+    count = clock.batch_of(latency)
+    if count == 1:
+        return latency
+    with collector_paused():
+        return median(clock.time_batch(fn, arguments, count, device=place) for _ in range(iters))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
+
+from flashinfer_bench.errors import ConfigError
 
 ArgumentsOf = Callable[[int], tuple[Any, ...]]
 
@@ -26,10 +28,32 @@ class Timer(ABC):
         Name under which it is registered; goes into every trace.
     version : str
         Changes whenever its numbers may change.
+    resolution_ms : float, optional
+        Smallest difference between two samples that its clock tells, in milliseconds; None if that
+        is not known.
+    repeats : bool
+        Whether `time_call` calls the function more than once. Such a timer is used only for
+        solutions that are trusted: the same call again can be answered from memory.
+    caches : tuple of str
+        What a call can find in the caches of the device: ``"cold"``, ``"warm"``, or both. Whoever
+        asks for a call flushes them before it, or has the call made before; a timer that does
+        something about them itself has only one.
+
+    Notes
+    -----
+    The record that a plugin registers says the same; see `flashinfer_bench.plugins.TimerSpec`.
     """
 
     name: str = ""
     version: str = "1"
+    resolution_ms: Optional[float] = None
+    repeats: bool = False
+    caches: tuple[str, ...] = ("cold", "warm")
+
+    @property
+    def removed_ms(self) -> float:
+        """What it takes out of each sample for its own cost, in milliseconds."""
+        return 0.0
 
     @abstractmethod
     def time_call(
@@ -104,7 +128,10 @@ class Timer(ABC):
         ------
         TimingError
             As of `time_call`.
+        ConfigError
+            If `warmup` is negative, or `iterations` less than 1.
         """
+        require_counts(warmup, iterations)
         samples = []
         with collector_paused():
             for index in range(warmup + iterations):
@@ -112,6 +139,65 @@ class Timer(ABC):
                 del result  # outside of the timed region, before the next call needs its memory
                 samples.append(sample)
         return samples[warmup:]
+
+    def batch_of(self, latency_ms: float) -> int:
+        """Return how many calls of that latency to time at once, where calls may be repeated.
+
+        Parameters
+        ----------
+        latency_ms : float
+            Milliseconds that one call took.
+
+        Returns
+        -------
+        int
+            1 if the clock is fine enough for single calls.
+        """
+        return 1
+
+    def time_batch(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], count: int, *, device: str
+    ) -> float:
+        """Time several calls in a row with the same arguments, for code that is trusted.
+
+        Parameters
+        ----------
+        function, arguments, device
+            As of `time_call`.
+        count : int
+            How many calls, at least one.
+
+        Returns
+        -------
+        float
+            Milliseconds of one call, on average.
+
+        Raises
+        ------
+        TimingError
+            As of `time_call`.
+        """
+        total = 0.0
+        for _ in range(count):
+            sample, result = self.time_call(function, arguments, device=device)
+            del result
+            total += sample
+        return total / count
+
+
+def require_counts(warmup: int, iterations: int) -> None:
+    """Refuse to make no timed call at all.
+
+    Raises
+    ------
+    ConfigError
+        If `warmup` is negative, or `iterations` less than 1.
+    """
+    if warmup < 0 or iterations < 1:
+        raise ConfigError(
+            f"warmup={warmup}, iterations={iterations}: need warmup >= 0 and iterations >= 1",
+            hint="time at least one call",
+        )
 
 
 class collector_paused:

@@ -29,6 +29,14 @@ def cuda_event() -> Availability:
     return Availability(True, f"CUDA {version}, {devices} devices")
 
 
+def do_bench() -> Availability:
+    """Say whether triton is there, besides what `cuda_event` asks for."""
+    answer = cuda_event()
+    if answer and importlib.util.find_spec("triton") is None:
+        return Availability(False, "triton is not installed", "pip install triton")
+    return answer
+
+
 def _cuda_of_torch() -> Optional[str]:
     """Return the CUDA version that torch is built for, read from its files."""
     spec = importlib.util.find_spec("torch")

@@ -105,7 +105,7 @@ class Stage(Message):
 
     Inputs come to lie at other addresses, and those that rotate have another value in each place;
     what the last `Fire` patched is restored; outputs are allocated anew and poisoned; the caches of
-    a device are flushed.
+    a device are flushed, also after the inputs have changed, unless they are to be warm.
 
     Attributes
     ----------
@@ -115,11 +115,14 @@ class Stage(Message):
         For each input by how many elements it moves; 0 for scalars.
     output_shift : int
         By how many bytes the outputs move.
+    warm : bool
+        Leave the caches as they are.
     """
 
     slot: Slot
     shifts: Annotated[list[Extent], Meta(max_length=MAX_VALUES)]
     output_shift: Extent
+    warm: bool = False
 
 
 class Fire(Message):

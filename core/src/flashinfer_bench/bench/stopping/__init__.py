@@ -1,0 +1,1 @@
+"""Stopping rules: when a benchmark has seen enough samples."""

@@ -1,0 +1,231 @@
+"""``fib compare``: is one solution faster than another, in an answer that scripts can act on."""
+
+# ruff: noqa: TC001 - typer reads the annotations at run time
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from flashinfer_bench.cli import run_options as own
+from flashinfer_bench.cli.compare_view import emit_answer, exit_code_of, make_watch
+from flashinfer_bench.cli.completion import complete_solution
+from flashinfer_bench.cli.datasets import dataset_roots
+from flashinfer_bench.cli.greedy import GreedyCommand
+from flashinfer_bench.cli.logs import set_up_logging
+from flashinfer_bench.cli.options import AsJson, Definitions, LogLevel, Solutions
+from flashinfer_bench.cli.replay import Workloads
+from flashinfer_bench.errors import CapabilityError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flashinfer_bench.bench.compare import CompareSettings, ContestResult
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+def _parse_share(text: str) -> float:
+    number, percent = str(text).strip().removesuffix("%"), str(text).strip().endswith("%")
+    try:
+        value = float(number)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no share; write it as 1% or 0.01") from None
+    return value / 100 if percent else value
+
+
+def _name(flag: str, text: str) -> Any:
+    return typer.Option(
+        flag, metavar="NAME", show_default=False, autocompletion=complete_solution, help=text
+    )
+
+
+def _folder(flag: str, text: str) -> Any:
+    return typer.Option(flag, metavar="PATH", show_default=False, help=text)
+
+
+Baseline = Annotated[Optional[str], _name("--baseline", "Solution to compare with.")]
+Candidate = Annotated[Optional[str], _name("--candidate", "Solution that may have got slower.")]
+Local = Annotated[
+    Optional[Path],
+    typer.Option(
+        "--local",
+        metavar="DIR",
+        show_default=False,
+        help="Dataset folder. Default: $FIB_DATASET_PATH.",
+    ),
+]
+MinEffect = Annotated[
+    float,
+    typer.Option(
+        "--min-effect",
+        parser=_parse_share,
+        metavar="X",
+        help="Smallest difference that counts: 1% or 0.01.",
+    ),
+]
+Alpha = Annotated[
+    float,
+    typer.Option(
+        "--alpha", parser=_parse_share, metavar="X", help="Chance of a false alarm: 5% or 0.05."
+    ),
+]
+MaxSeconds = Annotated[
+    float,
+    typer.Option("--max-seconds", metavar="S", help="Wall time for each workload's launches."),
+]
+BaselineTraces = Annotated[
+    Optional[Path],
+    _folder("--baseline-traces", "Run nothing: take samples of this dataset or file of traces."),
+]
+CandidateTraces = Annotated[
+    Optional[Path], _folder("--candidate-traces", "… and compare them with those of this one.")
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Compare traces of other hardware, timers or definitions.")
+]
+
+
+@app.command("compare", cls=GreedyCommand)
+def compare(
+    ctx: typer.Context,
+    local: Local = None,
+    baseline: Baseline = None,
+    candidate: Candidate = None,
+    definitions: Definitions = None,
+    workloads: Workloads = None,
+    min_effect: MinEffect = "1%",  # type: ignore[assignment] # typer parses it
+    alpha: Alpha = "5%",  # type: ignore[assignment]
+    max_seconds: MaxSeconds = 30.0,
+    device: own.Device = None,
+    seed: own.Seed = None,
+    timer: own.Timer = None,
+    executor: own.Executor = None,
+    sandbox: own.Sandbox = None,
+    trust: own.Trust = None,
+    timeout_seconds: own.Timeout = None,
+    config: own.ConfigFile = None,
+    baseline_traces: BaselineTraces = None,
+    candidate_traces: CandidateTraces = None,
+    solutions: Solutions = None,
+    force: Force = False,
+    as_json: AsJson = False,
+    log_level: LogLevel = None,
+) -> None:
+    """Say whether one solution is faster or slower than another, the same, or ambiguous.
+
+    Both run side by side on one device, in fresh processes again and again, on the same values, in
+    turn, until the answer is clear or the time is over. With --baseline-traces and
+    --candidate-traces nothing is run: recorded samples are compared, unpaired.
+
+    Exits with 0 if nothing is slower, 1 if something is, or cannot be compared because a solution
+    fails, 6 if it is ambiguous. Nothing is written to the dataset.
+    """
+    set_up_logging(log_level)
+    options = ctx.params
+    settings = _settings(min_effect, alpha, max_seconds)
+    results: list[ContestResult] = []
+    paired = baseline_traces is None and candidate_traces is None
+    try:
+        if paired:
+            _run_contests(options, settings, results)
+        else:
+            results += _recorded(options, settings)
+    finally:
+        shown = emit_answer(results, settings, paired=paired, as_json=as_json) if results else None
+    assert shown is not None, "there is a result for each contest"
+    raise typer.Exit(exit_code_of(shown))
+
+
+def _settings(min_effect: float, alpha: float, max_seconds: float) -> CompareSettings:
+    from flashinfer_bench.bench.compare.contest import CompareSettings
+
+    return CompareSettings(min_effect=min_effect, alpha=alpha, max_seconds=max_seconds)
+
+
+_CONFIG = (
+    "device",
+    "seed",
+    "timer",
+    "executor",
+    "sandbox",
+    "trust",
+    "timeout_seconds",
+)
+
+
+def _run_contests(
+    options: Mapping[str, Any], settings: CompareSettings, results: list[ContestResult]
+) -> None:
+    """Add the result of each contest as soon as it ends, so that what is done is shown."""
+    baseline, candidate = options["baseline"], options["candidate"]
+    if baseline is None or candidate is None:
+        raise ConfigError(
+            "two solutions are needed: --baseline NAME and --candidate NAME",
+            hint="or name recorded traces with --baseline-traces and --candidate-traces",
+        )
+    for unused in ("solutions", "force"):
+        if options[unused]:
+            raise ConfigError(f"--{unused.removesuffix('s')} goes with --baseline-traces")
+    try:
+        _contests(baseline, candidate, options, settings, results)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        hint = "pip install 'flashinfer-bench-core[torch]'; recorded traces do without"
+        raise CapabilityError("running solutions needs torch", hint=hint) from error
+
+
+def _contests(
+    baseline: str,
+    candidate: str,
+    options: Mapping[str, Any],
+    settings: CompareSettings,
+    results: list[ContestResult],
+) -> None:
+    from flashinfer_bench.bench.compare.comparer import Comparer, find_contests
+    from flashinfer_bench.bench.config import BenchmarkConfig
+    from flashinfer_bench.data import TraceSet
+
+    given = {name: options[name] for name in _CONFIG}
+    file = options["config"]
+    config = BenchmarkConfig.from_yaml(file, **given) if file else BenchmarkConfig.default(**given)
+    local = options["local"]
+    (root,) = dataset_roots([local] if local else None)
+    trace_set = TraceSet.from_path(root, on_error="collect")
+    contests = find_contests(
+        trace_set,
+        baseline,
+        candidate,
+        options["definitions"] or None,
+        options["workloads"] or (),
+    )
+    with Comparer(trace_set, config, settings) as comparer, make_watch(contests, settings) as watch:
+        for result in comparer.run(contests, on_start=watch.started, on_launch=watch.launched):
+            results.append(result)
+            watch.finished(result)
+
+
+def _recorded(options: Mapping[str, Any], settings: CompareSettings) -> list[ContestResult]:
+    from flashinfer_bench.bench.compare.recorded import Names, compare_recorded, read_traces
+
+    paths = options["baseline_traces"], options["candidate_traces"]
+    if None in paths:
+        raise ConfigError("--baseline-traces and --candidate-traces go together")
+    if options["local"] is not None:
+        raise ConfigError("--local runs solutions; with recorded traces nothing is run")
+    if (options["baseline"] is None) != (options["candidate"] is None):
+        raise ConfigError("--baseline and --candidate go together")
+    if options["solutions"] and options["baseline"] is not None:
+        raise ConfigError("--solution compares each with itself; leave out --baseline")
+    names = Names(
+        solutions=tuple(options["solutions"] or ()),
+        baseline=options["baseline"],
+        candidate=options["candidate"],
+        definitions=tuple(options["definitions"] or ()),
+        workloads=tuple(options["workloads"] or ()),
+    )
+    before, after = (read_traces(path) for path in paths)
+    return compare_recorded(before, after, names, settings, force=options["force"])

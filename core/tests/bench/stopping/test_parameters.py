@@ -1,0 +1,172 @@
+"""Declared parameters: what they are, and what values they take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError, dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.bench.stopping.base import Parameter, StoppingRule, parameter
+from flashinfer_bench.bench.stopping.registry import (
+    RULES,
+    described,
+    require_parameters,
+    require_rule,
+    rule_of,
+)
+from flashinfer_bench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TARGET = Parameter("target", 0.5, "What to reach.", "fraction", 0.0, 1.0)
+WINDOW = Parameter("window", 8, "How many to look at.", "", 2, math.inf)
+
+
+class TestParameter:
+    @pytest.mark.parametrize(
+        ("value", "number"),
+        [(0.25, 0.25), (1, 1.0), ("0.25", 0.25), ("0.5%", 0.005), (" 1e-3 ", 1e-3), ("100 %", 1.0)],
+    )
+    def test_allowed(self, value: object, number: float) -> None:
+        assert TARGET.parse(value) == pytest.approx(number)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            -0.1,
+            1.5,
+            "150%",
+            "nan",
+            math.nan,
+            math.inf,
+            "-inf",
+            "much",
+            "",
+            "%",
+            True,
+            None,
+            [1],
+            {},
+        ],
+    )
+    def test_refused(self, value: object) -> None:
+        with pytest.raises(ConfigError) as caught:
+            TARGET.parse(value)
+        expected = f"target must be a number from 0 to 1 (fraction), not {value!r}"
+        assert caught.value.message == expected
+        assert caught.value.hint == "What to reach."
+
+    @pytest.mark.parametrize("value", [2, "2", 2.0, "1e3"])
+    def test_integer(self, value: object) -> None:
+        parsed = WINDOW.parse(value)
+        assert isinstance(parsed, int)
+        assert parsed == float(value)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("value", [1, 2.5, "2.5", "10%", 10**400, "1e400", False])
+    def test_no_such_integer(self, value: object) -> None:
+        with pytest.raises(ConfigError, match="window must be an integer of at least 2, not"):
+            WINDOW.parse(value)
+
+    @given(st.floats(0, 1))
+    def test_number_and_text_agree(self, number: float) -> None:
+        assert TARGET.parse(repr(number)) == TARGET.parse(number) == number
+
+    @given(st.text())
+    def test_any_text_is_a_number_in_bounds_or_refused(self, text: str) -> None:
+        try:
+            number = TARGET.parse(text)
+        except ConfigError:
+            return
+        assert 0 <= number <= 1
+
+
+class TestDeclarations:
+    def test_only_declared_fields_are_parameters(self) -> None:
+        @dataclass(frozen=True)
+        class Rule(StoppingRule):
+            name: ClassVar[str] = "mine"
+            internal: int = 3
+            size: int = parameter(5, "How much.", unit="sample", low=1, high=9)
+
+            def wants_more(self, samples_ms: Sequence[float]) -> bool:
+                return len(samples_ms) < self.size
+
+        assert Rule.parameters() == (Parameter("size", 5, "How much.", "sample", 1, 9),)
+        assert Rule(size=7).values == {"size": 7}
+        assert Rule().outcome([1.0, 2.0]) == "2 samples"
+
+    def test_the_method_is_required(self) -> None:
+        class Lazy(StoppingRule):
+            pass
+
+        with pytest.raises(TypeError, match="wants_more"):
+            Lazy()  # type: ignore[abstract]
+
+    @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+    def test_ours_are_whole(self, rule: type[StoppingRule]) -> None:
+        assert rule.name
+        assert rule.summary
+        for one in rule.parameters():
+            assert one.parse(one.default) == one.default
+            assert one.help.endswith(".")
+            assert len(one.help) <= 55, "longer lines break in the help"
+        assert rule().values == {one.name: one.default for one in rule.parameters()}
+
+    @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+    def test_a_rule_cannot_change(self, rule: type[StoppingRule]) -> None:
+        with pytest.raises((FrozenInstanceError, AttributeError)):
+            rule().name = "other"  # type: ignore[misc]
+
+    def test_help_tells_every_rule_and_parameter(self) -> None:
+        text = "\n".join(described())
+        for rule in RULES.values():
+            assert f"{rule.name}: stop {rule.summary}." in text
+            for one in rule.parameters():
+                assert f"{one.name}={one.default:g}" in text
+                assert one.help in text
+        assert max(map(len, described())) <= 78
+
+
+class TestLookUp:
+    def test_by_name(self) -> None:
+        rule = rule_of("rse", {"target": "2%", "min_time_ms": 3})
+        assert rule.values == {"target": 0.02, "settled": 0.02, "min_time_ms": 3.0}
+
+    def test_a_mistyped_rule(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            rule_of("entropie", {})
+        assert caught.value.message == "there is no stop rule 'entropie'"
+        assert caught.value.hint == "did you mean 'entropy'?"
+
+    def test_an_unknown_rule(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            require_rule("xyz")
+        assert caught.value.hint == "known: fixed, rse, entropy"
+
+    @pytest.mark.parametrize(
+        ("rule", "key", "hint"),
+        [
+            ("rse", "targt", "did you mean 'target'?"),
+            ("rse", "xyz", "known: min_time_ms, settled, target"),
+            ("rse", "max_angle", "'max_angle' belongs to the rule entropy"),
+            ("fixed", "target", "'target' belongs to the rule rse"),
+            ("fixed", "xyz", "it has none"),
+            ("fixed", "count", "it has none"),
+        ],
+    )
+    def test_an_unknown_parameter(self, rule: str, key: str, hint: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            rule_of(rule, {key: 1})
+        assert caught.value.message == f"stop rule {rule!r} has no parameter {key!r}"
+        assert caught.value.hint == hint
+
+    def test_without_a_rule_any_known_parameter_will_do(self) -> None:
+        require_parameters(None, {"target": "not looked at", "max_angle": 1})
+        with pytest.raises(ConfigError, match="no stop rule has a parameter 'targt'") as caught:
+            require_parameters(None, {"targt": 1})
+        assert caught.value.hint == "did you mean 'target'?"

@@ -1,0 +1,216 @@
+"""The reference in between a solution's timed calls, and what is recorded of both."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from statistics import median
+from typing import Any
+
+import pytest
+
+from flashinfer_bench.bench.judge.aside import rows_of
+from flashinfer_bench.bench.judge.baseline import prepare_baseline
+from flashinfer_bench.bench.judge.beside import Beside
+from flashinfer_bench.bench.judge.evaluate import evaluate_solution
+from flashinfer_bench.bench.judge.measure import Measurement
+from flashinfer_bench.bench.judge.speeds import resolution_of, speeds_of
+from flashinfer_bench.bench.judge.timed import TimedRun
+from flashinfer_bench.compile import reference_solution
+from flashinfer_bench.data import Evaluation, EvaluationStatus
+
+HONEST = "def run(x): return x * 2\nSAMPLES = [2.0, 2.2, 1.8]\n"
+REFERENCE = "def run(x): return x * 2\nSAMPLES = [4.0, 4.4, 3.6]\n"
+
+
+@pytest.fixture
+def judge(problems: Any, session: Any, settings: Any, evaluator: Any, executor: Any) -> Any:
+    """Evaluate a solution, given as source, with 1 x (3 + 50) calls by default."""
+
+    def run(source: str = HONEST, *, reference: str = REFERENCE, **options: Any) -> Evaluation:
+        given = {"warmup_runs": 3, "iterations": 50, "num_trials": 1, "interleave_reference": True}
+        config = settings(**{**given, **options.pop("config", {})})
+        definition = problems.definition(reference=reference)
+        running = session(**options)
+        workload = problems.workload(n=200, uuid="w")
+        made = prepare_baseline(
+            running, definition, workload, reference_solution(definition), config, None, evaluator
+        )
+        executor.events.clear()
+        solution = problems.solution(source)
+        return evaluate_solution(running, solution, made, evaluator, made.config)
+
+    return run
+
+
+def turns_of(executor: Any) -> list[tuple[int, int]]:
+    """Return the timed calls as (process, how many in a row)."""
+    fired = [pid for pid, *_ in executor.of("fire")]
+    return [(pid, len(list(row))) for pid, row in groupby(fired)]
+
+
+class TestTurns:
+    @pytest.mark.parametrize("trust", ["full", "off"])
+    def test_each_has_its_turn(self, judge: Any, executor: Any, trust: str) -> None:
+        found = judge(trust=trust)
+        assert found.status is EvaluationStatus.PASSED
+        rows = turns_of(executor)
+        assert [pid for pid, _ in rows] == [1000, 1001, 1000, 1001]
+        assert [count for pid, count in rows if pid == 1001] == [2 + 6, 2 + 6]
+        assert sum(count for pid, count in rows if pid == 1000) >= 3 + 50
+        assert found.performance.reference_samples_ms is not None
+        assert len(found.performance.reference_samples_ms) == 12
+        assert len(found.performance.samples_ms) == 50
+        assert found.provenance.timing["reference"] == "beside"
+
+    def test_who_has_no_turn_stands_still(self, judge: Any, executor: Any) -> None:
+        judge(trust="off")
+        events = [event for event in executor.events if event[0] in ("fire", "rest")]
+        rows = [kind for kind, _ in groupby((event[0], event[1]) for event in events)]
+        turn = [("fire", 1000), ("rest", 1000), ("fire", 1001), ("rest", 1001)]
+        assert rows == turn * 2
+
+    def test_the_solution_settles_after_a_turn(self, judge: Any, executor: Any) -> None:
+        judge(trust="off")
+        assert turns_of(executor) == [(1000, 3 + 25), (1001, 8), (1000, 2 + 25), (1001, 8)]
+
+    def test_adaptive_rules_have_more_turns(self, judge: Any, executor: Any) -> None:
+        config = {"stop_rule": "rse", "min_samples": 30, "max_samples": 30}
+        found = judge(trust="off", config=config)
+        assert [count for pid, count in turns_of(executor) if pid == 1001] == [2 + 2] * 3
+        assert len(found.performance.samples_ms) == 30
+
+    @pytest.mark.parametrize(
+        ("config", "options", "reference"),
+        [
+            ({"interleave_reference": False}, {}, REFERENCE),
+            ({}, {"profile_baseline": False}, REFERENCE),
+            ({}, {}, "def run(x): return x * 2\nSAMPLES = [200.0, 201.0]\n"),  # too slow for that
+        ],
+    )
+    def test_not_where_it_is_not_wanted_or_not_worth_it(
+        self,
+        judge: Any,
+        executor: Any,
+        config: dict[str, Any],
+        options: dict[str, Any],
+        reference: str,
+    ) -> None:
+        found = judge(config=config, reference=reference, **options)
+        assert found.status is EvaluationStatus.PASSED
+        assert {pid for pid, *_ in executor.of("fire")} == {1000}
+        timed = options.get("profile_baseline", True)
+        assert found.provenance.timing["reference"] == ("before" if timed else "not")
+        assert (found.performance.reference_samples_ms is not None) is timed
+        assert (found.performance.speedup_interval is not None) is timed
+
+    def test_not_for_a_solution_that_is_wrong(self, judge: Any, executor: Any) -> None:
+        assert judge("def run(x): return x * 3").status is EvaluationStatus.INCORRECT_NUMERICAL
+        assert len(executor.of("spawn")) == 1
+
+    @pytest.mark.parametrize("what", ["raise Crash", "raise ValueError('no')", "raise Hang"])
+    def test_a_reference_that_fails_there_blames_nobody(
+        self, judge: Any, monkeypatch: pytest.MonkeyPatch, what: str
+    ) -> None:
+        source = HONEST + "import os\ndef on_time(): os.environ['FIB_TEST_SOLUTION_RAN'] = '1'\n"
+        reference = (
+            f"{REFERENCE}import os\n"
+            f"def on_time():\n    if 'FIB_TEST_SOLUTION_RAN' in os.environ: {what}\n"
+        )
+        monkeypatch.setenv("FIB_TEST_SOLUTION_RAN", "")
+        monkeypatch.delenv("FIB_TEST_SOLUTION_RAN")
+        found = judge(source, reference=reference)
+        assert found.status is EvaluationStatus.PASSED
+        assert found.provenance.timing["reference"] == "before"
+        assert found.performance.speedup_factor == pytest.approx(2.0)
+
+
+class TestSpeeds:
+    def test_everything_can_be_computed_again(self, judge: Any) -> None:
+        times = judge().performance
+        assert times.latency_ms == median(times.samples_ms)
+        assert times.reference_latency_ms == median(times.reference_samples_ms)
+        assert times.speedup_factor == times.reference_latency_ms / times.latency_ms
+        assert times.interval_ms[0] <= times.latency_ms <= times.interval_ms[1]
+        assert 1.8 <= times.interval_ms[0] < times.interval_ms[1] <= 2.2001
+        assert times.speedup_interval[0] <= times.speedup_factor <= times.speedup_interval[1]
+        assert times.outliers == 0
+        assert times.dropped is None
+
+    def test_who_slows_the_reference_down_gains_nothing(self, judge: Any) -> None:
+        source = HONEST + "import builtins\nbuiltins.fib_test_slow = True\n"
+        reference = (
+            "import builtins\ndef run(x): return x * 2\n"
+            "SAMPLES = [8.0] if getattr(builtins, 'fib_test_slow', False) else [4.0]\n"
+        )
+        try:
+            found = judge(source, reference=reference)
+        finally:
+            import builtins
+
+            del builtins.fib_test_slow
+        assert found.performance.reference_latency_ms == 4.0
+        assert found.performance.speedup_factor == pytest.approx(2.0)
+        assert "took 8 ms beside this solution and 4 ms alone" in found.log
+        assert found.provenance.timing["reference"] == "before"
+
+    def test_dropped_samples_do_not_count(self) -> None:
+        taken = Measurement((9.0, 9.0, 1.0, 2.0, 3.0), "clock", "1", dropped=((0, 2),))
+        baseline = _Alone(Measurement((4.0, 4.0, 4.0), "clock", "1"))
+        times = speeds_of(TimedRun(taken, {}), baseline).performance  # type: ignore[arg-type]
+        assert times.latency_ms == 2.0
+        assert times.speedup_factor == 2.0
+        assert times.samples_ms == [9.0, 9.0, 1.0, 2.0, 3.0]
+        assert times.dropped == [(0, 2)]
+        assert times.counted_ms == [1.0, 2.0, 3.0]
+        assert times.interval_ms[1] <= 3.0
+
+    def test_turns_among_dropped_samples(self) -> None:
+        taken = Measurement((9.0, 9.0, 1.0, 2.0, 3.0), "clock", "1", dropped=((0, 2),))
+        beside = Beside((((4.0, 4.0), 2), ((4.0, 4.5), 5)))
+        baseline = _Alone(Measurement((4.0, 4.0, 4.0), "clock", "1"))
+        run = TimedRun(taken, {}, beside=beside)
+        speeds = speeds_of(run, baseline)  # type: ignore[arg-type]
+        assert speeds.reference == "beside"
+        assert speeds.performance.reference_samples_ms == [4.0, 4.0, 4.0, 4.5]
+        low, high = speeds.performance.speedup_interval or (0.0, 0.0)
+        assert low <= 2.0 <= high
+
+    def test_no_turn_left(self) -> None:
+        taken = Measurement((9.0, 9.0, 1.0), "clock", "1", dropped=((0, 2),))
+        run = TimedRun(taken, {}, beside=Beside((((4.0, 4.0), 2),)))
+        baseline = _Alone(Measurement((4.0,), "clock", "1"))
+        found = speeds_of(run, baseline)  # type: ignore[arg-type]
+        assert found.performance.speedup_factor == 4.0
+
+    @pytest.mark.parametrize(
+        ("samples", "step"),
+        [
+            ((1.0, 1.5, 1.5, 1.5, 1.0, 1.5, 2.0, 1.5, 1.5, 1.0, 1.5, 1.5, 1.5, 1.5, 1.5), 0.5),
+            (tuple(1 + number / 7 for number in range(30)), 0.0),
+            ((1.0,) * 30, 0.0),
+            ((1.0,), 0.0),
+        ],
+    )
+    def test_step_of_the_clock(self, samples: tuple[float, ...], step: float) -> None:
+        assert resolution_of(samples) == step
+
+
+class _Alone:
+    """What `speeds_of` asks of a baseline."""
+
+    def __init__(self, measurement: Measurement) -> None:
+        self.measurement = measurement
+        self.latency_ms = measurement.latency_ms
+
+
+@pytest.mark.parametrize(
+    ("numbers", "rows"),
+    [
+        ([], ()),
+        ([3], ((3, 4),)),
+        ([0, 1, 2], ((0, 3),)),
+        ([0, 2, 3, 7], ((0, 1), (2, 4), (7, 8))),
+    ],
+)
+def test_rows(numbers: list[int], rows: tuple[tuple[int, int], ...]) -> None:
+    assert rows_of(numbers) == rows

@@ -1,0 +1,244 @@
+"""``fib compare``: real processes, exit codes, and what is printed."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from flashinfer_bench.cli.compare_view import COLUMNS, exit_code_of
+from flashinfer_bench.cli.exit_codes import ExitCode
+from flashinfer_bench.stats.compare import Verdict
+
+SLEEPY = "import time\n\ndef run(x):\n    time.sleep({seconds})\n    return x * 2\n"
+QUICK = ["--device", "cpu", "--max-seconds", "20", "--min-effect", "20%"]
+needs_torch = [pytest.mark.torch, pytest.mark.plugin("python")]
+
+
+@pytest.fixture
+def dataset(maker):
+    maker.definition()
+    maker.workload()
+    maker.solution("old", code=SLEEPY.format(seconds=0.004))
+    maker.solution("new", code=SLEEPY.format(seconds=0.02))
+    maker.solution("wrong", code="def run(x):\n    return x * 3\n")
+    maker.solution("broken", code="def run(x):\n    raise RuntimeError('no luck')\n")
+    return maker.root
+
+
+def compare(fib_process, root, baseline, candidate, *options):
+    names = ["--baseline", baseline, "--candidate", candidate]
+    return fib_process("compare", "--local", root, *names, *QUICK, *options)
+
+
+class TestRealProcesses:
+    pytestmark = needs_torch
+
+    def test_twice_the_time_is_slower(self, fib_process, dataset):
+        before = sorted(path for path in dataset.rglob("*"))
+        done = compare(fib_process, dataset, "old", "new", "--json")
+        assert done.returncode == 1, done.stderr
+        told = json.loads(done.stdout)
+        (one,) = told["comparisons"]
+        assert (told["verdict"], told["exit_code"], told["paired"]) == ("slower", 1, True)
+        assert one["verdict"] == "slower"
+        assert one["low"] > 1.0
+        assert one["candidate_ms"] > one["baseline_ms"] >= 4.0
+        assert one["low"] <= one["ratio"] <= one["high"]
+        assert all(len(launch["baseline"]) % 2 == 0 for launch in one["launches"])
+        assert "slower" in done.stderr
+        assert sorted(path for path in dataset.rglob("*")) == before, "nothing is written"
+
+    def test_half_the_time_is_faster(self, fib_process, dataset):
+        done = compare(fib_process, dataset, "new", "old")
+        assert done.returncode == 0, done.stderr
+        header, row = (line.split("\t") for line in done.stdout.splitlines())
+        assert tuple(header) == COLUMNS
+        assert row[:3] == ["faster", "double", "w1"]
+        assert "[1/1] double / w1: faster" in done.stderr
+
+    @pytest.mark.parametrize(
+        ("names", "why"),
+        [
+            (("old", "wrong"), "candidate wrong: INCORRECT_NUMERICAL"),
+            (("wrong", "old"), "baseline wrong: INCORRECT_NUMERICAL"),
+            (("old", "broken"), "candidate failed: call: RuntimeError: no luck"),
+        ],
+    )
+    def test_what_does_not_work_is_not_compared(self, fib_process, dataset, names, why):
+        done = compare(fib_process, dataset, *names)
+        assert done.returncode == 1
+        assert why in done.stdout
+        assert "nothing could be compared" in done.stderr
+
+    def test_too_little_time_is_ambiguous(self, fib_process, dataset):
+        done = compare(fib_process, dataset, "old", "old", "--max-seconds", "0.001")
+        assert done.returncode == 6, done.stderr
+        assert "--max-seconds" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (["--baseline", "old"], 2, "--candidate NAME"),
+        ([], 2, "two solutions are needed"),
+        (["--baseline", "old", "--candidate", "newer"], 2, "did you mean new"),
+        (["--baseline", "old", "--candidate", "new", "--workload", "x"], 2, "no workload 'x'"),
+        (["--baseline", "old", "--candidate", "new", "--definition", "x"], 2, "'x'"),
+        (["--baseline", "old", "--candidate", "new", "--min-effect", "0"], 2, "min_effect is 0"),
+        (["--baseline", "old", "--candidate", "new", "--min-effect", "much"], 2, "no share"),
+        (["--baseline", "old", "--candidate", "new", "--alpha", "60%"], 2, "alpha is 0.6"),
+        (["--baseline", "old", "--candidate", "new", "--max-seconds", "0"], 2, "max_seconds is 0"),
+        (["--baseline", "old", "--candidate", "new", "--max-seconds", "nan"], 2, "max_seconds"),
+        (["--baseline", "old", "--candidate", "new", "--device", "tpu:x"], 2, "device"),
+        (["--baseline", "old", "--candidate", "new", "--force"], 2, "--force goes with"),
+        (["--baseline", "old", "--candidate", "new", "--solution", "a"], 2, "--solution goes with"),
+    ],
+)
+def test_what_is_not_allowed(fib, dataset, options, code, text):
+    done = fib("compare", "--local", dataset, *options)
+    assert done.exit_code == code, done.output
+    assert text in done.stderr
+
+
+@pytest.mark.torch
+def test_a_device_that_is_not_there(fib, dataset):
+    names = ["--baseline", "old", "--candidate", "new"]
+    done = fib("compare", "--local", dataset, *names, "--device", "cuda:63")
+    assert done.exit_code == 4
+    assert "is not there" in done.stderr
+
+
+def test_a_dataset_that_is_not_there(fib, tmp_path):
+    names = ["--baseline", "old", "--candidate", "new"]
+    assert fib("compare", "--local", tmp_path / "nowhere", *names).exit_code == 2
+
+
+def trace(ms, solution="s", *, hardware="H", uuid="w1", count=200):
+    samples = [ms * (1 + 0.001 * (number % 7 - 3)) for number in range(count)]
+    performance = {
+        "latency_ms": ms,
+        "reference_latency_ms": 0.0,
+        "speedup_factor": 0.0,
+        "samples_ms": samples,
+    }
+    return {
+        "definition": "double",
+        "workload": {"uuid": uuid, "axes": {"N": 4}, "inputs": {"x": {"type": "random"}}},
+        "solution": solution,
+        "evaluation": {
+            "status": "PASSED",
+            "environment": {"hardware": hardware, "libs": {}},
+            "timestamp": "2026-01-01T00:00:00",
+            "log": "",
+            "correctness": {"max_relative_error": 0.0, "max_absolute_error": 0.0},
+            "performance": performance,
+            "provenance": {"timer": "cpu", "timer_version": "1", "definition_hash": "0" * 16},
+        },
+    }
+
+
+@pytest.fixture
+def recorded(fib, tmp_path):
+    def run(before, after, *options):
+        paths = []
+        for name, traces in (("before", before), ("after", after)):
+            paths.append(tmp_path / f"{name}.jsonl")
+            paths[-1].write_text("".join(json.dumps(one) + "\n" for one in traces))
+        both = ["--baseline-traces", paths[0], "--candidate-traces", paths[1]]
+        return fib("compare", *both, *options)
+
+    return run
+
+
+@pytest.mark.parametrize(("ms", "code"), [(6.0, 1), (4.0, 0), (5.0, 6)])
+def test_recorded_samples_are_compared_unpaired(recorded, ms, code):
+    done = recorded([trace(5.0)], [trace(ms)])
+    assert done.exit_code == code, done.output
+    assert "unpaired" in done.stderr
+    told = json.loads(recorded([trace(5.0)], [trace(ms)], "--json").stdout)
+    assert told["paired"] is False
+    assert len(told["comparisons"][0]["recorded_ms"][0]) == 200
+    assert any("unpaired" in note for note in told["comparisons"][0]["notes"])
+
+
+def test_several_workloads_are_corrected_for(recorded):
+    before = [trace(5.0, uuid=f"w{n}") for n in range(4)]
+    after = [trace(5.0 * (1.3 if n == 2 else 1.0), uuid=f"w{n}") for n in range(4)]
+    done = recorded(before, after, "--json")
+    assert done.exit_code == 1
+    told = json.loads(done.stdout)
+    assert [one["verdict"] for one in told["comparisons"]].count("slower") == 1
+    assert told["comparisons"][2]["p_adjusted"] > told["comparisons"][2]["p_value"]
+
+
+def test_other_hardware_is_refused_unless_forced(recorded):
+    pair = [trace(5.0)], [trace(5.0, hardware="other")]
+    done = recorded(*pair)
+    assert done.exit_code == 1
+    assert "--force" in done.stderr
+    done = recorded(*pair, "--force")
+    assert done.exit_code == 6
+    assert "forced, although" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--baseline", "s"], "go together"),
+        (["--baseline", "s", "--candidate", "s", "--solution", "s"], "leave out --baseline"),
+        (["--local", "."], "nothing is run"),
+        (["--workload", "zzz"], "nothing to compare"),
+    ],
+)
+def test_what_does_not_go_with_recorded_traces(recorded, options, text):
+    done = recorded([trace(5.0)], [trace(5.0)], *options)
+    assert done.exit_code in (2, 5)
+    assert text in done.stderr
+
+
+def test_one_side_alone_is_refused(fib, tmp_path):
+    done = fib("compare", "--baseline-traces", tmp_path)
+    assert done.exit_code == 2
+    assert "go together" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "kinds", "code"),
+    [
+        ({Verdict.SAME}, [], ExitCode.OK),
+        ({Verdict.FASTER, Verdict.SAME}, [], ExitCode.OK),
+        ({Verdict.FASTER, Verdict.AMBIGUOUS}, [], ExitCode.AMBIGUOUS),
+        ({Verdict.SLOWER, Verdict.AMBIGUOUS}, [], ExitCode.FINDINGS),
+        ({Verdict.SAME}, ["wrong"], ExitCode.FINDINGS),
+        ({Verdict.SAME}, ["not believed"], ExitCode.FINDINGS),
+        ({Verdict.SAME}, ["workload"], ExitCode.FINDINGS),
+        ({Verdict.SAME}, ["unavailable"], ExitCode.CAPABILITY),
+        ({Verdict.SLOWER}, ["unavailable"], ExitCode.FINDINGS),
+        ({Verdict.AMBIGUOUS}, ["unavailable"], ExitCode.CAPABILITY),
+        ({Verdict.FASTER}, ["too slow"], ExitCode.AMBIGUOUS),
+        ({Verdict.FASTER}, ["not recorded"], ExitCode.AMBIGUOUS),
+        (set(), ["wrong", "too slow"], ExitCode.FINDINGS),
+    ],
+)
+def test_the_worst_decides_the_exit_code(verdicts, kinds, code):
+    obstacles = [SimpleNamespace(kind=kind) for kind in kinds]
+    assert exit_code_of(SimpleNamespace(verdicts=frozenset(verdicts), obstacles=obstacles)) is code
+
+
+def test_on_a_terminal_a_bar_shows_how_far_it_has_come(capsys, monkeypatch):
+    from flashinfer_bench.bench.compare import CompareSettings
+    from flashinfer_bench.cli import compare_view
+
+    contest = SimpleNamespace(
+        definition=SimpleNamespace(name="[red]d"), workload=SimpleNamespace(uuid="0123456789")
+    )
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    settings = CompareSettings()
+    with compare_view.make_watch([contest], settings) as watch:
+        assert isinstance(watch, compare_view.BarWatch)
+        watch.started(contest)
+        watch.launched(3, 10.0)
+    assert "3 launches" in capsys.readouterr().err

@@ -1,0 +1,144 @@
+"""``fib run``: the options of timing, as they reach the settings of a run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from flashinfer_bench.bench.stopping.registry import RULES
+from flashinfer_bench.cli import run_session
+from flashinfer_bench.cli.run_options import stop_params
+from flashinfer_bench.errors import ConfigError
+
+
+class Captured(Exception):
+    """Raised in place of a run."""
+
+
+@pytest.fixture
+def settings(fib, maker, monkeypatch):
+    """Return a function that gives the settings to which options lead."""
+    taken = []
+
+    def capture(given, **rest):
+        taken.append(given)
+        raise Captured
+
+    def run(*options):
+        taken.clear()
+        result = fib("run", "--local", maker.root, *options)
+        assert taken, result.stderr
+        return taken[0]
+
+    monkeypatch.setattr(run_session, "RunSession", capture)
+    return run
+
+
+def test_nothing_given(settings):
+    config = settings()
+    assert (config.stop_rule, config.stop_params, config.max_seconds) == ("fixed", {}, None)
+    assert (config.cache, config.watch, config.interleave_reference) == ("cold", "auto", True)
+    assert config.explicit_fields == {"log_level"} & config.explicit_fields
+
+
+def test_everything_given(settings):
+    config = settings(
+        "--stop-rule", "rse", "--stop-param", "target=0.2%", "settled=0", "--min-samples", "40",
+        "--max-samples", "500", "--max-timing-seconds", "2.5", "--cache", "warm", "--no-watch",
+        "--no-interleave-reference",
+    )  # fmt: skip
+    assert (config.stop_rule, config.stop_params) == ("rse", {"target": "0.2%", "settled": "0"})
+    assert (config.min_samples, config.max_samples, config.max_seconds) == (40, 500, 2.5)
+    assert (config.cache, config.watch, config.interleave_reference) == ("warm", "off", False)
+
+
+def test_the_positive_forms(settings, tmp_path):
+    (tmp_path / "c.yaml").write_text("watch: 'off'\ninterleave_reference: false\ncache: warm\n")
+    config = settings("--config", tmp_path / "c.yaml")
+    assert (config.watch, config.interleave_reference, config.cache) == ("off", False, "warm")
+    config = settings(
+        "--config", tmp_path / "c.yaml", "--watch", "--interleave-reference", "--cache", "cold"
+    )
+    assert (config.watch, config.interleave_reference, config.cache) == ("auto", True, "cold")
+
+
+def test_options_stand_over_a_file(settings, tmp_path):
+    text = "stop_rule: rse\nstop_params: {target: 0.01, settled: 0}\nmax_samples: 70\n"
+    (tmp_path / "c.yaml").write_text(text)
+    config = settings("--config", tmp_path / "c.yaml", "--stop-param", "target=0.5")
+    assert config.stop_params == {"target": "0.5", "settled": 0}
+    config = settings("--config", tmp_path / "c.yaml", "--stop-rule", "entropy")
+    assert (config.stop_rule, config.stop_params, config.max_samples) == ("entropy", {}, 70)
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        (["--stop-rule", "rsd"], "there is no stop rule 'rsd'", "did you mean 'rse'?"),
+        (
+            ["--stop-rule", "rse", "--stop-param", "targt=1"],
+            "stop rule 'rse' has no parameter 'targt'",
+            "did you mean 'target'?",
+        ),
+        (
+            ["--stop-param", "target=0.1"],
+            "stop rule 'fixed' has no parameter 'target'",
+            "'target' belongs to the rule rse",
+        ),
+        (
+            ["--stop-rule", "rse", "--stop-param", "target=2"],
+            "target must be a number from 0 to 1 (fraction), not '2'",
+            "Relative error of the median to reach.",
+        ),
+        (["--stop-param", "target"], "'target' is not written KEY=VALUE", "for example"),
+        (["--max-timing-seconds", "0"], "max_seconds: Input should be greater than 0", None),
+        (["--max-samples", "0"], "max_samples: Input should be greater than", None),
+        (["--iterations", "0"], "iterations: Input should be greater than", None),
+        (
+            ["--min-samples", "9", "--max-samples", "8"],
+            "max_samples: must be at least min_samples, which is 9",
+            None,
+        ),
+        (["--cache", "hot"], "cache: Input should be 'cold' or 'warm'", None),
+    ],
+)
+def test_usage_errors(fib, maker, options, message, hint):
+    result = fib("run", "--local", maker.root, *options)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert message in result.stderr
+    if hint:
+        assert hint in result.stderr
+
+
+@pytest.mark.parametrize("text", ["", "=", "a", "a=", "=1"])
+def test_not_key_and_value(text):
+    with pytest.raises(ConfigError, match="is not written KEY=VALUE"):
+        stop_params([text])
+
+
+def test_keys_are_given_once():
+    assert stop_params(["a=1=2", "b=3"]) == {"a": "1=2", "b": "3"}
+    assert stop_params(None) is stop_params([]) is None
+    with pytest.raises(ConfigError, match="--stop-param a is given twice"):
+        stop_params(["a=1", "a=2"])
+
+
+def test_help_tells_the_rules_as_they_are_declared():
+    command = [sys.executable, "-m", "flashinfer_bench", "run", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for rule in RULES.values():
+        assert f"{rule.name}: stop {rule.summary}." in done.stdout
+        for one in rule.parameters():
+            assert f"{one.name}={one.default:g}" in done.stdout
+
+
+def test_help_is_light():
+    code = (
+        "import sys\nimport flashinfer_bench.cli.run\n"
+        "print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

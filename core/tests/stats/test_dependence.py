@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import math
+import random
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.stats.dependence import count_variance
+from flashinfer_bench.stats.spread import Spread
+
+
+def typical(take, count: int, runs: int = 60) -> float:
+    """Return the median factor over runs of a timer."""
+    rng = random.Random(8)
+    return median(count_variance(Spread.of(take(rng, count))).factor for _ in range(runs))
+
+
+def independent(rng: random.Random, count: int) -> list[float]:
+    return [rng.lognormvariate(0, 0.1) for _ in range(count)]
+
+
+def wandering(rho: float):
+    def take(rng: random.Random, count: int) -> list[float]:
+        state, run = rng.gauss(0, 1), []
+        for _ in range(count):
+            run.append(math.exp(0.02 * state))
+            state = rho * state + math.sqrt(1 - rho * rho) * rng.gauss(0, 1)
+        return run
+
+    return take
+
+
+def drifting(rng: random.Random, count: int) -> list[float]:
+    return [math.exp(rng.gauss(0, 0.01) + 0.06 * i / count) for i in range(count)]
+
+
+class TestFactor:
+    @pytest.mark.parametrize("count", [60, 300])
+    def test_independent_samples_count_fully(self, count) -> None:
+        assert typical(independent, count) == pytest.approx(1.0, abs=0.15)
+
+    def test_wandering_ones_count_less(self) -> None:
+        """Signs of an AR(1) correlate as 2 / pi * asin(rho^k), so the factor is known."""
+        rho = 0.5
+        true = 1 + 2 * sum(2 / math.pi * math.asin(rho**k) for k in range(1, 60))
+        assert typical(wandering(rho), 600) == pytest.approx(true, rel=0.15)
+
+    def test_drifting_ones_count_more(self) -> None:
+        """Mean of 4 p (1 - p), with p the chance to lie below along the drift."""
+        from statistics import NormalDist
+
+        chances = [NormalDist().cdf(6 * (i - 200) / 400) for i in range(400)]
+        true = 4 * sum(p * (1 - p) for p in chances) / len(chances)
+        assert true < 0.6
+        assert typical(drifting, 400) == pytest.approx(true, rel=0.2)
+
+    @given(st.lists(st.floats(0.1, 10), min_size=6, max_size=60))
+    def test_always_usable(self, samples) -> None:
+        found = count_variance(Spread.of(samples))
+        assert 0 < found.factor <= len(samples)
+        assert 1 <= found.freedom <= 60
+
+    def test_more_samples_know_it_better(self) -> None:
+        freedoms = [
+            count_variance(Spread.of(independent(random.Random(1), n))).freedom
+            for n in (6, 30, 150, 600, 3000)
+        ]
+        assert freedoms == sorted(freedoms)
+        assert freedoms[-1] == 60
+
+
+class TestSpread:
+    def test_without_ties(self) -> None:
+        spread = Spread.of([3.0, 1.0, 2.0])
+        assert spread.ordered == (1.0, 2.0, 3.0)
+        assert spread.median == 2.0
+        assert spread.weights == (0.0, 1.0, 0.5)
+        assert spread.rank_shares == pytest.approx((5 / 6, 1 / 6, 3 / 6))
+        assert spread.slack == (2.0, 2.0)
+
+    def test_even_number(self) -> None:
+        assert Spread.of([4.0, 1.0, 3.0, 2.0]).weights == (0.0, 1.0, 0.0, 1.0)
+
+    def test_ties_share_a_rank(self) -> None:
+        assert Spread.of([1.0, 2.0, 2.0, 5.0]).rank_shares == (0.125, 0.5, 0.5, 0.875)
+
+    def test_a_tick_is_filled_evenly_around_the_middle(self) -> None:
+        spread = Spread.of([5.0] * 9, resolution=1.0)
+        assert spread.median == 5.0
+        gaps = [b - a for a, b in zip(spread.ordered, spread.ordered[1:], strict=False)]
+        assert gaps == pytest.approx(gaps[::-1])
+        assert 4.5 <= spread.ordered[0] < spread.ordered[-1] <= 5.5
+        assert spread.slack == (4.5, 5.5)
+
+    @given(st.lists(st.integers(0, 12), min_size=1, max_size=80))
+    def test_each_stays_on_its_tick(self, ticks) -> None:
+        run = [0.5 * tick for tick in ticks]
+        spread = Spread.of(run, resolution=0.5)
+        for raw, placed in zip(sorted(run), spread.ordered, strict=True):
+            assert abs(raw - placed) <= 0.25 + 1e-12
+        assert list(spread.ordered) == sorted(spread.ordered)
+
+    def test_normal_noise_on_ticks_keeps_its_median(self) -> None:
+        """With a straight line over the tick this is off by several standard errors."""
+        from statistics import NormalDist
+
+        true = NormalDist(10.15, 0.4)
+        shares = [(i + 0.5) / 20000 for i in range(20000)]
+        run = [0.5 * round(true.inv_cdf(share) / 0.5) for share in shares]
+        assert Spread.of(run, resolution=0.5).median == pytest.approx(10.15, abs=1e-3)

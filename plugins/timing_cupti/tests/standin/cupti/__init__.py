@@ -1,0 +1,1 @@
+"""Stands in for NVIDIA's cupti-python, which is not free software and needs a GPU."""
