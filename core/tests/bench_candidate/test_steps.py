@@ -37,7 +37,7 @@ class Log:
         self.shots.stage(subject, inputs, (), 0)
 
     def tell(self, name):
-        return lambda *_: self.events.append(name)
+        return lambda *_, **__: self.events.append(name)
 
     def function(self):
         self.events.append("call")

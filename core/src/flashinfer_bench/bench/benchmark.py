@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Optional, Union
 
 from flashinfer_bench.bench.ahead import BuildAhead
 from flashinfer_bench.bench.backends import choose_devices, make_executor
+from flashinfer_bench.bench.clocks import locked_runners
 from flashinfer_bench.bench.config import LOG_LEVELS, BenchmarkConfig
 from flashinfer_bench.bench.crew import default_jobs
 from flashinfer_bench.bench.judge.seeds import fresh_seed
@@ -191,7 +192,8 @@ class Benchmark:
             on_failure.callback(self.close)
             try:
                 sandbox.require(self._executor(device, config))
-                run.carry_out(plan, runners, ahead)
+                with locked_runners(runners, config.lock_clocks_mhz):
+                    run.carry_out(plan, runners, ahead)
             finally:
                 sandbox.tidy()
                 self._skipped = tuple(run.skipped)

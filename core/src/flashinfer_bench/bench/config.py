@@ -143,6 +143,10 @@ class BenchmarkConfig(TimingSettings):
         Settings by definition name.
     seed : int, optional
         Seed of all random inputs; None draws a fresh one for each run. Every trace records it.
+    lock_clocks_mhz : int, optional
+        Hold the SM clock of GPUs there during the run, in MHz, and let go of it afterwards, also
+        after a crash. That takes the rights of an administrator, and is not for machines that
+        others use. None leaves clocks as they are.
     executor, timer, evaluator : str, optional
         Name of the plugin record to use; None takes the best that is available.
     trust : str
@@ -176,6 +180,7 @@ class BenchmarkConfig(TimingSettings):
     executor: Optional[_Name] = None
     timer: Optional[_Name] = None
     evaluator: Optional[_Name] = None
+    lock_clocks_mhz: Optional[Count] = None
     trust: Literal["full", "off"] = "full"
     sandbox: Literal["off", "auto", "strict"] = "auto"
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.executors.base import CandidateFailed, Executor
     from flashinfer_bench.bench.judge.baseline import DeviceBaseline
     from flashinfer_bench.bench.pool import WorkerKey
+    from flashinfer_bench.bench.watch.lock import LockReport
     from flashinfer_bench.data import Definition, Environment, Evaluation, Solution, Workload
     from flashinfer_bench.plugins import Catalog
 
@@ -91,6 +92,7 @@ class Runner:
         self._own_executor: Optional[Executor] = None
         self._pool: Optional[WorkerPool] = None
         self._environment: Optional[Environment] = None
+        self.clock_lock: Optional[LockReport] = None
         self._timers: dict[tuple[Optional[str], str, str], TimerChoice] = {}
         self._failed_builds: dict[WorkerKey, CandidateFailed] = {}
         self._definition: Optional[Definition] = None
@@ -243,6 +245,7 @@ class Runner:
             seed=fresh_seed() if config.seed is None else config.seed,
             timer=chosen.name,
             timer_note=chosen.note,
+            clock_lock=self.clock_lock,
             warm=cache == "warm",
             timeout_s=config.timeout_seconds,
             profile_baseline=config.profile_baseline,

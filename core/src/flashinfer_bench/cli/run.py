@@ -48,6 +48,7 @@ _SETTINGS = (
     "trust",
     "build_jobs",
     "sandbox",
+    "lock_clocks_mhz",
 )
 _WATCH = {None: None, True: "auto", False: "off"}
 
@@ -72,6 +73,7 @@ def run(
     cache: own.Cache = None,
     watch: own.Watch = None,
     interleave_reference: own.Interleave = None,
+    lock_clocks_mhz: own.LockClocks = None,
     rtol: own.Rtol = None,
     atol: own.Atol = None,
     required_matched_ratio: own.Ratio = None,
@@ -105,11 +107,7 @@ def run(
     level = set_up_logging(log_level, default=settings.log_level)
     session = RunSession(settings, save=save_results, resume=resume, level=level)
     opened = [open_datasets([root]) for root in dataset_roots(local, hub)]
-    try:
-        for dataset in opened:
-            session.run(dataset, tuple(op_types or ()))
-    finally:
-        session.show(as_json=as_json)
+    session.run_all(opened, tuple(op_types or ()), as_json=as_json)
     if session.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     raise typer.Exit(session.exit_code(strict=strict))

@@ -77,6 +77,10 @@ Interleave = Annotated[
         help="Time the reference in turn with each solution. Default: yes.",
     ),
 ]
+LockClocks = Annotated[
+    Optional[int],
+    _setting("--lock-clocks", "Hold the SM clock of GPUs there during the run.", "MHZ"),
+]
 Rtol = Annotated[Optional[float], _setting("--rtol", "Relative tolerance. Default: 0.01.", "X")]
 Atol = Annotated[Optional[float], _setting("--atol", "Absolute tolerance. Default: 0.01.", "X")]
 Ratio = Annotated[

@@ -16,6 +16,8 @@ from flashinfer_bench.cli.progress import RunCollector, make_progress
 from flashinfer_bench.errors import CapabilityError, StorageError, UnknownNameError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from flashinfer_bench.bench import Benchmark, BenchmarkConfig, Skipped
     from flashinfer_bench.cli.datasets import OpenedDataset
     from flashinfer_bench.data import TraceSet
@@ -75,6 +77,16 @@ class RunSession:
         self._begin = time.monotonic()
         self.runs: list[DatasetRun] = []
         self.interrupted = False
+
+    def run_all(
+        self, opened: Iterable[OpenedDataset], op_types: tuple[str, ...] = (), *, as_json: bool
+    ) -> None:
+        """Benchmark one dataset after the other, and print what has come of it; as of `run`."""
+        try:
+            for dataset in opened:
+                self.run(dataset, op_types)
+        finally:
+            self.show(as_json=as_json)
 
     def run(self, opened: OpenedDataset, op_types: tuple[str, ...] = ()) -> None:
         """Benchmark one dataset, unless the user has asked to stop.

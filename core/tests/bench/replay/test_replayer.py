@@ -18,7 +18,7 @@ from flashinfer_bench.data import Evaluation, EvaluationStatus, Trace
 WATCHER = """
 def run(x):
     x = x.double()
-    print(round(float(x.abs().sum()), 9), round(float(x.sum()), 9))
+    print(f'{float(x.abs().sum()):.9f} {float(x.sum()):.9f}')
     x = x.float()
     return x * 2
 """

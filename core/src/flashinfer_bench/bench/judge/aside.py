@@ -33,8 +33,11 @@ class Aside:
     def __init__(self, attempt: Attempt, turns: Optional[Turns]) -> None:
         self._turns = turns
         self._deadline = attempt.deadline
-        device, mode = attempt.session.device, attempt.config.watch
-        self._watch = EnvironmentWatch(device, watchers_for(device, mode))
+        device, lock = attempt.session.device, attempt.session.clock_lock
+        # A clock that is held low on purpose is not throttled.
+        held = lock.request.sm_mhz if lock is not None and lock.request is not None else None
+        watchers = watchers_for(device, attempt.config.watch, nominal_mhz=held)
+        self._watch = EnvironmentWatch(device, watchers)
         self._watch.before()
 
     def visit(self, place: int) -> bool:

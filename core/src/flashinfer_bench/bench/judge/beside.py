@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.judge.attempt import Attempt
     from flashinfer_bench.bench.judge.shots import TimedCall
     from flashinfer_bench.bench.pool import Worker
+    from flashinfer_bench.bench.stopping.plan import TimingPlan
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class Turns:
         rng = random.Random(secret_seed(session.rotation_seed, "beside"))
         self._attempt, self._problem = attempt, problem
         self._variations = Variations(problem.freedoms, problem.inputs, rng, session.warm)
-        self._every = _EVERY_IN_ROUNDS if attempt.plan.rounds else _EVERY
+        self._every = _every(attempt.plan)
         self._until = time.monotonic()
         self._failed = False
         self._blocks: list[tuple[tuple[float, ...], int]] = []
@@ -152,9 +153,15 @@ def reference_beside(attempt: Attempt) -> Iterator[Optional[Turns]]:
         yield turns
 
 
+def _every(plan: TimingPlan) -> int:
+    return _EVERY_IN_ROUNDS if plan.rounds else _EVERY
+
+
 def _is_worth_it(attempt: Attempt) -> bool:
-    baseline = attempt.baseline
+    baseline, plan = attempt.baseline, attempt.plan
     if baseline.measurement is None or baseline.reference is None:
+        return False
+    if plan.max_samples < _every(plan):  # it would never have a turn
         return False
     return baseline.latency_ms <= _TURN_S * 1e3 and baseline.nbytes < _LARGEST_BYTES
 

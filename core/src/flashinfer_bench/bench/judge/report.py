@@ -167,6 +167,8 @@ class Report:
         if plan.rule.values:
             timing["parameters"] = plan.rule.values
             timing["outcome"] = plan.rule.outcome(run.measurement.counted_ms)
+        if self._session.clock_lock is not None:
+            timing["clock_lock"] = self._session.clock_lock.facts()
         if run.watched:
             timing["watched"] = run.watched
         return timing

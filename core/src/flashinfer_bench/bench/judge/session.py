@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.locks import DeviceLock
     from flashinfer_bench.bench.pool import WorkerKey, WorkerPool
     from flashinfer_bench.bench.replay.origin import Origin
+    from flashinfer_bench.bench.watch.lock import LockReport
     from flashinfer_bench.data import Environment
 
 
@@ -66,6 +67,8 @@ class Session:
         What is to be recorded about host, plugins and settings.
     timer_note : str, optional
         Which better timer could not be used, and why; for every trace.
+    clock_lock : LockReport, optional
+        What has become of the wish to hold the device's clocks; None if there was none.
     warm : bool
         Whether the device's caches are left as they are between calls.
     plain_calls : dict of str to Normals
@@ -90,6 +93,7 @@ class Session:
     reference_seed: Optional[int] = None
     origin: Optional[Origin] = None
     timer_note: Optional[str] = None
+    clock_lock: Optional[LockReport] = None
     warm: bool = False
     plain_calls: dict[str, Normals] = field(default_factory=dict)
 
