@@ -39,6 +39,7 @@ MORE = {"same": 0.0, "five": 0.05, "ten": 0.10}
 
 _WORK = "torch.addcmul({0}, x, x, value=0.001)"
 _TRIALS, _ITERATIONS = 3, 50
+_SIDES = ("baseline", "candidate")
 
 
 def source(steps: int, extra: int) -> str:
@@ -124,7 +125,10 @@ def compare(root: Path, candidate: str, options: argparse.Namespace) -> dict[str
         "notes": found["notes"],
         "load": os.getloadavg()[0],
         "launches": [
-            {side: [float(f"{ms:.6g}") for ms in launch[side]] for side in launch}
+            {
+                **{side: [float(f"{ms:.6g}") for ms in launch[side]] for side in _SIDES},
+                "candidate_first": launch["candidate_first"],
+            }
             for launch in found["launches"]
         ],
     }
@@ -137,7 +141,7 @@ def usual_rule(record: dict[str, Any], threshold: float = 0.0) -> str:
     all calls of one solution come before those of the other.
     """
     latencies = []
-    for side in ("baseline", "candidate"):
+    for side in _SIDES:
         samples = [ms for launch in record["launches"] for ms in launch[side]]
         size = min(_ITERATIONS, len(samples) // _TRIALS)
         if not size:

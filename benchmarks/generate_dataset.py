@@ -8,6 +8,7 @@ a few failures. The same arguments give the same files.
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import random
 import struct
@@ -112,9 +113,29 @@ def evaluation(rng: random.Random, speed: float, log_bytes: int) -> dict[str, An
     return result
 
 
+def timed(result: dict[str, Any], count: int, seed: int) -> dict[str, Any]:
+    """Add samples of a latency, what follows from them, and how they were taken."""
+    times = result.get("performance")
+    if not times or not count:
+        return result
+    rng = random.Random(seed)  # of its own: without samples everything else is the same
+    middle = times["latency_ms"]
+    taken = [middle * rng.lognormvariate(0, 0.03) for _ in range(count)]
+    reach = 0.04 / count**0.5
+    times |= {
+        "samples_ms": "f32:" + base64.b64encode(struct.pack(f"<{count}f", *taken)).decode(),
+        "interval_ms": [middle * (1 - reach), middle * (1 + reach)],
+        "speedup_interval": [times["speedup_factor"] * factor for factor in (0.99, 1.01)],
+        "outliers": 0,
+    }
+    clocks = {"sm_mhz": [1755, rng.randrange(1800, 1980), 1980], "temperature_c": [38, 41, 44]}
+    timing = {"cache": "cold", "reference": "beside", "watched": {"nvml": clocks}}
+    return {**result, "provenance": {"timer": "cupti", "stop_rule": "rse", "timing": timing}}
+
+
 def generate(
     out: Path, *, traces: int, definitions: int = 60, solutions: int = 10, workloads: int = 20,
-    log_bytes: int = 1024, seed: int = 0,
+    log_bytes: int = 1024, seed: int = 0, samples: int = 0,
 ) -> Path:  # fmt: skip
     """Write a dataset.
 
@@ -132,6 +153,9 @@ def generate(
         Length of each trace's log.
     seed : int
         Seed of everything random.
+    samples : int
+        Samples in each trace that passed, with intervals and how they were taken; 0 for none, as
+        traces of older releases are.
 
     Returns
     -------
@@ -158,7 +182,7 @@ def generate(
                 one["name"],
                 problems[number // solutions % workloads],
                 made[number % solutions]["name"],
-                evaluation(rng, 1.0 + number % solutions / 4, log_bytes),
+                timed(evaluation(rng, 1.0 + number % solutions / 4, log_bytes), samples, number),
             )
             for number in range(share)
         ]
@@ -197,6 +221,7 @@ def main() -> None:
     parser.add_argument("--traces", type=int, default=1200)
     parser.add_argument("--definitions", type=int, default=60)
     parser.add_argument("--log-bytes", type=int, default=1024)
+    parser.add_argument("--samples", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     generate(
@@ -205,6 +230,7 @@ def main() -> None:
         definitions=given.definitions,
         log_bytes=given.log_bytes,
         seed=given.seed,
+        samples=given.samples,
     )
     print(json.dumps({"path": str(given.out), "traces": given.traces}))
 

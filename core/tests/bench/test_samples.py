@@ -17,6 +17,7 @@ from flashinfer_bench.bench.judge.samples import (
     shortest_call_ms,
 )
 from flashinfer_bench.bench.judge.shots import TimedCall
+from flashinfer_bench.bench.timing.pair_cost import LEAST_MS
 from flashinfer_bench.bench.timing.wall import WallClockTimer
 
 
@@ -97,6 +98,19 @@ class TestFrozenClock:
     def test_small_samples_too(self, sample: float, found: bool) -> None:
         """With a clock of a nanosecond, 100 ns do not come twenty times in a row."""
         assert (find_frozen_clock([call(sample)] * 20, 1e-6) is not None) is found
+
+
+    def test_calls_of_nothing_on_a_device(self) -> None:
+        """Timers show the least that they can, every time; that is no lie of the clock."""
+        least = [call(LEAST_MS)] * 50
+        assert find_frozen_clock(least, 1e-6) is None
+        assert find_impossible(least, shortest_call_ms("cuda:0")) is None
+        for other in (0.9 * LEAST_MS, 1.1 * LEAST_MS):
+            assert find_frozen_clock([call(other)] * 50, 1e-6) is not None
+
+    def test_nothing_is_shorter_than_what_timers_show(self) -> None:
+        assert shortest_call_ms("cuda:0") == LEAST_MS
+        assert find_impossible([call(0.99 * LEAST_MS)] * 3, LEAST_MS) is not None
 
 
 class TestTimer:

@@ -10,7 +10,14 @@ from typing import ClassVar
 import pytest
 
 from flashinfer_bench.bench.candidate.start import make_timers
-from flashinfer_bench.bench.timing import Timer, context_event, hold, probes, time_runnable
+from flashinfer_bench.bench.timing import (
+    Timer,
+    context_event,
+    cuda_event,
+    hold,
+    probes,
+    time_runnable,
+)
 from flashinfer_bench.bench.timing.cuda_event import CudaEventTimer
 from flashinfer_bench.bench.timing.wall import WallClockTimer
 from flashinfer_bench.errors import CapabilityError, TimingError
@@ -137,6 +144,10 @@ class FakeEvent:
     def elapsed_time(self, stop):
         return stop.later
 
+    def query(self):
+        self.log.append("is it over?")
+        return True
+
 
 class FakeDriver:
     """What `ctypes` would find in the driver's library."""
@@ -182,6 +193,19 @@ class FakeDriver:
         return self.records
 
 
+class KnownCost:
+    """Takes the place of `PairCost`, which has tests of its own; pairs cost nothing."""
+
+    def __init__(self):
+        self.chosen, self.known, self.removed_ms = [], True, 0.0
+
+    def choose(self, device, stream, hold):
+        self.chosen.append((device, stream.name, type(hold)))
+
+    def take_out(self, sample):
+        return sample - self.removed_ms
+
+
 class TestCudaEvents:
     """The order of events and calls; the numbers are tested on a GPU."""
 
@@ -208,6 +232,7 @@ class TestCudaEvents:
         monkeypatch.setattr(torch, "cuda", fake)
         for module in (hold, context_event):
             monkeypatch.setattr(module, "cuda_driver", lambda: driver)
+        monkeypatch.setattr(cuda_event, "PairCost", KnownCost)
         return fake
 
     @pytest.fixture
@@ -222,7 +247,25 @@ class TestCudaEvents:
         self.call(timer)
         assert self.call(timer) == (0.25, None)
         around = ["hold", ("record", "main"), "call", ("record", "main"), "record all"]
-        assert FakeEvent.log == ["cuda:1", *around, "await", "await", "synchronize"]
+        rest = ["record all", "is it over?", "synchronize"]
+        assert FakeEvent.log == ["cuda:1", *around, "await", "await", *rest]
+
+    def test_what_a_pair_of_events_costs_is_taken_out(self, timer):
+        timer._cost.removed_ms = 0.002
+        assert self.call(timer)[0] == pytest.approx(0.248)
+        assert timer.removed_ms == 0.002
+        assert timer._cost.chosen == [("cuda:1", "main", hold.DeviceHold)]
+
+    def test_it_can_be_measured_before_the_first_call(self, timer):
+        timer.prepare("cuda:1")
+        assert timer._cost.chosen == [("cuda:1", "main", hold.DeviceHold)]
+        assert FakeEvent.log == ["cuda:1"]
+
+    def test_where_that_is_not_known_a_note_says_so(self, timer):
+        timer._cost.known = False
+        for _ in range(2):
+            assert self.call(timer) == (0.25, None)
+            assert timer.take_notes() == [cuda_event.NOT_REMOVED]
 
     def test_the_stream_is_the_one_before_the_call(self, timer, torch_cuda):
         def other():
@@ -297,7 +340,7 @@ class TestCudaEvents:
     def test_work_on_other_streams_counts(self, timer, monkeypatch):
         self.call(timer)
         timer.take_notes()
-        monkeypatch.setattr(timer._everything._events["cuda:1"], "later", 3.0)
+        monkeypatch.setattr(timer._everything._events["cuda:1", "end"], "later", 3.0)
         assert self.call(timer)[0] == 3.0
         assert "busy beyond" in timer.take_notes()[0]
         assert timer.take_notes() == []
@@ -305,7 +348,7 @@ class TestCudaEvents:
     def test_the_cost_of_looking_does_not(self, timer, monkeypatch):
         self.call(timer)
         timer.take_notes()
-        monkeypatch.setattr(timer._everything._events["cuda:1"], "later", 0.252)
+        monkeypatch.setattr(timer._everything._events["cuda:1", "end"], "later", 0.252)
         assert self.call(timer)[0] == 0.25
         assert timer.take_notes() == []
 
@@ -317,6 +360,40 @@ class TestCudaEvents:
         )
         assert self.call(timer)[0] == pytest.approx(5.25)
         assert "busy beyond" in timer.take_notes()[0]
+
+    @pytest.mark.parametrize(
+        ("rest_us", "synchronising_us", "old", "added_us"),
+        [
+            (8, 6, False, 0),
+            (49, 90, False, 0),  # a tool that records takes its time while it synchronises
+            (8, 240, False, 0),
+            (60, 6, False, 60),
+            (60, 200, False, 60),
+            (8, 260, False, 268),
+            (0, 40, True, 0),
+            (0, 60, True, 60),
+        ],
+    )
+    def test_how_long_an_idle_device_may_take(
+        self, timer, driver, monkeypatch, rest_us, synchronising_us, old, added_us
+    ):
+        clock = Clock()
+
+        def wait(microseconds):
+            clock.now += microseconds * 1000
+
+        driver.records = 801 if old else 0
+        monkeypatch.setattr(timer, "_clock", lambda: clock.now / 1e9)
+        monkeypatch.setattr(timer._everything, "_is_over", lambda event: not wait(rest_us))
+        monkeypatch.setattr(timer, "_synchronize", lambda: wait(synchronising_us))
+        assert self.call(timer)[0] == pytest.approx(0.25 + added_us / 1e3)
+        assert bool(timer.take_notes()) is bool(added_us)
+
+    def test_it_asks_until_everything_is_over(self, timer, monkeypatch):
+        answers = [False, False, True]
+        monkeypatch.setattr(timer._everything, "_is_over", lambda event: answers.pop(0))
+        self.call(timer)
+        assert answers == []
 
     def test_a_driver_that_cannot_launch(self, timer, driver):
         driver.launches = 1

@@ -81,6 +81,20 @@ class Cuda:
         raise AssertionError("nothing is to be known of the device")
 
 
+class KnownCost:
+    """Takes the place of `PairCost`, which has tests of its own; pairs cost nothing."""
+
+    def __init__(self) -> None:
+        self.known, self.removed_ms = True, 0.0
+        self.chosen: list[tuple[str, str]] = []
+
+    def choose(self, device, stream, hold):
+        self.chosen.append((device, stream.name))
+
+    def take_out(self, sample):
+        return sample - self.removed_ms
+
+
 @pytest.fixture
 def cuda(monkeypatch):
     import torch
@@ -88,6 +102,7 @@ def cuda(monkeypatch):
     fake = Cuda()
     monkeypatch.setattr(torch, "cuda", fake)
     monkeypatch.setattr(hold, "cuda_driver", lambda: None)
+    monkeypatch.setattr(cuda_graph, "PairCost", KnownCost)
     return fake
 
 
@@ -180,6 +195,17 @@ class TestCudaGraph:
     def test_a_device_that_is_not_filled_is_noted(self, timer):
         self.call(timer, lambda: None)
         assert timer.take_notes() == [cuda_graph._NOT_FILLED]
+
+    def test_what_a_pair_of_events_costs_is_taken_out(self, timer):
+        timer._cost.removed_ms = 0.002
+        assert self.call(timer, lambda: None)[0] == pytest.approx(0.248)
+        assert timer.removed_ms == 0.002
+        assert timer._cost.chosen == [("cuda:1", "main")]
+
+    def test_where_that_is_not_known_a_note_says_so(self, timer):
+        timer._cost.known = False
+        self.call(timer, lambda: None)
+        assert cuda_graph.NOT_REMOVED in timer.take_notes()
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1])
     def test_times_that_make_no_sense(self, timer, cuda, value):

@@ -105,6 +105,8 @@ class DatasetMaker:
         samples_ms: Optional[list[float]] = None,
         error: float = 1e-6,
         speedup: Optional[float] = None,
+        provenance: Optional[dict[str, Any]] = None,
+        **performance: Any,
     ) -> Path:
         evaluation: dict[str, Any] = {
             "status": status,
@@ -122,7 +124,10 @@ class DatasetMaker:
                 "reference_latency_ms": reference_ms,
                 "speedup_factor": computed if speedup is None else speedup,
                 **({"samples_ms": samples_ms} if samples_ms is not None else {}),
+                **performance,
             }
+        if provenance is not None:
+            evaluation["provenance"] = provenance
         record = {
             "definition": definition,
             "solution": solution,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +25,8 @@ def dataset(maker):
     maker.workload()
     maker.solution("old", code=SLEEPY.format(seconds=0.004))
     maker.solution("new", code=SLEEPY.format(seconds=0.02))
+    maker.definition("other")
+    maker.solution("far", definition="other")
     maker.solution("wrong", code="def run(x):\n    return x * 3\n")
     maker.solution("broken", code="def run(x):\n    raise RuntimeError('no luck')\n")
     return maker.root
@@ -50,6 +55,15 @@ class TestRealProcesses:
         assert "slower" in done.stderr
         assert sorted(path for path in dataset.rglob("*")) == before, "nothing is written"
 
+    def test_two_names_are_the_short_form(self, fib_process, dataset):
+        names = ["old", "new", "--cache", "warm", "--json"]
+        done = fib_process("compare", "--local", dataset, *QUICK, *names)
+        assert done.returncode == 1, done.stderr
+        (one,) = json.loads(done.stdout)["comparisons"]
+        assert (one["baseline"], one["candidate"], one["cache"]) == ("old", "new", "warm")
+        assert {launch["candidate_first"] for launch in one["launches"]} == {True, False}
+        assert 0 <= one["p_same"] <= 1
+
     def test_half_the_time_is_faster(self, fib_process, dataset):
         done = compare(fib_process, dataset, "new", "old")
         assert done.returncode == 0, done.stderr
@@ -77,12 +91,52 @@ class TestRealProcesses:
         assert done.returncode == 6, done.stderr
         assert "--max-seconds" in done.stderr
 
+    @pytest.mark.parametrize("options", [[], ["--json"]])
+    def test_a_reader_that_goes_away_is_no_error(self, dataset, options):
+        names = ["--local", str(dataset), "old", "new", *QUICK, *options]
+        command = [sys.executable, "-m", "flashinfer_bench", "compare", *names]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            assert process.stderr is not None
+            told = process.stderr.read()
+        assert "Traceback" not in told
+        assert "slower" in told
+
+    def test_ctrl_c_shows_what_has_been_done(self, maker, dataset):
+        maker.workload(uuid="w2")
+        names = ["--local", str(dataset), "old", "old", "--device", "cpu", "--max-seconds", "60"]
+        command = [sys.executable, "-m", "flashinfer_bench", "compare", *names]
+        pipe = subprocess.PIPE
+        command += ["--min-effect", "30%", "--workload", "w1", "w2"]
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+            assert process.stderr is not None
+            while "[1/2]" not in process.stderr.readline():
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            assert process.stdout is not None
+            shown = process.stdout.read().splitlines()
+        assert process.returncode == 130
+        assert len(shown) == 2
+        assert shown[1].split("\t")[:3] == ["same", "double", "w1"]
+
 
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [
         (["--baseline", "old"], 2, "--candidate NAME"),
         ([], 2, "two solutions are needed"),
+        (["old"], 2, "two solutions are needed, and 'old' is one"),
+        (["--workload", "w1", "old", "new"], 2, "two solutions are needed"),
+        (["old", "new", "wrong"], 2, "unexpected extra argument"),
+        (["old", "new", "--baseline", "old"], 2, "--baseline 'old' is given beside"),
+        (["old", "new", "--candidate", "new"], 2, "--candidate 'new' is given beside"),
+        (["old", "newer"], 2, "did you mean new"),
+        (["old", "far"], 5, "compare two solutions of one definition"),
+        (["old", "new", "--definition", "other"], 5, "leave --definition out"),
+        (["old", "new", "--cache", "lukewarm"], 2, "lukewarm"),
+        (["old", "new", "--cache", "warm", "--max-seconds", "0"], 2, "max_seconds is 0"),
         (["--baseline", "old", "--candidate", "newer"], 2, "did you mean new"),
         (["--baseline", "old", "--candidate", "new", "--workload", "x"], 2, "no workload 'x'"),
         (["--baseline", "old", "--candidate", "new", "--definition", "x"], 2, "'x'"),
@@ -100,6 +154,13 @@ def test_what_is_not_allowed(fib, dataset, options, code, text):
     done = fib("compare", "--local", dataset, *options)
     assert done.exit_code == code, done.output
     assert text in done.stderr
+
+
+def test_completion_offers_the_solutions_of_the_dataset(dataset):
+    from flashinfer_bench.cli.compare import _complete
+
+    assert _complete(SimpleNamespace(params={"local": dataset}), "n") == ["new"]
+    assert _complete(SimpleNamespace(params={"local": None}), "") == []
 
 
 @pytest.mark.torch
@@ -171,6 +232,13 @@ def test_several_workloads_are_corrected_for(recorded):
     told = json.loads(done.stdout)
     assert [one["verdict"] for one in told["comparisons"]].count("slower") == 1
     assert told["comparisons"][2]["p_adjusted"] > told["comparisons"][2]["p_value"]
+
+
+def test_two_names_choose_among_recorded_traces(recorded):
+    both = [trace(5.0, "a"), trace(9.0, "b")]
+    told = json.loads(recorded(both, both, "a", "b", "--json").stdout)
+    (one,) = told["comparisons"]
+    assert (one["baseline"], one["candidate"], one["verdict"]) == ("a", "b", "slower")
 
 
 def test_other_hardware_is_refused_unless_forced(recorded):

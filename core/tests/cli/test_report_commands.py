@@ -36,7 +36,8 @@ def second(tmp_path, maker):
 def test_summary(fib, maker):
     result = fib("report", "summary", "--local", maker.sound().root)
     assert result.exit_code == 0
-    definitions, ranking = rows(result.stdout)
+    definitions, ranking, timings = rows(result.stdout)
+    assert [one["runs"] for one in timings] == ["4"]
     assert definitions == [
         {
             "definition": "double",
@@ -51,6 +52,8 @@ def test_summary(fib, maker):
     assert ranking == [
         {
             "hardware": "Test CPU",
+            "timer": "",
+            "cache": "",
             "author": "alice",
             "speedup": "4",
             "definitions": "1",
@@ -78,7 +81,7 @@ def test_no_author_baseline_is_no_error(fib, maker):
     maker.trace()
     result = fib("report", "summary", "--local", maker.root)
     assert result.exit_code == 0
-    assert len(rows(result.stdout)) == 1
+    assert [len(table) for table in rows(result.stdout)] == [1, 1]  # definitions, timings
     assert "not in the ranking: 1 definitions" in result.stderr
     assert "--baseline-author" in result.stderr
 

@@ -254,3 +254,12 @@ class Python:
 @pytest.fixture(scope="session")
 def python() -> type[Python]:
     return Python
+
+
+@pytest.fixture(autouse=True)
+def no_deep_folders() -> Any:
+    """Take away the folders that are too deep for pytest to remove."""
+    yield
+    damage = sys.modules.get("damage")
+    if damage is not None:
+        damage.flatten()

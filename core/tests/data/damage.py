@@ -59,10 +59,32 @@ def named(make, blob, uuid="w9"):
     return json.dumps(record) + "\n"
 
 
+DEEP = []  # what has to be taken away again: pytest cannot, it recurses
+
+
+def flatten():
+    """Remove what `deepen` has made."""
+    before = Path.cwd()
+    while DEEP:
+        top, _ = DEEP.pop()
+        os.chdir(top.parent)
+        depth = 0
+        while Path(top.name).is_dir():
+            os.chdir(top.name)
+            depth += 1
+        for entry in list(Path().iterdir()):
+            entry.unlink()
+        for _ in range(depth):
+            os.chdir("..")
+            Path(top.name).rmdir()
+    os.chdir(before)
+
+
 def deepen(folder, levels=2200, name="d", file=None):
     """Make folders in folders, more of them than Python can recurse, and than a path can name."""
     before = Path.cwd()
     os.chdir(folder)
+    DEEP.append((Path(folder) / name, levels))
     try:
         for _ in range(levels):
             Path(name).mkdir()

@@ -9,9 +9,11 @@ from importlib.resources import files
 
 import pytest
 
+from flashinfer_bench.data.run_source import Clock
 from flashinfer_bench.report import DefinitionCoverage, PageInfo, render_page
 
 INFO = PageInfo("A title", "/data/set", "2026-01-01 00:00 UTC")
+WORKLOADS = ["N=1", "N=2", "N=10", "N=100"]
 FAILURE_LOG = "Traceback (most recent call last):\n  File 'x'\nValueError: 12 is wrong"
 
 
@@ -21,6 +23,9 @@ def results(make_result):
         make_result(
             name, workload=f"w{n}", axes={"N": n, "M": 7 * n % 11}, latency_ms=latency * n,
             language=language, samples_ms=(latency * n, latency * n * 1.1, latency * n * 1.3),
+            interval_ms=(latency * n * 0.9, latency * n * 1.2), speedup_interval=(0.1, 9.0),
+            clock=Clock("cpu", "cold", "rse", "beside"),
+            timing={"outcome": "standard error 1%", "watched": {"cpu": {"load": [1, 2, 3]}}},
         )
         for name, latency, language in (("b_fast", 0.5, "triton"), ("a_slow", 3.0, "cuda"))
         for n in (1, 2, 10, 100)
@@ -83,7 +88,7 @@ def test_every_view_shows_something_and_complains_of_nothing(show, page):
 def test_a_definition_is_a_click_away_and_back(show, page):
     browser = show(page, "#/definitions")
     browser.click("#view tbody a")
-    browser.wait("document.querySelectorAll('#view svg circle').length === 8")
+    browser.wait("document.querySelectorAll('#view svg circle.dot').length === 8")
     assert browser.run("document.querySelectorAll('#view svg .cross').length") == 1
     assert browser.run("document.activeElement.textContent") == "double"
     assert browser.run("document.title") == "double · A title"
@@ -109,12 +114,12 @@ def test_the_fast_p_curves_and_bars_are_drawn(show, page):
 
 def test_bars_of_the_samples_and_the_reference(show, page):
     browser = show(page, "#/definition/double")
-    browser.wait("document.querySelectorAll('#view circle').length === 8")
-    assert browser.run("document.querySelectorAll('line.whisker').length") == 8
+    browser.wait("document.querySelectorAll('#view circle.dot').length === 8")
+    assert browser.run("document.querySelectorAll('path.whisker').length") == 8
     assert browser.run("document.querySelectorAll('polyline.reference').length") == 1
     low, high = browser.run(
-        "(() => { const w = document.querySelector('line.whisker');"
-        "return [Number(w.getAttribute('y1')), Number(w.getAttribute('y2'))]; })()"
+        "(() => { const w = document.querySelector('path.whisker');"
+        "return w.getAttribute('d').split(/[MVh ]/).slice(2, 4).map(Number); })()"
     )
     assert low > high  # upwards is slower, and coordinates grow downwards
 
@@ -124,7 +129,7 @@ def test_the_plot_shows_what_is_chosen(show, page):
     browser.wait("document.querySelector('figure select')")
     assert browser.run(
         "[...document.querySelectorAll('figure select')].map(s => [...s.options].map(o => o.text))"
-    ) == [["latency", "speed-up"], ["N", "M", "each workload"]]
+    ) == [["latency", "speed-up"], ["N", "M", "each workload"], WORKLOADS]
     seen = set()
     for shown in ("latency", "speedup"):
         for axis in ("N", "M", "(workload)"):
@@ -132,7 +137,7 @@ def test_the_plot_shows_what_is_chosen(show, page):
                 f"[...document.querySelectorAll('figure select')].forEach((s, i) => {{"
                 f"s.value = ['{shown}', '{axis}'][i]; s.dispatchEvent(new Event('change')); }})"
             )
-            assert browser.run("document.querySelectorAll('#view circle').length") == 8
+            assert browser.run("document.querySelectorAll('#view circle.dot').length") == 8
             seen.add(browser.run("document.querySelector('figure svg').outerHTML"))
     assert len(seen) == 6
     assert not any("NaN" in one or "Infinity" in one for one in seen)
@@ -140,12 +145,12 @@ def test_the_plot_shows_what_is_chosen(show, page):
 
 def test_a_solution_can_be_hidden(show, page):
     browser = show(page, "#/definition/double")
-    browser.wait("document.querySelectorAll('#view circle').length === 8")
+    browser.wait("document.querySelectorAll('#view circle.dot').length === 8")
     browser.click(".legend button")
-    browser.wait("document.querySelectorAll('#view circle').length === 4")
+    browser.wait("document.querySelectorAll('#view circle.dot').length === 4")
     assert browser.run("document.querySelector('.legend button').ariaPressed") == "false"
     browser.click(".legend button")
-    browser.wait("document.querySelectorAll('#view circle').length === 8")
+    browser.wait("document.querySelectorAll('#view circle.dot').length === 8")
 
 
 def test_values_show_under_the_pointer(show, page):
@@ -169,9 +174,10 @@ def test_values_show_under_the_pointer(show, page):
     [
         (1, 1, "a_slow b_fast c_failed", "ascending"),
         (1, 2, "c_failed b_fast a_slow", "descending"),
-        (6, 1, "b_fast a_slow c_failed", "ascending"),
-        (6, 2, "a_slow b_fast c_failed", "descending"),
-        (7, 1, "b_fast a_slow c_failed", "descending"),
+        (4, 1, "b_fast a_slow c_failed", "ascending"),
+        (7, 1, "b_fast a_slow c_failed", "ascending"),
+        (7, 2, "a_slow b_fast c_failed", "descending"),
+        (9, 1, "b_fast a_slow c_failed", "descending"),
     ],
 )
 def test_a_click_sorts_and_empty_cells_stay_last(show, page, heading, clicks, order, direction):
@@ -505,13 +511,13 @@ def two_devices(make_result):
 
 def test_a_definition_is_shown_on_one_device_at_a_time(show, two_devices):
     browser = show(two_devices, "#/definition/first")
-    browser.wait("document.querySelectorAll('#view circle').length === 6")
+    browser.wait("document.querySelectorAll('#view circle.dot').length === 6")
     assert "GPU one · 2 solutions · 3 workloads · 6 evaluations" in text(browser)
     browser.run(
         "(() => { const s = document.querySelector('#view select'); s.value = 'GPU two';"
         "s.dispatchEvent(new Event('change')); })()"
     )
-    browser.wait("document.querySelectorAll('#view circle').length === 3")
+    browser.wait("document.querySelectorAll('#view circle.dot').length === 3")
     assert "GPU two · 1 solution · 3 workloads · 3 evaluations" in text(browser)
 
 

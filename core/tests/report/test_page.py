@@ -6,6 +6,7 @@ import base64
 import hashlib
 import random
 import re
+import string
 from html.parser import HTMLParser
 
 import pytest
@@ -66,7 +67,7 @@ def test_it_asks_for_nothing(results):
     assert all(value.startswith("#") for _, value in checker.references)
     assert checker.handlers == []
     assert checker.styles == []  # the policy forbids them
-    assert checker.tags.count("script") == 3  # two of which are data
+    assert checker.tags.count("script") == 5  # four of which are data
     assert "link" not in checker.tags
     without_namespace = page.replace('"http://www.w3.org/2000/svg"', "")
     assert not re.search(r"url\(|@import|https?://", without_namespace)
@@ -98,7 +99,7 @@ def test_hostile_names_and_logs_are_text(make_result):
     ]  # fmt: skip
     page = render_page(results, PageInfo(HOSTILE, HOSTILE, HOSTILE))
     checker = check(page)
-    assert checker.tags.count("script") == 3
+    assert checker.tags.count("script") == 5
     assert "img" not in checker.tags
     assert checker.handlers == []
     assert "\x1b" not in page
@@ -177,3 +178,26 @@ def test_ten_thousand_results_with_logs_that_do_not_compress_stay_small(make_res
 
 def test_the_same_results_give_the_same_page(results):
     assert render_page(results, INFO) == render_page(results, INFO)
+
+
+def test_ten_thousand_evaluations_with_samples_and_noise_stay_small(make_result, unpack):
+    rng = random.Random(5)
+    results = []
+    for n in range(10_000):
+        middle = rng.lognormvariate(0, 2)
+        samples = tuple(middle * rng.lognormvariate(0, 0.05) for _ in range(40))
+        results.append(
+            make_result(
+                f"a_{n % 10}", workload=f"w{n}", definition=f"d{n // 200}", latency_ms=middle,
+                samples_ms=samples, interval_ms=(middle * 0.98, middle * 1.03),
+                speedup_interval=(rng.random(), 2.0 + rng.random()),
+                timing={"watched": {"cpu": {"load": [rng.random() for _ in range(3)]}}},
+                log="".join(rng.choices(string.ascii_letters, k=600)),
+            )
+        )  # fmt: skip
+    page = render_page(results, INFO)
+    assert len(page.encode()) < 3_000_000
+    shapes = unpack(page, "shapes")
+    places = unpack(page, "data")["runs"]["shape"]
+    assert sorted(place for place in places if place >= 0) == list(range(len(shapes)))
+    assert len(shapes) > 5_000

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flashinfer_bench.report.page.logs import LogBook
-from flashinfer_bench.report.page.payload import pack, page_data
+from flashinfer_bench.report.page.payload import Extras, pack, page_data
 
 
 def unpacked(data):
@@ -38,10 +37,10 @@ def test_the_middle_half_of_the_samples(make_result):
 
 
 def test_logs_of_failures_come_first(make_result):
-    logs = LogBook()
+    extras = Extras()
     results = [make_result(log="fine"), make_result("z_1", status="TIMEOUT", log="wrong")]
-    runs = page_data(results, (), logs)["runs"]
-    assert logs.texts == ["wrong", "fine"]
+    runs = page_data(results, (), extras)["runs"]
+    assert extras.logs.texts == ["wrong", "fine"]
     assert (runs["log"], runs["length"]) == ([1, 0], [4, 5])
 
 

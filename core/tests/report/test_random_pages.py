@@ -19,8 +19,7 @@ from flashinfer_bench.report import (
     render_page,
     score_solutions,
 )
-from flashinfer_bench.report.page.logs import LogBook
-from flashinfer_bench.report.page.payload import pack, page_data
+from flashinfer_bench.report.page.payload import Extras, pack, page_data
 
 NAMES = st.sampled_from(["a", "b_a", "c d", "<i>", "&amp;", "ü", "x" * 80, 'q"', "0", "__"])
 LATENCY = st.floats(1e-6, 1e5)
@@ -91,8 +90,8 @@ def test_any_results_make_a_whole_page(found):
 @settings(max_examples=60)
 @given(SEVERAL)
 def test_everything_can_be_read_back_from_the_columns(found):
-    logs = LogBook()
-    data = json.loads(zlib.decompress(base64.b64decode(pack(page_data(found, (), logs)))))
+    extras = Extras()
+    data = json.loads(zlib.decompress(base64.b64decode(pack(page_data(found, (), extras)))))
     runs = data["runs"]
     assert {len(column) for column in runs.values()} == {len(found)}
     read = set()
@@ -100,7 +99,7 @@ def test_everything_can_be_read_back_from_the_columns(found):
         place, solution, _, author, language = data["solutions"][runs["solution"][index]]
         owner, uuid, *_ = data["workloads"][runs["workload"][index]]
         assert owner == place
-        log = logs.texts[runs["log"][index]] if runs["log"][index] >= 0 else ""
+        log = extras.logs.texts[runs["log"][index]] if runs["log"][index] >= 0 else ""
         assert bool(log) == bool(runs["length"][index])
         assert (runs["cause"][index] < 0) == (status == "PASSED")
         definition, device = data["definitions"][place][0], data["devices"][runs["device"][index]]

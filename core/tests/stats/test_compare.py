@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 import random
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -20,34 +22,8 @@ from flashinfer_bench.stats.compare import (
 from flashinfer_bench.stats.distributions import t_quantile, two_sided_p
 from flashinfer_bench.stats.intervals import Interval
 
-CALM = 0.005
-
-
-def launch(
-    rng: random.Random, effect: float = 0.0, between: float = CALM, pairs: int = 8
-) -> Launch:
-    """One pair of processes; `between` is how far they differ from others of their kind."""
-    shift = math.log1p(effect) + rng.gauss(0, between)
-    baseline, candidate = [], []
-    for _ in range(pairs):
-        level = rng.gauss(0, 0.02)
-        baseline.append(5 * math.exp(level + rng.gauss(0, 0.005)))
-        candidate.append(5 * math.exp(level + shift + rng.gauss(0, 0.005)))
-    return Launch(tuple(baseline), tuple(candidate))
-
-
-def exact(*ratios: float) -> list[Launch]:
-    """Launches without noise inside."""
-    return [Launch((10.0,) * 4, (10.0 * ratio,) * 4) for ratio in ratios]
-
-
-def launches_until_enough(rng: random.Random, effect: float, between: float, cap: int = 24):
-    taken: list[Launch] = []
-    while len(taken) < cap:
-        taken.append(launch(rng, effect, between))
-        if enough(taken):
-            return compare_launches(taken)
-    return compare_launches(taken, capped=True)
+sys.path.insert(0, str(Path(__file__).parent))
+from launches import exact, launch, launches_until_enough
 
 
 class TestCompareLaunches:
@@ -230,31 +206,30 @@ class TestEnough:
 
 class TestDecide:
     @pytest.mark.parametrize(
-        ("interval", "p_value", "verdict"),
+        ("estimate", "p_value", "p_same", "verdict"),
         [
-            ((1.05, 1.02, 1.08), 0.001, Verdict.SLOWER),
-            ((0.95, 0.92, 0.98), 0.001, Verdict.FASTER),
-            ((1.005, 1.001, 1.02), 0.01, Verdict.SAME),  # real, and too little to matter
-            ((1.0, 0.995, 1.005), 0.9, Verdict.SAME),
-            ((1.0, 0.98, 1.005), 0.9, Verdict.AMBIGUOUS),
-            ((1.0, 0.995, 1.02), 0.9, Verdict.AMBIGUOUS),
-            ((1.5, 0.9, 2.5), 0.2, Verdict.AMBIGUOUS),
-            ((1.05, 1.02, 1.08), 0.051, Verdict.AMBIGUOUS),
-            ((1.05, 1.02, 1.08), 0.05, Verdict.SLOWER),
+            (1.05, 0.001, 1.0, Verdict.SLOWER),
+            (0.95, 0.001, 1.0, Verdict.FASTER),
+            (1.005, 0.01, 0.2, Verdict.SAME),  # real, and too little to matter
+            (1.0, 0.9, 0.05, Verdict.SAME),
+            (1.0, 0.9, 0.051, Verdict.AMBIGUOUS),
+            (1.5, 0.2, 1.0, Verdict.AMBIGUOUS),
+            (1.05, 0.051, 1.0, Verdict.AMBIGUOUS),
+            (1.05, 0.05, 1.0, Verdict.SLOWER),
         ],
     )
-    def test_rule(self, interval, p_value, verdict) -> None:
-        assert decide(Interval(*interval, 0.95), p_value, 0.01, 0.05) is verdict
+    def test_rule(self, estimate, p_value, p_same, verdict) -> None:
+        assert decide(estimate, p_value, p_same, min_effect=0.01, alpha=0.05) is verdict
 
     def test_faster_and_slower_are_mirror_images(self) -> None:
         """10 % slower is a ratio of 1.1; undone, it is 1 / 1.1."""
         for ratio, verdict in ((1.101, Verdict.SLOWER), (1 / 1.101, Verdict.FASTER)):
-            assert decide(Interval(ratio, ratio, ratio, 0.95), 0.0, 0.1, 0.05) is verdict
+            assert decide(ratio, 0.0, 1.0, min_effect=0.1, alpha=0.05) is verdict
         for ratio in (1.099, 1 / 1.099):
-            assert decide(Interval(ratio, ratio, ratio, 0.95), 0.0, 0.1, 0.05) is Verdict.SAME
+            assert decide(ratio, 0.0, 1.0, min_effect=0.1, alpha=0.05) is Verdict.SAME
 
     def test_no_least_effect(self) -> None:
-        assert decide(Interval(1.001, 1.0005, 1.002, 0.95), 0.01, 0.0, 0.05) is Verdict.SLOWER
+        assert decide(1.001, 0.01, 1.0, min_effect=0.0, alpha=0.05) is Verdict.SLOWER
 
     @pytest.mark.parametrize(
         ("effect", "alpha", "message"),
@@ -267,7 +242,7 @@ class TestDecide:
     )
     def test_settings(self, effect, alpha, message) -> None:
         with pytest.raises(DataError, match=message):
-            decide(Interval(1.0, 1.0, 1.0, 0.95), 0.5, effect, alpha)
+            decide(1.0, 0.5, 0.5, min_effect=effect, alpha=alpha)
 
     def test_a_verdict_is_its_word(self) -> None:
         assert Verdict.SLOWER == "slower"

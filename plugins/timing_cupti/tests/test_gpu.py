@@ -87,9 +87,15 @@ def test_it_agrees_with_events(timer, work):
         assert middle(timer, lambda m=milliseconds: work(m)) == pytest.approx(by_events, rel=0.05)
 
 
-def test_a_small_kernel_is_quicker_than_by_events(timer):
+def test_it_agrees_with_events_on_a_small_kernel(timer):
+    """Within a microsecond, if what a pair of events costs can be measured here."""
     x = torch.zeros(64, device=DEVICE)
-    assert 0 < middle(timer, lambda: x.add_(1)) < middle(CudaEventTimer(), lambda: x.add_(1))
+    events = CudaEventTimer()
+    by_events = middle(events, lambda: x.add_(1))
+    found = middle(timer, lambda: x.add_(1))
+    assert 0 < found < by_events + 1e-3
+    if events.removed_ms:
+        assert found == pytest.approx(by_events, abs=1e-3)
 
 
 def test_all_streams_count(timer, work):

@@ -13,6 +13,7 @@ import pytest
 import fib_timing_cupti
 from flashinfer_bench.bench.backends import choose_timer
 from flashinfer_bench.bench.timing import Timer
+from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.plugins import Availability, Catalog, discover
 
 (RECORD,) = fib_timing_cupti.fib_register_timers()
@@ -49,7 +50,7 @@ class TestRecord:
         (entry,) = Catalog.of(RECORD).timers
         factory = entry.load()
         assert issubclass(factory, Timer)
-        assert (factory.name, factory.version) == ("cupti", "1")
+        assert (factory.name, factory.version) == ("cupti", "2")
 
     def test_record_and_class_agree(self):
         from fib_timing_cupti.timer import CuptiTimer
@@ -107,20 +108,18 @@ class TestChoice:
         monkeypatch.setattr("fib_timing_cupti.probe.probe", answer)
         return Catalog.of(RECORD, of_core)
 
-    def test_it_goes_before_events_where_it_can_be_used(self, of_core, monkeypatch):
+    def test_it_is_taken_by_name_alone(self, of_core, monkeypatch, caplog):
         catalog = self.catalog(of_core, monkeypatch, here)
-        assert catalog.select_timer("cuda:0").name == "cupti"
-
-    def test_events_can_be_asked_for(self, of_core, monkeypatch):
-        catalog = self.catalog(of_core, monkeypatch, here)
-        assert catalog.select_timer("cuda:0", "cuda_event").name == "cuda_event"
-
-    def test_where_it_cannot_be_used_that_is_said(self, of_core, monkeypatch, caplog):
-        catalog = self.catalog(of_core, monkeypatch, not_here)
         with caplog.at_level(logging.WARNING):
             assert choose_timer(catalog, "cuda:0") == "cuda_event"
-        assert "cupti" in caplog.text
-        assert "cupti-python is not installed" in caplog.text
+            assert choose_timer(catalog, "cuda:0", "cupti") == "cupti"
+        assert caplog.text == ""  # events are no makeshift
+
+    def test_where_it_cannot_be_used_that_is_said(self, of_core, monkeypatch):
+        catalog = self.catalog(of_core, monkeypatch, not_here)
+        with pytest.raises(CapabilityError, match="cupti-python is not installed"):
+            choose_timer(catalog, "cuda:0", "cupti")
+        assert choose_timer(catalog, "cuda:0") == "cuda_event"
 
     def test_it_is_not_for_the_cpu(self, of_core, monkeypatch):
         assert RECORD.devices == ("cuda",)

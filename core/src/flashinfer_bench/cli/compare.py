@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -36,9 +37,16 @@ def _parse_share(text: str) -> float:
     return value / 100 if percent else value
 
 
+def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the solutions of the one dataset; completion elsewhere knows of several."""
+    root = ctx.params.get("local")
+    several: Any = SimpleNamespace(params={"local": [root] if root is not None else None})
+    return complete_solution(several, incomplete)
+
+
 def _name(flag: str, text: str) -> Any:
     return typer.Option(
-        flag, metavar="NAME", show_default=False, autocompletion=complete_solution, help=text
+        flag, metavar="NAME", show_default=False, autocompletion=_complete, help=text
     )
 
 
@@ -88,9 +96,26 @@ Force = Annotated[
 ]
 
 
+First = Annotated[
+    Optional[str],
+    typer.Argument(
+        metavar="BASELINE",
+        show_default=False,
+        autocompletion=_complete,
+        help="Two solutions: short for --baseline and --candidate.",
+    ),
+]
+Second = Annotated[
+    Optional[str],
+    typer.Argument(metavar="CANDIDATE", show_default=False, autocompletion=_complete),
+]
+
+
 @app.command("compare", cls=GreedyCommand)
 def compare(
     ctx: typer.Context,
+    first: First = None,
+    second: Second = None,
     local: Local = None,
     baseline: Baseline = None,
     candidate: Candidate = None,
@@ -102,6 +127,7 @@ def compare(
     device: own.Device = None,
     seed: own.Seed = None,
     timer: own.Timer = None,
+    cache: own.Cache = None,
     executor: own.Executor = None,
     sandbox: own.Sandbox = None,
     trust: own.Trust = None,
@@ -124,7 +150,7 @@ def compare(
     fails, 6 if it is ambiguous. Nothing is written to the dataset.
     """
     set_up_logging(log_level)
-    options = ctx.params
+    options = _named(ctx.params)
     settings = _settings(min_effect, alpha, max_seconds)
     results: list[ContestResult] = []
     paired = baseline_traces is None and candidate_traces is None
@@ -139,6 +165,32 @@ def compare(
     raise typer.Exit(exit_code_of(shown))
 
 
+def _named(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options, with the two names where they stand if they were given without a flag.
+
+    Raises
+    ------
+    ConfigError
+        If they are given both ways, or one without the other.
+    """
+    names = options["first"], options["second"]
+    if names == (None, None):
+        return dict(options)
+    if None in names:
+        raise ConfigError(
+            f"two solutions are needed, and {names[0]!r} is one",
+            hint="fib compare BASELINE CANDIDATE; names come before --workload and the like, "
+            "which take all values that follow",
+        )
+    for flag in ("baseline", "candidate"):
+        if options[flag] is not None:
+            raise ConfigError(
+                f"--{flag} {options[flag]!r} is given beside the names {names[0]!r}, {names[1]!r}",
+                hint="give the two names, or the two options",
+            )
+    return {**options, "baseline": names[0], "candidate": names[1]}
+
+
 def _settings(min_effect: float, alpha: float, max_seconds: float) -> CompareSettings:
     from flashinfer_bench.bench.compare.contest import CompareSettings
 
@@ -149,6 +201,7 @@ _CONFIG = (
     "device",
     "seed",
     "timer",
+    "cache",
     "executor",
     "sandbox",
     "trust",
@@ -163,7 +216,7 @@ def _run_contests(
     baseline, candidate = options["baseline"], options["candidate"]
     if baseline is None or candidate is None:
         raise ConfigError(
-            "two solutions are needed: --baseline NAME and --candidate NAME",
+            "two solutions are needed: BASELINE CANDIDATE, or --baseline NAME and --candidate NAME",
             hint="or name recorded traces with --baseline-traces and --candidate-traces",
         )
     for unused in ("solutions", "force"):

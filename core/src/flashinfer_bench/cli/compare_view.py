@@ -186,6 +186,8 @@ def _tell(found: Answer, *, paired: bool) -> None:
         f"overall {total.verdict.value}: ratio {rounded(ratio.estimate)} "
         f"({rounded(ratio.low)} to {rounded(ratio.high)}; above 1 the candidate is slower)"
     )
+    if paired and "ambiguous" in {verdict.value for verdict in found.verdicts}:
+        talk("ambiguous: a larger --max-seconds or --min-effect, or a quieter machine, may tell")
 
 
 def _document(found: Answer, settings: CompareSettings, *, paired: bool) -> dict[str, Any]:
@@ -224,8 +226,10 @@ def _one(result: ContestResult) -> dict[str, Any]:
         "candidate": result.candidate,
         "hardware": result.hardware,
         "timer": result.timer,
+        "cache": result.cache,
         **numbers,
         "p_adjusted": result.p_adjusted,
+        "p_same": result.comparison.p_same if result.comparison is not None else None,
         "verdict": result.verdict,
         "baseline_ms": result.baseline_ms,
         "candidate_ms": result.candidate_ms,

@@ -25,6 +25,7 @@ from flashinfer_bench.cli.options import (
     Solutions,
 )
 from flashinfer_bench.cli.output import emit, talk
+from flashinfer_bench.cli.report_best import best
 from flashinfer_bench.cli.report_common import (
     Baseline,
     Format,
@@ -36,13 +37,14 @@ from flashinfer_bench.cli.report_common import (
     write_tables,
 )
 from flashinfer_bench.cli.report_coverage import coverage
+from flashinfer_bench.cli.report_measures import tell_mixtures
 from flashinfer_bench.cli.report_merge import merge
 from flashinfer_bench.cli.report_regressions import regressions
 from flashinfer_bench.cli.report_scores import scores
 from flashinfer_bench.errors import SelectionError
 
 if TYPE_CHECKING:
-    from flashinfer_bench.report import Best, DatasetSummary
+    from flashinfer_bench.report import DatasetSummary
 
 app = typer.Typer(
     name="report",
@@ -70,10 +72,12 @@ def summary(
 ) -> None:
     """Count what there is, and rank the authors.
 
-    One row for each definition, then one for each author on each device.
+    One row for each definition, then one for each author on each device (with each timer and cache
+    mode), then how the latencies were taken.
     """
     set_up_logging(log_level)
     from flashinfer_bench.report import summarize
+    from flashinfer_bench.report.conditions import mixtures
 
     opened = open_datasets(local, hub)
     selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
@@ -86,51 +90,11 @@ def summary(
         lambda: _summary_document(found, opened),
     )
     _tell_totals(found)
+    tell_mixtures(mixtures((one.hardware, (one.timer, one.cache)) for one in found.timings))
     raise typer.Exit(opened.exit_code())
 
 
-@app.command("best", cls=GreedyCommand)
-def best(
-    local: Local = None,
-    hub: Hub = None,
-    definitions: Definitions = None,
-    solutions: Solutions = None,
-    op_types: OpTypes = None,
-    authors: Authors = None,
-    hardware: Hardware = None,
-    output_format: FormatOption = Format.table,
-    as_json: AsJson = False,
-    log_level: LogLevel = None,
-) -> None:
-    """Show the fastest correct solution of each definition.
-
-    One for each device. It has to have passed on every workload on which it was last evaluated;
-    among those with the most workloads the lowest geometric mean of the latencies wins. Its lead
-    is the runner-up's geometric mean over its own.
-    """
-    set_up_logging(log_level)
-    from flashinfer_bench.report import best_solutions, score_solutions
-
-    opened, results = open_results(
-        local,
-        hub,
-        definitions=definitions,
-        solutions=solutions,
-        op_types=op_types,
-        authors=authors,
-        hardware=hardware,
-    )
-    found = best_solutions(score_solutions(results))
-    write_tables(
-        chosen_format(output_format, as_json),
-        [("Best solutions", _BEST_COLUMNS, map(_best_row, found))],
-        lambda: {"best": [_best_document(one) for one in found]},
-    )
-    if not found:
-        talk("no solution passed on all its workloads")
-    raise typer.Exit(opened.exit_code())
-
-
+app.command("best", cls=GreedyCommand)(best)
 app.command("scores", cls=GreedyCommand)(scores)
 app.command("coverage", cls=GreedyCommand)(coverage)
 app.command("regressions", cls=GreedyCommand)(regressions)
@@ -186,6 +150,7 @@ def _summary_document(found: DatasetSummary, opened: OpenedDataset) -> dict[str,
         "definitions": found.definitions,
         "baseline_author": found.baseline_author,
         "rankings": found.rankings,
+        "timings": found.timings,
         "unranked": found.unranked,
         "unreadable": [
             {"path": e.path, "line": e.line, "field": e.field, "message": e.message}
@@ -201,10 +166,27 @@ def _summary_tables(found: DatasetSummary) -> list[Table]:
     rows = [tuple(getattr(one, name) for name in _COUNTS) for one in found.definitions]
     tables: list[Table] = [("Definitions", _COUNTS, rows)]
     if found.rankings:
-        columns = ("hardware", "author", "speedup", "definitions", "workloads")
+        columns = ("hardware", "timer", "cache", "author", "speedup", "definitions", "workloads")
         ranks = [tuple(getattr(one, name) for name in columns) for one in found.rankings]
         tables.append((f"Authors, compared with {found.baseline_author}", columns, ranks))
+    if found.timings:
+        clocks = [tuple(getattr(one, name) for name in _TIMINGS) for one in found.timings]
+        tables.append(("How latencies were taken", _TIMINGS, clocks))
     return tables
+
+
+_TIMINGS = (
+    "hardware",
+    "timer",
+    "cache",
+    "stop_rule",
+    "reference",
+    "runs",
+    "samples",
+    "with_samples",
+    "with_interval",
+    "with_dropped",
+)
 
 
 def _tell_totals(found: DatasetSummary) -> None:
@@ -220,39 +202,3 @@ def _tell_unranked(found: DatasetSummary) -> None:
     reasons = list(found.unranked.values())
     talk(f"not in the ranking: {len(reasons)} definitions; the first because {reasons[0]}")
     talk("hint: name another author with --baseline-author; --json lists all reasons")
-
-
-_BEST_COLUMNS = (
-    "definition",
-    "op_type",
-    "hardware",
-    "solution",
-    "author",
-    "geomean_ms",
-    "speedup",
-    "workloads",
-    "solutions",
-    "lead",
-)
-
-
-def _best_row(best: Best) -> tuple[Any, ...]:
-    score = best.score
-    return (
-        score.definition,
-        score.op_type,
-        score.hardware,
-        score.solution,
-        score.author,
-        score.mean_latency_ms,
-        score.speedup,
-        score.passed,
-        best.tried,
-        best.lead,
-    )
-
-
-def _best_document(best: Best) -> dict[str, Any]:
-    document = dict(zip(_BEST_COLUMNS, _best_row(best), strict=True))
-    runner_up = best.runner_up.solution if best.runner_up is not None else None
-    return {**document, "language": best.score.language, "runner_up": runner_up}

@@ -6,7 +6,7 @@ import csv
 import re
 import sys
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -47,6 +47,16 @@ Baseline = Annotated[
     ),
 ]
 
+NamedBaselineOption = Annotated[
+    Optional[str],
+    typer.Option(
+        "--baseline",
+        metavar="NAME",
+        show_default=False,
+        help="Compare with this solution, or with the fastest of this author; unpaired.",
+    ),
+]
+
 # One table: its title, columns and rows.
 Table = tuple[str, "Sequence[str]", "Iterable[Sequence[Any]]"]
 
@@ -72,10 +82,11 @@ def open_results(
     SelectionError
         If there are none.
     """
-    from flashinfer_bench.report import collect_results, latest_results
+    from flashinfer_bench.report import collect_results, latest_results, with_intervals
 
     opened = open_datasets(local, hub)
-    results = latest_results(collect_results(opened.trace_set, make_selection(**names)))
+    found = latest_results(collect_results(opened.trace_set, make_selection(**names)))
+    results = with_intervals(found)
     require_results(opened, results)
     return opened, results
 

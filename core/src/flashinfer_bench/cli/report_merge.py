@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from flashinfer_bench.cli.options import Local, LogLevel
 from flashinfer_bench.cli.output import emit, talk
 from flashinfer_bench.cli.transfer_talk import counted, tell_left_out
 from flashinfer_bench.errors import ConfigError, SelectionError
+
+if TYPE_CHECKING:
+    from flashinfer_bench.data import TraceSet
 
 OutputFolder = Annotated[
     Path, typer.Option("--output", "-o", metavar="DIR", help="A new or empty folder.")
@@ -44,21 +47,25 @@ def merge(
     set_up_logging(log_level)
     from flashinfer_bench.data import TraceSet
     from flashinfer_bench.data.merge import merge_datasets
-    from flashinfer_bench.data.transfer.exporting import counts_of
 
     if not local:
         raise ConfigError("name the datasets to merge", hint="--local DIR DIR …")
     _refuse_nested(output, local)
     sets = [TraceSet.from_path(root, on_error="collect") for root in local]
-    if not any(count for one in sets for count in counts_of(one).values()):
+    if not any(one.definitions or one.solutions or _has_lines(one) for one in sets):
         raise SelectionError(f"there is nothing in {', '.join(map(str, local))}")
-    merged = merge_datasets(sets, output, rename_solutions=rename_solutions)
+    counts = merge_datasets(sets, output, rename_solutions=rename_solutions)
     left_out = [error for one in sets for error in one.load_errors]
     tell_left_out(left_out)
     noun = "dataset" if len(sets) == 1 else "datasets"
-    talk(f"merged {len(sets)} {noun}: {counted(counts_of(merged))}")
+    talk(f"merged {len(sets)} {noun}: {counted(counts)}")
     emit(str(output))
     raise typer.Exit(ExitCode.FINDINGS if left_out else ExitCode.OK)
+
+
+def _has_lines(trace_set: TraceSet) -> bool:
+    """Return whether there are runs or workloads; without reading all where there are runs."""
+    return bool(trace_set.run_columns() or any(trace_set.workloads.values()))
 
 
 def _refuse_nested(output: Path, local: list[Path]) -> None:

@@ -59,6 +59,10 @@ COLUMNS = (
     "before_ms",
     "after_ms",
     "ratio",
+    "ratio_low",
+    "ratio_high",
+    "timer",
+    "cache",
     "before_status",
     "after_status",
     "before_time",
@@ -86,7 +90,8 @@ def regressions(
 
     The same solution on the same workload and device is compared. Broken: it passed and now fails.
     Slower: the latency grew by the threshold and, where samples were kept, their middle halves do
-    not overlap. Exits with 1 if anything became worse.
+    not overlap. Latencies of different timers or cache modes are not compared. Exits with 1 if
+    anything became worse.
     """
     set_up_logging(log_level)
     from flashinfer_bench.report import collect_results, compare_dates, parse_date
@@ -115,7 +120,8 @@ def _row(change: Change) -> tuple[Any, ...]:
     before, after = change.before, change.after
     return (
         *(change.kind, after.definition, after.solution, after.hardware, after.workload),
-        *(before.latency_ms, after.latency_ms, change.ratio),
+        *(before.latency_ms, after.latency_ms, change.ratio, *(change.interval or (None, None))),
+        *(after.clock.timer, after.clock.cache),
         *(before.status.value, after.status.value, before.timestamp, after.timestamp),
     )
 
@@ -128,6 +134,7 @@ def _document(found: Comparison, since: str, until: str | None, threshold: float
         "compared": found.compared,
         "new": found.added,
         "without_date": found.unreadable,
+        "other_timer": found.other_clock,
         "changes": [dict(zip(COLUMNS, _row(one), strict=True)) for one in found.changes],
     }
 
@@ -138,5 +145,9 @@ def _tell(found: Comparison) -> None:
     talk(f"compared: {found.compared:,}; " + (", ".join(counts) if counts else "no change"))
     if found.added:
         talk(f"without a result before: {found.added:,}")
+    if found.other_clock:
+        talk(
+            f"latencies not compared, taken with another timer or cache mode: {found.other_clock:,}"
+        )
     if found.unreadable:
         talk(f"left out, their time stamps are no dates: {found.unreadable:,}")

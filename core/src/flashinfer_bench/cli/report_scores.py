@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -24,9 +25,19 @@ from flashinfer_bench.cli.report_common import (
     Baseline,
     Format,
     FormatOption,
+    NamedBaselineOption,
     chosen_format,
     make_selection,
     write_tables,
+)
+from flashinfer_bench.cli.report_measures import (
+    Column,
+    clock_label,
+    document_of,
+    is_tied,
+    measured_table,
+    rank_number,
+    tell_mixtures,
 )
 from flashinfer_bench.errors import ConfigError, SelectionError
 
@@ -55,6 +66,7 @@ def scores(
     op_types: OpTypes = None,
     hardware: Hardware = None,
     baseline_author: Baseline = "baseline",
+    baseline: NamedBaselineOption = None,
     reference: Reference = False,
     thresholds: Thresholds = None,
     by_solution: BySolution = False,
@@ -64,10 +76,12 @@ def scores(
 ) -> None:
     """Rate authors or solutions: scores, fast_p, win rates and means.
 
-    By the latest result of each solution, workload and device; devices are rated apart. A task is
-    one workload of one definition. fast_p is the share of all tasks solved and more than p times as
-    fast; win_p the share of the solved tasks in which it is at least p times as fast; geomean and
-    mean are over the solved tasks; score is the mean speed-up, 0 for solutions that ever failed.
+    By the latest result of each solution, workload and device; devices, timers and cache modes are
+    rated apart. A task is one workload of one definition. fast_p is the share of all tasks solved
+    and more than p times as fast; win_p the share of the solved tasks in which it is at least p
+    times as fast; geomean and mean are over the solved tasks; score is the mean speed-up, 0 for
+    solutions that ever failed. Those with the same fast_p whose 95 % intervals of the geomean
+    overlap share a rank (=2).
     """
     set_up_logging(log_level)
     from flashinfer_bench.report.ratings import THRESHOLDS
@@ -76,22 +90,28 @@ def scores(
     at = _checked(thresholds or THRESHOLDS)
     opened = open_datasets(local, hub)
     selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
-    baseline = None if reference else baseline_author
-    found = make_scoreboard(opened.trace_set, selection, baseline, at, by_solution)
+    against = None if reference else baseline or baseline_author
+    if reference and baseline:
+        raise ConfigError("--baseline and --reference are two different things to compare with")
+    found = make_scoreboard(opened.trace_set, selection, against, at, by_solution)
+    if baseline and found.baseline_author is None:
+        raise _unknown_baseline(found, opened.name, baseline)
     if not found.standings:
         raise SelectionError(
             f"there is no result in {opened.name} to rate",
             hint="record some with 'fib run', or widen the filters",
         )
     columns = _columns("solution" if by_solution else "author", at)
-    rows = [_row(standing, at) for standing in found.standings]
-    against = found.baseline_author or "the reference"
+    over = found.baseline_author or "the reference"
+    chosen = chosen_format(output_format, as_json)
     write_tables(
-        chosen_format(output_format, as_json),
-        [(f"Compared with {against}", columns, rows)],
-        lambda: _document(found, columns, rows),
+        chosen,
+        [measured_table(f"Compared with {over}", columns, found.standings, chosen)],
+        lambda: _document(found, columns),
     )
-    talk(f"speed-ups are over {against}")
+    tell_mixtures(found.mixtures)
+    unpaired = ", unpaired: from separate runs" if found.baseline_author else ""
+    talk(f"speed-ups are over {over}{unpaired}")
     raise typer.Exit(opened.exit_code())
 
 
@@ -102,22 +122,64 @@ def _checked(thresholds: Sequence[float]) -> tuple[float, ...]:
     return tuple(dict.fromkeys(thresholds))
 
 
-def _columns(whose: str, thresholds: Sequence[float]) -> list[str]:
-    counts = ["tasks", "tried", "solved", "definitions", "score", "geomean", "mean"]
-    fast = [f"fast_{p:g}" for p in thresholds]
-    return ["hardware", whose, *counts, *fast, *(f"win_{p:g}" for p in thresholds), "fastest"]
+def _unknown_baseline(found: Scoreboard, dataset: str, name: str) -> SelectionError:
+    known = sorted({one.rating.name for one in found.standings})
+    return SelectionError(
+        f"no result in {dataset} passed that is of a solution or author {name!r}",
+        hint=f"there are: {', '.join(known[:8])}",
+    )
 
 
-def _row(standing: Standing, thresholds: Sequence[float]) -> list[Any]:
+def _columns(whose: str, thresholds: Sequence[float]) -> list[Column]:
+    fast = [Column(f"fast_{p:g}", partial(_fast, p)) for p in thresholds]
+    wins = [Column(f"win_{p:g}", partial(_wins, p)) for p in thresholds]
+    return [
+        Column("hardware", lambda s: s.hardware),
+        Column("timer", lambda s: s.timer, people=False),
+        Column("cache", lambda s: s.cache, people=False),
+        Column("timed", clock_label, programs=False),
+        Column("rank", lambda s: s.rating.rank, programs=False),
+        Column("rank", lambda s: rank_number(s.rating.rank), people=False),
+        Column("tied", lambda s: is_tied(s.rating.rank), people=False),
+        Column(whose, lambda s: s.rating.name),
+        Column("tasks", lambda s: s.rating.tasks),
+        Column("tried", lambda s: s.rating.tried),
+        Column("solved", lambda s: s.rating.solved),
+        Column("definitions", lambda s: s.rating.definitions),
+        Column("score", lambda s: s.score),
+        Column("geomean", lambda s: s.rating.measured, measured=True),
+        Column("mean", lambda s: s.rating.mean_speedup),
+        *fast,
+        *wins,
+        Column("fastest", lambda s: s.rating.first),
+        Column("samples", lambda s: s.rating.samples),
+        Column("without_interval", lambda s: s.rating.without_interval, people=False),
+        Column("dropped", lambda s: s.rating.dropped, people=False),
+        Column("reference_before", lambda s: s.rating.reference_before, people=False),
+        Column("notes", _notes, programs=False),
+    ]
+
+
+def _fast(p: float, standing: Standing) -> float:
+    return standing.rating.fast[p]
+
+
+def _wins(p: float, standing: Standing) -> float:
+    return standing.rating.wins[p]
+
+
+def _notes(standing: Standing) -> str:
     one = standing.rating
-    counts = [one.tasks, one.tried, one.solved, one.definitions]
-    means = [standing.score, one.speedup, one.mean_speedup]
-    shares = [*(one.fast[p] for p in thresholds), *(one.wins[p] for p in thresholds)]
-    return [standing.hardware, one.name, *counts, *means, *shares, one.first]
+    found = []
+    if one.without_interval:
+        found.append(f"no interval in {one.without_interval} of {one.compared} tasks")
+    if one.dropped:
+        found.append(f"{one.dropped} of {one.samples} samples dropped")
+    if one.reference_before:
+        found.append(f"reference timed before, not beside, in {one.reference_before} tasks")
+    return "; ".join(found)
 
 
-def _document(
-    found: Scoreboard, columns: Sequence[str], rows: Sequence[Sequence[Any]]
-) -> dict[str, Any]:
-    listed = [dict(zip(columns, row, strict=True)) for row in rows]
+def _document(found: Scoreboard, columns: Sequence[Column]) -> dict[str, Any]:
+    listed = [document_of(columns, one) for one in found.standings]
     return {"baseline_author": found.baseline_author, "scores": listed}

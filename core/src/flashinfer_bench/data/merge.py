@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import logging
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from flashinfer_bench.data.definition import Definition
-from flashinfer_bench.data.json_codec import to_json
+from flashinfer_bench.data.index import StaleIndexError, TraceIndex
+from flashinfer_bench.data.json_codec import digest_of
+from flashinfer_bench.data.merged_lines import LineSource, MergedLines
+from flashinfer_bench.data.merged_set import MergedRuns, MergedTraceSet
 from flashinfer_bench.data.trace_set import TraceSet
 from flashinfer_bench.data.transfer.blob_plan import BlobPlan, BlobRoot
+from flashinfer_bench.data.transfer.exporting import counts_of
 from flashinfer_bench.data.transfer.folder import new_folder, write_items
-from flashinfer_bench.data.transfer.items import items_of
+from flashinfer_bench.data.transfer.items import blob_items, items_of, lines_of
 from flashinfer_bench.data.workload import SafetensorsInput
 from flashinfer_bench.errors import ConflictError
 
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.data.solution import Solution
     from flashinfer_bench.data.trace import Trace
 
+_logger = logging.getLogger(__name__)
 PathLike = Union[str, Path]
 _SHOWN_FIELDS = 6
 _HINTS = {
@@ -66,17 +72,46 @@ def merge_trace_sets(sets: Sequence[TraceSet], *, rename_solutions: bool = False
     labels = [str(one.root or f"dataset {number}") for number, one in enumerate(sets, 1)]
     merged = TraceSet(definitions=_merge_definitions(sets, labels))
     merged.solutions, renamed = _merge_solutions(sets, labels, rename_solutions)
+    lazy = None if any(renamed) else _merge_indexes(sets, labels, merged)
+    if lazy is not None:
+        return lazy
     merged.workloads = _merge_traces(one.workloads for one in sets)
     merged.traces = _merge_traces(
         _follow(one.traces, names) for one, names in zip(sets, renamed, strict=True)
     )
-    _require_one_workload_each(sets, labels)
+    _require_one_workload_each([one.workloads for one in sets], labels)
     return merged
+
+
+def _merge_indexes(
+    sets: Sequence[TraceSet], labels: list[str], records: TraceSet
+) -> Optional[TraceSet]:
+    """Return the union of folders whose traces are not in memory; None if they have to be."""
+    sources = [one.run_source for one in sets]
+    indexes = [one for one in sources if isinstance(one, TraceIndex)]
+    if not sources or len(indexes) < len(sources):
+        return None
+    try:
+        workloads = [one.workload_traces() for one in indexes]
+    except StaleIndexError:
+        return None
+    _require_one_workload_each(workloads, labels)
+    merged = _merge_traces(workloads)
+    return MergedTraceSet(
+        records.definitions,
+        records.solutions,
+        merged,
+        MergedRuns(indexes, merged),
+        lambda: (
+            _merge_traces(one.workloads for one in sets),
+            _merge_traces(one.traces for one in sets),
+        ),
+    )
 
 
 def merge_datasets(
     sets: Sequence[TraceSet], out: PathLike, *, rename_solutions: bool = False
-) -> TraceSet:
+) -> dict[str, int]:
     """Merge datasets into a new folder, with the tensor files that their workloads name.
 
     Parameters
@@ -90,8 +125,8 @@ def merge_datasets(
 
     Returns
     -------
-    TraceSet
-        What was written, without a folder.
+    dict of str to int
+        How many definitions, solutions, workloads and traces were written.
 
     Raises
     ------
@@ -102,19 +137,66 @@ def merge_datasets(
     StorageError
         If the folder is not empty, or writing fails.
     """
+    sources = [one.run_source for one in sets]
+    indexes = [one for one in sources if isinstance(one, TraceIndex)]
+    if len(indexes) == len(sources):
+        try:
+            found = _stream_datasets(sets, indexes, Path(out), rename_solutions)
+        except StaleIndexError as error:
+            _logger.debug("%s; all datasets are read into memory", error)
+        else:
+            if found is not None:
+                return found
     plan = BlobPlan()
-    # A file that is missing in one dataset may be in another: clones without tensors are common.
-    roots = [BlobRoot(one.root, one.root) for one in sets if one.root is not None]
     rebased: list[TraceSet] = []
-    for one in sets:
-        own = [root for root in roots if root.base == one.root]
-        placed = plan.add(one, [*own, *(root for root in roots if root not in own)])
+    for one, roots in zip(sets, _blob_roots(sets), strict=True):
+        placed = plan.add(one, roots)
         placed.root = one.root  # its name in messages
         rebased.append(placed)
     merged = merge_trace_sets(rebased, rename_solutions=rename_solutions)
     with new_folder(Path(out)) as folder:
         write_items(folder, items_of(merged, plan.files))
-    return merged
+    return counts_of(merged)
+
+
+def _blob_roots(sets: Sequence[TraceSet]) -> list[list[BlobRoot]]:
+    """Return for each dataset where its tensor files may be: there first, then in all others.
+
+    A file that is missing in one dataset may be in another: clones without tensors are common.
+    """
+    roots = [BlobRoot(one.root, one.root) for one in sets if one.root is not None]
+    own = [[root for root in roots if root.base == one.root] for one in sets]
+    return [[*mine, *(root for root in roots if root not in mine)] for mine in own]
+
+
+def _stream_datasets(
+    sets: Sequence[TraceSet], indexes: Sequence[TraceIndex], out: Path, rename: bool
+) -> Optional[dict[str, int]]:
+    """Merge without having all runs in memory; None if tensor files are named by runs alone."""
+    labels = [str(one.root) for one in sets]
+    plan = BlobPlan()
+    placers = [plan.placer(*pair) for pair in zip(sets, _blob_roots(sets), strict=True)]
+    workloads: list[dict[str, list[Trace]]] = []
+    for index, place in zip(indexes, placers, strict=True):
+        found = index.workload_traces()
+        if any(
+            index.workloads_of(name) - set(index.workload_uuids(name)) for name in index.names()
+        ):
+            return None
+        for trace in chain.from_iterable(found.values()):
+            trace.workload = place(trace)  # they were made for this
+        workloads.append(found)
+    merged = TraceSet(definitions=_merge_definitions(sets, labels))
+    merged.solutions, renamed = _merge_solutions(sets, labels, rename)
+    merged.workloads = _merge_traces(workloads)
+    _require_one_workload_each(workloads, labels)
+    sources = zip(indexes, placers, renamed, strict=True)
+    lines = MergedLines([LineSource(*source) for source in sources])
+    with new_folder(out) as folder:
+        write_items(folder, items_of(merged, {}))
+        write_items(folder, lines_of(merged, lines.names(), lines.text))
+        write_items(folder, blob_items(plan.files))  # the runs may have named more of them
+    return {**counts_of(merged), "traces": lines.written}
 
 
 def export_trace_set(
@@ -159,11 +241,6 @@ def blob_paths(trace_set: TraceSet) -> set[str]:
     workloads = {id(trace.workload): trace.workload for group in groups for trace in group}
     inputs = (spec for workload in workloads.values() for spec in workload.inputs.values())
     return {spec.path for spec in inputs if isinstance(spec, SafetensorsInput)}
-
-
-def digest_of(record: BaseModel) -> bytes:
-    """Return 16 bytes that stand for all content of a record: for very many of them in a set."""
-    return hashlib.blake2b(to_json(record, indent=None).encode(), digest_size=16).digest()
 
 
 def _merge_definitions(sets: Sequence[TraceSet], labels: list[str]) -> dict[str, Definition]:
@@ -226,10 +303,12 @@ def _merge_traces(sources: Iterable[dict[str, list[Trace]]]) -> dict[str, list[T
     return merged
 
 
-def _require_one_workload_each(sets: Sequence[TraceSet], labels: list[str]) -> None:
+def _require_one_workload_each(
+    sources: Sequence[dict[str, list[Trace]]], labels: list[str]
+) -> None:
     first: dict[tuple[str, str], _Origin] = {}
-    for one, label in zip(sets, labels, strict=True):
-        for name, traces in one.workloads.items():
+    for workloads, label in zip(sources, labels, strict=True):
+        for name, traces in workloads.items():
             for trace in traces:
                 uuid = trace.workload.uuid
                 origin = _Origin(trace.workload, label)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
 
 from flashinfer_bench.data import ranking
@@ -15,11 +16,43 @@ if TYPE_CHECKING:
     from flashinfer_bench.data.trace import Evaluation, Trace
 
 
+class Clock(NamedTuple):
+    """How the latency of a run was taken; an empty text is what its trace does not say.
+
+    Attributes
+    ----------
+    timer : str
+        Name of the timer.
+    cache : str
+        State of the device's caches before each call: ``cold`` or ``warm``.
+    stop_rule : str
+        What decided how many calls were timed.
+    reference : str
+        When the reference was timed: ``beside`` the solution, ``before`` it, or ``not``.
+    """
+
+    timer: str = ""
+    cache: str = ""
+    stop_rule: str = ""
+    reference: str = ""
+
+    @classmethod
+    def of(cls, timer: Any, stop_rule: Any, timing: Any) -> Clock:
+        """Return the clock that the provenance of a run names."""
+        told = timing if isinstance(timing, dict) else {}
+        words = (timer, told.get("cache"), stop_rule, told.get("reference"))
+        return cls(*(word if isinstance(word, str) else "" for word in words))
+
+
+Ends = tuple[float, float]
+"""Both ends of an interval."""
+
+
 class RunRow(NamedTuple):
     """A run without its log: what tables and rankings show of it.
 
     Times are in milliseconds. They are None unless the run passed; the errors are None where
-    outputs were not compared.
+    outputs were not compared. ``dropped`` counts the samples that do not count.
     """
 
     definition: str
@@ -34,20 +67,59 @@ class RunRow(NamedTuple):
     speedup_factor: Optional[float]
     max_absolute_error: Optional[float]
     max_relative_error: Optional[float]
+    interval_ms: Optional[Ends] = None
+    speedup_interval: Optional[Ends] = None
+    dropped: int = 0
+    clock: Clock = Clock()
 
 
 class RunDetails(NamedTuple):
-    """What only the line of a run tells: it is large, and seldom asked for."""
+    """What only the line of a run tells: it is large, and seldom asked for.
+
+    Attributes
+    ----------
+    log : str
+        What was printed and noticed.
+    samples_ms : tuple of float
+        All samples in milliseconds, in the order taken.
+    dropped : tuple of (int, int)
+        Samples that do not count: number of the first of each row, and of the one after its last.
+    timing : mapping
+        How the samples were taken, as ``provenance.timing`` of the trace has it.
+    """
 
     log: str
     samples_ms: tuple[float, ...]
+    dropped: tuple[tuple[int, int], ...] = ()
+    timing: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def of(cls, evaluation: Evaluation) -> RunDetails:
         """Return the details of an evaluation."""
-        times = evaluation.performance
-        samples = times.samples_ms if times is not None else None
-        return cls(evaluation.log, tuple(samples or ()))
+        times, origin = evaluation.performance, evaluation.provenance
+        timing = (origin.timing if origin is not None else None) or {}
+        if times is None:
+            return cls(evaluation.log, (), (), timing)
+        return cls(
+            evaluation.log, tuple(times.samples_ms or ()), tuple(times.dropped or ()), timing
+        )
+
+
+def count_dropped(rows: Optional[Iterable[tuple[int, int]]], samples: int) -> int:
+    """Return how many samples lie in some rows, whatever these overlap or exceed.
+
+    Parameters
+    ----------
+    rows : iterable of (int, int), optional
+        First number of each row and the one after its last, as ``performance.dropped`` has them.
+    samples : int
+        How many samples there are.
+    """
+    end = count = 0
+    for first, after in sorted(rows or ()):
+        count += max(0, min(after, samples) - max(first, end))
+        end = max(end, after)
+    return count
 
 
 @dataclass(frozen=True)
@@ -75,6 +147,10 @@ class RunColumns:
     speedup_factor: Sequence[Optional[float]]
     max_absolute_error: Sequence[Optional[float]]
     max_relative_error: Sequence[Optional[float]]
+    interval_ms: Sequence[Optional[Ends]]
+    speedup_interval: Sequence[Optional[Ends]]
+    dropped: Sequence[int]
+    clock: Sequence[Clock]
     sample_counts: Sequence[int] = field(kw_only=True)
     details: Callable[[Sequence[int]], list[RunDetails]] = field(kw_only=True)
 
@@ -198,7 +274,8 @@ def _row(trace: Trace) -> Optional[RunRow]:
     one = trace.evaluation
     if one is None or trace.solution is None:
         return None
-    times, errors = one.performance, one.correctness
+    times, errors, origin = one.performance, one.correctness, one.provenance
+    samples = len(times.samples_ms or ()) if times is not None else 0
     return RunRow(
         trace.definition,
         trace.solution,
@@ -212,4 +289,8 @@ def _row(trace: Trace) -> Optional[RunRow]:
         times.speedup_factor if times is not None else None,
         errors.max_absolute_error if errors is not None else None,
         errors.max_relative_error if errors is not None else None,
+        times.interval_ms if times is not None else None,
+        times.speedup_interval if times is not None else None,
+        count_dropped(times.dropped, samples) if times is not None else 0,
+        Clock.of(origin.timer, origin.stop_rule, origin.timing) if origin is not None else Clock(),
     )

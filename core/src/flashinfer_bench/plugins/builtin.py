@@ -46,8 +46,8 @@ def fib_register_timers() -> Iterable[TimerSpec]:
         factory=f"{_TIMING}.cuda_event:CudaEventTimer",
         probe=f"{_TIMING}.probes:cuda_event",
         resolution_ms=_EVENT_RESOLUTION_MS,
-        overhead="what a pair of events costs, measured at the first call, is taken out (3 us at most); "
-        "1 to 5 us stay in where the device's clock ticks too slowly to tell",
+        overhead="what a pair of events costs, measured at the first call, is taken out (at most "
+        "3 us); 1 to 5 us stay in where the device's clock ticks too slowly to tell",
         summary="A pair of CUDA events around each call",
     )
     yield from _for_trusted_solutions()

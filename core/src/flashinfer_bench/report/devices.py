@@ -1,4 +1,7 @@
-"""What was recorded on each device, digested for rankings: devices are never compared."""
+"""What was recorded on each device, digested for rankings.
+
+Devices are never compared with one another, and neither are timers nor cache modes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.data import EvaluationStatus, ranking
+from flashinfer_bench.report.conditions import UNTOLD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,13 +23,15 @@ if TYPE_CHECKING:
         TraceSetSummary,
     )
     from flashinfer_bench.data.run_source import RunColumns
+    from flashinfer_bench.report.conditions import Setting
+    from flashinfer_bench.report.results import Conditions
 
 _PASSED = EvaluationStatus.PASSED
 
 
 @dataclass
 class _Digest:
-    """The runs of a definition on one device."""
+    """The runs of a definition on one device, of one timer and cache mode."""
 
     total: int = 0
     passed: int = 0
@@ -109,8 +115,13 @@ class DevicePart:
         return ranking.score_solution(self, name, baseline_author)
 
 
-def split_by_device(trace_set: TraceSet, chosen: Mapping[str, RunColumns]) -> dict[str, DevicePart]:
-    """Digest runs device by device.
+def split_by_device(
+    trace_set: TraceSet, chosen: Mapping[str, RunColumns]
+) -> dict[Setting, DevicePart]:
+    """Digest runs by device, timer and cache mode.
+
+    Failures have no timer. They count with each that was used for their definition on the device;
+    where there is none, with each that was used on the device at all.
 
     Parameters
     ----------
@@ -121,29 +132,45 @@ def split_by_device(trace_set: TraceSet, chosen: Mapping[str, RunColumns]) -> di
 
     Returns
     -------
-    dict of str to DevicePart
-        By device, in the order of their names. Each has all definitions that have runs on any.
+    dict of (str, (str, str)) to DevicePart
+        By device, timer and cache mode, in the order of their names. Each has all definitions that
+        have runs on any.
     """
-    found: dict[str, DeviceRuns] = {}
+    anything: dict[str, set[Conditions]] = {}
+    timed = {name: _timed(columns) for name, columns in chosen.items()}
+    for settings in timed.values():
+        for hardware, conditions in settings:
+            anything.setdefault(hardware, set()).add(conditions)
+    found: dict[Setting, DeviceRuns] = {}
     for name, columns in chosen.items():
-        digests: dict[str, _Digest] = {}
-        for device in sorted(set(columns.hardware)):
-            runs = found.setdefault(device, DeviceRuns(chosen))
-            digests[device] = runs.digests[name]
-        _digest(columns, digests)
-    return {device: DevicePart(trace_set, found[device]) for device in sorted(found)}
+        places: dict[str, dict[Conditions, _Digest]] = {}
+        for device in set(columns.hardware):
+            own = {conditions for hardware, conditions in timed[name] if hardware == device}
+            for conditions in own or anything.get(device, {UNTOLD}):
+                runs = found.setdefault((device, conditions), DeviceRuns(chosen))
+                places.setdefault(device, {})[conditions] = runs.digests[name]
+        _digest(columns, places)
+    return {setting: DevicePart(trace_set, found[setting]) for setting in sorted(found)}
 
 
-def _digest(columns: RunColumns, digests: Mapping[str, _Digest]) -> None:
-    fields = (columns.hardware, columns.status, columns.solution, columns.workload)
-    for device, status, solution, workload, latency in zip(
+def _timed(columns: RunColumns) -> set[Setting]:
+    """Return the devices, timers and cache modes of what passed."""
+    found = set(zip(columns.hardware, columns.clock, columns.status, strict=True))
+    return {(device, clock[:2]) for device, clock, status in found if status is _PASSED}
+
+
+def _digest(columns: RunColumns, places: Mapping[str, Mapping[Conditions, _Digest]]) -> None:
+    fields = (columns.hardware, columns.status, columns.solution, columns.workload, columns.clock)
+    for device, status, solution, workload, clock, latency in zip(
         *fields, columns.latency_ms, strict=True
     ):
-        digest = digests[device]
-        digest.total += 1
         if status is not _PASSED:
-            digest.runs.failed.add(solution)
+            for digest in places[device].values():
+                digest.total += 1
+                digest.runs.failed.add(solution)
             continue
+        digest = places[device][clock[:2]]
+        digest.total += 1
         digest.passed += 1
         if latency is None or not 0.0 < latency < math.inf:
             if digest.unusable is None:

@@ -7,14 +7,24 @@ for everyone who is compared on that device, so that leaving the hard ones out d
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Optional
 
+from flashinfer_bench.report.intervals import (
+    Measured,
+    latency_of,
+    mean_of,
+    rank_labels,
+    speedup_of,
+    speedup_over,
+)
 from flashinfer_bench.report.statistics import fast_p, geometric_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from flashinfer_bench.data.run_source import Ends
     from flashinfer_bench.report.results import Result
 
 Task = tuple[str, str, str]
@@ -47,6 +57,19 @@ class Rating:
         Win rate at p: share of the compared tasks in which it is at least p times as fast.
     first : int
         Tasks in which nobody is faster.
+    interval : (float, float) or None
+        Where the geometric mean lies with a confidence of 95 %; None if one of the speed-ups has no
+        interval.
+    without_interval : int
+        Speed-ups that have none.
+    rank : str
+        Place by fast_p at the first threshold, then by the geometric mean: ``1``, or ``=2`` where
+        intervals overlap, so that the means cannot be told apart.
+    samples, dropped : int
+        Number of all samples, and of those among them that do not count.
+    reference_before : int
+        Results that passed whose reference was timed before, and not beside the solution; counted
+        only where that is what it is compared with.
     """
 
     name: str
@@ -60,6 +83,17 @@ class Rating:
     fast: Mapping[float, float] = field(default_factory=dict)
     wins: Mapping[float, float] = field(default_factory=dict)
     first: int = 0
+    interval: Optional[Ends] = None
+    without_interval: int = 0
+    rank: str = ""
+    samples: int = 0
+    dropped: int = 0
+    reference_before: int = 0
+
+    @property
+    def measured(self) -> Optional[Measured]:
+        """The geometric mean with its interval; None if nothing could be compared."""
+        return None if self.speedup is None else Measured(self.speedup, self.interval)
 
 
 def task_of(result: Result) -> Task:
@@ -77,36 +111,52 @@ def by_solution(result: Result) -> str:
     return result.solution
 
 
-def baseline_latencies(results: Iterable[Result], author: str) -> dict[Task, float]:
-    """Return the lowest latency of an author in each task that they solved, in milliseconds."""
-    return _fastest(result for result in results if result.author == author)
+def baseline_latencies(results: Iterable[Result], name: str) -> dict[Task, Measured]:
+    """Return the lowest latency of a baseline in each task that it solved, in milliseconds.
+
+    Parameters
+    ----------
+    results : iterable of Result
+        Of one timer and cache mode.
+    name : str
+        Of a solution, or of an author if no solution has it: their fastest counts in each task.
+    """
+    given = list(results)
+    mine = [one for one in given if one.solution == name]
+    return _fastest(mine or [one for one in given if one.author == name])
 
 
-def _fastest(results: Iterable[Result]) -> dict[Task, float]:
-    fastest: dict[Task, float] = {}
+def _fastest(results: Iterable[Result]) -> dict[Task, Measured]:
+    fastest: dict[Task, Measured] = {}
     for result in results:
-        if result.latency_ms:
-            task = task_of(result)
-            fastest[task] = min(result.latency_ms, fastest.get(task, result.latency_ms))
+        latency, task = latency_of(result), task_of(result)
+        if latency is not None:
+            fastest[task] = min(latency, fastest.get(task, latency), key=_value)
     return fastest
 
 
+def _value(figure: Measured) -> float:
+    return figure.value
+
+
 def _speedups(
-    results: Sequence[Result], baseline: Optional[Mapping[Task, float]]
-) -> dict[Task, float]:
+    results: Sequence[Result], baseline: Optional[Mapping[Task, Measured]]
+) -> dict[Task, Measured]:
     """Return the highest speed-up of each task; over the reference if there is no baseline."""
-    best: dict[Task, float] = {}
+    best: dict[Task, Measured] = {}
     for result in results:
-        task, speedup = task_of(result), result.speedup
+        task, speedup = task_of(result), speedup_of(result)
         if baseline is not None:
-            found = baseline.get(task)
-            speedup = found / result.latency_ms if found and result.latency_ms else None
+            found, latency = baseline.get(task), latency_of(result)
+            speedup = speedup_over(found, latency) if found and latency else None
         if speedup is not None:
-            best[task] = max(speedup, best.get(task, 0.0))
+            best[task] = max(speedup, best.get(task, speedup), key=_value)
     return best
 
 
-def _countable(results: Iterable[Result], baseline: Optional[Mapping[Task, float]]) -> list[Result]:
+def _countable(
+    results: Iterable[Result], baseline: Optional[Mapping[Task, Measured]]
+) -> list[Result]:
     """Leave out passes that nothing can be said about, for or against: nothing to compare with."""
     if baseline is not None:
         return [result for result in results if task_of(result) in baseline]
@@ -124,10 +174,12 @@ def rate_authors(
     Parameters
     ----------
     results : sequence of Result
-        At most one for each solution, workload and device, as `latest_results` gives them.
+        At most one for each solution, workload and device, as `latest_results` gives them, and of
+        one timer and cache mode, see `split_by_setting`.
     baseline_author : str, optional
-        Compare with the fastest solution of this author, and only in the tasks that they solved;
-        else with the definition's reference, as it was timed beside each solution.
+        Compare with the fastest solution of this author, or with the solution of this name, and
+        only in the tasks that they solved; else with the definition's reference, as it was timed
+        beside each solution.
     thresholds : sequence of float
         The p at which fast_p and win rates are told.
     group : callable
@@ -149,7 +201,25 @@ def rate_authors(
     for name, one in groups.items():
         total = len(_own(tasks, one) if group is by_solution else tasks)
         rated.append(_rate(name, one, total, leaders, baseline, thresholds))
-    return sorted(rated, key=lambda one: (*_order(one), one.name))
+    return _with_ranks(sorted(rated, key=lambda one: (*_order(one), one.name)))
+
+
+def _with_ranks(ratings: Sequence[Rating]) -> list[Rating]:
+    """Give ratings, the best first, their ranks: before one is what is better beyond doubt."""
+    places: list[int] = []
+    for _, group in groupby(ratings, key=_share):
+        alike = list(group)
+        begin = len(places)
+        lows = sorted(one.measured.low for one in alike if one.measured is not None)
+        for one in alike:
+            worse = 0 if one.measured is None else bisect_right(lows, one.measured.high)
+            places.append(1 + begin + len(lows) - worse)
+    labels = rank_labels(places)
+    return [replace(one, rank=label) for one, label in zip(ratings, labels, strict=True)]
+
+
+def _share(rating: Rating) -> float:
+    return _order(rating)[0]
 
 
 def _own(tasks: Iterable[Task], results: Sequence[Result]) -> list[Task]:
@@ -167,13 +237,15 @@ def _rate(
     name: str,
     results: Sequence[Result],
     total: int,
-    leaders: Mapping[Task, float],
-    baseline: Optional[Mapping[Task, float]],
+    leaders: Mapping[Task, Measured],
+    baseline: Optional[Mapping[Task, Measured]],
     thresholds: Sequence[float],
 ) -> Rating:
     speedups = _speedups(results, baseline)
-    ordered = sorted(speedups.values())
+    ordered = sorted(one.value for one in speedups.values())
+    mean = mean_of(speedups.values())
     fastest = _fastest(results)
+    against_reference = [one for one in results if baseline is None and one.passed]
     solved = {task_of(result) for result in results if result.passed}
     more = {p: len(ordered) - bisect_right(ordered, p) for p in thresholds}
     at_least = {p: sum(value >= p for value in ordered) for p in thresholds}
@@ -188,7 +260,12 @@ def _rate(
         compared=len(ordered),
         fast={p: count / total for p, count in more.items()},
         wins={p: count / len(ordered) if ordered else 0.0 for p, count in at_least.items()},
-        first=sum(fastest[task] <= leaders[task] for task in fastest),
+        first=sum(fastest[task].value <= leaders[task].value for task in fastest),
+        interval=mean.ends if mean is not None else None,
+        without_interval=sum(one.ends is None for one in speedups.values()),
+        samples=sum(one.sample_total for one in results),
+        dropped=sum(one.dropped for one in results),
+        reference_before=sum(one.clock.reference == "before" for one in against_reference),
     )
 
 
@@ -213,7 +290,7 @@ def fastp_curves(results: Sequence[Result]) -> dict[str, Curve]:
     for result in counted:
         groups.setdefault(result.author, []).append(result)
     curves = {
-        name: fast_p(list(_speedups(one, None).values()), len(tasks))
+        name: fast_p([value for value, _ in _speedups(one, None).values()], len(tasks))
         for name, one in groups.items()
     }
     return dict(sorted(curves.items(), key=lambda item: (-_share_at_one(item[1]), item[0])))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from itertools import takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.report.intervals import latency_of, ratio_of
 from flashinfer_bench.report.results import read_samples
 from flashinfer_bench.report.scores import natural_order
 from flashinfer_bench.report.statistics import spread
@@ -15,6 +17,7 @@ from flashinfer_bench.report.statistics import spread
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from flashinfer_bench.data.run_source import Ends
     from flashinfer_bench.report.results import Result
 
 BROKEN, FIXED, SLOWER, FASTER = "broken", "fixed", "slower", "faster"
@@ -36,12 +39,15 @@ class Change:
         ``faster``: passes as before, with another latency.
     ratio : float or None
         Latency now over latency before, where it passed both times.
+    interval : (float, float) or None
+        Where the ratio lies with a confidence of 95 %, if both latencies have an interval.
     """
 
     kind: str
     before: Result
     after: Result
     ratio: Optional[float] = None
+    interval: Optional[Ends] = None
 
     @property
     def is_regression(self) -> bool:
@@ -63,12 +69,16 @@ class Comparison:
         Those that have one after it only.
     unreadable : int
         Results whose time stamp is no date; they count for neither side.
+    other_clock : int
+        Results that passed on both sides, but with another timer or cache mode: latencies that
+        cannot be compared.
     """
 
     changes: tuple[Change, ...]
     compared: int
     added: int
     unreadable: int
+    other_clock: int = 0
 
     @property
     def regressions(self) -> tuple[Change, ...]:
@@ -129,8 +139,9 @@ def compare_dates(
 ) -> Comparison:
     """Compare the latest results up to a date with the latest of the time after it.
 
-    Only the same solution on the same workload and device is compared. Where both have samples, a
-    latency counts as different only if the middle halves of the samples do not overlap, too.
+    Only the same solution on the same workload and device is compared, and latencies only if they
+    were taken with the same timer and cache mode. Where both have samples, a latency counts as
+    different only if the middle halves of the samples do not overlap, too.
 
     Parameters
     ----------
@@ -152,22 +163,36 @@ def compare_dates(
         raise ConfigError(f"the threshold {threshold:g} is not above 1", hint="1.05 means 5 %")
     before, after, unreadable = _sides(results, since, until)
     shared = [key for key in after if key in before]
-    found = _changes(((before[key], after[key]) for key in shared), threshold)
+    pairs = [(_partner(before[key], after[key]), after[key]) for key in shared]
+    found = _changes(pairs, threshold)
     return Comparison(
         changes=tuple(sorted(found, key=_rank)),
         compared=len(shared),
         added=len(after) - len(shared),
         unreadable=unreadable,
+        other_clock=sum(_is_other_clock(one, other) for one, other in pairs),
     )
 
 
 Side = dict[tuple[str, str, str, str], "Result"]
+Past = dict[tuple[str, str, str, str], "list[Result]"]
+
+
+def _partner(past: Sequence[Result], now: Result) -> Result:
+    """Return what a result is compared with: the latest, of the same timer if it passed since."""
+    since_failure = takewhile(lambda one: one.passed, reversed(past))
+    same = (one for one in since_failure if one.conditions == now.conditions)
+    return next(same, past[-1]) if now.passed else past[-1]
+
+
+def _is_other_clock(before: Result, after: Result) -> bool:
+    return before.passed and after.passed and before.conditions != after.conditions
 
 
 def _sides(
     results: Iterable[Result], since: datetime, until: Optional[datetime]
-) -> tuple[Side, Side, int]:
-    before: Side = {}
+) -> tuple[Past, Side, int]:
+    before: Past = {}
     after: Side = {}
     everything = list(results)
     moments = {text: _moment(text) for text in {result.timestamp for result in everything}}
@@ -176,7 +201,7 @@ def _sides(
     for moment, result in sorted(kept, key=lambda pair: pair[0]):
         key = (result.definition, result.solution, result.workload, result.hardware)
         if moment < since:
-            before[key] = result
+            before.setdefault(key, []).append(result)
         elif until is None or moment <= until:
             after[key] = result
     return before, after, len(dated) - len(kept)
@@ -191,19 +216,20 @@ def _changes(pairs: Iterable[tuple[Result, Result]], threshold: float) -> list[C
     return [
         one
         for one in changes
-        if one.ratio is None or not _overlap(one.before.samples_ms, one.after.samples_ms)
+        if one.ratio is None or not _overlap(one.before.counted_ms, one.after.counted_ms)
     ]
 
 
 def _change(before: Result, after: Result, threshold: float) -> Optional[Change]:
     if before.passed != after.passed:
         return Change(BROKEN if before.passed else FIXED, before, after)
-    if not before.latency_ms or not after.latency_ms:
+    was, now = latency_of(before), latency_of(after)
+    if was is None or now is None or _is_other_clock(before, after):
         return None
-    ratio = after.latency_ms / before.latency_ms
-    if 1.0 / threshold < ratio < threshold:
+    found = ratio_of(now, was)
+    if 1.0 / threshold < found.value < threshold:
         return None
-    return Change(SLOWER if ratio > 1.0 else FASTER, before, after, ratio)
+    return Change(SLOWER if found.value > 1.0 else FASTER, before, after, found.value, found.ends)
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:

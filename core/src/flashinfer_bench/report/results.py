@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import count, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -11,90 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import msgspec
 
 from flashinfer_bench.data import EvaluationStatus
-from flashinfer_bench.errors import UnknownNameError
+from flashinfer_bench.data.run_source import Clock
+from flashinfer_bench.report.selection import UNKNOWN_AUTHOR as UNKNOWN_AUTHOR
+from flashinfer_bench.report.selection import Selection as Selection
+from flashinfer_bench.stats.intervals import median_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from flashinfer_bench.data import TraceSet
-    from flashinfer_bench.data.run_source import RunColumns, RunDetails
+    from flashinfer_bench.data.run_source import Ends, RunColumns, RunDetails
 
-UNKNOWN_AUTHOR = "(unknown)"
-"""Author shown for a trace whose solution is not in the dataset."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which part of a dataset to look at; an empty tuple selects everything.
-
-    Parameters
-    ----------
-    definitions, solutions, op_types, authors : tuple of str
-        Exact names.
-    hardware : tuple of str
-        Parts of the names of devices, upper and lower case being the same.
-    """
-
-    definitions: tuple[str, ...] = ()
-    solutions: tuple[str, ...] = ()
-    op_types: tuple[str, ...] = ()
-    authors: tuple[str, ...] = ()
-    hardware: tuple[str, ...] = ()
-
-    def check_names(self, trace_set: TraceSet) -> None:
-        """Refuse names that the dataset does not have.
-
-        Raises
-        ------
-        UnknownNameError
-            With the unknown names in ``unknown``, and what is close to them in the hint.
-        """
-        solutions = [s for group in trace_set.solutions.values() for s in group]
-        names = [s.name for s in solutions]
-        op_types = {d.op_type for d in trace_set.definitions.values()}
-        _refuse_unknown("definition", self.definitions, trace_set.definitions)
-        _refuse_unknown("solution", self.solutions, {*names, *self._recorded(trace_set)})
-        _refuse_unknown("op_type", self.op_types, op_types)
-        _refuse_unknown("author", self.authors, {UNKNOWN_AUTHOR, *(s.author for s in solutions)})
-
-    def _recorded(self, trace_set: TraceSet) -> set[str]:
-        """Return the solutions of the traces, which may be gone from the dataset."""
-        if not self.solutions:
-            return set()  # going through all runs is the slow part: not without need
-        groups = trace_set.run_columns().values()
-        return {name for columns in groups for name in set(columns.solution)}
-
-    def wants_definition(self, name: str, op_type: str) -> bool:
-        """Return whether results of this definition are wanted."""
-        return _wanted(name, self.definitions) and _wanted(op_type, self.op_types)
-
-    def wants_solution(self, name: str, author: str) -> bool:
-        """Return whether results of this solution are wanted."""
-        return _wanted(name, self.solutions) and _wanted(author, self.authors)
-
-    def wants_hardware(self, name: str) -> bool:
-        """Return whether results from this device are wanted."""
-        parts = self.hardware
-        return not parts or any(part.lower() in name.lower() for part in parts)
-
-
-def _wanted(name: str, names: tuple[str, ...]) -> bool:
-    return not names or name in names
-
-
-def _refuse_unknown(kind: str, wanted: Sequence[str], known: Iterable[str]) -> None:
-    there = set(known)
-    unknown = tuple(name for name in wanted if name not in there)
-    if not unknown:
-        return
-    close = get_close_matches(unknown[0], there, n=3)
-    listed = close or sorted(there)[:8]
-    label = "did you mean" if close else f"some of the {len(there)} that there are"
-    raise UnknownNameError(
-        f"the dataset has no {kind} {', '.join(map(repr, unknown))}",
-        hint=f"{label}: {', '.join(listed)}" if listed else f"the dataset has no {kind} at all",
-        unknown=unknown,
-    )
+Conditions = tuple[str, str]
+"""Name of the timer and mode of the caches; empty where a trace does not tell them."""
 
 
 class Result(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -102,6 +29,9 @@ class Result(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     Latencies are in milliseconds and None unless the solution passed. ``speedup`` is the latency of
     the definition's reference over that of the solution; None where the reference was not timed.
+    Intervals are those of the trace, which a confidence of 95 % belongs to; see `with_intervals`.
+    ``dropped`` samples do not count, and ``dropped_rows`` are their numbers: the first of each row,
+    and the one after its last. ``timing`` says how the samples were taken.
     """
 
     definition: str
@@ -121,6 +51,38 @@ class Result(msgspec.Struct, frozen=True, eq=False, gc=False):
     samples_ms: tuple[float, ...] = ()
     max_absolute_error: Optional[float] = None
     max_relative_error: Optional[float] = None
+    interval_ms: Optional[Ends] = None
+    speedup_interval: Optional[Ends] = None
+    dropped: int = 0
+    clock: Clock = Clock()
+    dropped_rows: tuple[tuple[int, int], ...] = ()
+    timing: Mapping[str, Any] = {}
+
+    @property
+    def sample_total(self) -> int:
+        """How many samples there are, those that were dropped included."""
+        return len(self.samples_ms)
+
+    @property
+    def conditions(self) -> Conditions:
+        """What has to be the same for two latencies to be compared, apart from the device."""
+        return self.clock.timer, self.clock.cache
+
+    @property
+    def counted_ms(self) -> tuple[float, ...]:
+        """The samples that count."""
+        out = self._dropped_numbers()
+        return tuple(one for number, one in enumerate(self.samples_ms) if number not in out)
+
+    @property
+    def dropped_ms(self) -> tuple[float, ...]:
+        """The samples that do not count."""
+        out = self._dropped_numbers()
+        return tuple(one for number, one in enumerate(self.samples_ms) if number in out)
+
+    def _dropped_numbers(self) -> set[int]:
+        end = self.sample_total
+        return {n for first, after in self.dropped_rows for n in range(first, min(after, end))}
 
     @property
     def passed(self) -> bool:
@@ -167,6 +129,9 @@ class _StoredResult(Result, frozen=True, eq=False, gc=False):
 
     log = property(lambda self: self._details().log)
     samples_ms = property(lambda self: self._details().samples_ms if self.sample_count else ())
+    dropped_rows = property(lambda self: self._details().dropped if self.dropped else ())
+    timing = property(lambda self: self._details().timing)
+    sample_total = property(lambda self: self.sample_count)
 
 
 def read_details(results: Iterable[Result]) -> None:
@@ -332,6 +297,12 @@ def _results(
         repeat(()),
         columns.max_absolute_error,
         columns.max_relative_error,
+        columns.interval_ms,
+        columns.speedup_interval,
+        columns.dropped,
+        columns.clock,
+        repeat(()),
+        repeat({}),
         repeat(_Details(columns)),
         count(),
         columns.sample_counts,
@@ -339,10 +310,11 @@ def _results(
 
 
 def latest_results(results: Iterable[Result]) -> list[Result]:
-    """Keep the latest result of each solution, workload and device.
+    """Keep the latest result of each solution, workload and device with each timer and cache mode.
 
     A dataset keeps every trace ever recorded; a report is about the present state. Traces are
-    compared by their time stamps, and at equal ones the later in the dataset counts.
+    compared by their time stamps, and at equal ones the later in the dataset counts. A failure
+    replaces all before it, whatever they were timed with; what passes replaces failures.
 
     Parameters
     ----------
@@ -352,10 +324,49 @@ def latest_results(results: Iterable[Result]) -> list[Result]:
     Returns
     -------
     list of Result
-        At most one for each (definition, solution, workload, hardware).
+        At most one for each (definition, solution, workload, hardware) and timer with cache mode.
     """
-    kept: dict[tuple[str, str, str, str], Result] = {}
+    kept: dict[tuple[str, str, str, str], dict[Optional[Conditions], Result]] = {}
     for result in sorted(results, key=attrgetter("timestamp")):
         key = (result.definition, result.solution, result.workload, result.hardware)
-        kept[key] = result
-    return list(kept.values())
+        if not result.passed:
+            kept[key] = {None: result}
+        else:
+            mine = kept.setdefault(key, {})
+            mine.pop(None, None)
+            mine[result.conditions] = result
+    return [result for mine in kept.values() for result in mine.values()]
+
+
+def with_intervals(results: Iterable[Result]) -> list[Result]:
+    """Fill in the intervals of latencies that older traces lack, where they have samples.
+
+    Parameters
+    ----------
+    results : iterable of Result
+        Any results.
+
+    Returns
+    -------
+    list of Result
+        The same; those without samples still without an interval.
+
+    Raises
+    ------
+    DataError
+        If a file of the dataset was changed since the results were collected.
+    """
+    given = list(results)
+    lacking = [n for n, one in enumerate(given) if _lacks_interval(one)]
+    read_samples(given[number] for number in lacking)
+    for number in lacking:
+        counted = given[number].counted_ms
+        if counted:
+            found = median_interval(counted)
+            ends = (found.low, found.high)
+            given[number] = msgspec.structs.replace(given[number], interval_ms=ends)
+    return given
+
+
+def _lacks_interval(result: Result) -> bool:
+    return bool(result.latency_ms and result.interval_ms is None and result.sample_total)

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.errors import DataError
+from flashinfer_bench.report.conditions import mixtures, split_by_setting
 from flashinfer_bench.report.devices import split_by_device
 from flashinfer_bench.report.ratings import THRESHOLDS, by_author, by_solution, rate_authors
-from flashinfer_bench.report.results import choose_runs, flatten, latest_results
+from flashinfer_bench.report.results import choose_runs, flatten, latest_results, with_intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from flashinfer_bench.data import TraceSet
     from flashinfer_bench.report.devices import DevicePart
     from flashinfer_bench.report.ratings import Rating
-    from flashinfer_bench.report.results import Result, Selection
+    from flashinfer_bench.report.results import Conditions, Result, Selection
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Standing:
     ----------
     hardware : str
         The device.
+    timer, cache : str
+        What latencies were taken with; empty where traces do not tell it.
     rating : Rating
         Measures over tasks.
     score : float or None
@@ -36,6 +39,8 @@ class Standing:
     """
 
     hardware: str
+    timer: str
+    cache: str
     rating: Rating
     score: Optional[float]
 
@@ -47,13 +52,16 @@ class Scoreboard:
     Attributes
     ----------
     standings : tuple of Standing
-        By device, the best first.
+        By device, timer and cache mode, the best first.
     baseline_author : str or None
-        Author with whom speed-ups compare; None if it is the definition's reference.
+        Author or solution with which speed-ups compare; None if it is the definition's reference.
+    mixtures : mapping
+        Devices with several timers or cache modes, and these: they are rated apart.
     """
 
     standings: tuple[Standing, ...]
     baseline_author: Optional[str]
+    mixtures: Mapping[str, list[Conditions]]
 
 
 def make_scoreboard(
@@ -72,8 +80,8 @@ def make_scoreboard(
     selection : Selection
         Definitions, op types and hardware to look at.
     baseline_author : str, optional
-        Compare with the fastest solution of this author; with the definition's reference if it is
-        None, or if they solved nothing.
+        Compare with the solution of this name, or the fastest of this author; with the definition's
+        reference if it is None, or if they solved nothing.
     thresholds : sequence of float
         The p at which fast_p and win rates are told.
     solutions : bool
@@ -85,24 +93,34 @@ def make_scoreboard(
         If the selection names what the dataset does not have.
     """
     chosen = choose_runs(trace_set, selection)
-    results = latest_results(flatten(trace_set, chosen))
-    if not any(result.author == baseline_author and result.passed for result in results):
+    results = with_intervals(latest_results(flatten(trace_set, chosen)))
+    if not any(is_of(result, baseline_author) for result in results):
         baseline_author = None
     parts = split_by_device(trace_set, chosen)
+    settings = split_by_setting(results)
     standings: list[Standing] = []
-    for hardware in sorted({result.hardware for result in results}):
-        here = [result for result in results if result.hardware == hardware]
+    for setting, here in settings.items():
         group = by_solution if solutions else by_author
         rated = rate_authors(here, baseline_author, thresholds, group)
-        scores = _scores(parts[hardware], here, baseline_author, solutions)
-        standings += [Standing(hardware, one, scores.get(one.name)) for one in rated]
-    return Scoreboard(tuple(standings), baseline_author)
+        scores = _scores(parts.get(setting), here, baseline_author, solutions)
+        hardware, conditions = setting
+        standings += [Standing(hardware, *conditions, one, scores.get(one.name)) for one in rated]
+    return Scoreboard(tuple(standings), baseline_author, mixtures(settings))
+
+
+def is_of(result: Result, name: Optional[str]) -> bool:
+    """Return whether a result passed and is of the solution or author of that name."""
+    return result.passed and name in (result.solution, result.author)
 
 
 def _scores(
-    part: DevicePart, results: Sequence[Result], baseline_author: Optional[str], solutions: bool
+    part: Optional[DevicePart],
+    results: Sequence[Result],
+    baseline_author: Optional[str],
+    solutions: bool,
 ) -> dict[str, float]:
-    if baseline_author is None:
+    authors = {result.author for result in results}
+    if part is None or baseline_author not in authors:  # a solution has no score over another
         return {}
     if not solutions:
         ranked = part.summary(baseline_author=baseline_author).rankings

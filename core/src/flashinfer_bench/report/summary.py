@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from flashinfer_bench.data import TraceSet
-    from flashinfer_bench.data.run_source import RunColumns
+    from flashinfer_bench.data.run_source import Clock, RunColumns
     from flashinfer_bench.report.results import Selection
 
 
@@ -38,10 +38,40 @@ class DefinitionCounts:
 
 
 @dataclass(frozen=True)
-class AuthorRank:
-    """Place of one author among those measured on one device."""
+class TimingCounts:
+    """How the latencies of passing runs were taken, and what is known of their errors.
+
+    Attributes
+    ----------
+    hardware, timer, cache, stop_rule, reference : str
+        The device, and what the traces tell of the clock; empty where they do not.
+    runs : int
+        Runs that passed.
+    with_samples, with_interval, with_dropped : int
+        Those among them with samples, with an interval of 95 %, and with samples that do not count.
+    samples : int
+        All their samples.
+    """
 
     hardware: str
+    timer: str
+    cache: str
+    stop_rule: str
+    reference: str
+    runs: int
+    samples: int
+    with_samples: int
+    with_interval: int
+    with_dropped: int
+
+
+@dataclass(frozen=True)
+class AuthorRank:
+    """Place of one author among those measured on one device, with one timer and cache mode."""
+
+    hardware: str
+    timer: str
+    cache: str
     author: str
     speedup: float
     definitions: int
@@ -62,6 +92,8 @@ class DatasetSummary:
         By device, the best first. Devices are never compared with one another.
     unranked : mapping of str to str
         Definitions that do not count in the rankings, with the reason.
+    timings : tuple of TimingCounts
+        How latencies were taken, by device.
     """
 
     definitions: tuple[DefinitionCounts, ...]
@@ -69,6 +101,7 @@ class DatasetSummary:
     rankings: tuple[AuthorRank, ...]
     unranked: Mapping[str, str]
     baseline_author: str
+    timings: tuple[TimingCounts, ...] = ()
 
     @property
     def traces(self) -> int:
@@ -123,6 +156,7 @@ def summarize(
         rankings=tuple(rankings),
         unranked=unranked,
         baseline_author=baseline_author,
+        timings=tuple(_timings(chosen.values())),
     )
 
 
@@ -165,11 +199,31 @@ def _rank(
 ) -> tuple[list[AuthorRank], dict[str, str]]:
     rankings: list[AuthorRank] = []
     unranked: dict[str, str] = {}
-    for hardware, part in split_by_device(trace_set, chosen).items():
+    for (hardware, conditions), part in split_by_device(trace_set, chosen).items():
         summary = part.summary(baseline_author)
         unranked.update(summary.unranked)
         rankings += [
-            AuthorRank(hardware, author, score.avg_speedup, score.n_definitions, score.n_workloads)
+            AuthorRank(
+                *(hardware, *conditions, author),
+                *(score.avg_speedup, score.n_definitions, score.n_workloads),
+            )
             for author, score in summary.rankings
         ]
     return rankings, unranked
+
+
+def _timings(groups: Iterable[RunColumns]) -> list[TimingCounts]:
+    counts: dict[tuple[str, Clock], list[int]] = {}
+    for columns in groups:
+        fields = (columns.hardware, columns.clock, columns.status, columns.sample_counts)
+        ends = (columns.interval_ms, columns.dropped)
+        for device, clock, status, samples, interval, dropped in zip(*fields, *ends, strict=True):
+            if status is not EvaluationStatus.PASSED:
+                continue
+            count = counts.setdefault((device, clock), [0] * 5)
+            count[0] += 1
+            count[1] += samples
+            count[2] += samples > 0
+            count[3] += interval is not None
+            count[4] += dropped > 0
+    return [TimingCounts(key[0], *key[1], *counts[key]) for key in sorted(counts)]

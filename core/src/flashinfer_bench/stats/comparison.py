@@ -28,10 +28,14 @@ class Launch:
     ----------
     baseline, candidate : tuple of float
         Latencies in one unit; those of one index were taken one after the other.
+    candidate_first : bool
+        Whether in the first, third, ... pair the candidate was called first. In the others it is
+        the other way round.
     """
 
     baseline: tuple[float, ...]
     candidate: tuple[float, ...]
+    candidate_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,9 @@ class Comparison:
         Degrees of freedom of that error; may be infinite.
     spent : float
         Share of alpha that this look could spend.
+    p_same : float
+        Chance of a ratio so close to 1 if it were off by the least effect that matters, or more.
+        Adjusted for the looks.
     """
 
     ratio: Interval
@@ -68,6 +75,7 @@ class Comparison:
     error: float
     freedom: float
     spent: float = 1.0
+    p_same: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,25 +102,43 @@ class Effect:
             return 1.0 if self.log == 0 else 0.0
         return min(1.0, two_sided_p(self.log / self.error, self.freedom) / spent)
 
+    def p_same(self, min_effect: float, spent: float = 1.0) -> float:
+        """Return the p-value of "it is off by `min_effect` or more", by two one-sided tests.
 
-def decide(interval: Interval, p_value: float, min_effect: float, alpha: float) -> Verdict:
+        By Schuirmann, A comparison of the two one-sided tests procedure and the power approach
+        (1987): the greater of both p-values. It is at most alpha if the interval with twice the
+        chance to miss, of 90 % for 5 %, is within the effect.
+        """
+        room = math.log1p(min_effect) - abs(self.log)
+        if math.isinf(self.error) or room < 0:
+            return 1.0
+        if self.error == 0:
+            return 0.0
+        return min(1.0, two_sided_p(room / self.error, self.freedom) / 2 / spent)
+
+
+def decide(
+    estimate: float, p_value: float, p_same: float, *, min_effect: float, alpha: float
+) -> Verdict:
     """Return the verdict on a ratio of candidate by baseline.
 
     SLOWER or FASTER if the test is significant and the estimate is off by more than `min_effect`.
-    SAME if it is significant and off by less, since what was found does not matter, or if the whole
-    interval is within `min_effect`. AMBIGUOUS otherwise: more launches would tell.
+    SAME if it is significant and off by less, since what was found does not matter, or if the test
+    of being that close is significant. AMBIGUOUS otherwise: more launches would tell.
 
     Parameters
     ----------
-    interval : Interval
-        Of the ratio.
+    estimate : float
+        The ratio.
     p_value : float
-        Adjusted for all looks and tests.
+        That it is 1, adjusted for all looks and tests.
+    p_same : float
+        That it is off by `min_effect` or more, adjusted for all looks.
     min_effect : float
         Least relative difference that matters. Slower by it is a ratio of 1 + e, faster 1 / (1 +
         e).
     alpha : float
-        Chance of a false alarm.
+        Chance of a false alarm, and of calling the same what is not.
 
     Raises
     ------
@@ -125,8 +151,7 @@ def decide(interval: Interval, p_value: float, min_effect: float, alpha: float) 
         raise DataError(f"alpha is {alpha!r}; allowed is between 0 and 1, such as 0.05")
     most = 1 + min_effect
     if p_value <= alpha:
-        if interval.estimate > most:
+        if estimate > most:
             return Verdict.SLOWER
-        return Verdict.FASTER if interval.estimate < 1 / most else Verdict.SAME
-    inside = interval.low >= 1 / most and interval.high <= most
-    return Verdict.SAME if inside else Verdict.AMBIGUOUS
+        return Verdict.FASTER if estimate < 1 / most else Verdict.SAME
+    return Verdict.SAME if p_same <= alpha else Verdict.AMBIGUOUS

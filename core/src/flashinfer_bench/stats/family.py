@@ -51,7 +51,8 @@ def overall(
 
     The mean is over these workloads, each counting the same; it says nothing of others. Its error
     comes from theirs, with degrees of freedom by Welch & Satterthwaite. It and each comparison are
-    one family of tests for Holm's method; intervals are not widened for that.
+    one family of tests for Holm's method; intervals are not widened for that. That two are the same
+    is not corrected: to say it of all, every single test has to be passed.
 
     Parameters
     ----------
@@ -69,18 +70,33 @@ def overall(
         raise DataError("no comparisons to take together; at least one is needed")
     if len(comparisons) == 1:
         one = comparisons[0]
-        verdict = decide(one.ratio, one.p_value, min_effect, alpha)
-        return Overall(one.ratio, one.p_value, verdict, (replace(one, verdict=verdict),))
+        single = _judged(one, one.p_value, min_effect, alpha)
+        return Overall(one.ratio, one.p_value, single.verdict, (single,))
     mean = _mean(comparisons)
     spent = min(comparison.spent for comparison in comparisons)
     ratio = mean.interval(alpha, spent)
     p_values = [mean.p_value(spent), *(comparison.p_value for comparison in comparisons)]
     adjusted = holm(p_values)
     judged = tuple(
-        replace(each, p_value=p_value, verdict=decide(each.ratio, p_value, min_effect, alpha))
+        _judged(each, p_value, min_effect, alpha)
         for each, p_value in zip(comparisons, adjusted[1:], strict=True)
     )
-    return Overall(ratio, adjusted[0], decide(ratio, adjusted[0], min_effect, alpha), judged)
+    verdict = decide(
+        ratio.estimate,
+        adjusted[0],
+        mean.p_same(min_effect, spent),
+        min_effect=min_effect,
+        alpha=alpha,
+    )
+    return Overall(ratio, adjusted[0], verdict, judged)
+
+
+def _judged(one: Comparison, p_value: float, min_effect: float, alpha: float) -> Comparison:
+    """Return a comparison with the verdict that a corrected p-value gives."""
+    effect = Effect(math.log(one.ratio.estimate), one.error, one.freedom)
+    p_same = effect.p_same(min_effect, one.spent)
+    verdict = decide(one.ratio.estimate, p_value, p_same, min_effect=min_effect, alpha=alpha)
+    return replace(one, p_value=p_value, p_same=p_same, verdict=verdict)
 
 
 def _mean(comparisons: Sequence[Comparison]) -> Effect:

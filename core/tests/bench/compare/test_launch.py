@@ -178,3 +178,24 @@ def test_several_launches_of_slow_calls_fit_into_the_time():
     for pair_s in (0.01, 0.1, 0.5):
         size = LaunchSize.fitting(pair_s, 30.0)
         assert (size.pairs + size.warmup) * pair_s <= 30.0 / 4
+
+
+@given(
+    pairs=st.integers(1, 8).map(lambda n: 2 * n),
+    warmup=st.integers(0, 4),
+    turn=st.integers(0, 3),
+    places=st.sets(st.integers(0, 15), max_size=3),
+)
+def test_it_is_told_who_was_called_first(pairs, warmup, turn, places):
+    schedule = {place: None for place in places if place // 2 < pairs // 2 - 1}
+    taken, _, _ = launch(LaunchSize(pairs, warmup), schedule=schedule, number=turn)
+    for place, (baseline, candidate) in enumerate(
+        zip(taken.baseline, taken.candidate, strict=True)
+    ):
+        # The scripted clock counts calls: who came first has the smaller number.
+        assert (candidate < baseline) is (bool(place % 2) != taken.candidate_first)
+
+
+def test_either_side_is_first_as_often():
+    first = [launch(LaunchSize(4, 5), number=n)[0].candidate_first for n in range(6)]
+    assert first.count(True) == first.count(False) == 3

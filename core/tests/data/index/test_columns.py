@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashinfer_bench.data.index.columns import NO_RUN, PASSED, STATUSES, TYPES, Columns, Head
+from flashinfer_bench.data.index.columns import (
+    CLOCK,
+    NO_RUN,
+    PASSED,
+    STATUSES,
+    TYPES,
+    Columns,
+    Head,
+)
 from flashinfer_bench.data.index.digest import (
     Digest,
     decode_digests,
@@ -18,6 +26,7 @@ from flashinfer_bench.data.index.digest import (
     encode_digests,
     merged,
 )
+from flashinfer_bench.data.run_source import Clock
 
 HARDWARE = ("H200", "B200", "CPU")
 heads = st.builds(
@@ -27,6 +36,8 @@ heads = st.builds(
     st.sampled_from(["w1", "w2"]),
     st.dictionaries(st.sampled_from(["M", "N"]), st.integers(0, 2)),
 )
+CLOCKS = [Clock(), Clock("cpu", "cold", "rse", "beside"), Clock("cpu", "warm", "rse", "before")]
+UNTIMED = (math.nan, math.nan, math.nan, math.nan, 0)
 latencies = st.sampled_from([0.5, 1.0, 2.0, 1e-9])
 
 
@@ -35,26 +46,33 @@ def lines(draw):
     """One line: its head, hardware, and the numbers of a row."""
     head = draw(heads)
     if head.solution is None:
-        return head, None, (NO_RUN, *[math.nan] * 5, 0, 1, 0), ""
+        return head, None, (NO_RUN, *[math.nan] * 5, 0, 1, 0, None, *UNTIMED), ""
     status = draw(st.integers(0, len(STATUSES) - 1))
     times = [draw(latencies)] * 3 if status == PASSED else [math.nan] * 3
     row = (status, *times, 0.0, 0.0, draw(st.integers(0, 2**40)), 7, draw(st.integers(0, 9)))
+    ends = draw(st.sampled_from([(math.nan,) * 4, (0.4, 0.6, 1.0, 1.5)]))
+    row = (*row, draw(st.sampled_from(CLOCKS)), *ends, draw(st.integers(0, 3)))
     return head, draw(st.sampled_from(HARDWARE)), row, "2026-01-01"
 
 
 def columns_of(some):
-    known, devices, rows, stamps = [], [], [], []
+    known, devices, clocks, rows, stamps = [], [], [], [], []
     for head, hardware, row, stamp in some:
         if head not in known:
             known.append(head)
         if hardware is not None and hardware not in devices:
             devices.append(hardware)
         place = NO_RUN if hardware is None else devices.index(hardware)
-        rows.append((known.index(head), place, *row))
+        clock = row[CLOCK - 2] if len(row) > CLOCK - 2 else Clock()
+        if clock is not None and clock not in clocks:
+            clocks.append(clock)
+        which = NO_RUN if clock is None else clocks.index(clock)
+        rest = row[CLOCK - 1 :] or UNTIMED
+        rows.append((known.index(head), place, *row[: CLOCK - 2], which, *rest))
         stamps.append(stamp)
     fields = list(zip(*rows, strict=True)) or [()] * len(TYPES)
     arrays = [array(code, field) for code, field in zip(TYPES, fields, strict=True)]
-    return Columns(known, devices, arrays, msgspec.msgpack.encode(stamps))
+    return Columns(known, devices, arrays, msgspec.msgpack.encode(stamps), clocks)
 
 
 def spelled(columns):
@@ -63,7 +81,9 @@ def spelled(columns):
         (
             columns.heads[row.head],
             None if row.hardware == NO_RUN else columns.hardware[row.hardware],
-            *map(str, row[2:]),
+            *map(str, row[2:CLOCK]),
+            None if row.clock == NO_RUN else columns.clocks[row.clock],
+            *map(str, row[CLOCK + 1 :]),
             stamp,
         )
         for row, stamp in zip(columns.rows(), columns.timestamps(), strict=True)
@@ -85,8 +105,8 @@ def test_joined_columns_say_what_both_say(first, second):
     identities = [head.identity for head in joined.heads]
     assert len(set(identities)) == len(identities)
     for place in range(len(joined.heads)):
-        assert all(joined.arrays[0][number] == place for number in joined.rows_of(place))
-    assert sum(len(joined.rows_of(place)) for place in range(len(joined.heads))) == len(joined)
+        assert all(joined.arrays[0][number] == place for number in joined.rows_of({place}))
+    assert sum(len(joined.rows_of({place})) for place in range(len(joined.heads))) == len(joined)
 
 
 @given(st.lists(st.lists(lines(), max_size=8), min_size=1, max_size=4))

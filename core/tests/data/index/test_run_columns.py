@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.data.run_source import RunDetails, RunRow
+from flashinfer_bench.data.run_source import Clock, RunDetails, RunRow, count_dropped
 from flashinfer_bench.errors import DataError
 
 NAME = "gemm_n8_k4"
@@ -28,9 +30,29 @@ def varied(dataset, make, writer):
         make.trace_record("alice_v1", status="TIMEOUT", log="Traceback\n"),
     ]
     records[1]["evaluation"]["performance"]["samples_ms"] = [1, 2.5]
+    records.append(make.trace_record("alice_v1"))
+    records[-1]["evaluation"]["performance"] |= MEASURED
+    records[-1]["evaluation"]["provenance"] = {
+        "timer": "cpu",
+        "stop_rule": "rse",
+        "timing": {"cache": "cold", "reference": "beside", "watched": {"cpu": {"load": [1, 2, 3]}}},
+    }
+    odd = json.loads(json.dumps(records[-1]))  # a key of a later release: for the models to read
+    odd["evaluation"]["provenance"]["of_later"] = {"timing": 1}
+    odd["evaluation"]["provenance"]["timing"]["cache"] = ["no", "text"]
+    records.append(odd)
     writer.lines("traces/mixed.jsonl", *records)
     writer.text("traces/list.json", json.dumps(records[:2], indent=1))
     return dataset
+
+
+MEASURED = {
+    "samples_ms": [1.0, 1.1, 0.9, 7.0],
+    "interval_ms": [0.9, 7.0],
+    "speedup_interval": [0.5, 3.0],
+    "outliers": 1,
+    "dropped": [[1, 2], [3, 9]],
+}
 
 
 def both(root):
@@ -113,3 +135,44 @@ def test_a_file_that_was_rewritten_is_noticed_and_one_that_grew_is_not(varied, m
     writer.lines("traces/mixed.jsonl", make.trace_record("alice_v1", log="other"))
     with pytest.raises(DataError, match="was changed"):
         columns.details(range(len(columns)))
+
+
+def test_how_a_run_was_timed(varied):
+    for one in both(varied):
+        rows = [row for row in one.run_columns()[NAME].rows() if row.interval_ms is not None]
+        assert [row.clock for row in rows] == [
+            Clock("cpu", "cold", "rse", "beside"),
+            Clock("cpu", "", "rse", "beside"),
+        ]
+        assert {row.interval_ms for row in rows} == {(0.9, 7.0)}
+        assert {row.speedup_interval for row in rows} == {(0.5, 3.0)}
+        assert {row.dropped for row in rows} == {2}
+
+
+def test_the_details_of_how_it_was_timed(varied):
+    for one in both(varied):
+        columns = one.run_columns()[NAME]
+        timed = [n for n, ends in enumerate(columns.interval_ms) if ends is not None]
+        first, second = columns.details(timed)
+        assert first.dropped == second.dropped == ((1, 2), (3, 9))
+        assert first.timing["watched"] == second.timing["watched"] == {"cpu": {"load": [1, 2, 3]}}
+        assert columns.details([0])[0].timing == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [(None, 0), ([], 0), ([(0, 2)], 2), ([(2, 9)], 3), ([(9, 12)], 0), ([(3, 1)], 0)],
+)
+def test_dropped_samples_are_counted(rows, count):
+    assert count_dropped(rows, 5) == count
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=6), st.integers(0, 10))
+def test_rows_of_dropped_samples_may_overlap(rows, samples):
+    dropped = {n for first, end in rows for n in range(first, end) if n < samples}
+    assert count_dropped(rows, samples) == len(dropped)
+
+
+@given(st.none() | st.integers() | st.dictionaries(st.text(max_size=3), st.integers()))
+def test_a_clock_is_made_of_words_only(anything):
+    assert Clock.of(anything, anything, anything) == Clock()

@@ -9,14 +9,14 @@ __all__ = ["fib_register_timers"]
 
 @hookimpl
 def fib_register_timers() -> tuple[TimerSpec, ...]:
-    """Register the timer ``cupti``, which goes before pairs of events where it can be used."""
+    """Register the timer ``cupti``, which is taken where it is asked for."""
     return (
         TimerSpec(
             name="cupti",
             devices=("cuda",),
             factory="fib_timing_cupti.timer:CuptiTimer",
             probe="fib_timing_cupti.probe:probe",
-            priority=60,
+            priority=30,  # below core's events: for kernels that are shorter than they can tell
             resolution_ms=1e-6,
             overhead="launches and gaps before the first activity and after the last are left out",
             summary="From the start of a call's first kernel or copy to the end of its last",

@@ -96,7 +96,10 @@ def find_contests(
         if definition.name == first.definition:
             fitting = _workloads(trace_set, definition, workloads)
             return [Contest(definition, one, first, second) for one in fitting]
-    raise SelectionError(f"{baseline!r} is a solution of {first.definition!r}, which is left out")
+    raise SelectionError(
+        f"{baseline!r} is a solution of {first.definition!r}, which is left out",
+        hint=f"leave --definition out, or give it {first.definition}",
+    )
 
 
 def _workloads(

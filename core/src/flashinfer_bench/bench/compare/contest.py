@@ -7,8 +7,7 @@ import math
 import random
 import time
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.builds import solution_key
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FEWEST_LAUNCHES = 2
+_RECENT = 4  # launches, of which the next one is expected to take as long as the longest
 _ROLES: tuple[Role, Role] = ("baseline", "candidate")
 
 
@@ -106,7 +106,7 @@ class _State:
     @property
     def has_time(self) -> bool:
         """Whether another launch can be finished."""
-        return self.tried < _FEWEST_LAUNCHES or self.cap.remaining() > median(self.took_s)
+        return self.tried < _FEWEST_LAUNCHES or self.cap.remaining() > max(self.took_s[-_RECENT:])
 
 
 class ContestRun:
@@ -301,15 +301,17 @@ class ContestRun:
             candidate=contest.candidate.name,
             seconds=time.monotonic() - began,
             timer=session.timer,
+            cache="warm" if session.warm else "cold",
             hardware=session.environment.hardware,
             **found,
         )
 
 
 def _raised(launch: Launch, baseline_ms: float, candidate_ms: float) -> Launch:
-    return Launch(
-        tuple(value + baseline_ms for value in launch.baseline),
-        tuple(value + candidate_ms for value in launch.candidate),
+    return replace(
+        launch,
+        baseline=tuple(value + baseline_ms for value in launch.baseline),
+        candidate=tuple(value + candidate_ms for value in launch.candidate),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.bench.compare.cores import worked_alone
+from flashinfer_bench.bench.compare.cores import Settled
 from flashinfer_bench.bench.judge.checks import secret_schedule
 from flashinfer_bench.stats.compare import LOOKS, Launch
 
@@ -35,9 +35,14 @@ MOST_PAIRS = 32
 FEWEST_PAIRS = 4
 """Two blocks: one may be looked at."""
 
+_WATCHED = 2
+"""Uncounted pairs at the end of which it is seen how many threads work. What a process does once
+may be done by many, and they go on spinning for some milliseconds: 80 ms in the first pairs, and
+less than 0.2 ms in the last two, as measured."""
+
 _LAUNCH_S = 0.6  # for the counted pairs; with all the rest a launch takes a second
 _LAUNCHES = 1.7 * LOOKS[-1]  # so long that the last look is reached within the time
-_SETTLING = 2  # uncounted pairs after a look; see `judge.rounds`
+_SETTLING = 2  # uncounted pairs after a look; see `judge.rounds`. Even, so that turns stay.
 
 
 class NoTimeLeft(Exception):
@@ -87,6 +92,7 @@ class _Pairs:
         self._sides, self._variations, self._schedule = sides, variations, schedule
         self._turn = number
         self._awake: Optional[Side] = None
+        self.called_ms = 0.0, 0.0  # what the calls of each side have taken, as they claim
 
     def uncounted(self) -> None:
         variation = self._variations.draw()
@@ -118,7 +124,16 @@ class _Pairs:
             (other,) = (one for one in self._sides if one is not side)
             other.rest()
             self._awake = side
-        return side.shoot(variation)
+        call = side.shoot(variation)
+        first, second = self.called_ms
+        mine = side is self._sides[0]
+        self.called_ms = first + mine * call.sample_ms, second + (not mine) * call.sample_ms
+        return call
+
+    @property
+    def candidate_is_next(self) -> bool:
+        """Whether the candidate is called first in the next pair."""
+        return self._turn % 2 == 1
 
     def _next_sides(self) -> tuple[Side, ...]:
         self._turn += 1
@@ -177,45 +192,45 @@ def take_launch(
     with ExitStack() as stack:
         with cap.stopped():
             stack.enter_context(session.device_to_itself(sides[0].attempt.deadline))
-        settled = _Settled(sides, cores)
-        for _ in range(size.warmup):
-            _require_time(cap)
-            pairs.uncounted()
-        if settled.on_one_core():
-            pairs.uncounted()
+        settled = _warmed_up(pairs, sides, cores, size.warmup, cap)
+        candidate_first = pairs.candidate_is_next
         for place in range(size.pairs):
             _require_time(cap)
             taken.append(pairs.counted(place))
-    return _in_blocks(taken)
+        if settled is not None:
+            settled.end()
+    return _in_blocks(taken, candidate_first)
 
 
-class _Settled:
-    """Gives both sides one core, once it is known that they do not need more."""
-
-    def __init__(self, sides: tuple[Side, Side], cores: Optional[Cores]) -> None:
-        self._candidates = [side.attempt.worker.candidate for side in sides]
-        self._cores = cores
-        self._before = [candidate.thread_times() for candidate in self._candidates]
-
-    def on_one_core(self) -> bool:
-        """Move them; return whether that has been done."""
-        now = [candidate.thread_times() for candidate in self._candidates]
-        seen = zip(self._before, now, strict=True)
-        if self._cores is None or not all(worked_alone(*times) for times in seen):
-            return False
-        core = self._cores.choose()
-        if core is None:
-            return False
-        moved = [candidate.keep_on(core) for candidate in self._candidates]
-        return all(moved)
+def _warmed_up(
+    pairs: _Pairs, sides: tuple[Side, Side], cores: Optional[Cores], count: int, cap: Deadline
+) -> Optional[Settled]:
+    """Make the uncounted calls, and move both sides to one core by what the last of them used."""
+    settled = None
+    for number in range(count):
+        if number == max(0, count - _WATCHED):
+            settled = _settled(sides, cores)
+            pairs.called_ms = (0.0, 0.0)
+        _require_time(cap)
+        pairs.uncounted()
+    if settled is not None and settled.on_one_core(pairs.called_ms):
+        pairs.uncounted()
+    return settled
 
 
-def _in_blocks(taken: Sequence[Optional[tuple[float, float]]]) -> Launch:
+def _settled(sides: tuple[Side, Side], cores: Optional[Cores]) -> Optional[Settled]:
+    if cores is None:
+        return None
+    first, second = (side.attempt.worker.candidate for side in sides)
+    return Settled((first, second), cores)
+
+
+def _in_blocks(taken: Sequence[Optional[tuple[float, float]]], candidate_first: bool) -> Launch:
     """Return the samples of the blocks, a pair and its mirror image, that are complete."""
     blocks = [block for block in zip(taken[::2], taken[1::2], strict=True) if None not in block]
     pairs = [pair for block in blocks for pair in block if pair is not None]
     baseline, candidate = zip(*pairs, strict=True)
-    return Launch(baseline, candidate)
+    return Launch(baseline, candidate, candidate_first)
 
 
 def launch_schedule(pairs: int, checks: Sequence[TimedCheck], rng: random.Random) -> Schedule:

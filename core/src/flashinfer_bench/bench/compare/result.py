@@ -84,8 +84,8 @@ class ContestResult:
         Wall time that it took.
     notes : tuple of str
         What else is to be known about it.
-    timer, hardware : str
-        What took the samples, and where.
+    timer, cache, hardware : str
+        What took the samples, how the caches of the device were before each, and where.
     recorded : tuple, optional
         Instead of launches: the samples of the baseline's trace, and of the candidate's.
     p_adjusted : float, optional
@@ -105,6 +105,7 @@ class ContestResult:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
     timer: str = ""
+    cache: str = ""
     hardware: str = ""
     recorded: Optional[tuple[tuple[float, ...], tuple[float, ...]]] = None
     p_adjusted: Optional[float] = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Optional
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Set
 
     from flashinfer_bench.bench.transport.messages import FailureClass
     from flashinfer_bench.data import Definition, Solution
@@ -308,16 +308,25 @@ class Candidate(ABC):
     def thread_times(self) -> dict[int, int]:
         """Return the processor time of each of its threads in nanoseconds, as far as it is known.
 
-        Without an override nothing is.
+        Those of its descendants count, and all that have ended are under 0. Without an override
+        nothing is known.
         """
         return {}
 
-    def keep_on(self, core: int) -> bool:
-        """Keep the process on one core of the CPU; return whether that is done.
+    def keep_on(self, cores: Set[int]) -> bool:
+        """Keep the process on some cores of the CPU; return whether that is done.
 
-        Without an override it is not.
+        Its threads of the future are kept there too, unless they themselves do otherwise. Without
+        an override it is not done.
         """
         return False
+
+    def cores(self) -> frozenset[int]:
+        """Return the cores that it may be on, as far as they are known.
+
+        Without an override none is.
+        """
+        return frozenset()
 
     @abstractmethod
     def log(self) -> str:

@@ -12,7 +12,7 @@ from flashinfer_bench.bench.executors.base import Shot
 from flashinfer_bench.bench.executors.conversation import Conversation, new_token
 from flashinfer_bench.bench.executors.frozen import FrozenTree, why_not
 from flashinfer_bench.bench.executors.log import printable
-from flashinfer_bench.bench.executors.threads import keep_on, thread_times
+from flashinfer_bench.bench.executors.threads import cores_of, keep_on, thread_times
 from flashinfer_bench.bench.timing.base import collector_paused
 from flashinfer_bench.bench.transport import messages as wire
 from flashinfer_bench.bench.transport.channel import pack
@@ -23,7 +23,7 @@ from flashinfer_bench.errors import ProtocolError
 from flashinfer_bench.tensors import span_of, tensor_from_span, to_torch_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Set
 
     from flashinfer_bench.bench.transport.deadline import Deadline
     from flashinfer_bench.data import Definition
@@ -161,9 +161,13 @@ class Shooting(Conversation):
         """Return the processor time of each thread; see `Candidate.thread_times`."""
         return thread_times(self.pid)
 
-    def keep_on(self, core: int) -> bool:
-        """Keep the process on one core; see `Candidate.keep_on`."""
-        return self.alive and keep_on(core, self.pid)
+    def keep_on(self, cores: Set[int]) -> bool:
+        """Keep the process on some cores; see `Candidate.keep_on`."""
+        return self.alive and keep_on(cores, self.pid)
+
+    def cores(self) -> frozenset[int]:
+        """Return the cores that it may be on; see `Candidate.cores`."""
+        return cores_of(self.pid)
 
     def changed_inputs(self, *, timeout_s: float) -> list[int]:
         """Return the inputs that the last call has changed; see `Candidate.changed_inputs`."""

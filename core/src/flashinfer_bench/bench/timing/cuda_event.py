@@ -19,8 +19,8 @@ _FIRST_US = 200.0  # that enqueuing is expected to take, before it has been seen
 _MARGIN = 1.25  # it does not always take the same time
 # Between the end of a stream and that of the context lie about 1.5 µs if nothing else goes on.
 _NOTICEABLE_REST_MS = 0.004
-# An idle device is synchronised in 6 µs, and nearly always in 20. A tool that records in this process
-# does so meanwhile, which takes 30 µs, and up to 100.
+# An idle device is synchronised in 6 µs, and nearly always in 20; with a tool that records what the
+# process does, in 30, and nearly always in 100.
 _NOTICEABLE_TAIL_S = 50e-6
 _LONG_SYNCHRONISING_S = 250e-6
 

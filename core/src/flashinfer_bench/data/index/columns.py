@@ -7,10 +7,12 @@ are, and quick enough because every question is narrowed down to a few rows firs
 from __future__ import annotations
 
 from array import array
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import msgspec
 
+from flashinfer_bench.data.run_source import Clock
 from flashinfer_bench.data.trace import EvaluationStatus
 
 if TYPE_CHECKING:
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
 STATUSES = tuple(EvaluationStatus)
 PASSED = STATUSES.index(EvaluationStatus.PASSED)
 NO_RUN = -1
-"""Status and hardware of a workload trace."""
+"""Status, hardware and clock of a workload trace."""
 
-TYPES = "iibdddddqqi"
+TYPES = "iibdddddqqiiddddi"
 """Type codes of the columns, as of `array`."""
 
 
@@ -43,6 +45,8 @@ class Row(NamedTuple):
     """One line. Numbers that it does not have are NaN; times are in milliseconds.
 
     `samples` is how many samples there are: whether it is worth while to read the line for them.
+    `clock` is how they were taken. Then both ends of the interval of the latency (in milliseconds)
+    and of that of the speed-up, and how many samples were dropped.
     """
 
     head: int
@@ -56,6 +60,18 @@ class Row(NamedTuple):
     offset: int
     length: int
     samples: int
+    clock: int
+    low_ms: float
+    high_ms: float
+    speedup_low: float
+    speedup_high: float
+    dropped: int
+
+
+SAMPLES, CLOCK, INTERVALS, DROPPED = (
+    Row._fields.index(name) for name in ("samples", "clock", "low_ms", "dropped")
+)
+"""Where these columns are; those of the intervals are four."""
 
 
 class _Packed(msgspec.Struct, array_like=True, gc=False):
@@ -63,6 +79,11 @@ class _Packed(msgspec.Struct, array_like=True, gc=False):
     hardware: list[str]
     timestamps: bytes
     arrays: list[bytes]
+    clocks: list[tuple[str, str, str, str]]
+
+
+_decode_packed = msgspec.msgpack.Decoder(_Packed).decode
+_decode_timestamps = msgspec.msgpack.Decoder(list[str]).decode
 
 
 class Columns:
@@ -78,6 +99,8 @@ class Columns:
         One for each field of `Row`.
     timestamps : bytes
         The time stamps of the runs (empty for workload traces), as MessagePack.
+    clocks : sequence of Clock
+        What the column `clock` points to.
     """
 
     def __init__(
@@ -86,12 +109,15 @@ class Columns:
         hardware: Sequence[str],
         arrays: Sequence[array[Any]],
         timestamps: bytes,
+        clocks: Sequence[Clock],
     ) -> None:
         self.heads = list(heads)
         self.hardware = list(hardware)
         self.arrays = list(arrays)
+        self.clocks = list(clocks)
         self.packed_timestamps = timestamps
         self._rows_of_heads: Optional[list[array[int]]] = None
+        self._asked = False
 
     def __len__(self) -> int:
         return len(self.arrays[0])
@@ -106,46 +132,53 @@ class Columns:
 
     def timestamps(self) -> list[str]:
         """Return the time stamps of all lines."""
-        return msgspec.msgpack.decode(self.packed_timestamps, type=list[str])
+        return _decode_timestamps(self.packed_timestamps)
 
-    def rows_of(self, head: int) -> array[int]:
-        """Return the numbers of the lines with a head, in their order."""
+    def rows_of(self, heads: set[int]) -> Sequence[int]:
+        """Return the numbers of the lines with one of these heads, in their order."""
+        if len(heads) == len(self.heads):
+            return range(len(self))
+        if self._rows_of_heads is None and not self._asked:
+            self._asked = True  # to sort all lines by head pays from the second question on
+            return [number for number, one in enumerate(self.arrays[0]) if one in heads]
         if self._rows_of_heads is None:
             found = [array("q") for _ in self.heads]
             for number, one in enumerate(self.arrays[0]):
                 found[one].append(number)
             self._rows_of_heads = found
-        return self._rows_of_heads[head]
+        return sorted(chain.from_iterable(map(self._rows_of_heads.__getitem__, heads)))
 
     def joined(self, more: Columns) -> Columns:
         """Return these lines and then those of `more`."""
         heads, head_map = _union(self.heads, more.heads, [one.identity for one in self.heads])
         hardware, hardware_map = _union(self.hardware, more.hardware, self.hardware)
+        clocks, clock_map = _union(self.clocks, more.clocks, self.clocks)
         added = list(more.arrays)
         added[0] = array("i", [head_map[one] for one in more.arrays[0]])
-        added[1] = array(
-            "i",
-            [one if one == NO_RUN else hardware_map[one] for one in more.arrays[1]],
-        )
+        for place, moved in ((1, hardware_map), (CLOCK, clock_map)):
+            kept = [one if one == NO_RUN else moved[one] for one in more.arrays[place]]
+            added[place] = array("i", kept)
         arrays = [first + second for first, second in zip(self.arrays, added, strict=True)]
         stamps = msgspec.msgpack.encode(self.timestamps() + more.timestamps())
-        return Columns(heads, hardware, arrays, stamps)
+        return Columns(heads, hardware, arrays, stamps, clocks)
 
     def to_bytes(self) -> bytes:
         """Return the columns in the form in which they are kept."""
         arrays = [column.tobytes() for column in self.arrays]
         heads = [tuple(head) for head in self.heads]
-        return msgspec.msgpack.encode([heads, self.hardware, self.packed_timestamps, arrays])
+        fields = [heads, self.hardware, self.packed_timestamps, arrays]
+        return msgspec.msgpack.encode([*fields, [tuple(one) for one in self.clocks]])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Columns:
         """Make columns of what `to_bytes` returned."""
-        packed = msgspec.msgpack.decode(data, type=_Packed)
+        packed = _decode_packed(data)
         arrays = [array(code) for code in TYPES]
         for column, content in zip(arrays, packed.arrays, strict=True):
             column.frombytes(content)
-        heads = [Head(*head) for head in packed.heads]
-        return cls(heads, packed.hardware, arrays, packed.timestamps)
+        heads = list(map(Head._make, packed.heads))
+        clocks = [Clock(*one) for one in packed.clocks]
+        return cls(heads, packed.hardware, arrays, packed.timestamps, clocks)
 
 
 def _union(first: list, second: list, keys: Sequence[object]) -> tuple[list, list[int]]:  # type: ignore[type-arg]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_FORMAT = ":".join(["1", __version__, sys.byteorder, TYPES, *(one.value for one in STATUSES)])
+_FORMAT = ":".join(["2", __version__, sys.byteorder, TYPES, *(one.value for one in STATUSES)])
 _MAGIC = b"fibindex" + hashlib.sha256(_FORMAT.encode()).digest()[:8]
 _START = struct.Struct("<16s16sQI")  # magic, number of this build, length and CRC of the header
 

@@ -6,12 +6,12 @@ from bisect import bisect_left
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.data.index.columns import STATUSES
+from flashinfer_bench.data.index.columns import CLOCK, DROPPED, INTERVALS, SAMPLES, STATUSES
 from flashinfer_bench.data.run_source import RunColumns, RunRow
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from flashinfer_bench.data.index.columns import Columns
     from flashinfer_bench.data.run_source import RunDetails
@@ -36,7 +36,7 @@ def run_columns(
     details : callable
         Reads some lines of a file: takes the number of the file and those of the lines.
     """
-    lines = [_lines_of(columns, definition) for columns in files]
+    lines = [lines_of(columns, definition) for columns in files]
     pieces = [_fields(columns, some) for columns, some in zip(files, lines, strict=True)]
     if len(pieces) == 1:
         fields = pieces[0]
@@ -46,12 +46,8 @@ def run_columns(
 
     def read(numbers: Sequence[int]) -> list[RunDetails]:
         found: list[RunDetails] = []
-        begin = 0
-        for place, some in enumerate(lines):
-            end = begin + len(some)
-            here = numbers[bisect_left(numbers, begin) : bisect_left(numbers, end)]
-            found += details(place, [some[number - begin] for number in here])
-            begin = end
+        for place, some in by_file(lines, numbers):
+            found += details(place, some)
         return found
 
     return RunColumns(*fields, sample_counts=samples, details=read)
@@ -60,7 +56,34 @@ def run_columns(
 _WIDTH = len(RunRow._fields) + 1
 
 
-def _lines_of(columns: Columns, definition: str) -> Sequence[int]:
+def by_file(
+    lines: Sequence[Sequence[int]], numbers: Sequence[int]
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield which lines of each file some runs are.
+
+    Parameters
+    ----------
+    lines : sequence of sequence of int
+        The numbers of the lines in each file that are runs of the definition.
+    numbers : sequence of int
+        Numbers of runs, counted through all files, in ascending order.
+
+    Yields
+    ------
+    file : int
+        Number of the file.
+    lines : list of int
+        Numbers of its lines.
+    """
+    begin = 0
+    for place, some in enumerate(lines):
+        end = begin + len(some)
+        here = numbers[bisect_left(numbers, begin) : bisect_left(numbers, end)]
+        yield place, [some[number - begin] for number in here]
+        begin = end
+
+
+def lines_of(columns: Columns, definition: str) -> Sequence[int]:
     """Return the numbers of the lines that are runs of a definition."""
     wanted = [one.definition == definition and one.solution is not None for one in columns.heads]
     if all(wanted):
@@ -84,8 +107,16 @@ def _fields(columns: Columns, lines: Sequence[int]) -> list[Sequence[Any]]:
     fields += map(_without_nan, times)
     for column in (absolute, relative):
         fields.append([one if known else None for one, known in zip(column, compared, strict=True)])
-    fields.append(pick(columns.arrays[10]))
+    ends = [pick(column) for column in columns.arrays[INTERVALS : INTERVALS + 4]]
+    fields += [_pairs(*ends[:2]), _pairs(*ends[2:]), pick(columns.arrays[DROPPED])]
+    fields.append(_look_up(columns.clocks, pick(columns.arrays[CLOCK])))
+    fields.append(pick(columns.arrays[SAMPLES]))
     return fields
+
+
+def _pairs(lows: Sequence[float], highs: Sequence[float]) -> list[Optional[tuple[float, float]]]:
+    pairs = zip(lows, highs, strict=True)
+    return [pair if pair[0] == pair[0] else None for pair in pairs]  # NaN: there is none
 
 
 def _look_up(values: Sequence[Any], places: Sequence[int]) -> list[Any]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.index.columns import PASSED
 from flashinfer_bench.data.index.container import index_file, load_parts, save_parts
+from flashinfer_bench.data.index.details import read_details
 from flashinfer_bench.data.index.digest import Digest, merged
-from flashinfer_bench.data.index.lean import read_details
 from flashinfer_bench.data.index.part import StaleIndexError
-from flashinfer_bench.data.index.runs import run_columns, workload_uuids
+from flashinfer_bench.data.index.runs import by_file, lines_of, run_columns, workload_uuids
 from flashinfer_bench.data.index.scan import holds, look_at
 from flashinfer_bench.data.jsonl import read_whole, warn_of_torn_line
 from flashinfer_bench.data.ranking import Runs, refuse_latency
@@ -22,7 +23,7 @@ from flashinfer_bench.data.trace_reader import TraceReader
 from flashinfer_bench.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from flashinfer_bench.data.index.columns import Columns, Head
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 SMALLEST = 1 << 18
 """Bytes; an index is written if at least so much had to be read to bring it up to date."""
+
+_AT_ONCE = 1 << 13
+"""So many lines are read in one go: they are in memory together."""
 
 _SHARE = 64
 """An index is written if at least this part of the dataset had to be read."""
@@ -57,6 +61,7 @@ class TraceIndex:
             for name in part.names:
                 self._by_name.setdefault(name, []).append(part)
         self._digests: dict[str, Digest] = {}
+        self._paths: dict[str, Path] = {}
         self._errors: Optional[list[DataError]] = None
         self._workloads: Optional[dict[str, list[str]]] = None
 
@@ -214,14 +219,80 @@ class TraceIndex:
             self._workloads = workload_uuids([part.columns() for part in self._parts])
         return list(self._workloads.get(definition, ()))
 
+    def workloads_of(self, definition: str) -> set[str]:
+        """Return the uuids of the workloads on which a definition was run."""
+        heads = chain.from_iterable(
+            part.columns().heads for part in self._by_name.get(definition, ())
+        )
+        return {
+            one.workload
+            for one in heads
+            if one.definition == definition and one.solution is not None
+        }
+
     # ----------------------------------------------------------------------- from rows to traces
+
+    def texts(self, definition: str, numbers: Sequence[int]) -> Iterator[bytes]:
+        """Yield the lines of some runs.
+
+        Parameters
+        ----------
+        definition : str
+            Name of the definition.
+        numbers : sequence of int
+            Which of its runs, in ascending order; counted as in `columns`.
+
+        Raises
+        ------
+        StaleIndexError
+            If the dataset was changed meanwhile.
+        """
+        return (text for _, _, text in self._chosen(definition, numbers))
+
+    def traces(self, definition: str, numbers: Sequence[int]) -> Iterator[Trace]:
+        """Yield some runs; parameters and errors as of `texts`."""
+        return (self._trace(*one) for one in self._chosen(definition, numbers))
+
+    def readings(self, definition: str) -> Iterator[tuple[bytes, Callable[[], Trace]]]:
+        """Yield the line of each run and what makes a trace of it; errors as of `texts`."""
+        total = self.counts(definition)[0]
+        for one in self._chosen(definition, range(total)):
+            yield one[-1], partial(self._trace, *one)
+
+    def workload_traces(self) -> dict[str, list[Trace]]:
+        """Return the workload traces by definition, in their order.
+
+        Raises
+        ------
+        StaleIndexError
+            If the dataset was changed meanwhile.
+        """
+        found: dict[str, list[Trace]] = {}
+        for part in self._parts:
+            columns = part.columns()
+            alone = {place for place, one in enumerate(columns.heads) if one.solution is None}
+            for trace in self._traces(part, columns.rows_of(alone)) if alone else ():
+                found.setdefault(trace.definition, []).append(trace)
+        return found
+
+    def _chosen(
+        self, definition: str, numbers: Sequence[int]
+    ) -> Iterator[tuple[Part, Head, bytes]]:
+        parts = self._by_name.get(definition, [])
+        lines = [lines_of(part.columns(), definition) for part in parts]
+        for place, some in by_file(lines, numbers):
+            for begin in range(0, len(some), _AT_ONCE):
+                here = self._lines(parts[place], some[begin : begin + _AT_ONCE])
+                yield from ((parts[place], head, text) for head, text in here)
 
     def _traces(self, part: Part, numbers: Sequence[int]) -> list[Trace]:
         """Read some lines of a file."""
         return [self._trace(part, head, text) for head, text in self._lines(part, numbers)]
 
     def _trace(self, part: Part, head: Head, text: bytes) -> Trace:
-        path = self._root / part.path
+        path = self._paths.get(part.path)
+        if path is None:
+            path = self._paths[part.path] = self._root / part.path
         trace = self._reader.read(text, path=path, line=None)
         if (trace.definition, trace.solution, trace.workload.uuid) != head[:3]:
             raise StaleIndexError("was changed", path=path)
@@ -258,13 +329,23 @@ class TraceIndex:
                 if part.whole:
                     records = read_whole(path) or []
                     return [records[number] for number, _ in places]
-                texts = []
-                for offset, length in places:
-                    file.seek(offset)
-                    texts.append(file.read(length).strip())
-                return texts
+                return list(_stretches(file, places))
         except (OSError, IndexError) as error:
             raise StaleIndexError(f"was changed: {error}", path=path) from error
+
+
+def _stretches(file: BinaryIO, places: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+    """Yield some lines, in one go where there is little between them."""
+    begin, end = min(places)[0], sum(max(places))
+    if end - begin <= 2 * sum(length for _, length in places):
+        file.seek(begin)
+        block = file.read(end - begin)
+        for offset, length in places:
+            yield block[offset - begin : offset - begin + length].strip()
+        return
+    for offset, length in places:
+        file.seek(offset)
+        yield file.read(length).strip()
 
 
 def _passing(
@@ -275,17 +356,16 @@ def _passing(
     rtol: float,
 ) -> list[int]:
     """Return the numbers of the lines that passed within both tolerances, in their order."""
-    wanted = [
+    wanted = {
         place
         for place, head in enumerate(columns.heads)
         if head.definition == definition
         and head.solution is not None
         and (axes is None or head.axes == axes)
-    ]
+    }
     status, absolute, relative = columns.arrays[2], columns.arrays[6], columns.arrays[7]
-    return sorted(
+    return [
         number
-        for place in wanted
-        for number in columns.rows_of(place)
+        for number in columns.rows_of(wanted)
         if status[number] == PASSED and absolute[number] <= atol and relative[number] <= rtol
-    )
+    ]

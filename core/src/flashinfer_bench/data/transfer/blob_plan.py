@@ -18,7 +18,7 @@ from flashinfer_bench.data.workload import SafetensorsInput
 from flashinfer_bench.errors import BlobError, UnsafePathError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from flashinfer_bench.data.trace import Trace
@@ -101,15 +101,10 @@ class BlobPlan:
         BlobError
             If a file cannot be read.
         """
-        known: dict[int, Workload] = {}
-        own = own_roots or {}
+        place = self.placer(trace_set, roots, own_roots)
 
         def rebase(trace: Trace) -> Trace:
-            workload = known.get(id(trace.workload))
-            if workload is None:
-                places = own.get(trace.definition, roots)
-                workload = self._rebase(trace_set, trace, places)
-                known[id(trace.workload)] = workload
+            workload = place(trace)
             same = workload is trace.workload
             return trace if same else trace.model_copy(update={"workload": workload})
 
@@ -124,6 +119,29 @@ class BlobPlan:
             workloads=workloads,
             traces=traces,
         )
+
+    def placer(
+        self,
+        trace_set: TraceSet,
+        roots: Sequence[BlobRoot],
+        own_roots: Optional[Mapping[str, Sequence[BlobRoot]]] = None,
+    ) -> Callable[[Trace], Workload]:
+        """Return what takes in the files of one trace, and returns its workload as it will be.
+
+        Parameters and errors are those of `add`.
+        """
+        known: dict[int, tuple[Workload, Workload]] = {}
+        own = own_roots or {}
+
+        def place(trace: Trace) -> Workload:
+            pair = known.get(id(trace.workload))
+            if pair is None:
+                places = own.get(trace.definition, roots)
+                pair = (trace.workload, self._rebase(trace_set, trace, places))
+                known[id(trace.workload)] = pair  # which keeps the workload, and so its id
+            return pair[1]
+
+        return place
 
     def _rebase(self, trace_set: TraceSet, trace: Trace, roots: Sequence[BlobRoot]) -> Workload:
         inputs = dict(trace.workload.inputs)

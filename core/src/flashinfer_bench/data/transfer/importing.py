@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.data import layout
-from flashinfer_bench.data.json_codec import append_jsonl_file
-from flashinfer_bench.data.merge import digest_of, merge_trace_sets
+from flashinfer_bench.data.json_codec import append_jsonl_file, digest_of
+from flashinfer_bench.data.merge import merge_trace_sets
 from flashinfer_bench.data.storage import replace_file
 from flashinfer_bench.data.trace_set import TraceSet
 from flashinfer_bench.data.transfer.blob_plan import BlobPlan, op_type_of, tidy_paths

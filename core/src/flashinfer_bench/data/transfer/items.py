@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Union
 
@@ -10,7 +11,7 @@ from flashinfer_bench.data.json_codec import to_json
 from flashinfer_bench.data.transfer.blob_plan import op_type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pydantic import BaseModel
 
@@ -55,9 +56,35 @@ def items_of(trace_set: TraceSet, blobs: Mapping[str, Path]) -> list[Item]:
         _solutions(trace_set),
         _lines(trace_set, trace_set.workloads, layout.workloads_file),
         _lines(trace_set, trace_set.traces, layout.traces_file),
-        (Item(path, source) for path, source in blobs.items()),
+        blob_items(blobs),
     )
     return [item for group in groups for item in sorted(group, key=lambda item: item.path)]
+
+
+def blob_items(blobs: Mapping[str, Path]) -> list[Item]:
+    """Return tensor files, given by their path in the dataset, in the order of these paths."""
+    return [Item(path, source) for path, source in sorted(blobs.items())]
+
+
+def lines_of(
+    trace_set: TraceSet, names: Iterable[str], text_of: Callable[[str], bytes]
+) -> list[Item]:
+    """Return the files of runs that are made when they are written.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        Has the definitions.
+    names : iterable of str
+        Definitions that have runs.
+    text_of : callable
+        Returns the lines of a definition.
+    """
+    items = []
+    for name in names:
+        path = layout.traces_file(_NOWHERE, op_type_of(trace_set, name), name)
+        items.append(Item(path.as_posix(), partial(text_of, name)))
+    return sorted(items, key=lambda item: item.path)
 
 
 def document(record: BaseModel) -> bytes:

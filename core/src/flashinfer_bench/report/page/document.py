@@ -9,10 +9,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from flashinfer_bench._version import __version__
-from flashinfer_bench.report.page.logs import LogBook
 from flashinfer_bench.report.page.markup import Markup, element
 from flashinfer_bench.report.page.names import ratio_label
-from flashinfer_bench.report.page.payload import pack, page_data
+from flashinfer_bench.report.page.payload import Extras, pack, page_data
 from flashinfer_bench.report.scores import best_solutions, score_solutions
 from flashinfer_bench.report.statistics import geometric_mean
 
@@ -31,6 +30,7 @@ SCRIPTS = (
     "chart",
     "curves",
     "scatter",
+    "strips",
     "run_dialog",
     "views",
     "definition",
@@ -78,8 +78,8 @@ def render_page(
     str
         An HTML document that needs no other file and asks for none.
     """
-    logs = LogBook()
-    data = page_data(results, coverage, logs)
+    extras = Extras()
+    data = page_data(results, coverage, extras)
     body = element(
         "body",
         element("a", "Skip to the content", href="#view", class_="skip"),
@@ -92,7 +92,10 @@ def render_page(
         element("div", id="tip", hidden=True),
         # What is there so far is shown while the browser still reads the rest.
         _packed("data", data),
-        _packed("logs", logs.texts),
+        # Unpacked when the first of them is asked for.
+        _packed("logs", extras.logs.texts),
+        _packed("shapes", extras.shapes.shapes),
+        _packed("timings", extras.timings.texts),
         element("script", Markup(_script())),
     )
     document = element("html", _head(info), body, lang="en")

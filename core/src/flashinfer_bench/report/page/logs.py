@@ -8,10 +8,10 @@ import zlib
 WHOLE = 4_000
 """Characters of a log that is taken along as it is; of a longer one both ends are."""
 
-FULL_BYTES = 1_300_000
+FULL_BYTES = 1_150_000
 """Compressed size of all logs from which on only their last lines are taken along."""
 
-MOST_BYTES = 1_500_000
+MOST_BYTES = 1_300_000
 """Compressed size of all logs from which on none is taken along."""
 
 _TAIL = 200

@@ -11,11 +11,15 @@ import json
 import math
 import re
 import zlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.report.causes import cause
+from flashinfer_bench.report.conditions import label_of, split_by_setting
 from flashinfer_bench.report.page.logs import LogBook
 from flashinfer_bench.report.page.names import short_solution, workload_labels
+from flashinfer_bench.report.page.shapes import ShapeBook
+from flashinfer_bench.report.page.timing import timing_lines
 from flashinfer_bench.report.ratings import fastp_curves, rate_authors
 from flashinfer_bench.report.results import read_details
 from flashinfer_bench.report.scores import best_solutions, natural_order, score_solutions
@@ -26,11 +30,34 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.report.coverage import DefinitionCoverage
     from flashinfer_bench.report.ratings import Curve
-    from flashinfer_bench.report.results import Result
+    from flashinfer_bench.report.results import Conditions, Result
     from flashinfer_bench.report.scores import SolutionScore
 
 _CORNERS = 240  # of a curve; a screen shows no more
 _SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+_TIMINGS_BYTES = 200_000
+"""Compressed size of what is told of all timings from which on nothing more is."""
+
+
+@dataclass
+class Extras:
+    """What a page takes along as far as there is room, and unpacks when it is asked for.
+
+    Attributes
+    ----------
+    logs : LogBook
+        The logs; those of failures come first.
+    shapes : ShapeBook
+        Distributions of samples; those of the best solutions come first.
+    timings : LogBook
+        What is told of how samples were taken.
+    """
+
+    logs: LogBook = field(default_factory=LogBook)
+    shapes: ShapeBook = field(default_factory=ShapeBook)
+    timings: LogBook = field(default_factory=lambda: LogBook(_TIMINGS_BYTES, _TIMINGS_BYTES))
 
 
 class _Places(dict["tuple[str, ...]", int]):
@@ -44,9 +71,9 @@ class _Places(dict["tuple[str, ...]", int]):
 def page_data(
     results: Sequence[Result],
     coverage: Sequence[DefinitionCoverage] = (),
-    logs: Optional[LogBook] = None,
+    extras: Optional[Extras] = None,
 ) -> dict[str, Any]:
-    """Return everything but the logs.
+    """Return everything but what is unpacked later.
 
     Parameters
     ----------
@@ -54,21 +81,22 @@ def page_data(
         At most one for each solution, workload and device, as `latest_results` gives them.
     coverage : sequence of DefinitionCoverage
         What is missing, if the page is to say so.
-    logs : LogBook, optional
-        Takes the logs; those of failures come first.
+    extras : Extras, optional
+        Takes the rest.
 
     Returns
     -------
     dict
         Of plain values, without infinities: these are written ``"inf"`` and ``"nan"``.
     """
-    logs = logs if logs is not None else LogBook()
+    extras = extras if extras is not None else Extras()
     names = {name: natural_order(name) for name in {result.definition for result in results}}
     ordered = sorted(
         results, key=lambda r: (names[r.definition], r.hardware, r.solution, r.workload)
     )
     read_details(ordered)
-    definitions, devices, workloads, solutions, causes = (_Places() for _ in range(5))
+    scores = score_solutions(ordered)
+    definitions, devices, workloads, solutions, causes, clocks = (_Places() for _ in range(6))
     for result in ordered:
         definitions[result.definition, result.op_type]
         devices[result.hardware,]
@@ -80,7 +108,9 @@ def page_data(
         "device": [devices[r.hardware,] for r in ordered],
         "cause": [-1 if r.passed else causes[cause(r.log),] for r in ordered],
         **_columns(ordered),
-        **_logs(ordered, logs),
+        "clock": [clocks[tuple(r.clock)] for r in ordered],
+        **_logs(ordered, extras.logs),
+        **_samples(ordered, scores, extras),
     }
     place = {name: index for index, (name, _) in enumerate(definitions)}
     return {
@@ -90,15 +120,15 @@ def page_data(
         "workloads": _workloads(ordered, workloads, place),
         "causes": [line for (line,) in causes],
         "runs": runs,
-        "scores": _scores(ordered, place),
-        "authors": [vars(rating) for rating in rate_authors(ordered)],
-        "curves": {name: _thinned(curve) for name, curve in fastp_curves(ordered).items()},
+        "clocks": list(clocks),
+        "scores": _scores(scores, place),
+        **_overview(ordered),
         "coverage": [vars(one) for one in coverage],
     }
 
 
 def _columns(results: Sequence[Result]) -> dict[str, list[Any]]:
-    spreads = [spread(result.samples_ms) for result in results]
+    spreads = [spread(result.counted_ms) for result in results]
     return {
         "status": [result.status.value for result in results],
         "time": [result.timestamp[:19] for result in results],
@@ -106,7 +136,10 @@ def _columns(results: Sequence[Result]) -> dict[str, list[Any]]:
         "reference": [result.reference_latency_ms for result in results],
         "low": [None if one is None else one.p25 for one in spreads],
         "high": [None if one is None else one.p75 for one in spreads],
-        "samples": [len(result.samples_ms) for result in results],
+        "samples": [result.sample_total for result in results],
+        "dropped": [result.dropped for result in results],
+        "interval": [result.interval_ms for result in results],
+        "speedup": [result.speedup_interval for result in results],
         "absolute": [result.max_absolute_error for result in results],
         "relative": [result.max_relative_error for result in results],
     }
@@ -133,8 +166,46 @@ def _workloads(
     ]
 
 
-def _scores(results: Sequence[Result], place: Mapping[str, int]) -> list[dict[str, Any]]:
-    scores = score_solutions(results)
+def _samples(
+    results: Sequence[Result], scores: Sequence[SolutionScore], extras: Extras
+) -> dict[str, list[int]]:
+    """Return the places of distributions, of dropped samples, and of what is told of timings."""
+    keys = [(one.definition, one.hardware, one.timer, one.cache, one.solution) for one in scores]
+    places = {key: number for number, key in enumerate(keys)}
+    firsts: dict[tuple[str, ...], int] = {}
+    for key, number in places.items():
+        firsts.setdefault(key[:-1], number)
+    columns = {name: [-1] * len(results) for name in ("shape", "gone", "timing")}
+    order: list[tuple[int, int]] = []
+    for index, one in enumerate(results):
+        key = (one.definition, one.hardware, *one.conditions, one.solution)
+        if one.passed:  # by the place of its solution in its ranking: the best of each come first
+            order.append((places[key] - firsts[key[:-1]], index))
+    for _, index in sorted(order):
+        one = results[index]
+        columns["shape"][index] = extras.shapes.add(one.counted_ms)
+        if one.dropped:
+            columns["gone"][index] = extras.shapes.add(one.dropped_ms)
+        columns["timing"][index] = extras.timings.add(timing_lines(one.timing))
+    return columns
+
+
+def _overview(results: Sequence[Result]) -> dict[str, Any]:
+    """Return ratings and curves of authors; apart for each timer and cache mode."""
+    groups: dict[Conditions, list[Result]] = {}
+    for (_, conditions), group in split_by_setting(results).items():
+        groups.setdefault(conditions, []).extend(group)
+    authors: list[dict[str, Any]] = []
+    curves: dict[str, Curve] = {}
+    for conditions, group in groups.items():
+        timed = label_of(conditions) if len(groups) > 1 else ""
+        authors += [{**vars(one), "timed": timed} for one in rate_authors(group)]
+        for name, curve in fastp_curves(group).items():
+            curves[f"{name} · {timed}" if timed else name] = _thinned(curve)
+    return {"authors": authors, "curves": curves}
+
+
+def _scores(scores: Sequence[SolutionScore], place: Mapping[str, int]) -> list[dict[str, Any]]:
     best = {_key(item.score) for item in best_solutions(scores)}
     rows = []
     for score in scores:
@@ -144,8 +215,8 @@ def _scores(results: Sequence[Result], place: Mapping[str, int]) -> list[dict[st
     return rows
 
 
-def _key(score: SolutionScore) -> tuple[str, str, str]:
-    return score.definition, score.hardware, score.solution
+def _key(score: SolutionScore) -> tuple[str, ...]:
+    return score.definition, score.hardware, score.timer, score.cache, score.solution
 
 
 def _thinned(curve: Curve) -> Curve:

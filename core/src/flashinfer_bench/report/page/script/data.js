@@ -14,12 +14,27 @@ const number = (value) => {
   return value === "nan" ? NaN : value === "-inf" ? -Infinity : Infinity;
 };
 
+// What has to be the same for latencies to be compared; failures have no timer.
+const timedLabel = (timer, cache) => [timer || "unknown timer", cache].filter(Boolean).join(" ");
+
+// The points of a distribution in milliseconds: steps of levels between the least and the greatest.
+const POINT_LEVELS = 255;
+const pointsOf = ([low, high, steps]) => {
+  let level = 0;
+  return [...steps].map((letter) => {
+    level += letter.charCodeAt(0) - 48;
+    const share = level / POINT_LEVELS;
+    return low > 0 && high / low < 1e300 ? low * (high / low) ** share : low + (high - low) * share;
+  });
+};
+
 const makeRun = (data, index) => {
   const columns = data.runs;
   const [place, name, short, author, language] = data.solutions[columns.solution[index]];
   const [definition, type] = data.definitions[place];
   const [, uuid, label, order, axes] = data.workloads[columns.workload[index]];
   const latency = columns.latency[index], reference = columns.reference[index];
+  const [timer, cache, rule, referenceTimed] = data.clocks[columns.clock[index]];
   return {
     index, definition, type, solution: name, short, author, language, uuid, label, order, axes,
     device: data.devices[columns.device[index]],
@@ -28,6 +43,9 @@ const makeRun = (data, index) => {
     time: columns.time[index].replace("T", " "),
     latency, reference, speedup: latency && reference ? reference / latency : null,
     low: columns.low[index], high: columns.high[index], samples: columns.samples[index],
+    dropped: columns.dropped[index], interval: columns.interval[index], speedupInterval: columns.speedup[index],
+    timer, cache, rule, referenceTimed, timed: timedLabel(timer, cache),
+    shape: columns.shape[index], gone: columns.gone[index], timing: columns.timing[index],
     absolute: number(columns.absolute[index]), relative: number(columns.relative[index]),
     log: columns.log[index], length: columns.length[index],
   };
@@ -50,6 +68,7 @@ const readData = async () => {
     ...score,
     definition: data.definitions[score.definition][0],
     type: data.definitions[score.definition][1],
+    timed: timedLabel(score.timer, score.cache),
     max_absolute_error: number(score.max_absolute_error),
   }));
   const byDefinition = grouped(runs, (run) => run.definition);
@@ -60,5 +79,13 @@ const readData = async () => {
     logs ??= unpack("logs");
     return run.log < 0 ? null : (await logs)[run.log];
   };
-  return { ...data, runs, scores, byDefinition, scoresByDefinition, log, several: data.devices.length > 1 };
+  let shapes = null, timings = null;
+  const drawable = async () => { shapes ??= (await unpack("shapes")).map(pointsOf); return shapes; };
+  const timing = async (run) => {
+    timings ??= unpack("timings");
+    return run.timing < 0 ? "" : (await timings)[run.timing];
+  };
+  const ways = new Set(runs.filter((run) => run.passed).map((run) => run.timed));
+  return { ...data, runs, scores, byDefinition, scoresByDefinition, log, drawable, timing,
+    several: data.devices.length > 1, mixed: ways.size > 1 };
 };

@@ -20,9 +20,9 @@ const definitionCurves = (runs, scores) => {
 };
 
 // Everything about a definition on one device.
-const onDevice = (data, name, device, open) => {
-  const runs = data.byDefinition.get(name).filter((run) => run.device === device);
-  const scores = data.scoresByDefinition.get(name).filter((score) => score.hardware === device);
+const onDevice = (data, name, [device, timed], open) => {
+  const runs = data.byDefinition.get(name).filter((run) => run.device === device && (!run.passed || run.timed === timed));
+  const scores = data.scoresByDefinition.get(name).filter((score) => score.hardware === device && score.timed === timed);
   const failed = runs.filter((run) => !run.passed).length;
   const shorts = new Map(runs.map((run) => [run.solution, run.short]));
   const curves = () => fastpFigure(definitionCurves(runs, scores), "solution", (solution) => shorts.get(solution));
@@ -30,12 +30,12 @@ const onDevice = (data, name, device, open) => {
     ? make("div", { class: "pair" }, scatterFigure(runs, scores, open), curves())
     : make("p", { class: "note" }, "No solution passed, so there is nothing to draw.");
   return [
-    make("p", { class: "note" }, [device, counted(scores.length, "solution"),
-      counted(new Set(runs.map((run) => run.uuid)).size, "workload"), counted(runs.length, "evaluation"), `${failed} failed`].join(" · ")),
-    drawn, make("h3", {}, "Solutions"),
-    new Table({ label: "solutions", noun: "solution", columns: scoreColumns({ several: false }, false), rows: scores }).element,
+    make("p", { class: "note" }, [device, runs.some((run) => run.passed) && timed !== timedLabel("", "") && `timed by ${timed}`, counted(scores.length, "solution"),
+      counted(new Set(runs.map((run) => run.uuid)).size, "workload"), counted(runs.length, "evaluation"), `${failed} failed`].filter(Boolean).join(" · ")),
+    drawn, runs.some((run) => run.shape >= 0) && stripsFigure(data, runs, scores, open), make("h3", {}, "Solutions"),
+    new Table({ label: "solutions", noun: "solution", columns: scoreColumns({ several: false, mixed: false }, false), rows: scores }).element,
     make("h3", {}, "Evaluations"),
-    new Table({ label: "evaluations", noun: "evaluation", columns: runColumns({ several: false }, open, false), rows: runs,
+    new Table({ label: "evaluations", noun: "evaluation", columns: runColumns({ several: false, mixed: false }, open, false), rows: runs,
       choices: [...runChoices(data).slice(0, 1), { name: "Solution", value: (r) => r.solution }] }).element,
   ];
 };
@@ -45,11 +45,16 @@ const definitionView = (data, open, route) => {
   if (!data.byDefinition.has(name)) {
     return make("p", { class: "note" }, "There is no definition of this name here: ", make("bdi", {}, name));
   }
-  const devices = [...new Set(data.byDefinition.get(name).map((run) => run.device))];
+  // Results of different timers are never in one plot.
+  const ways = [...grouped(data.scoresByDefinition.get(name), (score) => JSON.stringify([score.hardware, score.timed])).values()]
+    .map(([score]) => [score.hardware, score.timed]);
+  const timers = new Set(ways.map(([, timed]) => timed)).size;
   const content = make("div");
   const show = (device) => content.replaceChildren(...onDevice(data, name, device, open).flat().filter(Boolean));
-  const pick = devices.length > 1 ? make("p", { class: "controls" },
-    picker("Device", devices.map((device) => [device, device]), show)) : null;
-  show(devices[0]);
+  const names = ways.map(([device, timed]) => (timers > 1 ? `${device} · ${timed}` : device));
+  const choose = (chosen) => show(ways[names.indexOf(chosen)]);
+  const pick = ways.length > 1
+    ? make("p", { class: "controls" }, picker("Device", names.map((one) => [one, one]), choose)) : null;
+  show(ways[0]);
   return [neighbours(data, name), pick, content];
 };

@@ -64,6 +64,15 @@ const ratio = (value) => {
   return value >= 100 ? `${Math.round(value).toLocaleString("en")}×` : `${digits(value)}×`;
 };
 
+// Where a figure lies with a confidence of 95 %, as a share of it.
+const halfWidth = (value, ends) => (ends && value ? (ends[1] - ends[0]) / 2 / value : null);
+const plusMinus = (value, ends) => {
+  const share = halfWidth(value, ends);
+  if (share === null) return "";
+  return share < 1 ? ` ±${Number((share * 100).toPrecision(2))}%` : " ± over 100%";
+};
+const range = (ends, write) => (ends ? `${write(ends[0])} – ${write(ends[1])}` : "–");
+
 const percent = (share) => `${Math.round(share * 100)}%`;
 const small = (value) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(2))));
 const statusLabel = (status) => status.toLowerCase().replaceAll("_", " ");

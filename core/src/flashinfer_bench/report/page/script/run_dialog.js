@@ -17,20 +17,35 @@ const describe = (run) => facts([
   ["Workload", run.uuid],
   ["Axes", Object.entries(run.axes).map(([name, value]) => `${name}=${value}`).join(" ")],
   ["Latency", duration(run.latency)],
+  ["95 % interval", run.interval ? `${range(run.interval, duration)} (${plusMinus(run.latency, run.interval).trim()})` : ""],
   ["Middle half", run.samples ? `${duration(run.low)} – ${duration(run.high)} (${run.samples} samples)` : ""],
+  ["Dropped samples", run.dropped ? `${run.dropped} of ${run.samples}: the device was slowed down` : ""],
+  ["Timer", run.passed ? run.timed : ""], ["Stop rule", run.rule],
+  ["Reference timed", run.passed ? run.referenceTimed : ""],
   ["Reference", duration(run.reference)], ["Speed-up", ratio(run.speedup)],
+  ["95 % interval of it", run.speedupInterval ? range(run.speedupInterval, ratio) : ""],
   ["Max. absolute error", small(run.absolute)], ["Max. relative error", small(run.relative)],
 ]);
+
+// The distribution of its samples, and what was seen of the machine meanwhile.
+const showTiming = async (data, run, place) => {
+  const [shapes, lines] = [await data.drawable(), await data.timing(run)];
+  const room = Math.max(260, Math.min(place.clientWidth, 800));
+  if (run.shape >= 0) place.append(make("h3", {}, "Samples"), drawStrips([run], shapes, () => "c1", room, () => {}));
+  if (lines) place.append(make("h3", {}, "Timing"), make("pre", { tabindex: "0", "aria-label": "Timing" }, lines));
+};
 
 const openRun = async (data, run) => {
   const dialog = document.getElementById("run");
   const log = make("pre", { tabindex: "0", dir: "auto", "aria-label": "Log" }, "…");
   const close = make("button", { type: "button", onclick: () => dialog.close() }, "Close");
   const title = make("h2", { id: "run-title" }, make("span", { class: `mark ${statusClass(run.status)}` }), breakable(run.solution));
-  dialog.replaceChildren(make("header", {}, title, close), describe(run), make("h3", {}, "Log"), log);
+  const timing = make("div");
+  dialog.replaceChildren(make("header", {}, title, close), describe(run), timing, make("h3", {}, "Log"), log);
   dialog.showModal();
   close.focus();
   log.replaceChildren(clean(await logText(data, run)));
+  await showTiming(data, run, timing);
 };
 
 const dismissByClick = () => {

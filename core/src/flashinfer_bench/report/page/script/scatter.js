@@ -50,8 +50,13 @@ const axisTicks = (ticks, slanted, bottom) => {
 };
 
 const runTip = (run) => rowsOf([
-  run.solution, run.label, run.passed ? `${duration(run.latency)} · ${ratio(run.speedup)}` : statusLabel(run.status),
+  run.solution, run.label,
+  run.passed ? `${duration(run.latency)}${plusMinus(run.latency, run.interval)} · ${ratio(run.speedup)}${plusMinus(run.speedup, run.speedupInterval)}`
+    : statusLabel(run.status),
+  run.interval ? `95 % interval: ${range(run.interval, duration)}` : "",
   run.samples ? `middle half of ${run.samples} samples: ${duration(run.low)} – ${duration(run.high)}` : "",
+  run.dropped ? `${run.dropped} samples dropped` : "",
+  run.passed ? [run.timed, run.rule, run.referenceTimed && `reference timed ${run.referenceTimed}`].filter(Boolean).join(" · ") : "",
   "click for details",
 ]);
 
@@ -61,8 +66,10 @@ const seriesParts = (runs, place, axis, value, spread, name, open) => {
   const columns = [...grouped(points, (point) => point.x)].sort((a, b) => a[0] - b[0]);
   const path = columns.map(([x, group]) => `${x.toFixed(1)},${middle(group.map((one) => one.y)).toFixed(1)}`).join(" ");
   const whiskers = points.map(({ run, x }) => {
-    const ends = run.samples ? spread(run) : null;
-    return ends && line(x, axis.at(ends[0]), x, axis.at(ends[1]), `whisker ${name}`);
+    const ends = spread(run);
+    if (!ends) return null;
+    const [low, high] = [axis.at(ends[0]), axis.at(ends[1])];
+    return make("path", { d: `M${x} ${low}V${high}M${x - 4} ${low}h8M${x - 4} ${high}h8`, class: `whisker ${name}` });
   });
   const dots = points.map(({ run, x, y }) => make("circle", { cx: x, cy: y, r: 3.5, class: `dot ${name}`,
     "data-tip": runTip(run), "data-run": run.index, onclick: () => open(run) }));
@@ -92,8 +99,8 @@ const drawScatter = (runs, names, hidden, options, width, open) => {
   const shown = runs.filter((run) => !hidden.has(run.solution));
   const place = places(runs, options.x, left, right);
   const value = (run) => (speedup ? run.speedup : run.latency);
-  const spread = (run) => (speedup ? run.reference && [run.reference / run.high, run.reference / run.low] : [run.low, run.high]);
-  const values = shown.flatMap((run) => (speedup ? [run.speedup] : [run.latency, run.reference, run.low, run.high]));
+  const spread = (run) => (speedup ? run.speedupInterval : run.interval);
+  const values = shown.flatMap((run) => [...(speedup ? [run.speedup] : [run.latency, run.reference]), ...(spread(run) ?? [])]);
   const axis = (speedup ? ratioAxis : quantityAxis)(values.filter(Boolean), bottom, top);
   const failed = bottom + 16;
   const below = failed + (place.slanted ? 76 : 40);
@@ -145,5 +152,5 @@ const scatterFigure = (runs, scores, open) => {
 
 const scatterNote = (runs) => rowsOf([
   "Dashed: the definition’s reference. A cross is a failed evaluation.",
-  runs.some((run) => run.samples) ? "Bars: the middle half of the samples." : "These traces hold no samples, so no spread is shown.",
+  runs.some((run) => run.interval) ? "Bars: 95 % intervals." : "These traces hold no samples, so no interval is shown.",
 ]).replace("\n", " ");

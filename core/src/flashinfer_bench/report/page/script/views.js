@@ -16,6 +16,13 @@ const scoreOutcome = (score) => {
   return [worst, some ? `${score.workloads - score.passed} failed` : statusLabel(worst)];
 };
 
+const scoreTip = (score) => rowsOf([
+  score.interval_ms && `geometric mean: ${duration(score.mean_latency_ms)}, 95 % interval ${range(score.interval_ms, duration)}`,
+  score.without_interval ? `no interval on ${score.without_interval} of ${score.passed} workloads` : "",
+  score.dropped ? `${score.dropped} of ${score.samples} samples dropped` : "",
+  score.references.before ? `reference timed before, not beside, on ${score.references.before} workloads` : "",
+]);
+
 const scoreColumns = (data, withDefinition) => [
   ...(withDefinition ? [{ name: "Definition", value: (s) => s.definition, show: (s) => definitionLink(s.definition), class: "name" }] : []),
   { name: "Solution", value: (s) => s.solution, class: "name",
@@ -23,11 +30,17 @@ const scoreColumns = (data, withDefinition) => [
   { name: "Author", value: (s) => s.author },
   { name: "Language", value: (s) => s.language },
   ...deviceColumn(data, (s) => s.hardware),
+  ...(data.mixed ? [{ name: "Timed by", value: (s) => s.timed }] : []),
+  { name: "Rank", numeric: true, value: (s) => (s.rank ? Number(s.rank.replace("=", "")) : null), show: (s) => s.rank ?? "–",
+    help: "By latency, among those that passed everywhere; equal where the intervals overlap" },
   { name: "Outcome", value: (s) => scoreOutcome(s)[1], show: (s) => outcome(...scoreOutcome(s)),
     tip: (s) => Object.entries(s.statuses).map(([name, count]) => `${statusLabel(name)}: ${count}`).join("\n") },
   { name: "Passed", numeric: true, value: (s) => s.passed, show: (s) => `${s.passed}/${s.workloads}`, descending: true },
   { name: "Latency", numeric: true, value: (s) => s.median_latency_ms, show: (s) => duration(s.median_latency_ms),
     help: "Median over the workloads that passed" },
+  { name: "± 95 %", numeric: true, value: (s) => halfWidth(s.mean_latency_ms, s.interval_ms), tip: scoreTip,
+    help: "Half of the 95 % interval of the latencies' geometric mean, as a share of it",
+    show: (s) => plusMinus(s.mean_latency_ms, s.interval_ms).trim() || "–" },
   { name: "Speed-up", numeric: true, value: (s) => s.speedup, show: (s) => ratio(s.speedup), descending: true,
     help: "Over the reference: geometric mean over the workloads that passed" },
   { name: "Range", numeric: true, value: (s) => s.min_speedup,
@@ -36,6 +49,12 @@ const scoreColumns = (data, withDefinition) => [
   { name: "Max. error", numeric: true, value: (s) => s.max_absolute_error, show: (s) => small(s.max_absolute_error),
     help: "Largest absolute error" },
 ];
+
+const samplesText = (run) => {
+  if (!run.samples) return "–";
+  const count = run.samples.toLocaleString("en");
+  return run.dropped ? `${count} (−${run.dropped.toLocaleString("en")})` : count;
+};
 
 const runColumns = (data, open, withDefinition) => [
   { name: "Outcome", value: (r) => statusLabel(r.status), search: (r) => `${statusLabel(r.status)} ${r.status}`,
@@ -46,9 +65,14 @@ const runColumns = (data, open, withDefinition) => [
   { name: "Workload", value: (r) => r.label, class: "load", search: (r) => `${r.label} ${r.uuid}`, tip: (r) => r.uuid },
   ...deviceColumn(data, (r) => r.device),
   { name: "Latency", numeric: true, value: (r) => r.latency, show: (r) => duration(r.latency) },
-  { name: "Middle half", numeric: true, value: (r) => r.low, help: "Interquartile range of the samples, where there are some",
-    show: (r) => (r.samples ? `${duration(r.low)} – ${duration(r.high)}` : "–") },
-  { name: "Speed-up", numeric: true, value: (r) => r.speedup, show: (r) => ratio(r.speedup), descending: true },
+  { name: "± 95 %", numeric: true, value: (r) => halfWidth(r.latency, r.interval), tip: (r) => range(r.interval, duration),
+    help: "Half of the 95 % interval of the latency, as a share of it",
+    show: (r) => plusMinus(r.latency, r.interval).trim() || "–" },
+  { name: "Samples", numeric: true, value: (r) => r.samples, descending: true, show: samplesText,
+    help: "Timed calls; in brackets those that do not count, since the device was slowed down", tip: (r) => r.rule },
+  { name: "Speed-up", numeric: true, value: (r) => r.speedup, descending: true, tip: (r) => r.speedupInterval && range(r.speedupInterval, ratio),
+    show: (r) => `${ratio(r.speedup)}${plusMinus(r.speedup, r.speedupInterval)}`, help: "Over the reference; with its 95 % interval" },
+  ...(data.mixed ? [{ name: "Timed by", value: (r) => (r.passed ? r.timed : "") }] : []),
   { name: "Time", value: (r) => r.time, class: "time" },
 ];
 
@@ -68,10 +92,14 @@ const authorColumns = (data) => {
   const at = Object.keys(data.authors[0].fast);
   return [
     { name: "Author", value: (a) => a.name, class: "name" },
+    ...(data.mixed ? [{ name: "Timed by", value: (a) => a.timed }] : []),
+    { name: "Rank", numeric: true, value: (a) => Number(a.rank.replace("=", "")), show: (a) => a.rank,
+      help: "By fast_1, then by the speed-up; equal where the 95 % intervals overlap" },
     { name: "Solved", numeric: true, value: (a) => a.solved / a.tasks, show: (a) => `${a.solved}/${a.tasks}`, descending: true,
       help: "Tasks (a workload of a definition on a device) solved correctly, of all there are" },
     { name: "Definitions", numeric: true, value: (a) => a.definitions, descending: true },
-    { name: "Speed-up", numeric: true, value: (a) => a.speedup, show: (a) => ratio(a.speedup), descending: true,
+    { name: "Speed-up", numeric: true, value: (a) => a.speedup, descending: true,
+      show: (a) => `${ratio(a.speedup)}${plusMinus(a.speedup, a.interval)}`, tip: (a) => a.interval && range(a.interval, ratio),
       help: "Over the reference: geometric mean over the solved tasks" },
     ...at.map((p) => ({ name: `fast_${Number(p)}`, numeric: true, value: (a) => a.fast[p], show: (a) => percent(a.fast[p]),
       descending: true, help: `Share of all tasks solved and more than ${Number(p)} times as fast as the reference` })),
@@ -88,11 +116,12 @@ const overviewView = (data) => {
 };
 
 const definitionRows = (data) => [...data.scoresByDefinition].flatMap(([name, scores]) => (
-  [...grouped(scores, (score) => score.hardware)].map(([device, group]) => {
+  [...grouped(scores, (score) => JSON.stringify([score.hardware, score.timed])).values()].map((group) => {
+    const { hardware: device, timed } = group[0];
     const best = group.find((score) => score.best);
     const total = group.reduce((sum, score) => sum + score.workloads, 0);
     const passed = group.reduce((sum, score) => sum + score.passed, 0);
-    return { name, device, type: group[0].type, solutions: group.length, best, total, passed };
+    return { name, device, timed, type: group[0].type, solutions: group.length, best, total, passed };
   })));
 
 const definitionsView = (data) => new Table({
@@ -103,11 +132,13 @@ const definitionsView = (data) => new Table({
     { name: "Definition", value: (d) => d.name, show: (d) => definitionLink(d.name), class: "name" },
     { name: "Type", value: (d) => d.type },
     ...deviceColumn(data, (d) => d.device),
+    ...(data.mixed ? [{ name: "Timed by", value: (d) => d.timed }] : []),
     { name: "Solutions", numeric: true, value: (d) => d.solutions, descending: true },
     { name: "Passed", numeric: true, value: (d) => d.passed / d.total, show: (d) => `${d.passed}/${d.total}`, descending: true },
     { name: "Best solution", value: (d) => d.best?.solution ?? "", class: "name",
       show: (d) => (d.best ? breakable(d.best.solution) : make("span", { class: "note" }, "not solved")) },
-    { name: "Latency", numeric: true, value: (d) => d.best?.mean_latency_ms, show: (d) => duration(d.best?.mean_latency_ms),
+    { name: "Latency", numeric: true, value: (d) => d.best?.mean_latency_ms, tip: (d) => d.best && scoreTip(d.best),
+      show: (d) => `${duration(d.best?.mean_latency_ms)}${d.best ? plusMinus(d.best.mean_latency_ms, d.best.interval_ms) : ""}`,
       help: "Geometric mean of the best over its workloads" },
     { name: "Speed-up", numeric: true, value: (d) => d.best?.speedup, show: (d) => ratio(d.best?.speedup), descending: true },
   ],

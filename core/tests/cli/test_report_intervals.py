@@ -1,0 +1,147 @@
+"""Intervals, ranks and baselines on the command line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+ORIGIN = {
+    "timer": "cupti",
+    "stop_rule": "rse",
+    "timing": {"cache": "cold", "reference": "beside"},
+}
+
+
+@pytest.fixture
+def root(maker):
+    """Three solutions on one workload; the first two cannot be told apart."""
+    maker.definition()
+    maker.workload()
+    figures = {"alice_double": (1.0, (0.9, 1.1)), "bob_double": (1.05, (1.0, 1.2))}
+    for name, (latency, ends) in {**figures, "baseline_double": (4.0, (3.9, 4.1))}.items():
+        maker.solution(name, author=name.partition("_")[0])
+        maker.trace(
+            name, latency_ms=latency, interval_ms=list(ends), samples_ms=[latency] * 8,
+            speedup_interval=[0.4, 2.5], provenance=ORIGIN,
+        )  # fmt: skip
+    return maker.root
+
+
+def table(fib, *args):
+    result = fib("report", *args, "--format", "csv")
+    assert result.exit_code == 0, result.stderr
+    return list(csv.DictReader(io.StringIO(result.stdout.split("\n\n")[0]))), result.stderr
+
+
+def test_best_tells_what_it_cannot_tell_apart(fib, root):
+    (row,), talk = table(fib, "best", "--local", root)
+    assert (row["solution"], row["rank"], row["tied"]) == ("alice_double", "1", "yes")
+    assert (float(row["geomean_ms_low"]), float(row["geomean_ms_high"])) == pytest.approx(
+        (0.9, 1.1)
+    )
+    assert (row["speedup_low"], row["lead_low"]) != ("", "")
+    assert (row["timer"], row["cache"], row["stop_rule"]) == ("cupti", "cold", "rse")
+    assert row["samples"] == "8"
+    assert row["notes"] == "not distinguishable from bob_double"
+    assert "in 1 of 1 rankings the first cannot be told from others" in talk
+
+
+def test_the_ranking_of_a_definition(fib, root):
+    rows, _ = table(fib, "best", "--top", "9", "--local", root)
+    assert [(one["rank"], one["tied"]) for one in rows] == [("1", "yes"), ("1", "yes"), ("3", "no")]
+    shown = fib("report", "best", "--top", "9", "--local", root, "--format", "markdown").stdout
+    ranks = [line.split("|")[3].strip() for line in shown.splitlines()[4:]]
+    assert ranks == ["=1", "=1", "3"]
+    assert "1 ±10%" in shown
+    assert "cupti cold rse, 8 samples" in shown
+
+
+def test_json_has_every_workload(fib, root):
+    document = json.loads(fib("report", "best", "--json", "--local", root).stdout)
+    (best,) = document["best"]
+    assert best["not_distinguishable"] == ["bob_double"]
+    (one,) = best["results"]
+    assert (one["latency_ms_low"], one["latency_ms_high"]) == (0.9, 1.1)
+    assert (one["samples"], one["stop_rule"], one["reference"]) == (8, "rse", "beside")
+
+
+@pytest.mark.parametrize("name", ["baseline_double", "baseline"])
+def test_against_a_named_baseline(fib, root, name):
+    (row,), talk = table(fib, "best", "--baseline", name, "--local", root, "--author", "alice")
+    assert float(row["vs_baseline"]) == pytest.approx(4.0)
+    assert float(row["vs_baseline_low"]) < 4.0 < float(row["vs_baseline_high"])
+    assert row["solutions"] == "1"
+    assert "unpaired" in talk
+    rows, talk = table(fib, "scores", "--baseline", name, "--local", root)
+    assert float(rows[0]["geomean"]) == pytest.approx(4.0)
+    assert [one["rank"] for one in rows] == ["1", "1", "3"]
+    assert f"speed-ups are over {name}, unpaired" in talk
+
+
+def test_an_unknown_baseline(fib, root):
+    for command in ("best", "scores"):
+        result = fib("report", command, "--baseline", "alicia_double", "--local", root)
+        assert result.exit_code != 0
+        assert "alicia_double" in result.stderr
+        assert "alice" in result.stderr
+    result = fib("report", "scores", "--baseline", "alice", "--reference", "--local", root)
+    assert result.exit_code == 2
+
+
+def test_what_older_traces_lack_is_marked(fib, maker):
+    maker.sound()
+    (row,), _ = table(fib, "best", "--local", maker.root)
+    assert (row["geomean_ms_low"], row["timer"]) == ("", "")
+    assert row["notes"] == "no interval on 2 of 2 workloads"
+
+
+def test_dropped_samples_and_early_references_are_marked(fib, maker):
+    maker.definition()
+    maker.workload()
+    maker.solution()
+    early = {**ORIGIN, "timing": {"cache": "cold", "reference": "before"}}
+    maker.trace(samples_ms=[1.0] * 9, dropped=[[2, 4]], interval_ms=[0.9, 1.1], provenance=early)
+    (row,), _ = table(fib, "best", "--local", maker.root)
+    assert row["notes"] == (
+        "2 of 9 samples dropped; reference timed before, not beside, on 1 of 1 workloads"
+    )
+    (row,), _ = table(fib, "scores", "--reference", "--local", maker.root)
+    assert (row["dropped"], row["reference_before"]) == ("2", "1")
+
+
+def test_timers_are_ranked_apart_and_that_is_said(fib, root, maker):
+    warm = {**ORIGIN, "timing": {"cache": "warm", "reference": "beside"}}
+    maker.trace("bob_double", latency_ms=0.1, interval_ms=[0.09, 0.11], provenance=warm)
+    rows, talk = table(fib, "best", "--local", root)
+    assert [(one["cache"], one["solution"]) for one in rows] == [
+        ("cold", "alice_double"),
+        ("warm", "bob_double"),
+    ]
+    assert "ranked apart: cupti, cold; cupti, warm" in talk
+    rows, talk = table(fib, "scores", "--local", root)
+    assert {one["cache"] for one in rows} == {"cold"}  # the baseline has no warm result
+    assert "ranked apart" in talk
+
+
+def test_summary_tells_how_latencies_were_taken(fib, root):
+    document = json.loads(fib("report", "summary", "--json", "--local", root).stdout)
+    (timing,) = document["timings"]
+    assert (timing["timer"], timing["reference"]) == ("cupti", "beside")
+    assert (timing["runs"], timing["samples"], timing["with_interval"]) == (3, 24, 3)
+
+
+def test_regressions_of_another_timer_are_no_findings(fib, root, maker):
+    other = {**ORIGIN, "timer": "cuda_event"}
+    late = {"timestamp": "2026-02-01T00:00:00"}
+    maker.trace("alice_double", latency_ms=9.0, provenance=other, **late)
+    result = fib("report", "regressions", "--since", "2026-01-15", "--local", root)
+    assert result.exit_code == 0
+    assert "another timer or cache mode: 1" in result.stderr
+    maker.trace("bob_double", latency_ms=9.0, interval_ms=[8.0, 9.5], provenance=ORIGIN, **late)
+    result = fib("report", "regressions", "--since", "2026-01-15", "--json", "--local", root)
+    (change,) = json.loads(result.stdout)["changes"]
+    assert change["ratio_low"] < change["ratio"] < change["ratio_high"]
+    assert (change["timer"], change["cache"]) == ("cupti", "cold")
