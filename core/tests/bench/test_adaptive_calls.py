@@ -53,7 +53,7 @@ class _Course:
             Deadline(60.0),
             variation_of=variation_of,
             visit=lambda place: False,
-            begin=lambda first, count: self.batches.append((first, count)),
+            begin=lambda first, count, closing: self.batches.append((first, count)),
         )
 
 
@@ -106,6 +106,16 @@ class TestBatches:
         taken = course("import time\ndef on_time(): time.sleep(0.02)").take(plan)
         assert taken.ending == "max_seconds"
         assert 2 <= len(taken.calls) < 150
+
+    def test_a_later_round_that_is_cut_has_a_closing_call(self, course: Any) -> None:
+        from dataclasses import replace
+
+        plan = replace(fixed_rounds(50, 0, 2), max_seconds=0.2)
+        made = course("import time\ndef on_time(): time.sleep(0.02)")
+        taken = made.take(plan)
+        assert taken.ending == "max_seconds"
+        assert len(made.batches) > 2
+        assert made.batches[-1] == (len(taken.calls) - 1, 1)
 
     def test_nan_ends_it(self, course: Any) -> None:
         taken = course("SAMPLES = [float('nan')]").take(adaptive())
@@ -191,6 +201,20 @@ def on_time(): time.sleep(0.03)
 """
         for _ in range(5):
             found = judge(source, config={"max_seconds": 0.1})
+            assert found.status is EvaluationStatus.INCORRECT_NUMERICAL
+
+    def test_wrong_in_rounds_when_time_is_short(self, judge: Any) -> None:
+        source = """
+import time
+n = [0]
+def run(x):
+    n[0] += 1
+    return x * 2 if n[0] <= 4 else x * 3
+def on_time(): time.sleep(0.03)
+"""
+        rounds = {"stop_rule": "fixed", "iterations": 100, "min_samples": None, "max_samples": None}
+        for _ in range(5):
+            found = judge(source, config={**rounds, "max_seconds": 0.1})
             assert found.status is EvaluationStatus.INCORRECT_NUMERICAL
 
     def test_slow_ones_say_that_time_was_over(self, judge: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from statistics import median
 from typing import Any
@@ -13,6 +14,7 @@ from flashinfer_bench.bench.judge.baseline import prepare_baseline
 from flashinfer_bench.bench.judge.beside import Beside
 from flashinfer_bench.bench.judge.evaluate import evaluate_solution
 from flashinfer_bench.bench.judge.measure import Measurement
+from flashinfer_bench.bench.judge.normals import Normal, Normals
 from flashinfer_bench.bench.judge.speeds import resolution_of, speeds_of
 from flashinfer_bench.bench.judge.timed import TimedRun
 from flashinfer_bench.compile import reference_solution
@@ -122,6 +124,63 @@ class TestTurns:
         assert found.status is EvaluationStatus.PASSED
         assert found.provenance.timing["reference"] == "before"
         assert found.performance.speedup_factor == pytest.approx(2.0)
+
+
+class TestTwoProcesses:
+    """A device that changes between two processes is later to tell that it is done."""
+
+    SLOWER = (
+        "import builtins\ndef run(x): return x * 2\nSAMPLES = [4.0, 4.4, 3.6]\n"
+        "OVERHEAD_MS = lambda i: 0.1 + getattr(builtins, 'fib_test_more', 0.0)\n"
+    )
+
+    @pytest.fixture(autouse=True)
+    def _clean(self) -> Any:
+        import builtins
+
+        yield
+        builtins.__dict__.pop("fib_test_more", None)
+
+    @pytest.mark.parametrize(
+        ("hidden", "reference_too", "device", "added"),
+        [
+            (0.1, 0.0, "cuda:0", True),  # the solution alone: that is its own
+            (0.1, 0.1, "cuda:0", False),  # both, when they are called in turn
+            (0.9, 0.1, "cuda:0", True),
+        ],
+    )
+    def test_what_the_reference_needs_there_is_not_added(
+        self, judge: Any, hidden: float, reference_too: float, device: str, added: bool
+    ) -> None:
+        source = (
+            f"import builtins\nbuiltins.fib_test_more = {reference_too}\n"
+            f"def run(x): return x * 2\nSAMPLES = [0.1, 0.102, 0.098]\nHIDDEN_MS = {hidden}\n"
+        )
+        found = judge(source, reference=self.SLOWER, device=device)
+        assert found.status is EvaluationStatus.PASSED
+        assert ("added_ms" in found.correctness.extra["integrity"]) is added
+
+    @pytest.mark.parametrize("part", ["overhead", "exchange", "stage", "describe"])
+    @pytest.mark.parametrize(
+        ("slower_ms", "taken"), [(0.05, True), (0.15, True), (0.16, False), (9.0, False)]
+    )
+    def test_more_than_a_change_takes_is_not_believed(
+        self, part: str, slower_ms: float, taken: bool
+    ) -> None:
+        parts = {name: Normal(1.0, 0.01, 24, 0.9) for name in ("overhead", "exchange", "stage")}
+        alone = Normals(**parts, describe=Normal(1.0, 0.01, 24, 0.9))
+        there = replace(alone, **{part: Normal(1.0 + slower_ms, 0.01, 12, 1.0)})
+        found = Beside((((4.0,), 25),), there).normals_beside(alone)
+        assert getattr(found, part).median_ms == pytest.approx(1.0 + slower_ms * taken)
+        assert all(getattr(found, name) == getattr(alone, name) for name in parts if name != part)
+
+    def test_a_quicker_one_changes_nothing(self) -> None:
+        normal = Normal(1.0, 0.01, 24, 0.9)
+        alone = Normals(normal, normal, normal, describe=normal)
+        quicker = Normal(0.5, 0.01, 12, 0.9)
+        there = Normals(quicker, quicker, quicker, describe=quicker)
+        assert Beside((((4.0,), 25),), there).normals_beside(alone) == alone
+        assert Beside((((4.0,), 25),)).normals_beside(alone) is alone
 
 
 class TestSpeeds:

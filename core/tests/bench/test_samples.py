@@ -99,7 +99,6 @@ class TestFrozenClock:
         """With a clock of a nanosecond, 100 ns do not come twenty times in a row."""
         assert (find_frozen_clock([call(sample)] * 20, 1e-6) is not None) is found
 
-
     def test_calls_of_nothing_on_a_device(self) -> None:
         """Timers show the least that they can, every time; that is no lie of the clock."""
         least = [call(LEAST_MS)] * 50

@@ -12,12 +12,13 @@ import logging
 import random
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.executors.base import CandidateError
 from flashinfer_bench.bench.judge.deadline import Deadline
+from flashinfer_bench.bench.judge.normals import Normals
 from flashinfer_bench.bench.judge.reference import ReferenceProblem
 from flashinfer_bench.bench.judge.rounds import Variations
 from flashinfer_bench.bench.judge.samples import find_impossible
@@ -41,6 +42,7 @@ _SHARE = 0.25  # of the solution's calls
 _SETTLING = 2  # uncounted calls at the beginning of a turn: the caches have been another's
 _TURN_S = 0.1  # for a turn, or as long as the solution took since the last one
 _LARGEST_BYTES = 1 << 30  # of inputs and outputs; both processes hold them
+_CHANGING_MS = 0.15
 _SLOWER = 1.25  # than alone, is more than what one machine does to another's latency by chance
 
 
@@ -53,14 +55,41 @@ class Beside:
     blocks : tuple of (tuple of float, int)
         For each turn of the reference its samples in milliseconds, and how many timed calls of the
         solution there had been before.
+    normals : Normals, optional
+        What its calls were like there.
     """
 
     blocks: tuple[tuple[tuple[float, ...], int], ...]
+    normals: Optional[Normals] = None
 
     @property
     def samples_ms(self) -> tuple[float, ...]:
         """All samples in the order taken, in milliseconds."""
         return tuple(sample for samples, _ in self.blocks for sample in samples)
+
+    def normals_beside(self, alone: Normals) -> Normals:
+        """Return what is normal for calls of two processes in turn, where it is known.
+
+        A device that changes between two processes takes longer to tell that it is done: 0.05 to
+        0.1 ms on an H200. More than that might be what a solution has left there.
+
+        Parameters
+        ----------
+        alone : Normals
+            What was normal when the reference was alone.
+        """
+        if self.normals is None:
+            return alone
+        slower = {
+            part: getattr(alone, part).or_slower(getattr(self.normals, part))
+            for part in ("overhead", "exchange", "stage", "describe")
+        }
+        believed = {
+            part: normal
+            for part, normal in slower.items()
+            if normal.median_ms - getattr(alone, part).median_ms <= _CHANGING_MS
+        }
+        return replace(alone, **believed)
 
     def believed(self, alone_ms: float) -> bool:
         """Return whether it was as fast as it is alone, or nearly."""
@@ -87,6 +116,7 @@ class Turns:
         self._until = time.monotonic()
         self._failed = False
         self._blocks: list[tuple[tuple[float, ...], int]] = []
+        self._calls: list[TimedCall] = []
 
     def visit(self, place: int) -> bool:
         """Let the reference be called if its turn has come; see `take_calls`."""
@@ -121,6 +151,7 @@ class Turns:
         candidate.rest(timeout_s=time_left(deadline, candidate, "time"))
         if find_impossible(calls) is None:
             self._blocks.append((rounded(call.sample_ms for call in calls), place))
+            self._calls += calls
 
     def _shoot(self) -> TimedCall:
         problem = self._problem
@@ -130,7 +161,9 @@ class Turns:
     @property
     def beside(self) -> Optional[Beside]:
         """What has been taken; None if that is nothing, or the reference failed."""
-        return Beside(tuple(self._blocks)) if self._blocks and not self._failed else None
+        if not self._blocks or self._failed:
+            return None
+        return Beside(tuple(self._blocks), Normals.of(self._calls))
 
 
 @contextmanager

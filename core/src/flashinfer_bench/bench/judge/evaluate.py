@@ -231,7 +231,12 @@ def _time(attempt: Attempt, normal: Optional[Normals], seed: int) -> TimedRun:
             run = TimedRun(time_trusting(attempt, aside.visit), {"trust": "off"})
         else:
             run = time_distrusting(attempt, normal, seed, aside.visit)
-        return aside.completed(run)
+        run = aside.completed(run)
+    in_turn = run.beside is not None and attempt.session.device != "cpu"
+    if normal is not None and run.violation is not None and in_turn:
+        assert run.beside is not None
+        run = run.against(run.beside.normals_beside(normal))
+    return run
 
 
 def _verdict(report: Report, outcome: _Outcome, device: str) -> Evaluation:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.judge.shots import shoot
 from flashinfer_bench.bench.stopping.fixed import Fixed
-from flashinfer_bench.bench.stopping.plan import Step, TimingPlan
+from flashinfer_bench.bench.stopping.plan import Ending, Step, TimingPlan
 
 if TYPE_CHECKING:
     import random
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.judge.deadline import Deadline
     from flashinfer_bench.bench.judge.session import Session
     from flashinfer_bench.bench.judge.shots import TimedCall
-    from flashinfer_bench.bench.stopping.plan import Ending
     from flashinfer_bench.tensors.vary import Freedom, Variation
 
 
@@ -101,7 +100,7 @@ def take_calls(
     *,
     variation_of: Callable[[Optional[int]], Variation],
     visit: Callable[[int], bool],
-    begin: Callable[[int, int], object] = lambda first, count: None,
+    begin: Callable[[int, int, bool], object] = lambda first, count, closing: None,
 ) -> Taken:
     """Make calls until the plan ends. No other process times on the device meanwhile.
 
@@ -124,8 +123,8 @@ def take_calls(
         Called after each timed call with its number; returns whether that has disturbed the
         candidate.
     begin : callable
-        Called before each batch, with the number of its first timed call and how many there are to
-        be. If time runs out in the first batch, one of a single call follows.
+        Called before each batch, with the number of its first timed call, how many there are to be,
+        and whether it is the closing one: a single call that follows when time has run out.
 
     Raises
     ------
@@ -138,12 +137,12 @@ def take_calls(
         ending = None
         while ending is None:
             step = plan.step(len(course.calls))
-            begin(len(course.calls), step.calls)
-            cut = not course.take(step, began)
-            if cut and len(course.calls) < step.calls:
-                begin(len(course.calls), 1)
-                course.take(Step(warmup=0, calls=1), time.monotonic())
+            begin(len(course.calls), step.calls, False)
+            course.take(step, began)
             ending = course.ending(time.monotonic() - began)
+        if ending is Ending.MAX_SECONDS:  # there may have been no look so far
+            begin(len(course.calls), 1, True)
+            course.take(Step(warmup=0, calls=1), time.monotonic())
     return Taken(tuple(course.calls), ending.value)
 
 
@@ -165,22 +164,21 @@ class _Course:
         self._disturbed = False
         self.calls: list[TimedCall] = []
 
-    def take(self, step: Step, began: float) -> bool:
-        """Make the calls of a batch; return whether there was time for all of them."""
+    def take(self, step: Step, began: float) -> None:
+        """Make the calls of a batch, at least one, as long as there is time."""
         for _ in range(step.warmup):
             if self._plan.out_of_time(time.monotonic() - began):
                 break  # a call of each is made all the same
             self._shoot(None)
         for number in range(step.calls):
             if number and self._plan.out_of_time(time.monotonic() - began):
-                return False
+                return
             settling = min(_SETTLING, self._plan.warmup) if self._disturbed else 0
             for _ in range(settling):
                 self._shoot(None)
             place = len(self.calls)
             self.calls.append(self._shoot(place))
             self._disturbed = self._visit(place)
-        return True
 
     def _shoot(self, place: Optional[int]) -> TimedCall:
         candidate, timer, deadline = self._shot

@@ -123,20 +123,18 @@ class _Course:
         self._rng = rng
         self._variations = Variations(baseline.freedoms, inputs, rng, attempt.session.warm)
         self._plan = attempt.plan
-        self._last = 0  # number of the timed call after the batch
         self._looked: list[int] = []
         self._schedule: dict[int, Optional[TimedCheck]] = {}
         if self._plan.rounds:
             total = self._plan.max_samples
             self._schedule = secret_schedule(total, baseline.checks, rng)
 
-    def begin(self, first: int, count: int) -> None:
+    def begin(self, first: int, count: int, closing: bool) -> None:
         """Decide where to look in a batch; see `take_calls`."""
-        if first and first < self._last:  # the time is over, and this is the only call left
+        if closing:
             self._check_at(first)
         elif not self._plan.rounds:
             self._schedule.update(secret_batch(first, count, self._unused(), self._rng))
-        self._last = first + count
 
     def _check_at(self, place: int) -> None:
         """Have the judge look at this call, unless it has made a check already."""
