@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union, get_args
 
 import msgspec
+
+from flashinfer_bench.data.samples import PREFIX
 
 if TYPE_CHECKING:
     from flashinfer_bench.apply.records.runs import Other
@@ -51,12 +54,17 @@ class _Correctness(msgspec.Struct, gc=False):
     extra: Optional[_Extra] = None
 
 
+# As text, see `flashinfer_bench.data.samples`. They are not used here, so they are not decoded.
+_PACKED = rf"^{re.escape(PREFIX)}[A-Za-z0-9+/]*={{0,2}}$"
+_Samples = Union[list[_NotNegative], Annotated[str, msgspec.Meta(pattern=_PACKED)], None]
+
+
 class _Performance(msgspec.Struct, gc=False):
     latency_ms: _NotNegative
     reference_latency_ms: _NotNegative
     speedup_factor: _NotNegative
-    samples_ms: Union[list[_NotNegative], str, None] = None
-    reference_samples_ms: Union[list[_NotNegative], str, None] = None
+    samples_ms: _Samples = None
+    reference_samples_ms: _Samples = None
 
 
 class _Evaluation(msgspec.Struct, gc=False, tag_field="status"):
