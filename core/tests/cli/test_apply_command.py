@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
+from flashinfer_bench.compile import reset_default_registry
 from flashinfer_bench.errors import BuildError, StorageError
+from flashinfer_bench.plugins import reset_default_catalog
 
 HERE = "Test CPU (2 cores)"
 
@@ -263,14 +266,28 @@ def test_names_that_would_disturb_a_terminal(fib, maker):
 # ----------------------------------------------------------------------------------- build
 
 
+@contextmanager
+def forgetting():
+    """Have probes asked anew, and again afterwards: their answers are kept for the process."""
+    reset_default_catalog()
+    reset_default_registry()
+    try:
+        yield
+    finally:
+        reset_default_catalog()
+        reset_default_registry()
+
+
 @pytest.mark.plugin("python")
 @pytest.mark.torch
 class TestBuild:
     @pytest.fixture(autouse=True)
     def _no_helper(self, monkeypatch, tmp_path):
         """Compiling it takes long: here no compiler is found."""
-        monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.delenv("CXX", raising=False)
+        with forgetting():
+            monkeypatch.setenv("PATH", str(tmp_path))
+            monkeypatch.delenv("CXX", raising=False)
+            yield
 
     def test_only_winners_are_built(self, fib, dataset):
         result = fib("apply", "build", dataset.root, "--hardware", HERE, "--jobs", "2")
@@ -362,7 +379,8 @@ class TestHelper:
     def test_without_a_compiler(self, build, tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("CXX", raising=False)
-        helper, line = build()
+        with forgetting():
+            helper, line = build()
         assert helper["state"] == "unavailable"
         assert "c++ not found" in helper["reason"]
         assert "dispatched without it" in line
