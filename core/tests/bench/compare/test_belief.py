@@ -97,6 +97,29 @@ def test_whoever_is_disputed_more_often_than_not_is_not_believed(beliefs):
     assert "4 of 4 launches" in str(caught.value)
 
 
+def weighed_often(held, first, second):
+    """Return who is not believed in the end."""
+    try:
+        for _ in range(8):
+            held.weigh(pair(first, second))
+    except CannotCompare as error:
+        return error.obstacle.role
+    return None
+
+
+@pytest.mark.parametrize("slow", [{"change_ms": 3.0}, {"stage_ms": 90.0}])
+def test_what_both_sides_need_alike_is_no_lie(beliefs, slow):
+    """On one core inputs are changed by one thread, where the reference had several."""
+    held = beliefs()
+    for _ in range(8):
+        assert held.weigh(pair(calls(**slow), calls(4.0, **slow))) == (0.0, 0.0)
+    assert weighed_often(beliefs(), calls(), calls(4.0, **slow)) == "candidate"
+
+
+def test_hidden_time_of_both_is_hidden_all_the_same(beliefs):
+    assert weighed_often(beliefs(), calls(hidden_ms=2.0), calls(4.0, 2.0)) == "baseline"
+
+
 def test_now_and_then_is_noise_and_never_gains(beliefs):
     held = beliefs()
     told = [held.weigh(pair(calls(), calls(2.5, 2.5 * (number % 3 == 0)))) for number in range(30)]
