@@ -126,7 +126,10 @@ def found() -> Ceilings:
 class TestForReal:
     def test_all_sizes_and_types_are_measured(self, found: Ceilings) -> None:
         assert found.device == "cpu"
-        assert set(found.bytes_per_s) == set(cpu.ladder())
+        # How far up it goes depends on the memory that is free at that moment.
+        sizes = sorted(found.bytes_per_s)
+        assert sizes == [cpu.ladder()[0] << step for step in range(len(sizes))]
+        assert len(sizes) >= 3
         assert "float32" in found.flops_per_s
         assert set(found.flops_per_s) <= set(cpu.DTYPES)
 

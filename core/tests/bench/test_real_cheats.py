@@ -170,7 +170,8 @@ def test_honest_solutions_pass(name: str, verdicts: dict[str, Evaluation]) -> No
     note = evaluation.correctness.extra["integrity"]
     assert (note["trust"], note["timed_calls"], note["checked_calls"]) == ("full", 40, 8)
     assert note["fresh"] == ["x"]
-    assert note["hidden_ms"] <= note["allowed_ms"]
+    # On a machine that is too busy to decide, what was not seen is in the latency instead.
+    assert note["hidden_ms"] <= note["allowed_ms"] or "added_ms" in note
 
 
 def test_trust_off_believes_everything(problems: Any, tmp_path: Any) -> None:
