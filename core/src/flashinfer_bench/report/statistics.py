@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
+from flashinfer_bench.stats.samples import at_rank
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -51,10 +53,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     """
     if not ordered or not 0.0 <= share <= 1.0:
         raise ValueError(f"no quantile {share!r} of {len(ordered)} values")
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return at_rank(ordered, share * (len(ordered) - 1))
 
 
 def median(values: Sequence[float]) -> Optional[float]:

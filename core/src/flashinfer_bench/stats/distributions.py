@@ -34,7 +34,8 @@ def two_sided_p(statistic: float, freedom: float) -> float:
     if freedom >= _NORMAL_ENOUGH:
         return math.erfc(abs(statistic) / math.sqrt(2))
     square = statistic * statistic
-    return _beta_share(freedom / (freedom + square), freedom / 2, 0.5)
+    whole = freedom + square
+    return _beta_share(freedom / whole, square / whole, freedom / 2, 0.5)
 
 
 @lru_cache(maxsize=4096)
@@ -61,15 +62,18 @@ def t_quantile(confidence: float, freedom: float) -> float:
     return (low + high) / 2
 
 
-def _beta_share(x: float, a: float, b: float) -> float:
-    """Return the regularised incomplete beta function I_x(a, b): DLMF 8.17."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    log_front = a * math.log(x) + b * math.log1p(-x)
+def _beta_share(x: float, rest: float, a: float, b: float) -> float:
+    """Return the regularised incomplete beta function I_x(a, b): DLMF 8.17.
+
+    `rest` is 1 - x, which the difference itself would not tell where x is nearly 1.
+    """
+    if x <= 0 or rest <= 0:
+        return float(rest <= 0)
+    log_front = a * math.log(x) + b * math.log(rest)
     front = math.exp(log_front + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b))
     if x < (a + 1) / (a + b + 2):
         return front * _fraction(x, a, b) / a
-    return 1 - front * _fraction(1 - x, b, a) / b
+    return 1 - front * _fraction(rest, b, a) / b
 
 
 def _fraction(x: float, a: float, b: float) -> float:

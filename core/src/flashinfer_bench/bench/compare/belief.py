@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.compare.sides import CannotCompare
+from flashinfer_bench.bench.judge.attempt import poisoned_bytes
 from flashinfer_bench.bench.judge.integrity import Claim, inquire
 from flashinfer_bench.bench.judge.normals import Normals
 from flashinfer_bench.bench.judge.reference import renewed_normal
@@ -111,17 +112,11 @@ class Beliefs:
             timer=session.timer,
             timer_version=session.timer_version,
             floor=self._baseline.floor,
-            poisoned_bytes=self._poisoned_bytes(side),
+            poisoned_bytes=poisoned_bytes(side.attempt),
             device=session.device,
         )
         assert self._normal is not None
         return inquire(claim, _beside(self._normal, other))
-
-    def _poisoned_bytes(self, side: Side) -> int:
-        loaded = side.attempt.worker.loaded
-        if loaded is None or not loaded.destination_passing_style:
-            return 0
-        return sum(value.nbytes for value in self._baseline.trials[0].expected)
 
 
 def _beside(normal: Normals, other: Side) -> Normals:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.compare.result import Obstacle
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
-from flashinfer_bench.bench.judge.attempt import EvaluatorFailed, ask, build, check_all
+from flashinfer_bench.bench.judge.attempt import EvaluatorFailed, build, check_all, compare_timed
 from flashinfer_bench.bench.judge.shots import shoot, time_left
 
 if TYPE_CHECKING:
@@ -159,16 +159,10 @@ class Side:
 
     def _compared(self, check: Optional[TimedCheck], outputs: list[Any]) -> Optional[Check]:
         if check is not None:
-            return self._compare(check, outputs)
+            return compare_timed(self.attempt, check, outputs)
         with suppress(EvaluatorFailed):  # these outputs are those of other inputs
-            self._compare(self.attempt.baseline.checks[0], outputs)
+            compare_timed(self.attempt, self.attempt.baseline.checks[0], outputs)
         return None
-
-    def _compare(self, check: TimedCheck, outputs: list[Any]) -> Check:
-        attempt, baseline = self.attempt, self.attempt.baseline
-        evaluator = attempt.evaluator
-        problem = baseline.definition, baseline.workload, check.trial
-        return ask(evaluator, evaluator.check_timed, *problem, outputs, attempt.config)
 
     def _named(self, numbers: list[int]) -> str:
         names = list(self.attempt.baseline.definition.inputs)

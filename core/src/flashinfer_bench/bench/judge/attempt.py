@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.config import ResolvedEvalConfig
     from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
     from flashinfer_bench.bench.judge.baseline import DeviceBaseline
+    from flashinfer_bench.bench.judge.checks import TimedCheck
     from flashinfer_bench.bench.judge.deadline import Deadline
     from flashinfer_bench.bench.judge.measure import Measurement
     from flashinfer_bench.bench.judge.session import Session
@@ -143,3 +144,24 @@ def time_trusting(
         attempt.deadline,
         aside,
     )
+
+
+def compare_timed(attempt: Attempt, check: TimedCheck, outputs: list[Any]) -> Check:
+    """Hold what a timed call has returned against what it must return.
+
+    Raises
+    ------
+    EvaluatorFailed
+        If the evaluator does.
+    """
+    evaluator, baseline = attempt.evaluator, attempt.baseline
+    problem = baseline.definition, baseline.workload, check.trial
+    return ask(evaluator, evaluator.check_timed, *problem, outputs, attempt.config)
+
+
+def poisoned_bytes(attempt: Attempt) -> int:
+    """Return the size of outputs that are made for this candidate, but not for the reference."""
+    loaded = attempt.worker.loaded
+    if loaded is None or not loaded.destination_passing_style:
+        return 0
+    return sum(value.nbytes for value in attempt.baseline.trials[0].expected)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.evaluators.base import Check
-from flashinfer_bench.bench.judge.attempt import EvaluatorFailed, ask
+from flashinfer_bench.bench.judge.attempt import EvaluatorFailed, compare_timed, poisoned_bytes
 from flashinfer_bench.bench.judge.checks import secret_batch, secret_schedule
 from flashinfer_bench.bench.judge.integrity import Claim, inquire
 from flashinfer_bench.bench.judge.measure import measurement_of, raised
@@ -201,10 +201,7 @@ class _Course:
         return [name for number, name in enumerate(names) if number in numbers]
 
     def _compare(self, check: TimedCheck, outputs: list[Any]) -> Check:
-        attempt, baseline = self._attempt, self._attempt.baseline
-        evaluator = attempt.evaluator
-        problem = baseline.definition, baseline.workload, check.trial
-        return ask(evaluator, evaluator.check_timed, *problem, outputs, attempt.config)
+        return compare_timed(self._attempt, check, outputs)
 
 
 def _blamed(check: Check, note: dict[str, Any]) -> Check:
@@ -264,19 +261,11 @@ def time_distrusting(
         timer=session.timer,
         timer_version=session.timer_version,
         floor=attempt.baseline.floor,
-        poisoned_bytes=_poisoned_bytes(attempt),
+        poisoned_bytes=poisoned_bytes(attempt),
         device=session.device,
     )
     facts = _facts(attempt, course, len(taken.calls))
     return TimedRun(measurement_of(taken), facts, claim).against(normal)
-
-
-def _poisoned_bytes(attempt: Attempt) -> int:
-    """Return the size of outputs that are made for this candidate, but not for the reference."""
-    loaded = attempt.worker.loaded
-    if loaded is None or not loaded.destination_passing_style:
-        return 0
-    return sum(value.nbytes for value in attempt.baseline.trials[0].expected)
 
 
 def _facts(attempt: Attempt, course: _Course, timed_calls: int) -> dict[str, Any]:

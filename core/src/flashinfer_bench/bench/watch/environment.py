@@ -215,7 +215,7 @@ class _Post:
             return
         try:
             reading = self._watcher.sample()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - a watcher never ends a run
             self._gave_up(error)
             return
         ended = self._clock()
@@ -238,7 +238,7 @@ class _Post:
             if self._started:  # one that gave up has things to let go of, too
                 found = self._watcher.stop()
             facts = {**_spreads(self._readings), **found.facts}
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - a watcher never ends a run
             self._gave_up(error)
         return Summary(facts, (*self._notes, *found.notes))
 

@@ -200,7 +200,7 @@ class _Keeper:
                 return unlock(gpu, self._task)
             finally:
                 gpu.close()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - it is told, and the run is over
             return error.message if isinstance(error, FibError) else repr(error)
 
     @property
