@@ -52,7 +52,7 @@ def _alone(
     monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
     monkeypatch.delenv("FIB_ENABLE_APPLY", raising=False)
     yield
-    slots = sys.modules.get("flashinfer_bench.apply.slots")
+    slots = sys.modules.get("flashinfer_bench.integration.slots")
     if slots is not None:
         slots.board.clear()
     record_property(PROPERTY, dict(channel.judged))

@@ -8,8 +8,8 @@ import flashinfer_bench.apply
 from flashinfer_bench.apply import apply, get_runtime, set_runtime
 from flashinfer_bench.apply.arguments import arguments
 from flashinfer_bench.apply.hook import get_apply_hook, set_apply_hook
-from flashinfer_bench.apply.slots import board
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.slots import board
 
 
 class Runtime:

@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flashinfer_bench.apply import apply  # noqa: E402
-from flashinfer_bench.apply.opaque import opaque  # noqa: E402
-from flashinfer_bench.apply.slots import board  # noqa: E402
+from flashinfer_bench.integration.opaque import opaque  # noqa: E402
+from flashinfer_bench.integration.slots import board  # noqa: E402
 
 
 class Runtime:

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.apply import apply
-from flashinfer_bench.apply.slots import board
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.slots import board
 
 
 class Runtime:

@@ -21,8 +21,8 @@ from flashinfer_bench.apply.apis import (
     quick_binder,
     routed,
 )
-from flashinfer_bench.apply.slots import Slot, board
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.slots import Slot, board
 
 
 class Answers:

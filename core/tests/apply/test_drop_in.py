@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import flashinfer_bench  # noqa: E402
-from flashinfer_bench.apply.slots import board  # noqa: E402
+from flashinfer_bench.integration.slots import board  # noqa: E402
 
 spec = importlib.util.spec_from_file_location(
     "runtime_dataset", Path(__file__).with_name("runtime_dataset.py")

@@ -21,9 +21,9 @@ from flashinfer_bench.apply.mapping import (  # noqa: E402
     enable_mapping,
     stats,
 )
-from flashinfer_bench.apply.slots import board  # noqa: E402
 from flashinfer_bench.data import Definition, Solution, TraceSet  # noqa: E402
 from flashinfer_bench.errors import BuildError, ConfigError, DataError  # noqa: E402
+from flashinfer_bench.integration.slots import board  # noqa: E402
 
 ROWS = {"shape": ["rows", "hidden"], "dtype": "float32"}
 WEIGHT = {"shape": ["hidden"], "dtype": "float32"}

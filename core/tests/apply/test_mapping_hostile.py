@@ -26,9 +26,9 @@ from flashinfer_bench.apply.api import apply, disable_apply, enable_apply  # noq
 from flashinfer_bench.apply.apis import Api, Bound, routed  # noqa: E402
 from flashinfer_bench.apply.mapping import enable_mapping, stats  # noqa: E402
 from flashinfer_bench.apply.returns import ANYTHING, returns_of  # noqa: E402
-from flashinfer_bench.apply.slots import board  # noqa: E402
 from flashinfer_bench.data import Definition, TraceSet  # noqa: E402
 from flashinfer_bench.errors import ConfigError, DataError  # noqa: E402
+from flashinfer_bench.integration.slots import board  # noqa: E402
 
 ROWS = {"shape": ["rows", "hidden"], "dtype": "float32"}
 WEIGHT = {"shape": ["hidden"], "dtype": "float32"}

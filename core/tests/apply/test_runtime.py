@@ -22,7 +22,6 @@ from flashinfer_bench.apply import (  # noqa: E402
     enable_apply,
     get_runtime,
 )
-from flashinfer_bench.apply.slots import board  # noqa: E402
 from flashinfer_bench.data import TraceSet  # noqa: E402
 from flashinfer_bench.errors import (  # noqa: E402
     CapabilityError,
@@ -30,6 +29,7 @@ from flashinfer_bench.errors import (  # noqa: E402
     DataError,
     DatasetNotFoundError,
 )
+from flashinfer_bench.integration.slots import board  # noqa: E402
 
 spec = importlib.util.spec_from_file_location(
     "runtime_dataset", Path(__file__).with_name("runtime_dataset.py")

@@ -14,8 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flashinfer_bench.apply import ApplyConfig, ApplyRuntime, apply, enable_apply  # noqa: E402
-from flashinfer_bench.apply.slots import board  # noqa: E402
 from flashinfer_bench.errors import ConfigError, DatasetNotFoundError  # noqa: E402
+from flashinfer_bench.integration.slots import board  # noqa: E402
 
 spec = importlib.util.spec_from_file_location(
     "runtime_dataset", Path(__file__).with_name("runtime_dataset.py")

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
 from flashinfer_bench.apply import enabling
 from flashinfer_bench.apply.arguments import arguments, resolve
 from flashinfer_bench.apply.runtime import get_runtime, set_runtime
-from flashinfer_bench.apply.slots import board, no_fallback
 from flashinfer_bench.apply.wrappers import decorate
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.slots import board, no_fallback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.apply.arguments import Named, Positional, Resolver
     from flashinfer_bench.apply.runtime import Config
-    from flashinfer_bench.apply.slots import Fallback
     from flashinfer_bench.data import Solution, TraceSet
+    from flashinfer_bench.integration.slots import Fallback
 
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 

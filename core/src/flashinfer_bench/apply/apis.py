@@ -16,14 +16,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench.apply.arguments import label_of, returns_later, tell_once
-from flashinfer_bench.apply.slots import Slot, board
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.slots import Slot, board
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from flashinfer_bench.apply.slots import Args, Kwargs
     from flashinfer_bench.data import Definition
+    from flashinfer_bench.integration.slots import Args, Kwargs
 
     DefinitionOf = Callable[[Args, dict[str, Any]], Optional[str]]
     Bind = Callable[[Args, dict[str, Any], Optional[Definition]], "Bound"]
@@ -106,7 +106,7 @@ class Api:
     def of_slot(cls, slot: Slot) -> Api:
         """Describe a decorated function."""
         fixed = slot.name
-        could_be = None if fixed is None else fixed.__eq__
+        could_be = slot.could_be if fixed is None else fixed.__eq__
         return cls(slot.label, slot.signature, could_be=could_be)
 
     @classmethod

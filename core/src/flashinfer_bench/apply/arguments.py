@@ -12,7 +12,7 @@ from flashinfer_bench.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flashinfer_bench.apply.slots import Args, Fallback, Kwargs
+    from flashinfer_bench.integration.slots import Args, Fallback, Kwargs
 
     Resolver = Callable[..., Optional[str]]
     Positional = Union[Sequence[Any], Mapping[str, Any], None]

@@ -18,15 +18,15 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.apply import generated
-from flashinfer_bench.apply.opaque import opaque
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.opaque import opaque
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from inspect import Signature
 
-    from flashinfer_bench.apply.slots import Call
     from flashinfer_bench.data import Definition
+    from flashinfer_bench.integration.slots import Call
 
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.apply.apis import Api
     from flashinfer_bench.apply.returns import Returns
-    from flashinfer_bench.apply.slots import Args, Kwargs
     from flashinfer_bench.data import Definition
+    from flashinfer_bench.integration.slots import Args, Kwargs
 
 _OUT = ("out", "output")
 _LSE = "lse"

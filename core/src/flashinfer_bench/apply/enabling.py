@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench import env
-from flashinfer_bench.apply.opaque import opaque
-from flashinfer_bench.apply.slots import board
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.opaque import opaque
+from flashinfer_bench.integration.slots import board
 
 if TYPE_CHECKING:
     from flashinfer_bench.apply.runtime import Config, Dataset

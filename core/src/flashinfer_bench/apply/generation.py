@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.apply.binding import bind
 from flashinfer_bench.apply.nearest import NearestKeys
-from flashinfer_bench.apply.opaque import opaque
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.opaque import opaque
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
     from flashinfer_bench.apply.dispatch import Counters, Dispatcher, Stats, Target
     from flashinfer_bench.apply.keys import ApplyKey
-    from flashinfer_bench.apply.slots import Call, Slot
     from flashinfer_bench.apply.table import ApplyTable, Choice, DefinitionTable
     from flashinfer_bench.data import Definition
+    from flashinfer_bench.integration.slots import Call, Slot
 
 logger = logging.getLogger(__name__)
 

@@ -1,16 +1,16 @@
-"""A function that is told of each call, as the first release had it; see `Board.observe`."""
+"""A function that is told of each call, as the first release had it; see `Board.observe` of `integration.slots`."""
 
 from __future__ import annotations
 
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.apply.slots import board
+from flashinfer_bench.integration.slots import board
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from flashinfer_bench.apply.slots import Args, Kwargs, Slot
+    from flashinfer_bench.integration.slots import Args, Kwargs, Slot
 
     Hook = Callable[[str, Mapping[str, Any]], None]
 

@@ -13,8 +13,8 @@ from flashinfer_bench.apply.conventions import convention, unsigned
 from flashinfer_bench.apply.curated import taken_by
 from flashinfer_bench.apply.dispatch.stats import REENTRANT
 from flashinfer_bench.apply.reconcile import ARGUMENTS, memory_of
-from flashinfer_bench.apply.slots import no_fallback, opaque
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.slots import no_fallback, opaque
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.dispatch import Dispatcher, Target
     from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.apply.reconcile import Convention, Shortcut
-    from flashinfer_bench.apply.slots import Args, Fallback, Kwargs
     from flashinfer_bench.apply.tally import Tally
     from flashinfer_bench.data import Definition
+    from flashinfer_bench.integration.slots import Args, Fallback, Kwargs
 
     Take = Callable[[Args, Kwargs], Any]
     """Answers a call, refuses it by `_MISSED`, or by an `UnroutableError` that says why."""

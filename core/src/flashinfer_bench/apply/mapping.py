@@ -18,7 +18,6 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -32,12 +31,12 @@ from flashinfer_bench.apply.curated import (
     read_mapping,
 )
 from flashinfer_bench.apply.mapped import MappedCalls, Running
-from flashinfer_bench.apply.slots import board, no_fallback, opaque
 from flashinfer_bench.apply.tally import Tally
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.slots import Everything, board, no_fallback, opaque
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -45,8 +44,8 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.arguments import Named, Positional, Resolver
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
     from flashinfer_bench.apply.curated import Candidate, Dataset, Value
-    from flashinfer_bench.apply.slots import Args, Call, Fallback, Kwargs, Slot
     from flashinfer_bench.data import Definition
+    from flashinfer_bench.integration.slots import Args, Call, Fallback, Kwargs, Slot
 
     Config = ApplyConfig | ApplyConfigRegistry | None
 
@@ -167,7 +166,7 @@ class MappingRuntime:
 
     def names(self) -> Collection[str]:
         """Return every name: calls of other definitions are counted, too."""
-        return _Everything(self._candidates)
+        return Everything(self._candidates)
 
     def route(self, name: str, slot: Optional[Slot]) -> Optional[Call]:
         """Return what takes the calls of a slot; see `slots.Runtime`."""
@@ -232,6 +231,10 @@ class MappingRuntime:
             return instead(*given, **(named or {}))
         raise RuntimeError(no_fallback(name, f"{self!r} does not have it"))
 
+    def definition(self, name: str) -> Optional[Definition]:
+        """Return a definition of the mapping, if it is known."""
+        return self._definitions.get(name)
+
     def stats(self) -> dict[str, dict[str, Any]]:
         """Return the counters of each API that has been called, by its name.
 
@@ -243,22 +246,6 @@ class MappingRuntime:
             not be built, raised, or returned something else than it should; they raised.
         """
         return {name: tally.snapshot() for name, tally in sorted(self._tallies.items())}
-
-
-class _Everything(Collection[str]):
-    """Some names, and any other if asked for it."""
-
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = names
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 class WrappedCount(int):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from flashinfer_bench.apply.dispatch.layout import Operand
-    from flashinfer_bench.apply.slots import Args, Kwargs
+    from flashinfer_bench.integration.slots import Args, Kwargs
 
 # Reasons for which a call goes to the original, beside those of the dispatcher.
 ARGUMENTS = "arguments"  # they do not fit the signature: the original says what is wrong

@@ -10,8 +10,8 @@ from flashinfer_bench import env
 from flashinfer_bench.apply.arguments import arguments, resolve
 from flashinfer_bench.apply.config import as_registry
 from flashinfer_bench.apply.generation import Generation
-from flashinfer_bench.apply.slots import board
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.slots import board
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
     from flashinfer_bench.apply.dispatch import Counters, Stats
     from flashinfer_bench.apply.explanation import Explanation
-    from flashinfer_bench.apply.slots import Call, Fallback, Runtime, Slot
-    from flashinfer_bench.data import TraceSet
+    from flashinfer_bench.data import Definition, TraceSet
+    from flashinfer_bench.integration.slots import Call, Fallback, Runtime, Slot
 
     Config = Union[ApplyConfig, ApplyConfigRegistry, None]
     Dataset = Union[TraceSet, str, Path]
@@ -201,6 +201,10 @@ class ApplyRuntime:
     def route(self, name: str, slot: Optional[Slot]) -> Optional[Call]:
         """Return what takes the calls of a slot; see `slots.Runtime`."""
         return self._generation.route(name, slot)
+
+    def definition(self, name: str) -> Optional[Definition]:
+        """Return one of the definitions for which there is anything to substitute."""
+        return self._generation.table.source.definition(name) if name in self.names() else None
 
     @property
     def problems(self) -> dict[str, str]:

@@ -23,7 +23,7 @@ from flashinfer_bench.apply.dispatch.routes import Routes
 from flashinfer_bench.apply.dispatch.runs import run_for
 from flashinfer_bench.apply.dispatch.shadow import Disagreement, Shadow
 from flashinfer_bench.apply.dispatch.stats import Counters, Stats
-from flashinfer_bench.apply.opaque import opaque
+from flashinfer_bench.integration.opaque import opaque
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashinfer_bench.apply.slots import Board, Slot, no_fallback
+from flashinfer_bench.integration.slots import Board, Slot, no_fallback
 
 
 class Runtime:

@@ -1,10 +1,11 @@
-"""Where calls are sent: the places they go through, and the runtimes that may take them.
+"""Where calls are sent: the places they go through, who may take them, and who is told of them.
 
 Each decorated function, and each function of a library that an adapter has patched, looks into a
 `Slot` of its own; the function form of apply looks into `Board.calls`. Both hold what the innermost
-active runtime gives them, or nothing: with apply disabled a slot costs one attribute. A runtime
-that starts, stops or is rebuilt is published: all slots are filled anew, one after the other, each
-in one step. What a call found it keeps until it returns.
+active runtime gives them, behind what the watchers want to be told, or nothing: while nobody is
+active a slot costs one attribute. A runtime that starts, stops or is rebuilt is published, and so
+is a watcher: all slots are filled anew, one after the other, each in one step. What a call found it
+keeps until it returns.
 
 Light: importing this module imports neither torch nor pydantic.
 """
@@ -15,13 +16,16 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Optional, Protocol
 
-from flashinfer_bench.apply.opaque import opaque as opaque
+from flashinfer_bench.integration.opaque import opaque as opaque
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
+
+    from flashinfer_bench.data import Definition
 
     Args = tuple[Any, ...]
     Kwargs = Optional[dict[str, Any]]
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
 
     Observer = Callable[[str, "Optional[Slot]", Args, Kwargs], None]
     """Is told of a call: the definition, the slot (None for the function form), the arguments."""
+
+    Note = Callable[[Args, Kwargs], None]
+    """Is told of a call of one definition from one place: its arguments by position and by name."""
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +77,34 @@ class Runtime(Protocol):
         ...
 
 
+class Watcher(Protocol):
+    """What is told of calls before they are made, taken by a runtime or not."""
+
+    def names(self) -> Collection[str]:
+        """Return the definitions of whose calls it is told; asked when slots are filled."""
+        ...
+
+    def watch(self, name: str, slot: Optional[Slot]) -> Optional[Note]:
+        """Return what is told of the calls of a definition that come from one place.
+
+        Asked when the first such call arrives, from any thread and perhaps twice at once. What the
+        function raises is logged once and goes no further.
+
+        Parameters
+        ----------
+        name : str
+            One of `names`.
+        slot : Slot, optional
+            Where the calls come from; see `Runtime.route`.
+
+        Returns
+        -------
+        callable or None
+            None if calls from there do not matter.
+        """
+        ...
+
+
 class Slot:
     """A place that calls go through: a decorated function, or a patched one.
 
@@ -83,6 +118,9 @@ class Slot:
         Of the function, None if it cannot be known. A call's arguments come with it: the parameters
         that may be given by position as a tuple, defaults filled in, those by keyword alone as a
         dict. Without it, as the caller gave them.
+    could_be : callable, optional
+        Of a slot without a name: ``could_be(name)`` returns whether any call can be one of that
+        definition. Default: any.
 
     Attributes
     ----------
@@ -93,17 +131,19 @@ class Slot:
         The attribute is None if there is nothing at all.
     """
 
-    __slots__ = ("__weakref__", "call", "label", "name", "routes", "signature")
+    __slots__ = ("__weakref__", "call", "could_be", "label", "name", "routes", "signature")
 
     def __init__(
         self,
         name: Optional[str],
         label: str,
         signature: Optional[inspect.Signature] = None,
+        could_be: Optional[Callable[[str], bool]] = None,
     ) -> None:
         self.name = name
         self.label = label
         self.signature = signature
+        self.could_be = could_be
         self.call: Optional[Call] = None
         self.routes: Optional[dict[str, Optional[Call]]] = None
 
@@ -149,7 +189,8 @@ class Board:
         # No WeakSet: a slot that goes while another thread lists them breaks its iteration.
         self._slots: dict[int, weakref.ref[Slot]] = {}
         self._active: tuple[Runtime, ...] = ()
-        self._observers: tuple[tuple[Optional[str], Observer], ...] = ()
+        self._watchers: tuple[Watcher, ...] = ()
+        self._used: Callable[[], None] = _nothing
 
     # ------------------------------------------------------------------------------ runtimes
 
@@ -216,50 +257,90 @@ class Board:
         found = [reference() for reference in list(self._slots.values())]
         return [slot for slot in found if slot is not None]
 
-    def observe(self, observer: Observer, name: Optional[str] = None) -> Callable[[], None]:
-        """Have an observer told of each call before it is made, taken by a runtime or not.
+    # ------------------------------------------------------------------------------ watchers
 
-        What an observer raises is logged and goes no further.
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Have a watcher told of calls.
 
         Parameters
         ----------
-        observer : callable
-            See `Observer`.
-        name : str, optional
-            Only calls of this definition.
+        watcher : Watcher
+            Is asked for its names now, and whenever slots are filled.
 
         Returns
         -------
         callable
             Ends it.
         """
-        entry = (name, observer)
         with self._lock:
-            self._observers = (*self._observers, entry)
+            self._watchers = (*self._watchers, watcher)
             self._fill()
 
         def end() -> None:
             with self._lock:
-                self._observers = tuple(each for each in self._observers if each is not entry)
+                self._watchers = tuple(each for each in self._watchers if each is not watcher)
                 self._fill()
 
         return end
 
-    def observers_of(self, name: str) -> tuple[Observer, ...]:
+    def observe(self, observer: Observer, name: Optional[str] = None) -> Callable[[], None]:
+        """Have a function told of each call of one definition, or of all; see `watch`."""
+        return self.watch(_Observing(observer, name))
+
+    def watchers_of(self, name: str) -> list[Watcher]:
         """Return who is told of the calls of a definition."""
-        return tuple(observer for wanted, observer in self._observers if wanted in (None, name))
+        return [each for each in self._watchers if name in each.names()]
+
+    @property
+    def watchers(self) -> tuple[Watcher, ...]:
+        """Who is told of calls."""
+        return self._watchers
+
+    # ----------------------------------------------------------------------------------- use
+
+    def on_use(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called after each change of who is active, or watches.
+
+        Called under the board's lock, once at first. It must not raise.
+        """
+        with self._lock:
+            self._used = changed
+            changed()
+
+    def wanted(self) -> list[str]:
+        """Return the definitions of which calls matter to the innermost runtime, or a watcher."""
+        everyone = [*([] if self.top() is None else [self.top()]), *self._watchers]
+        return list(dict.fromkeys(name for each in everyone if each for name in each.names()))
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody is active, or watches."""
+        return bool(self._active or self._watchers)
+
+    def definition(self, name: str) -> Optional[Definition]:
+        """Return a definition, if the innermost runtime or a watcher knows it."""
+        for each in (self.top(), *self._watchers):
+            find = getattr(each, "definition", None)
+            try:
+                found: Optional[Definition] = find(name) if find is not None else None
+            except _ANYTHING:  # its file cannot be read any more, say
+                logger.debug("definition '%s' cannot be had", name, exc_info=True)
+                continue
+            if found is not None:
+                return found
+        return None
 
     def asked(self) -> bool:
         """Note that the environment is asked now; return whether it had been before."""
         with self._lock:
             before, self._asked = self._asked, True
-            self.quiet = not self._observers
+            self.quiet = not self._watchers
         return before
 
     def call_of(self, name: str) -> Optional[Call]:
         """Return what takes a call in the function form; None if nothing does."""
         call = self.calls.get(name)
-        return self._compose(None, name, None) if call is None and self._observers else call
+        return self._compose(None, name, None) if call is None and self._watchers else call
 
     def _names(self) -> Collection[str]:
         top = self.top()
@@ -268,9 +349,10 @@ class Board:
     def _fill(self) -> None:
         top, names = self.top(), self._names()
         self.calls = self._calls(top, names)
-        self.quiet = self._asked and not self._observers
+        self.quiet = self._asked and not self._watchers
         for slot in self.slots():
             self._fill_slot(slot, top, names)
+        self._used()
 
     def _calls(self, top: Optional[Runtime], names: Collection[str]) -> dict[str, Call]:
         calls: dict[str, Call] = {}
@@ -279,7 +361,7 @@ class Board:
             if calls.get(name) is first:
                 calls[name] = call or _untaken(name)
 
-        watched = [name for name, _ in self._observers if name is not None]
+        watched = [name for each in self._watchers for name in each.names()]
         calls.update((name, self._first(top, name, None, keep)) for name in (*names, *watched))
         return calls
 
@@ -289,9 +371,9 @@ class Board:
                 slot.call = call
 
         if slot.name is not None:
-            wanted = slot.name in names or self.observers_of(slot.name)
+            wanted = slot.name in names or self.watchers_of(slot.name)
             slot.call = self._first(top, slot.name, slot, keep) if wanted else None
-        elif names or self._observers:
+        elif names or self._watchers:
             slot.routes = _Routes(opaque(lambda name: self._compose(top, name, slot)))
         else:
             slot.routes = None
@@ -319,10 +401,8 @@ class Board:
     def _compose(self, top: Optional[Runtime], name: str, slot: Optional[Slot]) -> Optional[Call]:
         """Return what takes a call: the runtime's part, behind those who want to be told."""
         call = _route(top, name, slot) if top is not None and name in top.names() else None
-        observers = self.observers_of(name)
-        if not observers:
-            return call
-        return _observed(observers, name, slot, call or _untaken(name))
+        notes = [note for each in self.watchers_of(name) if (note := _note(each, name, slot))]
+        return _watched(notes, name, call or _untaken(name)) if notes else call
 
     def after_fork(self) -> None:
         """Work in a forked child: another thread may have held the lock, or been filling slots."""
@@ -360,19 +440,95 @@ def no_fallback(name: str, reason: str = "") -> str:
     return f"definition '{name}': {reason}, and no fallback is given"
 
 
-def _observed(observers: tuple[Observer, ...], name: str, slot: Optional[Slot], call: Call) -> Call:
+def _nothing() -> None:
+    """Is called where nobody asked to be."""
+
+
+class _Observing:
+    """Has a function told of calls.
+
+    Parameters
+    ----------
+    observer : callable
+        The function.
+    name : str, optional
+        The only definition that matters.
+    """
+
+    def __init__(self, observer: Observer, name: Optional[str]) -> None:
+        self._observer = observer
+        self._names: Collection[str] = Everything() if name is None else (name,)
+
+    def names(self) -> Collection[str]:
+        return self._names
+
+    def watch(self, name: str, slot: Optional[Slot]) -> Note:
+        observer = self._observer
+        return lambda args, kwargs: observer(name, slot, args, kwargs)
+
+
+class Everything(Collection[str]):
+    """Some names, and any other if asked for it.
+
+    Parameters
+    ----------
+    names : collection of str
+        Those that it lists.
+    """
+
+    def __init__(self, names: Collection[str] = ()) -> None:
+        self._names = names
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _note(watcher: Watcher, name: str, slot: Optional[Slot]) -> Optional[Note]:
+    try:
+        return watcher.watch(name, slot)
+    except _ANYTHING:  # a watcher only watches
+        logger.warning("calls of '%s' are not watched", name, exc_info=True)
+        return None
+
+
+def _watched(notes: list[Note], name: str, call: Call) -> Call:
+    told = False
+
+    def failed() -> None:
+        nonlocal told
+        if not told:
+            told = True
+            logger.warning("watching a call of '%s' failed; told once", name, exc_info=True)
+
+    if len(notes) > 1:
+
+        @opaque
+        def watched(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
+            for note in notes:
+                try:
+                    note(args, kwargs)
+                except _ANYTHING:  # a watcher only watches
+                    failed()
+            return call(args, kwargs, fallback)
+
+        return watched
+    (only,) = notes
+
     @opaque
-    def observed(
-        args: tuple[Any, ...], kwargs: Optional[dict[str, Any]], fallback: Fallback
-    ) -> Any:
-        for observer in observers:
-            try:
-                observer(name, slot, args, kwargs)
-            except _ANYTHING:  # an observer only watches
-                logger.warning("observing a call of '%s' failed", name, exc_info=True)
+    def watched_by_one(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
+        try:
+            only(args, kwargs)
+        except _ANYTHING:
+            failed()
         return call(args, kwargs, fallback)
 
-    return observed
+    return watched_by_one
 
 
 board = Board()

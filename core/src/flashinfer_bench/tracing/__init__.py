@@ -1,0 +1,1 @@
+"""Collecting the workloads of a running program."""
