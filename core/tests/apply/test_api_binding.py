@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashinfer_bench.apply.binding import bind, match, same_value
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.binding import bind, match, same_value
 
 
 def definition(inputs, outputs):

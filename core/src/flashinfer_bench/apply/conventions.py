@@ -26,11 +26,11 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench.apply.apis import UnroutableError, quick_binder
-from flashinfer_bench.apply.binding import _drop_object as drop_object
-from flashinfer_bench.apply.binding import match
 from flashinfer_bench.apply.reconcile import ARGUMENTS, Convention
 from flashinfer_bench.apply.returns import returns_of
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.binding import _drop_object as drop_object
+from flashinfer_bench.integration.binding import match
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -7,9 +7,9 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.apply.binding import bind
 from flashinfer_bench.apply.nearest import NearestKeys
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.binding import bind
 from flashinfer_bench.integration.opaque import opaque
 
 if TYPE_CHECKING:

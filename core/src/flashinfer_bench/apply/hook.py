@@ -1,4 +1,4 @@
-"""A function that is told of each call, as the first release had it; see `Board.observe` of `integration.slots`."""
+"""A function that is told of each call, as the first release had it; see `Board.observe`."""
 
 from __future__ import annotations
 

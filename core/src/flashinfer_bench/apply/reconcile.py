@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from flashinfer_bench.apply.apis import Bound, UnroutableError
-from flashinfer_bench.apply.binding import same_value
 from flashinfer_bench.apply.returns import ANYTHING, Returns
 from flashinfer_bench.errors import DataError
+from flashinfer_bench.integration.binding import same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

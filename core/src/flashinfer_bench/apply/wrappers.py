@@ -13,9 +13,9 @@ import logging
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from flashinfer_bench.apply import generated
 from flashinfer_bench.apply.arguments import label_of
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration import generated
 from flashinfer_bench.integration.slots import Slot, board
 
 if TYPE_CHECKING:

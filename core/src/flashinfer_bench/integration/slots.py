@@ -500,11 +500,11 @@ def _note(watcher: Watcher, name: str, slot: Optional[Slot]) -> Optional[Note]:
 def _watched(notes: list[Note], name: str, call: Call) -> Call:
     told = False
 
-    def failed() -> None:
+    def failed(error: Exception) -> None:
         nonlocal told
         if not told:
             told = True
-            logger.warning("watching a call of '%s' failed; told once", name, exc_info=True)
+            logger.warning("watching a call of '%s' failed; told once", name, exc_info=error)
 
     if len(notes) > 1:
 
@@ -513,8 +513,8 @@ def _watched(notes: list[Note], name: str, call: Call) -> Call:
             for note in notes:
                 try:
                     note(args, kwargs)
-                except _ANYTHING:  # a watcher only watches
-                    failed()
+                except _ANYTHING as error:  # a watcher only watches
+                    failed(error)
             return call(args, kwargs, fallback)
 
         return watched
@@ -524,8 +524,8 @@ def _watched(notes: list[Note], name: str, call: Call) -> Call:
     def watched_by_one(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
         try:
             only(args, kwargs)
-        except _ANYTHING:
-            failed()
+        except _ANYTHING as error:
+            failed(error)
         return call(args, kwargs, fallback)
 
     return watched_by_one

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.apply import generated
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration import generated
 from flashinfer_bench.integration.opaque import opaque
 
 if TYPE_CHECKING:
