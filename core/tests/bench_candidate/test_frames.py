@@ -154,6 +154,24 @@ class TestHeardAt:
         stream.receive(limit=LIMIT, deadline=Deadline(5))
         assert before <= stream.heard_at <= time.perf_counter()
 
+    @pytest.mark.parametrize("spins_s", [0.0, 30.0])
+    def test_one_that_comes_while_this_process_is_kept_from_running(self, sockets, spins_s):
+        """Kept after it has read the clock, and before it looks: it must not seem there before."""
+        left, right = sockets
+        stream, sent = FrameStream(right), []
+
+        def clock():
+            now = time.perf_counter()
+            if not sent:
+                time.sleep(0.02)
+                sent.append(time.perf_counter())
+                left.sendall(frame(b"C", b"x"))
+            return now
+
+        stream._clock, stream.spins_until = clock, time.perf_counter() + spins_s
+        assert stream.receive(limit=LIMIT, deadline=Deadline(5)) == b"x"
+        assert sent[0] <= stream.heard_at
+
     @pytest.mark.parametrize("cut", [3, 12, 20])
     def test_one_in_pieces_is_there_with_the_last(self, sockets, cut):
         left, right = sockets
@@ -213,8 +231,6 @@ class TestSpinning:
         timer.start()
         assert stream.receive(limit=LIMIT, deadline=Deadline(30)) == b"x"
         assert not waits
-        # Of two looks, of which the second finds it, the first counts: how much earlier that was is
-        # the scheduler's affair.
         assert before <= stream.heard_at <= time.perf_counter()
 
     def test_it_ends(self, sockets, stream, waits):

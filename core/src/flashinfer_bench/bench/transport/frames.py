@@ -113,9 +113,9 @@ class FrameStream:
     ----------
     heard_at : float
         When the last control frame was there, on the clock of `time.perf_counter`. For a short one
-        in one piece that is when the wait for it has ended, or when it was asked for, if it was
-        there by then: to read it takes longer and varies more. Where it was looked for without
-        pause, it is when that was last in vain. For any other it is when all of it has been read.
+        in one piece that is when the wait for it has ended, or, if there was none, when its header
+        has been read: never before it was there, however long this process was kept from running.
+        For any other it is when all of it has been read.
     spins_until : float
         On the same clock. Up to then a frame is looked for without pause, so that `heard_at` is not
         late by the time that a core needs to wake up.
@@ -189,7 +189,6 @@ class FrameStream:
         TimeoutError
             At the deadline.
         """
-        self.heard_at = self._clock()
         length = self._receive_header(FrameKind.CONTROL, deadline)
         if length > limit:
             raise ProtocolError(f"a message of {length} bytes was announced; {limit} are allowed")
@@ -237,25 +236,29 @@ class FrameStream:
     def _fill(self, view: memoryview, deadline: Deadline, *, at_boundary: bool = False) -> None:
         filled = 0
         while filled < view.nbytes:
-            count = self._receive_some(view[filled:], deadline)
+            waited, count = self._receive_some(view[filled:], deadline)
             if count == 0:
                 if at_boundary and filled == 0:
                     raise PeerClosed("the other side closed the connection")
                 raise TruncatedFrame("the connection ended inside a frame")
-            if filled:  # in pieces, which may come as fast as they are read
+            # One without a wait may have come since the clock was read. In pieces, they may come
+            # as fast as they are read.
+            if filled or (at_boundary and not waited):
                 self.heard_at = self._clock()
             filled += count
             if filled < view.nbytes:
                 _check(deadline)
 
-    def _receive_some(self, view: memoryview, deadline: Deadline) -> int:
+    def _receive_some(self, view: memoryview, deadline: Deadline) -> tuple[bool, int]:
+        """Return whether it was waited for, and how many bytes came."""
+        waited = False
         while True:
             try:
-                return self._sock.recv_into(view)
+                return waited, self._sock.recv_into(view)
             except BlockingIOError:
-                if self.heard_at >= self.spins_until:
+                if self._clock() >= self.spins_until:
                     self._wait(self._sock.fileno(), select.POLLIN, deadline)
-                self.heard_at = self._clock()
+                    waited, self.heard_at = True, self._clock()
             except OSError as error:
                 raise PeerClosed(f"the connection broke: {error.strerror}") from error
 
