@@ -63,6 +63,8 @@ VARIABLES = (
     Variable("FIB_ENABLE_APPLY", "0", "1 routes calls to the best recorded solutions"),
     Variable("FIB_APPLY_PATH", "", "folder of solutions, one per definition, to apply instead"),
     Variable("FIB_ENABLE_TRACING", "0", "1 records the workloads of the running program"),
+    Variable("FIB_ADAPTERS", "", "comma-separated adapters to use; -name leaves one out"),
+    Variable("FIB_TRACING_SIGNALS", "0", "1 writes what was recorded on SIGTERM and SIGINT, too"),
     Variable("FIB_NO_PLUGINS", "0", "1 loads no installed plugin at all"),
     Variable("FIB_DISABLE_PLUGINS", "", "comma-separated plugins that are not loaded"),
     Variable("FIB_PLUGINS", "", "comma-separated modules loaded as plugins without installation"),
@@ -153,6 +155,16 @@ def tracing_enabled() -> bool:
     return _flag("FIB_ENABLE_TRACING")
 
 
+def tracing_mentioned() -> bool:
+    """Return whether ``FIB_ENABLE_TRACING`` is set to anything but false."""
+    return os.environ.get("FIB_ENABLE_TRACING", "").strip().lower() not in _FALSE
+
+
+def tracing_signals() -> bool:
+    """Return whether ``FIB_TRACING_SIGNALS`` wants what was recorded written on signals."""
+    return _flag("FIB_TRACING_SIGNALS")
+
+
 def no_plugins() -> bool:
     """Return whether ``FIB_NO_PLUGINS`` turns every installed plugin off."""
     return _flag("FIB_NO_PLUGINS")
@@ -166,6 +178,11 @@ def disabled_plugins() -> tuple[str, ...]:
 def plugin_modules() -> tuple[str, ...]:
     """Return the modules in ``FIB_PLUGINS``, loaded as plugins without being installed."""
     return _names("FIB_PLUGINS")
+
+
+def adapters() -> tuple[str, ...]:
+    """Return the words in ``FIB_ADAPTERS``: adapters to use, and ``-name`` to leave out."""
+    return _names("FIB_ADAPTERS")
 
 
 def strict_plugins() -> bool:

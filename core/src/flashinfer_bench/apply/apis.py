@@ -1,7 +1,7 @@
 """What can be routed: a function, and how a call of it is told to be one of a definition.
 
-A decorated function is described by its `Slot`. An adapter, which routes the functions of a
-library, describes each by an `Api` and has it wrapped by `routed`.
+A decorated function is described by its `Slot`, and so is one that an adapter routes
+(`integration.routing`). Any other function is described by an `Api`, and wrapped by `routed`.
 
 Light: importing this module imports neither torch nor pydantic.
 """
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench.apply.arguments import label_of, returns_later, tell_once
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.canonical import UnroutableError as UnroutableError
 from flashinfer_bench.integration.slots import Slot, board
 
 if TYPE_CHECKING:
@@ -32,20 +33,6 @@ HINTS = frozenset({"enable_pdl"})
 """Parameters that may change how quick a call is, and nothing else."""
 
 _ANYTHING = (Exception,)
-
-
-class UnroutableError(Exception):
-    """A call is not what a definition describes; it goes to the original.
-
-    Parameters
-    ----------
-    reason : str
-        Why: what such calls are counted as. The same words for the same cause, without values.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Bound(NamedTuple):

@@ -30,7 +30,8 @@ from flashinfer_bench.apply.reconcile import ARGUMENTS, Convention
 from flashinfer_bench.apply.returns import returns_of
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.integration.binding import _drop_object as drop_object
-from flashinfer_bench.integration.binding import match
+from flashinfer_bench.integration.binding import match, same_value
+from flashinfer_bench.integration.canonical import EXTRAS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.apis import Api
     from flashinfer_bench.apply.returns import Returns
     from flashinfer_bench.data import Definition
+    from flashinfer_bench.integration.canonical import Canonical
     from flashinfer_bench.integration.slots import Args, Kwargs
 
 _OUT = ("out", "output")
@@ -89,6 +91,38 @@ def convention(
             f"API {api.name} cannot be routed to definition '{name}': {error.message}",
             hint=error.hint,
         ) from None
+
+
+def canonical(
+    function: Callable[..., Any], signature: Canonical, takes: Optional[Mapping[str, bool]]
+) -> Callable[[Args, Kwargs], Any]:
+    """Return what calls a function with what it takes of canonical arguments.
+
+    Parameters
+    ----------
+    function : callable
+        A solution whose definition is not known.
+    signature : Canonical
+        Names the arguments.
+    takes : mapping of str to bool, optional
+        As of `convention`.
+
+    Raises
+    ------
+    ConfigError
+        If it needs something else.
+    """
+    taken, lacking = _taken(signature, takes)
+    parameters = list(signature.parameters)
+    passed = [(name, parameters.index(parameter)) for name, parameter in taken.items()]
+    extras = [(parameters.index(name), default) for name, default in lacking.items()]
+
+    def take(args: Args, _kwargs: Kwargs) -> Any:
+        if not all(same_value(args[position], default) for position, default in extras):
+            raise UnroutableError(EXTRAS)
+        return function(**{name: args[position] for name, position in passed})
+
+    return take
 
 
 def _signature_of(definition: Definition) -> Signature:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Optional
 from flashinfer_bench.apply.nearest import NearestKeys
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.integration.binding import bind
+from flashinfer_bench.integration.canonical import Canonical, reordered
 from flashinfer_bench.integration.opaque import opaque
 
 if TYPE_CHECKING:
@@ -114,8 +115,11 @@ class Generation:
         call = opaque(dispatcher.call)
         if slot is None:
             return call
+        definition, signature = self._definitions[name], slot.signature
         try:
-            return bind(call, self._definitions[name], slot.signature)
+            if isinstance(signature, Canonical):
+                return reordered(call, signature, list(definition.inputs))
+            return bind(call, definition, signature)
         except ConfigError as error:
             self._tell(f"{name} ({slot.label})", error.message)
             return None

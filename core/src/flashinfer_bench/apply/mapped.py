@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.apply.apis import UnroutableError
 from flashinfer_bench.apply.arguments import tell_once
-from flashinfer_bench.apply.conventions import convention, unsigned
+from flashinfer_bench.apply.conventions import canonical, convention, unsigned
 from flashinfer_bench.apply.curated import taken_by
 from flashinfer_bench.apply.dispatch.stats import REENTRANT
 from flashinfer_bench.apply.reconcile import ARGUMENTS, memory_of
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.canonical import Canonical, reordered
 from flashinfer_bench.integration.slots import no_fallback, opaque
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class MappedCalls:
         self._tally = tally
         self._running = running
         self._take: Optional[Take] = None
+        self._routed = isinstance(api.signature, Canonical)
 
         @opaque
         def call(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
@@ -119,6 +121,8 @@ class MappedCalls:
                 running.now = False
         if result is not _MISSED:
             self._tally.hits += 1
+            if self._routed and fallback is not None:
+                fallback.strict = True  # type: ignore[attr-defined]  # what stands for the original
             return result
         self._tally.fallback(reason)
         if fallback is None:
@@ -139,9 +143,14 @@ class MappedCalls:
     def _plan(self, original: Fallback) -> Take:
         api, definition, function = self._api, self._definition, self._candidate.function
         name = self._candidate.definition
-        guarded = None
+        guarded: Optional[_Guarded] = None
         if definition is not None:
             guarded = _Guarded(api.name, self._candidate, definition, self._config, self._tally)
+        if isinstance(api.signature, Canonical):
+            if guarded is not None:
+                return _reordering(guarded, api.signature)
+            assert function is not None
+            return canonical(function, api.signature, taken_by(function))
         if api.bind is not None:
             meaning = unsigned(api, name, definition, original)
             bind = partial(_bind_by_adapter, api, definition)
@@ -177,6 +186,26 @@ def _quickly(guarded: _Guarded, usual: Shortcut, every: Take) -> Take:
         return guarded.take(inputs, None)
 
     return take
+
+
+class _Declining:
+    """Stands for the original where canonical arguments are put into order."""
+
+    order: Any = None
+
+    def decline(self, reason: str) -> Any:
+        raise UnroutableError(reason)
+
+
+def _reordering(guarded: _Guarded, signature: Canonical) -> Take:
+    """Return what answers calls with canonical arguments by a solution of a known definition."""
+    declining: Any = _Declining()
+    call = reordered(
+        lambda args, _kwargs, _fallback: guarded.take(args, None),
+        signature,
+        list(guarded.definition.inputs),
+    )
+    return lambda args, _kwargs: call(args, None, declining)
 
 
 def _counted(guarded: _Guarded) -> Take:

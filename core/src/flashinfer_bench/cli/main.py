@@ -59,6 +59,9 @@ COMMANDS = {
         "flashinfer_bench.cli.timers:app", "List clocks, and check what they can do here."
     ),
     "cache": LazyCommand("flashinfer_bench.cli.cache:app", "List or prune what builds have left."),
+    "adapters": LazyCommand(
+        "flashinfer_bench.cli.adapters:app", "Show which functions of libraries can be routed."
+    ),
     "plugins": LazyCommand(
         "flashinfer_bench.cli.plugins:app", "List, show and diagnose plugins, and start new ones."
     ),
@@ -167,8 +170,14 @@ def root(
         raise typer.Exit(ExitCode.USAGE)
 
 
+running = False
+"""Whether this process is ``fib``: nothing is patched in it."""
+
+
 def main() -> NoReturn:
     """Run ``fib`` on the arguments of this process and exit."""
+    global running
+    running = True
     replace_closed_streams()
     typer.main.get_command(app)()
     raise AssertionError("the command exits by itself")  # pragma: no cover

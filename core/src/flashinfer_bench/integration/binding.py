@@ -98,7 +98,13 @@ def bind(call: Call, definition: Definition, signature: Optional[Signature]) -> 
     return opaque(bound)
 
 
-def match(signature: Signature, inputs: Sequence[str], outputs: Sequence[str]) -> Binding:
+def match(
+    signature: Signature,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    *,
+    by_position: bool = True,
+) -> Binding:
     """Decide which parameter is which input or output.
 
     Parameters
@@ -107,6 +113,9 @@ def match(signature: Signature, inputs: Sequence[str], outputs: Sequence[str]) -
         Of the function.
     inputs, outputs : sequence of str
         Names that the definition gives.
+    by_position : bool
+        Whether a parameter of another name may be the input, or the output, at its position. Not
+        where the names are those of definitions: another name is another thing there.
 
     Raises
     ------
@@ -120,7 +129,7 @@ def match(signature: Signature, inputs: Sequence[str], outputs: Sequence[str]) -
     _drop_object(named, {*inputs, *outputs})
     positional = [name for name, each in named.items() if each.kind in _BY_POSITION]
     taken = {name: name for name in (*inputs, *outputs) if name in named}
-    if not all(name in taken for name in inputs):
+    if by_position and not all(name in taken for name in inputs):
         _take_positions(taken, named, positional, [*inputs, *outputs], len(inputs))
     missing = [name for name in inputs if name not in taken]
     if missing:

@@ -26,6 +26,6 @@ from flashinfer_bench.plugins.registered import Registered as Registered
 from flashinfer_bench.plugins.settings import Settings as Settings
 from flashinfer_bench.plugins.status import PluginStatus as PluginStatus
 
-PLUGIN_API = (2, 1)
+PLUGIN_API = (2, 2)
 """Version of the plugin interface: a new hook or optional field raises the second number; whatever
 makes an existing plugin stop working raises the first."""

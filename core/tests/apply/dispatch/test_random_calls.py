@@ -86,11 +86,17 @@ ODD = {
     "of inference mode": lambda t, _: inference(t),
     "detached": lambda t, _: t.detach(),
     "the same object": lambda t, before: before[0] if before else t,
-    "the same memory": lambda t, before: before[-1].view(before[-1].shape) if before else t,
+    "the same memory": lambda t, before: same_memory(t, before),
     "overlapping": lambda t, before: overlapping(t, before),
 }
 # What else may be passed for a scalar.
 ODD_SCALARS = [1, 1.5, True, None, "1", np.float32(1.0), np.float64(1.0), torch.tensor(1.0), 2**70]
+
+
+def same_memory(tensor, before):
+    """Return a view of the tensor before; one that is sparse has none."""
+    dense = before and before[-1].layout is torch.strided
+    return before[-1].view(before[-1].shape) if dense else tensor
 
 
 def overlapping(tensor, before):

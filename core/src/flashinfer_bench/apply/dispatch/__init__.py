@@ -6,10 +6,10 @@ check (`recognition`); any other is examined in full (`guards`).
 """
 
 from flashinfer_bench.apply.dispatch.capture import is_kept
-from flashinfer_bench.apply.dispatch.dispatcher import Dispatcher, Resolver
+from flashinfer_bench.apply.dispatch.dispatcher import Dispatcher
 from flashinfer_bench.apply.dispatch.entries import EntryView
 from flashinfer_bench.apply.dispatch.stats import REASONS, Counters, Stats
-from flashinfer_bench.apply.dispatch.target import Target
+from flashinfer_bench.apply.dispatch.target import Resolver, Target
 
 __all__ = [
     "REASONS",

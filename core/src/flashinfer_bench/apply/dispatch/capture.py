@@ -1,4 +1,4 @@
-"""CUDA graphs: whether one is being captured, and what it needs for ever.
+"""What a CUDA graph needs for ever.
 
 A graph replays launches of kernels: the code of a kernel, and whatever its module holds, must be
 there as long as the graph is. Nobody tells how long that is, so a target that has served tensors on
@@ -7,30 +7,12 @@ a GPU is never let go. There are no more of them than solutions that were built.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from flashinfer_bench.apply.dispatch.target import Target
 
 _kept: dict[int, tuple[Any, ...]] = {}
-
-
-@lru_cache(maxsize=1)
-def _question() -> Callable[[], bool]:
-    import torch
-
-    # Builds of torch without CUDA have the function, but it raises.
-    if not torch.cuda.is_available():
-        return lambda: False
-    return torch.cuda.is_current_stream_capturing
-
-
-def is_capturing() -> bool:
-    """Return whether the current stream is being captured into a CUDA graph."""
-    return _question()()
 
 
 def keep_for_ever(target: Target) -> None:

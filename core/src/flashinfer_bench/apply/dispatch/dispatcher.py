@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn, Optional, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from flashinfer_bench.apply.dispatch import stats as reasons
 from flashinfer_bench.apply.dispatch.answers import Answers, WrongOutputError, packed
 from flashinfer_bench.apply.dispatch.arguments import Arguments
-from flashinfer_bench.apply.dispatch.capture import is_capturing, keep_for_ever
+from flashinfer_bench.apply.dispatch.capture import keep_for_ever
 from flashinfer_bench.apply.dispatch.devices import Devices, is_current, on_device
-from flashinfer_bench.apply.dispatch.entries import Entry, EntryTable, EntryView
+from flashinfer_bench.apply.dispatch.entries import Entry, EntryTable, EntryView, shown
 from flashinfer_bench.apply.dispatch.guards import make_guard
 from flashinfer_bench.apply.dispatch.hot_path import FAILURES, write_call
 from flashinfer_bench.apply.dispatch.keying import Keying
@@ -23,6 +24,8 @@ from flashinfer_bench.apply.dispatch.routes import Routes
 from flashinfer_bench.apply.dispatch.runs import run_for
 from flashinfer_bench.apply.dispatch.shadow import Disagreement, Shadow
 from flashinfer_bench.apply.dispatch.stats import Counters, Stats
+from flashinfer_bench.apply.dispatch.strided import Strided
+from flashinfer_bench.integration.capture import is_capturing
 from flashinfer_bench.integration.opaque import opaque
 
 if TYPE_CHECKING:
@@ -30,8 +33,8 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.apply.config import ApplyConfig
     from flashinfer_bench.apply.dispatch.runs import Run
-    from flashinfer_bench.apply.dispatch.target import Target
-    from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyBuilder
+    from flashinfer_bench.apply.dispatch.target import Resolver
+    from flashinfer_bench.apply.keys import ApplyKeyBuilder
     from flashinfer_bench.data import Definition
 
     Args = tuple[Any, ...]
@@ -42,18 +45,6 @@ logger = logging.getLogger(__name__)
 
 _MOST_ENTRIES = 4096
 _MOST_ROUTES = 1024  # about 3 KB each
-
-
-class Resolver(Protocol):
-    """Chooses and builds solutions."""
-
-    def resolve(self, key: Optional[ApplyKey]) -> Optional[Target]:
-        """Return what takes the calls with a key; None if nothing does.
-
-        Called when a key is first seen, not while a CUDA graph is captured; perhaps by several
-        threads at once, and again for keys that have been forgotten.
-        """
-        ...
 
 
 class Dispatcher:
@@ -123,6 +114,7 @@ class Dispatcher:
         self._by = None if self._keying.reads_data else recognition()
         self._learns = self._by is not None
         devices = Devices(device)
+        self._strided = Strided(self, layout, devices)
         self._guards = tuple(
             Refusals(make_guard(layout, devices, into=into), layout, self._by)
             for into in (False, True)
@@ -156,7 +148,9 @@ class Dispatcher:
 
     def _answer(self, a: Args, into: bool, args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
         """Make a call whose pattern is not known."""
-        found = self._choose(a, into)
+        found = self._choose(a, into, self._guards[into])
+        if found == reasons.LAYOUT and not into and hasattr(fallback, "outputs"):
+            return self._strided.answer(a, args, kwargs, fallback)
         if isinstance(found, str):
             return self._missed(found, args, kwargs, fallback)
         if fallback is None:
@@ -165,10 +159,10 @@ class Dispatcher:
             return self._compare(found, a, into, args, kwargs, fallback)
         return self._serve(found, a, into, args, kwargs, fallback)
 
-    def _choose(self, a: Args, into: bool) -> Entry | str:
+    def _choose(self, a: Args, into: bool, guard: Callable[..., Any]) -> Entry | str:
         """Return the entry that takes a call, or the reason for which none does."""
         try:
-            reason = self._guards[into](*a)
+            reason = guard(*a)
         except Exception as error:  # noqa: BLE001  # whatever odd objects may raise when asked
             self._tell(f"a call of {self._name} cannot be examined: {error!r}", logging.DEBUG)
             reason = reasons.TYPE
@@ -280,24 +274,36 @@ class Dispatcher:
         return self._failed(entry, caught, args, kwargs, fallback)
 
     def _compare(
-        self,
-        entry: Entry,
-        a: Args,
-        into: bool,
-        args: Args,
-        kwargs: Kwargs,
-        fallback: Callable[..., Any],
+        self, entry: Entry, a: Args, into: bool, args: Args, kwargs: Kwargs, fallback: Any
     ) -> Any:
         """Have the original answer a call, and compare a solution with it."""
         entry.due = False
         run = self._run(entry, a, into)
         if run is None:
             return self._missed(reasons.OUTPUTS, args, kwargs, fallback)
-        mine = self._shadow.prepare(a, into=into)
-        self._counters.fallback()
-        answer = fallback(*args, **(kwargs or {}))
+        outputs = getattr(fallback, "outputs", None)
+        expected: Any = None
         try:
-            self._shadow.compare(lambda *each: self._call(run, each), mine, a, answer, into=into)
+            mine = self._shadow.prepare(a, into=into)
+            if outputs is not None:
+                # What it returns is a library's: the definition's outputs have to be asked for.
+                expected = outputs(*self._shadow.prepare(a, into=False))
+        except Exception as error:  # noqa: BLE001  # memory, say; the program's own call may be fine
+            self._tell(f"calls of {self._name} cannot be compared: {error!r}")
+            return self._missed(reasons.SHADOW, args, kwargs, fallback)
+        compare = partial(self._shadow.compare, lambda *each: self._call(run, each), mine, a)
+        self._counters.fallback()
+        if outputs is not None:
+            self._judge(entry, partial(compare, expected, into=into, pure=True))
+            return fallback(*args, **(kwargs or {}))
+        answer = fallback(*args, **(kwargs or {}))
+        self._judge(entry, partial(compare, answer, into=into))
+        return answer
+
+    def _judge(self, entry: Entry, compare: Callable[[], None]) -> None:
+        """Compare a solution with what the original has computed."""
+        try:
+            compare()
         except Disagreement as error:
             self._counters.error()
             self._retire(entry, f"disagrees with the original: {error}", always=True)
@@ -305,7 +311,6 @@ class Dispatcher:
             self._note_failure(entry, error)
         else:
             entry.agreed()
-        return answer
 
     # ----------------------------------------------------------------------- the original
 
@@ -369,7 +374,7 @@ class Dispatcher:
         for routes in self._routes:
             routes.retire(entry)
         self._tell(f"solution {entry.target.solution!r} of {self._name} is not used any more "
-                   f"for {_shown(entry.key)}: it {why}")  # fmt: skip
+                   f"for {shown(entry.key)}: it {why}")  # fmt: skip
 
     # ---------------------------------------------------------------------------- the rest
 
@@ -390,9 +395,3 @@ class Dispatcher:
         if message not in self._told and len(self._told) < _MOST_ENTRIES:
             self._told.add(message)
             logger.log(level, "apply: %s", message)
-
-
-def _shown(key: Optional[ApplyKey]) -> str:
-    if key is None or not key.axes:
-        return "any call"
-    return ", ".join(f"{axis}={size}" for axis, size in (*key.axes, *key.feats))

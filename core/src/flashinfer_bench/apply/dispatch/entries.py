@@ -20,6 +20,13 @@ State = Literal["shadow", "plain", "out"]
 """Compared with the original at each call; used as it is; not used any more."""
 
 
+def shown(key: Optional[ApplyKey]) -> str:
+    """Return what people call the calls of a key."""
+    if key is None or not key.axes:
+        return "any call"
+    return ", ".join(f"{axis}={size}" for axis, size in (*key.axes, *key.feats))
+
+
 class Entry:
     """A target chosen for a key.
 
@@ -46,11 +53,13 @@ class Entry:
         Why it is out.
     due : bool
         Whether the next call is to be compared.
+    layouts : dict
+        Whether it agreed with the original, by strides of inputs that are not contiguous.
     """
 
     __slots__ = (
         *("_lock", "_max_failures", "_share", "_wanted"),
-        *("checked", "due", "failures", "key", "problem", "state", "target"),
+        *("checked", "due", "failures", "key", "layouts", "problem", "state", "target"),
     )
 
     def __init__(
@@ -71,6 +80,7 @@ class Entry:
         self.checked = 0
         self.problem = ""
         self.due = False
+        self.layouts: dict[tuple[tuple[int, ...], ...], bool] = {}
         self._lock = threading.Lock()
 
     @property

@@ -34,7 +34,7 @@ def overlap(left: Any, right: Any) -> bool:
     return max(start, other_start) < min(stop, other_stop)
 
 
-def make_guard(layout: Layout, devices: Devices, *, into: bool) -> Guard:
+def make_guard(layout: Layout, devices: Devices, *, into: bool, strided: bool = False) -> Guard:
     """Return the guard of a definition.
 
     Parameters
@@ -45,6 +45,8 @@ def make_guard(layout: Layout, devices: Devices, *, into: bool) -> Guard:
         Where tensors may be.
     into : bool
         Whether outputs follow the inputs.
+    strided : bool
+        Whether inputs may have gaps between their elements, and their axes in any order.
 
     Returns
     -------
@@ -63,7 +65,7 @@ def make_guard(layout: Layout, devices: Devices, *, into: bool) -> Guard:
         "keys_on": devices.keys_on,
         "overlap": overlap,
     }
-    writer = _Writer(layout, into)
+    writer = _Writer(layout, into, strided)
     namespace.update(writer.dtypes)
     source = "\n".join(writer.lines()) + "\n"
     return compile_source(source, "guard", f"guard of {layout.name!r}", namespace)
@@ -72,10 +74,11 @@ def make_guard(layout: Layout, devices: Devices, *, into: bool) -> Guard:
 class _Writer:
     """Writes the source of a guard: cheap and safe questions first."""
 
-    def __init__(self, layout: Layout, into: bool) -> None:
+    def __init__(self, layout: Layout, into: bool, strided: bool) -> None:
         outputs = layout.outputs if into else ()
         operands = [*layout.inputs, *outputs]
         self.layout = layout
+        self.strided = strided
         self.arguments = [f"a{index}" for index in range(len(operands))]
         self.operands = list(zip(self.arguments, operands, strict=True))
         first_output = len(layout.inputs)
@@ -148,7 +151,9 @@ class _Writer:
         return [f"shape = {name}.shape", *self._refuse(" or ".join(wrong), stats.SHAPE), *after]
 
     def _rest(self) -> list[str]:
-        loose = " or ".join(f"not {name}.is_contiguous()" for name, _ in self.tensors)
+        # Elements that share memory, as those of an expanded tensor do, are another matter.
+        question = "0 in {0}.stride()" if self.strided else "not {0}.is_contiguous()"
+        loose = " or ".join(question.format(name) for name, _ in self.tensors)
         graded = " or ".join(f"{name}.requires_grad" for name, _ in self.tensors)
         found = self._refuse(loose, stats.LAYOUT)
         found += self._refuse(f"grad_enabled() and ({graded})", stats.GRAD)

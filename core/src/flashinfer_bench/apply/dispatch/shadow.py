@@ -92,6 +92,7 @@ class Shadow:
         expected: Any,
         *,
         into: bool,
+        pure: bool = False,
     ) -> None:
         """Call the solution, and compare what it computes with what the original has computed.
 
@@ -107,6 +108,9 @@ class Shadow:
             What it returned.
         into : bool
             Whether it has written its outputs to the last of `args` instead.
+        pure : bool
+            Whether the original has been called with copies of `args`: what it returned then also
+            stands for what it writes to its inputs.
 
         Raises
         ------
@@ -122,14 +126,27 @@ class Shadow:
             if not _same_bytes(mine[index], args[index]):
                 raise Disagreement(f"it has changed an input, {self._layout.inputs[index].name!r}")
         if into:
-            pairs = list(zip(mine[self._inputs :], args[self._inputs :], strict=True))
+            self._compare_pairs(list(zip(mine[self._inputs :], args[self._inputs :], strict=True)))
         else:
-            pairs = self._pairs(self._answers.check(result, mine), expected)
+            self.compare_outputs(result, mine, expected)
+        if not pure:
+            self._compare_mutated(mine, args)
+
+    def compare_outputs(self, result: Any, inputs: Sequence[Any], expected: Any) -> None:
+        """Compare what a solution has returned for inputs with what the original has.
+
+        Raises
+        ------
+        Disagreement, WrongOutputError
+            As of `compare`.
+        """
+        self._compare_pairs(self._pairs(self._answers.check(result, inputs), expected))
+
+    def _compare_pairs(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         for operand, tolerance, (actual, wanted) in zip(
             self._layout.outputs, self._tolerances, pairs, strict=True
         ):
             _require_close(f"output {operand.name!r}", actual, wanted, tolerance)
-        self._compare_mutated(mine, args)
 
     def _pairs(self, outputs: list[Any], expected: Any) -> list[tuple[Any, Any]]:
         if not outputs:

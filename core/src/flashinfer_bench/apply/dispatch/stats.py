@@ -19,11 +19,12 @@ BUILD = "build"  # the solution could not be built
 CAPTURE = "capture"  # seen for the first time while a CUDA graph is captured
 OUT = "taken out"  # the solution has failed too often, or computed something else
 OUTPUTS = "outputs"  # outputs cannot be allocated for a destination-passing solution
+SHADOW = "not comparable"  # what a comparison with the original needs cannot be had
 REENTRANT = "reentrant"  # the solution itself makes such a call
 
 REASONS = (
     *(NO_CHOICE, TYPE, DTYPE, DEVICE, SHAPE, LAYOUT, GRAD, MODE, OVERLAP),
-    *(KEY, BUILD, CAPTURE, OUT, OUTPUTS, REENTRANT),
+    *(KEY, BUILD, CAPTURE, OUT, OUTPUTS, SHADOW, REENTRANT),
 )
 
 

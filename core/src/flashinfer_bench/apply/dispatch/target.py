@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import logging
-from typing import TYPE_CHECKING, Any, Literal, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional, Protocol
 
 from flashinfer_bench.apply.dispatch.codegen import compile_source
 from flashinfer_bench.compile.outputs import OutputAllocator, copy_outputs, list_outputs, unpack
@@ -12,6 +12,7 @@ from flashinfer_bench.compile.outputs import OutputAllocator, copy_outputs, list
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition
 
@@ -21,6 +22,18 @@ Style = Literal["value", "destination"]
 """Whether a function returns its outputs, or takes them as arguments."""
 
 logger = logging.getLogger(__name__)
+
+
+class Resolver(Protocol):
+    """Chooses and builds solutions."""
+
+    def resolve(self, key: Optional[ApplyKey]) -> Optional[Target]:
+        """Return what takes the calls with a key; None if nothing does.
+
+        Called when a key is first seen, not while a CUDA graph is captured; perhaps by several
+        threads at once, and again for keys that have been forgotten.
+        """
+        ...
 
 
 class Target:

@@ -1,0 +1,206 @@
+"""Patched functions of a library, answered by recorded solutions."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flashinfer_bench.apply.api import enable_apply  # noqa: E402
+from flashinfer_bench.integration import routed  # noqa: E402
+from flashinfer_bench.integration.routing import route_stats  # noqa: E402
+from flashinfer_bench.integration.slots import board  # noqa: E402
+
+spec = importlib.util.spec_from_file_location(
+    "routed_norm", Path(__file__).with_name("routed_norm.py")
+)
+routed_norm = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(routed_norm)
+FAILS = routed_norm.FAILS
+Library = routed_norm.Library
+MINUS = routed_norm.MINUS
+MINUS_EPS = routed_norm.MINUS_EPS
+TIMES = routed_norm.TIMES
+W = routed_norm.W
+ROW, ROWS = routed_norm.ROW, routed_norm.ROWS
+WITH_EPS = routed_norm.WITH_EPS
+dataset = routed_norm.dataset
+definition = routed_norm.definition
+enabled = routed_norm.enabled
+rows = routed_norm.rows
+
+
+@pytest.fixture(autouse=True)
+def nothing_enabled(monkeypatch, tmp_path):
+    monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+    for name in ("FIB_APPLY_PATH", "FIB_ENABLE_APPLY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(routed, "_counters", {})
+    board.clear()
+    yield
+    board.clear()
+    gc.collect()
+
+
+class TestDataset:
+    def test_solution_answers(self, tmp_path):
+        library = Library()
+        with enabled(dataset(tmp_path, MINUS).root) as runtime:
+            for _ in range(3):
+                assert library.norm(rows(), W)[0, 0] == -6
+            assert runtime.stats()["norm_k4"].hits == 3
+        assert library.calls == 0
+        assert library.norm(rows(), W)[0, 0] == 6
+        assert route_stats()["library.norm"] == {"calls": 3, "routed": 3, "refused": {}}
+
+    def test_out_is_filled(self, tmp_path):
+        library, out = Library(), torch.zeros(2, 4)
+        with enabled(dataset(tmp_path, MINUS).root):
+            assert library.norm(rows(), W, out=out) is out
+        assert out[0, 0] == -6
+
+    def test_sizes_that_nobody_recorded(self, tmp_path):
+        library, out = Library(), torch.zeros(3, 4)
+        with enabled(dataset(tmp_path, MINUS).root, on_miss_policy="fallback_only"):
+            assert library.norm(rows(3), W, out=out) is out
+        assert (library.calls, float(out[0, 0])) == (1, 6.0)
+
+    def test_an_extra_that_the_definition_lacks(self, tmp_path):
+        library = Library()
+        with enabled(dataset(tmp_path, MINUS).root):
+            assert library.norm(rows(), W, eps=1e-5)[0, 0] == 6
+            assert library.norm(rows(), W, eps=1e-6)[0, 0] == -6
+        assert route_stats()["library.norm"] == {
+            "calls": 2,
+            "routed": 1,
+            "refused": {"argument unknown to the definition": 1},
+        }
+
+    def test_inputs_in_the_order_of_the_definition(self, tmp_path):
+        library = Library()
+        with enabled(dataset(tmp_path, MINUS_EPS, **WITH_EPS).root):
+            assert library.norm(rows(), W, 1.0)[0, 0] == -5
+        assert library.calls == 0
+
+    def test_a_definition_of_something_else(self, tmp_path, caplog):
+        odd = {
+            "inputs": {"hidden_states": ROWS, "weight": ROW, "bias": ROW, "more": ROW},
+            "reference": "def run(hidden_states, weight, bias, more):\n    return hidden_states\n",
+        }
+        code = odd["reference"]
+        library = Library()
+        with caplog.at_level(logging.WARNING), enabled(dataset(tmp_path, code, **odd).root):
+            assert library.norm(rows(), W)[0, 0] == 6
+        assert "norm_k4 (library.norm)" in caplog.text
+        assert route_stats()["library.norm"]["refused"] == {routed.NOT_WANTED: 1}
+
+    def test_solution_that_fails(self, tmp_path):
+        library, out = Library(), torch.zeros(2, 4)
+        with enabled(dataset(tmp_path, FAILS).root) as runtime:
+            for _ in range(5):
+                assert library.norm(rows(), W, out=out) is out
+            assert runtime.stats()["norm_k4"].errors > 0
+        assert (library.calls, float(out[0, 0])) == (5, 6.0)
+
+    def test_strict(self, tmp_path):
+        library = Library()
+        place = dataset(tmp_path, FAILS).root
+        with enabled(place, strict=True), pytest.raises(ZeroDivisionError):
+            library.norm(rows(), W)
+        assert library.norm(rows(), W)[0, 0] == 6
+
+    def test_gradients(self, tmp_path):
+        library, x = Library(), rows(requires_grad=True)
+        with enabled(dataset(tmp_path, MINUS).root):
+            library.norm(x, W).sum().backward()
+        assert x.grad[0, 0] == 2
+        assert library.calls == 1
+
+    @pytest.mark.parametrize("solution", [MINUS, TIMES], ids=["disagrees", "agrees"])
+    def test_inputs_with_gaps_are_compared_once(self, tmp_path, solution):
+        library, odd = Library(), rows().t().contiguous().t()
+        with enabled(dataset(tmp_path, solution).root) as runtime:
+            got = [float(library.norm(odd, W)[0, 0]) for _ in range(4)]
+            hits = runtime.stats()["norm_k4"].hits
+        assert got == [6.0] * 4
+        assert hits == (3 if solution is TIMES else 0)
+        assert library.calls == 5 - hits  # once more, for its outputs
+
+    @pytest.mark.parametrize(
+        "odd",
+        [rows().double(), rows()[:, :2].repeat(1, 2).to_sparse()],
+        ids=["dtype", "sparse"],
+    )
+    def test_calls_that_are_none_of_the_definition(self, tmp_path, odd):
+        library = Library()
+        with enabled(dataset(tmp_path, MINUS).root):
+            got = library.norm(odd, W.to(odd.dtype))
+        assert library.calls == 1
+        assert float(got.to_dense()[0, 0]) == 6
+
+    def test_what_the_original_raises(self, tmp_path):
+        library = Library()
+        place = dataset(tmp_path, MINUS).root
+        with enabled(place), pytest.raises(RuntimeError, match="size of tensor"):
+            library.norm(rows(), torch.ones(3))
+
+    def test_solution_that_calls_the_function_itself(self, tmp_path, monkeypatch):
+        library = Library()
+        monkeypatch.setattr(torch, "fib_test_norm", library.norm, raising=False)
+        code = (
+            "import torch\n\ndef run(hidden_states, weight):\n"
+            "    return torch.fib_test_norm(hidden_states, weight) + 1\n"
+        )
+        with enabled(dataset(tmp_path, code).root):
+            for _ in range(3):
+                assert library.norm(rows(), W)[0, 0] == 7
+        assert library.calls == 3
+
+    def test_enabling_while_calls_run(self, tmp_path):
+        library, place = Library(), dataset(tmp_path, MINUS).root
+        wrong, over = [], threading.Event()
+
+        def work():
+            out = torch.zeros(2, 4)
+            while not over.is_set():
+                if library.norm(rows(), W, out=out) is not out or abs(float(out[0, 0])) != 6:
+                    wrong.append(out.clone())
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            with enabled(place):
+                library.norm(rows(), W)
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+
+    def test_torch_compile_takes_the_original(self, tmp_path):
+        library = Library()
+        compiled = torch.compile(lambda x: library.norm(x, W) + 1, backend="eager", fullgraph=True)
+        with enabled(dataset(tmp_path, MINUS).root):
+            assert compiled(rows())[0, 0] == 7
+        assert compiled(rows())[0, 0] == 7
+        assert route_stats()["library.norm"]["calls"] == 0
+
+
+class TestWatched:
+    def test_told_once_in_both_modes(self, tmp_path):
+        library, told = Library(), []
+        end = board.observe(lambda name, slot, args, kwargs: told.append((name, len(args), kwargs)))
+        with enabled(dataset(tmp_path, TIMES).root, shadow_calls=2):
+            library.norm(rows(), W)
+        with enable_apply({"norm_k4": lambda hidden_states, weight: -hidden_states}):
+            library.norm(rows(), W, eps=1e-5)
+        library.norm(rows(), weight=W)
+        end()
+        assert told == [("norm_k4", 3, None)] * 3

@@ -1,0 +1,170 @@
+"""Solutions for patched functions, compared with what the originals compute; and in place."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import logging
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flashinfer_bench.apply.api import enable_apply  # noqa: E402
+from flashinfer_bench.data import Definition, TraceSet  # noqa: E402
+from flashinfer_bench.integration import routed  # noqa: E402
+from flashinfer_bench.integration.routing import Route, route_calls  # noqa: E402
+from flashinfer_bench.integration.slots import board  # noqa: E402
+
+spec = importlib.util.spec_from_file_location(
+    "routed_norm", Path(__file__).with_name("routed_norm.py")
+)
+routed_norm = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(routed_norm)
+AddRoute = routed_norm.AddRoute
+IN_PLACE = routed_norm.IN_PLACE
+Library = routed_norm.Library
+MINUS = routed_norm.MINUS
+MINUS_EPS = routed_norm.MINUS_EPS
+NormRoute = routed_norm.NormRoute
+TIMES = routed_norm.TIMES
+W = routed_norm.W
+WITH_EPS = routed_norm.WITH_EPS
+dataset = routed_norm.dataset
+definition = routed_norm.definition
+enabled = routed_norm.enabled
+rows = routed_norm.rows
+
+
+@pytest.fixture(autouse=True)
+def nothing_enabled(monkeypatch, tmp_path):
+    monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+    for name in ("FIB_APPLY_PATH", "FIB_ENABLE_APPLY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(routed, "_counters", {})
+    board.clear()
+    yield
+    board.clear()
+    gc.collect()
+
+
+class TestShadow:
+    def calls(self, library, number=4, out=None):
+        return [library.norm(rows(), W, out=out) for _ in range(number)]
+
+    def test_agreeing(self, tmp_path):
+        library, out = Library(), torch.zeros(2, 4)
+        with enabled(dataset(tmp_path, TIMES).root, shadow_calls=2) as runtime:
+            assert all(each is out for each in self.calls(library, out=out))
+            found = runtime.stats()["norm_k4"]
+        assert (found.hits, found.fallbacks, found.errors) == (2, 2, 0)
+        assert library.calls == 4  # in each compared call once for the copies
+        assert out[0, 0] == 6
+
+    def test_disagreeing(self, tmp_path, caplog):
+        library, out = Library(), torch.zeros(2, 4)
+        with enabled(dataset(tmp_path, MINUS).root, shadow_calls=2) as runtime:
+            with caplog.at_level(logging.WARNING):
+                self.calls(library, out=out)
+            found = runtime.stats()["norm_k4"]
+        assert (found.hits, found.errors) == (0, 1)
+        assert out[0, 0] == 6
+        assert "disagrees with the original" in caplog.text
+
+    def test_compared_on_copies(self, tmp_path):
+        seen = []
+
+        class Noting(NormRoute):
+            def outputs(self, original, understood, inputs):
+                seen.append((understood.inputs, inputs))
+                inputs[0].zero_()  # its own
+                return original(rows(), *inputs[1:])
+
+        library, x = Library(Noting), rows()
+        with enabled(dataset(tmp_path, TIMES).root, shadow_calls=1):
+            library.norm(x, W)
+        ((given, copies),) = seen
+        assert given[0] is x
+        assert copies[0] is not x
+        assert copies[2] == 1e-6  # no input of the definition: as it came
+        assert x[0, 0] == 3
+
+    def test_order_of_the_definition(self, tmp_path):
+        code = MINUS_EPS.replace("-hidden_states", "hidden_states").replace(" + eps", "")
+        library = Library()
+        with enabled(dataset(tmp_path, code, **WITH_EPS).root, shadow_calls=1) as runtime:
+            self.calls(library)
+            assert runtime.stats()["norm_k4"].hits == 3
+
+    def test_route_that_cannot_compute_them(self, tmp_path, caplog):
+        caplog.set_level(logging.WARNING)
+
+        class Plain(NormRoute):
+            outputs = Route.outputs
+
+        library = Library(Plain)
+        with enabled(dataset(tmp_path, TIMES).root, shadow_calls=1) as runtime:
+            self.calls(library)
+            assert runtime.stats()["norm_k4"].hits == 0
+        assert library.calls == 4
+        assert caplog.text.count("cannot be compared") == 1
+
+    def test_original_that_answers_wrongly(self, tmp_path):
+        """The original is what counts, whatever it computes."""
+        library = Library(factor=5.0)
+        with enabled(dataset(tmp_path, TIMES).root, shadow_calls=1):
+            assert [float(each[0, 0]) for each in self.calls(library)] == [30.0] * 4
+
+
+class TestInPlace:
+    """A definition that says that an input is written to, and a function that does it."""
+
+    PURE = "def run(input, residual):\n    return residual + input\n"
+    WRITES = "def run(input, residual):\n    return residual.add_(input)\n"
+    WRONG = "def run(input, residual):\n    return residual.sub_(input)\n"
+
+    def library(self):
+        calls = []
+
+        def add_(input, residual):
+            calls.append(input)
+            residual.add_(input)
+
+        return route_calls(AddRoute(), add_), calls
+
+    @pytest.mark.parametrize("shadow", [0, 2])
+    @pytest.mark.parametrize("code", [PURE, WRITES], ids=["pure", "writes"])
+    def test_written_once(self, tmp_path, code, shadow):
+        add_, calls = self.library()
+        place = dataset(tmp_path, code, "add_k4", **IN_PLACE).root
+        residual = rows(value=1.0)
+        with enabled(place, shadow_calls=shadow) as runtime:
+            for _ in range(4):
+                assert add_(rows(value=10.0), residual) is None
+            found = runtime.stats()["add_k4"]
+        assert (found.hits, found.errors) == (4 - shadow, 0)
+        assert residual[0, 0] == 41
+        assert len(calls) == 2 * shadow
+
+    def test_a_wrong_one_never_reaches_the_caller(self, tmp_path):
+        add_, _ = self.library()
+        place = dataset(tmp_path, self.WRONG, "add_k4", **IN_PLACE).root
+        residual = rows(value=1.0)
+        with enabled(place, shadow_calls=1) as runtime:
+            for _ in range(3):
+                add_(rows(value=10.0), residual)
+            assert runtime.stats()["add_k4"].errors == 1
+        assert residual[0, 0] == 31
+
+    def test_mapped(self, tmp_path):
+        add_, calls = self.library()
+        known = Definition.model_validate(definition("add_k4", **IN_PLACE))
+        residual = rows(value=1.0)
+        given = {"add_k4": lambda input, residual: residual + 2 * input}
+        for more in ({}, {"dataset": TraceSet(definitions={"add_k4": known})}):
+            with enable_apply(given, **more):
+                assert add_(rows(value=10.0), residual) is None
+        assert residual[0, 0] == 41
+        assert calls == []

@@ -1,0 +1,152 @@
+"""Patched functions whose inputs are views with gaps, answered by recorded solutions."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import logging
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flashinfer_bench.integration import routed  # noqa: E402
+from flashinfer_bench.integration.slots import board  # noqa: E402
+
+spec = importlib.util.spec_from_file_location(
+    "routed_norm", Path(__file__).with_name("routed_norm.py")
+)
+routed_norm = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(routed_norm)
+Library = routed_norm.Library
+W = routed_norm.W
+dataset = routed_norm.dataset
+enabled = routed_norm.enabled
+
+COUNTS = "import torch\n\ntorch.fib_test_calls = 0\n"
+TIMES = (
+    COUNTS + "def run(hidden_states, weight):\n    torch.fib_test_calls += 1\n"
+    "    return hidden_states * weight\n"
+)
+TURNS = (
+    COUNTS + "def run(hidden_states, weight):\n    torch.fib_test_calls += 1\n"
+    "    return hidden_states * weight * (1 if torch.fib_test_calls < 5 else 2)\n"
+)
+AS_STORED = (
+    "import torch\n\ndef run(hidden_states, weight):\n"
+    "    return torch.as_strided(hidden_states, (2, 4), (4, 1)) * weight\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_enabled(monkeypatch, tmp_path):
+    monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+    for name in ("FIB_APPLY_PATH", "FIB_ENABLE_APPLY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(routed, "_counters", {})
+    monkeypatch.setattr(torch, "fib_test_calls", 0, raising=False)
+    board.clear()
+    yield
+    board.clear()
+    gc.collect()
+
+
+def half(number=0):
+    """Return one of the halves of a tensor, as of a cache for keys and values."""
+    return torch.arange(16.0).view(2, 2, 4).unbind(1)[number]
+
+
+def turned():
+    return torch.arange(8.0).view(4, 2).t()
+
+
+def slow_calls(monkeypatch, runtime):
+    """Return a list that grows with each call that is not recognised."""
+    from flashinfer_bench.apply.dispatch.strided import Strided
+
+    seen, answer = [], Strided.answer
+
+    def noted(self, *args):
+        seen.append(args)
+        return answer(self, *args)
+
+    monkeypatch.setattr(Strided, "answer", noted)
+    return seen
+
+
+def test_after_one_comparison_calls_are_recognised(tmp_path, monkeypatch):
+    library = Library()
+    with enabled(dataset(tmp_path, TIMES).root) as runtime:
+        slow = slow_calls(monkeypatch, runtime)
+        for number in (0, 1, 0, 1, 0):  # other memory, the same strides
+            x = half(number)
+            assert torch.equal(library.norm(x, W), x * 2)
+        assert runtime.stats()["norm_k4"].hits == 4
+    # One was compared, and answered by the original; one was answered by the solution, and learnt.
+    assert len(slow) == 2
+    assert library.calls == 2  # the call itself, and its outputs
+
+
+def test_each_form_is_compared_and_then_recognised(tmp_path, monkeypatch):
+    with enabled(dataset(tmp_path, TIMES).root) as runtime:
+        slow = slow_calls(monkeypatch, runtime)
+        library = Library()
+        for _ in range(4):
+            for x in (half(), turned(), half().contiguous()):
+                assert torch.equal(library.norm(x, W), x * 2)
+        assert runtime.stats()["norm_k4"].hits == 3 + 3 + 4
+    assert len(slow) == 4
+
+
+def test_shadow_calls_may_all_be_strided(tmp_path, monkeypatch):
+    library = Library()
+    with enabled(dataset(tmp_path, TIMES).root, shadow_calls=3) as runtime:
+        slow = slow_calls(monkeypatch, runtime)
+        for _ in range(8):
+            assert torch.equal(library.norm(half(), W), half() * 2)
+        assert runtime.stats()["norm_k4"].hits == 5
+    assert len(slow) == 4  # three that are compared, one that is learnt
+
+
+def test_calls_drawn_for_comparison_are_compared_and_the_others_recognised(tmp_path, monkeypatch):
+    draws = iter([False, False, True, *[False] * 20])
+    monkeypatch.setattr(
+        "flashinfer_bench.apply.dispatch.entries.random.random",
+        lambda: 0.0 if next(draws) else 1.0,
+    )
+    library = Library()
+    with enabled(dataset(tmp_path, TIMES).root, shadow_share=0.5) as runtime:
+        slow = slow_calls(monkeypatch, runtime)
+        for _ in range(10):
+            assert torch.equal(library.norm(half(), W), half() * 2)
+        assert runtime.stats()["norm_k4"].hits == 8
+    # The first, the one that is learnt, and the one that was drawn.
+    assert len(slow) == 3
+    assert torch.fib_test_calls == 10
+
+
+def test_a_solution_that_disagrees_later_is_used_no_more(tmp_path, caplog):
+    library = Library()
+    with (
+        caplog.at_level(logging.WARNING),
+        enabled(dataset(tmp_path, TURNS).root, shadow_share=1.0) as runtime,
+    ):
+        for _ in range(8):  # compared each time, so never answered
+            assert torch.equal(library.norm(half(), W), half() * 2)
+        assert runtime.stats()["norm_k4"].hits == 0
+        assert runtime.stats()["norm_k4"].errors == 1
+    assert "is not used any more" in caplog.text
+    assert torch.fib_test_calls == 5
+
+
+def test_a_solution_that_ignores_strides_never_answers_such_calls(tmp_path):
+    library = Library()
+    with enabled(dataset(tmp_path, AS_STORED).root) as runtime:
+        for _ in range(3):
+            assert torch.equal(library.norm(half(), W), half() * 2)
+        assert runtime.stats()["norm_k4"].hits == 0
+        x = half().contiguous()
+        assert torch.equal(library.norm(x, W), x * 2)
+        assert runtime.stats()["norm_k4"].hits == 1
