@@ -15,7 +15,7 @@ import pytest
 
 HERE = Path(__file__).parent
 HAS_TORCH = find_spec("torch") is not None
-NEED_TORCH = ("tensors", "compile", "bench", "bench_candidate", "dispatch")
+NEED_TORCH = ("tensors", "compile", "bench", "bench_candidate", "dispatch", "tracing")
 INSTALLED = {point.name for point in entry_points(group="flashinfer_bench.plugins")}
 
 

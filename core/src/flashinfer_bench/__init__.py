@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from flashinfer_bench.compile import BuilderRegistry as BuilderRegistry
     from flashinfer_bench.compile import Runnable as Runnable
     from flashinfer_bench.data import *  # noqa: F403
+    from flashinfer_bench.tracing import TracingConfig as TracingConfig
+    from flashinfer_bench.tracing import TracingConfigRegistry as TracingConfigRegistry
+    from flashinfer_bench.tracing import TracingRuntime as TracingRuntime
+    from flashinfer_bench.tracing import disable_tracing as disable_tracing
+    from flashinfer_bench.tracing import enable_tracing as enable_tracing
 
 _DATA_NAMES = (
     "AxisConst",
@@ -69,12 +74,21 @@ _APPLY_NAMES = (
     "enable_apply",
 )
 
+_TRACING_NAMES = (
+    "TracingConfig",
+    "TracingConfigRegistry",
+    "TracingRuntime",
+    "disable_tracing",
+    "enable_tracing",
+)
+
 _EXPORTS = {
     **dict.fromkeys(_APPLY_NAMES, "flashinfer_bench.apply"),
     **dict.fromkeys(_DATA_NAMES, "flashinfer_bench.data"),
     **dict.fromkeys(("Benchmark", "BenchmarkConfig", "EvalConfig"), "flashinfer_bench.bench"),
     **dict.fromkeys(("Builder", "BuilderRegistry", "Runnable"), "flashinfer_bench.compile"),
     **dict.fromkeys(("BuildError", "FibError"), "flashinfer_bench.errors"),
+    **dict.fromkeys(_TRACING_NAMES, "flashinfer_bench.tracing"),
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

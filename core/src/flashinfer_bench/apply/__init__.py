@@ -84,7 +84,7 @@ class _Callable(ModuleType):
 
 sys.modules[__name__].__class__ = _Callable
 
-if env.apply_mentioned():
+if env.apply_mentioned() or env.tracing_mentioned():
     from flashinfer_bench.apply.enabling import activate
 
     activate()

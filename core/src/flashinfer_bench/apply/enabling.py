@@ -12,6 +12,7 @@ from flashinfer_bench import env
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.integration.opaque import opaque
 from flashinfer_bench.integration.slots import board
+from flashinfer_bench.tracing import enabling as tracing
 
 if TYPE_CHECKING:
     from flashinfer_bench.apply.runtime import Config, Dataset
@@ -65,7 +66,8 @@ def activate() -> None:
     """Do what the environment says, once: at the first use of apply.
 
     With ``FIB_ENABLE_APPLY=1``, the folder of ``FIB_APPLY_PATH`` if that is set, else the dataset
-    of ``FIB_DATASET_PATH``. A failure is a warning, and apply stays off.
+    of ``FIB_DATASET_PATH``. A failure is a warning, and apply stays off. ``FIB_ENABLE_TRACING`` is
+    seen to as well: calls of `apply` are what is traced.
     """
     if not board.quiet and not board.asked():
         _activate()
@@ -75,6 +77,7 @@ def activate() -> None:
 def _activate() -> None:
     if _COMMAND_LINE in sys.modules:
         return
+    tracing.activate()
     try:
         if env.apply_enabled():
             enable(None, None)

@@ -52,6 +52,12 @@ COMMANDS = {
     "doctor": LazyCommand(
         "flashinfer_bench.cli.doctor:app", "Find what is damaged in a dataset, and repair it."
     ),
+    "trace": LazyCommand(
+        "flashinfer_bench.cli.trace:app", "Look at the workloads that were collected."
+    ),
+    "sanitize": LazyCommand(
+        "flashinfer_bench.cli.sanitize:app", "Take useless workloads out of a dataset."
+    ),
     "calibrate": LazyCommand(
         "flashinfer_bench.cli.calibrate:app", "Measure what a device can do at most, and store it."
     ),

@@ -36,8 +36,25 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     StorageError
         If writing fails; a file that was there is unchanged.
     """
+    replace_file(path, serialize_tensors(tensors))
+
+
+def serialize_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """Return the content of a safetensors file; the same tensors always give the same bytes.
+
+    Parameters
+    ----------
+    tensors : mapping of str to Tensor
+        As of `save_tensors`.
+
+    Raises
+    ------
+    CapabilityError
+        If torch or safetensors is not installed.
+    """
     library = _safetensors_torch()
-    replace_file(path, library.save({key: _storable(tensor) for key, tensor in tensors.items()}))
+    data: bytes = library.save({key: _storable(tensor) for key, tensor in tensors.items()})
+    return data
 
 
 def _storable(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,18 +6,37 @@ import json
 import os
 import time
 from itertools import count
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, Protocol
 
 from flashinfer_bench.data.storage import storage_error, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from enum import Enum
     from pathlib import Path
-
-    from flashinfer_bench.data.repair.issues import Issue
 
 MANIFEST = "taken.jsonl"
 PREFIX = "doctor_backup_"
+
+
+class Taken(Protocol):
+    """What is taken out, and why; an `Issue` is one."""
+
+    @property
+    def kind(self) -> Enum:
+        """The reason; its value is a word."""
+
+    @property
+    def path(self) -> Path:
+        """The file, relative to the dataset."""
+
+    @property
+    def line(self) -> Optional[int]:
+        """Line in the file, from 1; None for the file itself."""
+
+    @property
+    def message(self) -> str:
+        """What is wrong."""
 
 
 class Backup:
@@ -30,13 +49,16 @@ class Backup:
     ----------
     root : Path
         The dataset.
+    prefix : str
+        What its name begins with.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, prefix: str = PREFIX) -> None:
         self._root = root
+        self._prefix = prefix
         self.folder: Optional[Path] = None
 
-    def add_lines(self, issues: Sequence[Issue], lines: Sequence[bytes]) -> None:
+    def add_lines(self, issues: Sequence[Taken], lines: Sequence[bytes]) -> None:
         """Copy lines of one file.
 
         Raises
@@ -48,7 +70,7 @@ class Backup:
         text = b"".join(line if line.endswith(b"\n") else line + b"\n" for line in lines)
         self._append(self._place(issues[0].path), text)
 
-    def move(self, issue: Issue) -> bool:
+    def move(self, issue: Taken) -> bool:
         """Move a file; return whether it was still there.
 
         Raises
@@ -78,7 +100,7 @@ class Backup:
             raise storage_error(target.parent, error) from error
         return target
 
-    def _note(self, issues: Sequence[Issue]) -> None:
+    def _note(self, issues: Sequence[Taken]) -> None:
         """Write down what is going to be taken, and why."""
         if self.folder is None:
             self.folder = self._make()
@@ -91,7 +113,7 @@ class Backup:
         self._append(self.folder / MANIFEST, text.encode())
 
     def _make(self) -> Path:
-        name = PREFIX + time.strftime("%Y%m%d_%H%M%S")
+        name = self._prefix + time.strftime("%Y%m%d_%H%M%S")
         for number in count(1):
             folder = self._root / (name if number == 1 else f"{name}_{number}")
             try:

@@ -1,0 +1,56 @@
+"""Policies, dumps and rules, under the name of their old module."""
+
+from __future__ import annotations
+
+from flashinfer_bench.tracing.rule_presets import (
+    DEDUP_BY_AVG_SEQ_LEN,
+    DEDUP_BY_AXES,
+    DUMP_ALL,
+    DUMP_INT32,
+    DUMP_NONE,
+    KEEP_ALL,
+    KEEP_RANDOM_ONE,
+    KEY_AXES,
+    all_dump_rule,
+    axes_only_rule,
+    dump_int32,
+    gemm_rule,
+    gqa_paged_decode_rule,
+    gqa_paged_prefill_rule,
+    gqa_ragged_prefill_rule,
+    mla_paged_decode_rule,
+    mla_paged_prefill_rule,
+    mla_ragged_prefill_rule,
+    policy_dedup_by_avg_seq_len,
+    policy_dedup_by_axes,
+    policy_keep_first_k,
+    policy_keep_random_k,
+)
+from flashinfer_bench.tracing.rules import TraceEntry, TracingRule
+
+__all__ = [
+    "DEDUP_BY_AVG_SEQ_LEN",
+    "DEDUP_BY_AXES",
+    "DUMP_ALL",
+    "DUMP_INT32",
+    "DUMP_NONE",
+    "KEEP_ALL",
+    "KEEP_RANDOM_ONE",
+    "KEY_AXES",
+    "TraceEntry",
+    "TracingRule",
+    "all_dump_rule",
+    "axes_only_rule",
+    "dump_int32",
+    "gemm_rule",
+    "gqa_paged_decode_rule",
+    "gqa_paged_prefill_rule",
+    "gqa_ragged_prefill_rule",
+    "mla_paged_decode_rule",
+    "mla_paged_prefill_rule",
+    "mla_ragged_prefill_rule",
+    "policy_dedup_by_avg_seq_len",
+    "policy_dedup_by_axes",
+    "policy_keep_first_k",
+    "policy_keep_random_k",
+]

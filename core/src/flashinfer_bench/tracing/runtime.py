@@ -1,0 +1,320 @@
+"""A dataset that records: what `enable_tracing` starts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from flashinfer_bench import env
+from flashinfer_bench.data.loader import Problems, load_definitions
+from flashinfer_bench.errors import ConfigError, DatasetNotFoundError
+from flashinfer_bench.integration.capture import is_capturing
+from flashinfer_bench.integration.slots import board
+from flashinfer_bench.tracing.config import TracingConfigRegistry, TracingLimits, as_registry
+from flashinfer_bench.tracing.recorders import Recorders
+from flashinfer_bench.tracing.shutdown import at_shutdown
+from flashinfer_bench.tracing.watching import note_of
+from flashinfer_bench.tracing.writing import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from types import TracebackType
+
+    from flashinfer_bench.data import Definition, TraceSet
+    from flashinfer_bench.integration.slots import Note, Slot
+    from flashinfer_bench.tracing.config import TracingConfig
+    from flashinfer_bench.tracing.writing import Sink
+
+    Dataset = Union[TraceSet, str, Path]
+    Config = Union[TracingConfig, TracingConfigRegistry, Mapping[str, TracingConfig], None]
+
+logger = logging.getLogger(__name__)
+
+_MOST_UNKNOWN = 1024
+_ANYTHING = (Exception,)
+
+_lock = threading.RLock()
+_active: Optional[TracingRuntime] = None
+_all: weakref.WeakSet[TracingRuntime] = weakref.WeakSet()
+
+
+class TracingRuntime:
+    """Records the calls of the definitions of a dataset, while it is active.
+
+    One runtime is active at a time: one that starts stops the one before. As a context manager it
+    is active in the body, and whatever it has stopped goes on afterwards.
+
+    Nothing that goes wrong while calls are recorded or written reaches the program: it is counted
+    in `stats`, and logged once for each definition.
+
+    Parameters
+    ----------
+    trace_set : TraceSet, str or Path, optional
+        The dataset, or its folder; by default that of ``FIB_DATASET_PATH``.
+    config : TracingConfig, TracingConfigRegistry or mapping of str to TracingConfig, optional
+        Settings for all definitions, or for each. Default: `get_default_configs`.
+    limits : TracingLimits, optional
+        How much memory may be used.
+    store : optional
+        Takes entries in place of the dataset's own store: has ``add(entries)`` and ``close()``.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no such dataset.
+    ConfigError, UnknownNameError
+        If the settings are something else, or name a policy or an input that does not exist.
+    """
+
+    def __init__(
+        self,
+        trace_set: Optional[Dataset] = None,
+        config: Config = None,
+        *,
+        limits: Optional[TracingLimits] = None,
+        store: Optional[Sink] = None,
+    ) -> None:
+        self.root, self.definitions = _dataset(trace_set)
+        self.config = as_registry(config)
+        self.limits = TracingLimits() if limits is None else limits
+        self._scope = threading.local()
+        self._writer = Writer(self.root, self.definitions, store)
+        self._recorders = Recorders(
+            self.definitions, self.config, self.limits, self._deferring, self._write_early
+        )
+        self._notes: dict[str, Optional[Note]] = {}
+        self._unknown: dict[str, int] = {}
+        self.problems: dict[str, str] = {}
+        self._end: Optional[Callable[[], None]] = None
+        self._cancel: Optional[Callable[[], None]] = None
+        self._replaced: Optional[TracingRuntime] = None
+        self._entered = False
+        _all.add(self)
+
+    def __repr__(self) -> str:
+        return f"<TracingRuntime of {str(self.root)!r}>"
+
+    # ------------------------------------------------------------------------------ activity
+
+    @classmethod
+    def get_instance(cls) -> Optional[TracingRuntime]:
+        """Return the active runtime, or None."""
+        return _active
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has been started, and neither stopped nor replaced."""
+        return _active is self
+
+    def start(self) -> TracingRuntime:
+        """Become the active runtime; the one that was is stopped. Nothing happens if it is."""
+        global _active
+        with _lock:
+            before = _active
+            if before is self:
+                return self
+            if before is not None:
+                before.stop()
+                if not before._entered:  # it will give nothing back
+                    before._replaced = None
+            self._replaced = before
+            self._cancel = at_shutdown(self.flush)
+            _active = self
+            self._end = board.watch(self)
+        return self
+
+    def stop(self) -> None:
+        """Be active no more, and write what was recorded. Nothing happens if it is not active."""
+        global _active
+        with _lock:
+            if _active is not self:
+                return
+            _active = None
+            # Another thread may start it again while this one still writes: that is not undone.
+            end, cancel = self._end, self._cancel
+            self._end = self._cancel = None
+            if end is not None:
+                end()
+        self.flush()
+        self._writer.close()
+        if cancel is not None:
+            cancel()
+
+    def __enter__(self) -> TracingRuntime:
+        self._entered = True
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        was_active, before = self.is_active, self._replaced
+        self._replaced, self._entered = None, False
+        self.stop()
+        if was_active and before is not None:
+            outer = before._replaced
+            before.start()
+            before._replaced = outer
+
+    # ------------------------------------------------------------------------------- calls
+
+    def names(self) -> Collection[str]:
+        """Return the definitions whose calls are recorded."""
+        return self._recorders.names
+
+    def definition(self, name: str) -> Optional[Definition]:
+        """Return one of the dataset's definitions, if there is one of that name."""
+        return self.definitions.get(name)
+
+    def watch(self, name: str, slot: Optional[Slot]) -> Optional[Note]:
+        """Return what is told of calls of a definition from one place; see `slots.Watcher`."""
+        try:
+            recorder = self._recorders.get(name)
+            return note_of(recorder, self.definitions[name], slot)
+        except _ANYTHING as error:
+            place = name if slot is None else f"{slot.label} as {name}"
+            if len(self.problems) < _MOST_UNKNOWN:
+                self.problems[place] = str(error)
+            logger.debug("calls of %s are not recorded", place, exc_info=True)
+            return None
+
+    def collect(
+        self,
+        name: str,
+        runtime_args: Any = (),
+        kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> None:
+        """Record one call, whether the runtime is active or not. Never raises.
+
+        Parameters
+        ----------
+        name : str
+            The definition.
+        runtime_args : mapping or sequence
+            The inputs by name; or by position, with or without the outputs behind them.
+        kwargs : mapping, optional
+            Further inputs by name.
+        """
+        try:
+            note = self._notes[name]
+        except (KeyError, TypeError):
+            note = self._note(name)
+        if note is None:
+            return
+        if type(runtime_args) is tuple:
+            note(runtime_args, kwargs)  # type: ignore[arg-type]
+        elif isinstance(runtime_args, Mapping):
+            note((), {**runtime_args, **kwargs} if kwargs else runtime_args)  # type: ignore[arg-type]
+        elif isinstance(runtime_args, Iterable):
+            note(tuple(runtime_args), kwargs)  # type: ignore[arg-type]
+        else:
+            self._recorders.get(name).reject("arguments")
+
+    def _note(self, name: Any) -> Optional[Note]:
+        if isinstance(name, str) and name in self.names():
+            note = self._notes[name] = self.watch(name, None)
+            return note
+        key = name if isinstance(name, str) else type(name).__name__
+        if key in self._unknown or len(self._unknown) < _MOST_UNKNOWN:
+            self._unknown[key] = self._unknown.get(key, 0) + 1
+        return None
+
+    # --------------------------------------------------------------------------- CUDA graphs
+
+    @contextmanager
+    def cuda_graph_scope(self) -> Iterator[None]:
+        """Copy no inputs of the calls that this thread makes in the body.
+
+        References are kept instead. They are read by `snapshot_graph_tensors`, after the graph has
+        been replayed, or else when entries are written. The same holds, without a scope, while a
+        stream is really being captured.
+        """
+        self._scope.depth = getattr(self._scope, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            self._scope.depth -= 1
+
+    def _deferring(self) -> bool:
+        return getattr(self._scope, "depth", 0) > 0 or is_capturing()
+
+    def snapshot_graph_tensors(self) -> int:
+        """Copy now what the calls of CUDA graphs refer to; a later snapshot replaces an earlier.
+
+        Returns
+        -------
+        int
+            For how many entries that was done; 0 while a stream is being captured.
+        """
+        return 0 if is_capturing() else self._recorders.settle()
+
+    # ------------------------------------------------------------------------------ writing
+
+    def flush(self) -> dict[str, int]:
+        """Write what is kept. Never raises an `Exception`.
+
+        Returns
+        -------
+        dict of str to int
+            ``entries`` that were to be written, and what became of them: ``written``, ``known`` to
+            the dataset already, ``lost``.
+        """
+        return self._writer.write(lambda: self._recorders.drain(last=True))
+
+    def _write_early(self) -> None:
+        self._writer.write(lambda: self._recorders.drain(last=False))
+
+    def stats(self) -> dict[str, Any]:
+        """Return what became of all calls, as plain data, with ``definitions`` one by one."""
+        found = self._recorders.stats()
+        unknown = sum(self._unknown.values())
+        return {**found, **self._writer.totals, "unknown": unknown, "problems": dict(self.problems)}
+
+    def after_fork(self) -> None:
+        """Work in a forked child: what its parent has recorded is the parent's to write."""
+        self._recorders.after_fork()
+        self._writer.after_fork()
+
+
+def _dataset(trace_set: Optional[Dataset]) -> tuple[Path, dict[str, Definition]]:
+    """Return folder and definitions of a dataset."""
+    root = getattr(trace_set, "root", None)
+    if trace_set is not None and not isinstance(trace_set, (str, os.PathLike)):
+        if root is None:
+            raise ConfigError(
+                "tracing writes into the folder of a dataset, and this one has none",
+                hint="give the folder, or a TraceSet with a root",
+            )
+        return Path(root), dict(trace_set.definitions)
+    path = env.dataset_path() if trace_set is None else Path(trace_set)
+    if not path.is_dir():
+        what = "is not a folder" if path.exists() else "does not exist"
+        raise DatasetNotFoundError(
+            f"no dataset: {path} {what}", hint="name a dataset folder, or set FIB_DATASET_PATH"
+        )
+    # Absolute: the program may go to another folder before anything is written.
+    path = path.absolute()
+    problems = Problems("collect")
+    definitions = load_definitions(path, problems)
+    for error in problems.errors:
+        logger.warning("a definition is left out: %s", error)
+    return path, definitions
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()
+    for runtime in list(_all):
+        runtime.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

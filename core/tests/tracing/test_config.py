@@ -1,0 +1,198 @@
+"""Settings: what is allowed, whose they are, and which policy a name means."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from fib_tests_tracing import DECODE, GEMM
+
+from flashinfer_bench.errors import ConfigError, DuplicateNameError, UnknownNameError
+from flashinfer_bench.tracing import (
+    FilterPolicy,
+    PolicyRegistry,
+    TracingConfig,
+    TracingConfigRegistry,
+    TracingLimits,
+    get_attention_only_configs,
+    get_default_configs,
+    get_full_configs,
+)
+from flashinfer_bench.tracing.config import DUMP_POLICIES, FILTER_POLICIES, as_registry
+from flashinfer_bench.tracing.layout import Layout
+from flashinfer_bench.tracing.presets import AXES_ONLY, PREFILL
+from flashinfer_bench.tracing.presets import DECODE as DECODE_PRESET
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"input_dump_policy": 3},
+        {"input_dump_policy": ""},
+        {"input_dump_policy": ["a", 3]},
+        {"filter_policy": None},
+        {"filter_policy": ["keep_all"]},
+        {"filter_policy_kwargs": [1]},
+        {"filter_policy_kwargs": {1: 2}},
+        {"input_dump_policy_kwargs": "k"},
+    ],
+)
+def test_what_is_not_allowed_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=name):
+        TracingConfig(**wrong)
+
+
+def test_a_config_is_a_value() -> None:
+    config = TracingConfig(["a"], filter_policy="keep_first_k", filter_policy_kwargs={"k": 2})
+    same = TracingConfig(("a",), {}, "keep_first_k", {"k": 2})  # type: ignore[arg-type]
+    assert config == same
+    assert config != TracingConfig(["a"])
+    assert TracingConfig(filter_policy_kwargs=None).filter_policy_kwargs == {}  # type: ignore[arg-type]
+    assert list(config.to_record()) == [
+        "input_dump_policy",
+        "input_dump_policy_kwargs",
+        "filter_policy",
+        "filter_policy_kwargs",
+    ]
+
+
+def test_names_go_before_patterns_and_patterns_before_the_default() -> None:
+    one, two, three, four = (
+        TracingConfig(filter_policy="keep_first_k", filter_policy_kwargs={"k": k})
+        for k in (1, 2, 3, 4)
+    )
+    registry = TracingConfigRegistry(four, {"gemm_*": two, "*": three, "gemm_x": one})
+    assert registry.get("gemm_x") is one
+    assert registry.get("gemm_y") is two
+    assert registry.get("other") is three
+    assert TracingConfigRegistry(four, {"gemm_*": two}).get("other") is four
+    assert TracingConfigRegistry(None, {"gemm_*": two}).get("other") is None
+
+
+def test_settings_are_replaced_only_if_asked() -> None:
+    registry = TracingConfigRegistry()
+    registry.register("a", AXES_ONLY)
+    registry.register("a", AXES_ONLY)
+    with pytest.raises(DuplicateNameError, match="'a'"):
+        registry.register_many({"b": AXES_ONLY, "a": TracingConfig()})
+    assert list(registry.per_definition) == ["a"], "all of them, or none"
+    registry.register("a", TracingConfig(), override=True)
+    assert registry.get("a") == TracingConfig()
+    with pytest.raises(ConfigError, match="no name"):
+        registry.register("", AXES_ONLY)
+    with pytest.raises(ConfigError, match="TracingConfig, not dict"):
+        registry.register("c", {})  # type: ignore[arg-type]
+
+
+def test_settings_in_any_form() -> None:
+    registry = TracingConfigRegistry(AXES_ONLY)
+    assert as_registry(registry) is registry
+    assert as_registry(AXES_ONLY) == registry
+    assert as_registry({"a": AXES_ONLY}) == TracingConfigRegistry(None, {"a": AXES_ONLY})
+    assert as_registry(None) == get_default_configs()
+    with pytest.raises(ConfigError, match="int"):
+        as_registry(3)
+
+
+@pytest.mark.parametrize("name", ["max_keys", "max_entries", "max_bytes"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, None])
+def test_limits_are_positive(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name):
+        TracingLimits(**{name: value})
+
+
+def test_presets_know_the_names_of_the_format() -> None:
+    full = get_full_configs()
+    for kind in ("gqa_paged_prefill_causal_h32", "gqa_ragged_prefill_causal_h32"):
+        assert full.get(kind) is PREFILL
+    for kind in ("mla_paged_prefill_causal_h16", "mla_ragged_prefill_causal_h16_qk192"):
+        assert full.get(kind) is PREFILL
+    for kind in ("gqa_paged_decode_h32_kv4_d128_ps1", "mla_paged_decode_h16_ckv512_kpe64_ps1"):
+        assert full.get(kind) is DECODE_PRESET
+    for kind in ("gemm_n128_k2048", "rmsnorm_h128", "fused_add_rmsnorm_h128"):
+        assert full.get(kind) is AXES_ONLY
+    assert full.get("trtllm_fp8_per_tensor_scale_moe_topk2_e8") is not None
+    assert full.get("anything") is not None
+    attention = get_attention_only_configs()
+    assert attention.get("gemm_n128_k2048") is None
+    assert attention.get("gqa_ragged_prefill_causal_h32") is PREFILL
+    full.register("gemm_*", TracingConfig(), override=True)
+    assert get_full_configs().get("gemm_x") is AXES_ONLY, "each caller has its own"
+
+
+class TestNames:
+    def test_each_name_makes_its_policy(self) -> None:
+        registry = PolicyRegistry()
+        for name in FILTER_POLICIES:
+            policy = registry.make_filter_policy(TracingConfig(filter_policy=name))
+            assert isinstance(policy, FilterPolicy)
+        assert sorted(FILTER_POLICIES) == registry.filter_policies
+        assert sorted(DUMP_POLICIES) == registry.dump_policies
+
+    def test_an_unknown_name_lists_those_that_there_are(self) -> None:
+        registry = PolicyRegistry()
+        with pytest.raises(UnknownNameError, match="keep_first_by_axes"):
+            registry.make_filter_policy(TracingConfig(filter_policy="keep_some"))
+        with pytest.raises(UnknownNameError, match="dump_int32"):
+            registry.make_picker(TracingConfig("dump_some"), Layout(GEMM))
+
+    @pytest.mark.parametrize("kwargs", [{"k": 0}, {"k": True}, {"k": "1"}, {"n": 1}])
+    def test_parameters_are_checked(self, kwargs: dict[str, Any]) -> None:
+        config = TracingConfig(filter_policy="keep_first_k", filter_policy_kwargs=kwargs)
+        with pytest.raises(ConfigError):
+            PolicyRegistry().make_filter_policy(config)
+
+    @pytest.mark.parametrize(
+        "kwargs", [{"by_batch": 1}, {"indptr": []}, {"indptr": ""}, {"indptr": [3]}]
+    )
+    def test_parameters_of_attention_are_checked(self, kwargs: dict[str, Any]) -> None:
+        name = "keep_first_by_avg_seq_len"
+        config = TracingConfig(filter_policy=name, filter_policy_kwargs=kwargs)
+        with pytest.raises(ConfigError):
+            PolicyRegistry().make_filter_policy(config)
+
+    def test_what_is_picked(self) -> None:
+        registry, layout = PolicyRegistry(), Layout(DECODE)
+        inputs = dict.fromkeys(layout.names)
+
+        def picked(policy: Any, **kwargs: Any) -> tuple[str, ...]:
+            return registry.make_picker(TracingConfig(policy, kwargs), layout)(inputs)
+
+        assert picked("dump_none") == ()
+        assert picked("dump_int32") == picked("dump_integers") == ("kv_indptr", "kv_indices")
+        assert picked("dump_all") == ("q", "k_cache", "v_cache", "kv_indptr", "kv_indices")
+        assert picked(["kv_indices", "q", "sm_scale"]) == ("q", "kv_indices")
+        assert picked(lambda inputs: list(inputs)) == picked("dump_all")
+        assert picked(lambda inputs, n: {n: inputs[n]}, n="q") == ("q",)
+        assert picked(lambda inputs: None) == ()
+
+    def test_own_policies(self) -> None:
+        registry = PolicyRegistry()
+        registry.register_input_dump_policy("mine", lambda inputs: ["A"])
+        assert registry.make_picker(TracingConfig("mine"), Layout(GEMM))({"A": 1}) == ("A",)
+        with pytest.raises(DuplicateNameError, match="override"):
+            registry.register_input_dump_policy("mine", list)
+        registry.register_input_dump_policy("mine", lambda inputs: [], override=True)
+        for built_in in ("keep_all", "keep_random_k"):
+            with pytest.raises(DuplicateNameError, match="built in"):
+                registry.register_filter_policy(built_in, list, override=True)
+        with pytest.raises(DuplicateNameError, match="built in"):
+            registry.register_input_dump_policy("dump_all", list, override=True)
+        with pytest.raises(ConfigError, match="cannot be called"):
+            registry.register_filter_policy("other", 3)  # type: ignore[arg-type]
+        registry.register_filter_policy("no_policy", dict)
+        with pytest.raises(ConfigError, match="lacks submit, drain, reset"):
+            registry.make_filter_policy(TracingConfig(filter_policy="no_policy"))
+        assert "no_policy" not in PolicyRegistry().filter_policies
+
+
+def test_settings_are_light() -> None:
+    code = (
+        "import sys, flashinfer_bench.tracing as t, flashinfer_bench as f\n"
+        "f.TracingConfig(); t.WorkloadEntry; t.enable_tracing\n"
+        "assert not {'torch', 'pydantic'} & set(sys.modules), 'heavy'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

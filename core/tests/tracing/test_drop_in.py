@@ -1,0 +1,203 @@
+"""Programs written for earlier releases: the names that they import, and how they call them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+from fib_tests_tracing import DECODE, GEMM, UNTOLD, Sink, decode_inputs, gemm_inputs, written
+
+from flashinfer_bench import tracer
+from flashinfer_bench.apply import apply
+from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.tracer import presets
+from flashinfer_bench.tracing.layout import Layout
+from flashinfer_bench.tracing.rules import RulePolicy, TraceEntry, TracingRule, config_of
+
+RULES = (
+    "gemm_rule mla_paged_prefill_rule mla_ragged_prefill_rule mla_paged_decode_rule "
+    "gqa_paged_prefill_rule gqa_ragged_prefill_rule gqa_paged_decode_rule"
+)
+MODULES = {
+    "flashinfer_bench": (
+        "enable_tracing disable_tracing TracingConfig TracingConfigRegistry TracingRuntime"
+    ),
+    "flashinfer_bench.tracing": (
+        "enable_tracing disable_tracing TracingConfig TracingConfigRegistry TracingRuntime "
+        "PolicyRegistry WorkloadEntry get_default_configs get_full_configs "
+        "get_attention_only_configs FilterPolicy install_signal_handlers"
+    ),
+    "flashinfer_bench.tracer": (
+        "Tracer TracingRule TraceEntry enable_tracing disable_tracing get_tracer make_tracing_hook"
+    ),
+    "flashinfer_bench.tracer.tracer": "Tracer enable_tracing disable_tracing get_tracer",
+    "flashinfer_bench.tracer.types": "TracingRule TraceEntry",
+    "flashinfer_bench.tracer.hook_impl": "make_tracing_hook",
+    "flashinfer_bench.tracer.rule": f"{RULES} fib_full_tracing fib_attn_tracing",
+    "flashinfer_bench.tracer.presets": (
+        "policy_keep_first_k policy_keep_random_k policy_dedup_by_axes policy_dedup_by_avg_seq_len "
+        "KEEP_ALL KEEP_RANDOM_ONE DEDUP_BY_AXES DEDUP_BY_AVG_SEQ_LEN KEY_AXES dump_int32 DUMP_ALL "
+        f"DUMP_NONE DUMP_INT32 {RULES} all_dump_rule axes_only_rule TraceEntry TracingRule"
+    ),
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_names(module: str) -> None:
+    found = import_module(module)
+    for name in MODULES[module].split():
+        assert getattr(found, name) is not None
+        assert name in dir(found) or name in found.__all__
+    with pytest.raises(AttributeError):
+        _ = found.there_is_no_such_name
+
+
+def test_rules_by_keyword_into_the_dataset(root: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("FIB_DATASET_PATH", str(root))
+    made = tracer.enable_tracing(rules={GEMM.name: presets.gemm_rule})
+    assert tracer.get_tracer() is made
+    assert isinstance(made, tracer.Tracer)
+    for m in (1, 2, 1):
+        apply(GEMM.name, gemm_inputs(m), fallback=lambda *x: None)
+        made.collect(UNTOLD.name, {})
+    assert made.flush()["written"] == 2
+    tracer.disable_tracing()
+    assert tracer.get_tracer() is None
+    assert len(written(root)) == 2
+
+
+def test_rules_first_and_default_rules(root: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("FIB_DATASET_PATH", str(root))
+    with tracer.enable_tracing({GEMM.name: presets.all_dump_rule}) as made:
+        made.collect(GEMM.name, {"A": gemm_inputs()[0], "B": gemm_inputs()[1]})
+    assert written(root)[0]["workload"]["inputs"]["A"]["type"] == "safetensors"
+    assert tracer.Tracer().names()
+
+
+@pytest.mark.parametrize(
+    ("out", "blob"),
+    [("traces/workloads", "blob/workloads"), ("workloads", None), ("", None), (None, "blob")],
+)
+def test_folders(root: Any, tmp_path: Any, monkeypatch: Any, out: Any, blob: Any) -> None:
+    monkeypatch.setenv("FIB_DATASET_PATH", str(root))
+    there = tmp_path / "there"
+    folders = {
+        "out_dir": None if out is None else there / out,
+        "blob_dir": None if blob is None else there / blob,
+    }
+    with tracer.enable_tracing(rules={GEMM.name: presets.gemm_rule}, **folders) as made:
+        made.collect(GEMM.name, gemm_inputs())
+    assert len(written(there)) == 1
+    assert not (root / "workloads").exists()
+
+
+def test_old_and_new_settings_do_not_mix(root: Any) -> None:
+    with pytest.raises(ConfigError, match="older interface"):
+        tracer.enable_tracing(root, rules={})
+    with pytest.raises(ConfigError, match="TracingRule objects, not dict"):
+        tracer.enable_tracing(rules={"a": {}})
+    with pytest.raises(ConfigError, match="dedup_policy"):
+        config_of(TracingRule([], None))  # type: ignore[arg-type]
+
+
+def test_the_hook_has_calls_recorded(root: Any, sink: Sink) -> None:
+    from flashinfer_bench.tracing import TracingConfig, TracingRuntime
+
+    made = TracingRuntime(root, TracingConfig(), store=sink)
+    a, b = gemm_inputs()
+    tracer.make_tracing_hook(made)(GEMM.name, {"A": a, "B": b})
+    made.flush()
+    assert sink.axes() == [{"M": 3}]
+
+
+def indptr_of(lengths: list[int]) -> Any:
+    return decode_inputs(lengths)[3].tolist()
+
+
+class TestPolicies:
+    """Each preset keeps the same as a function of all entries, and in its form of today."""
+
+    BATCHES = ([2, 2], [1, 3], [5], [2, 2, 2], [5, 5], [9])
+
+    @classmethod
+    def entries(cls) -> list[TraceEntry]:
+        layout = Layout(DECODE)
+        calls = [decode_inputs(each) for each in cls.BATCHES]
+        return [
+            TraceEntry("d", layout.read(args)[0], {*DECODE.inputs}, {"kv_indptr": args[3]}, order)
+            for order, args in enumerate(calls)
+        ]
+
+    @pytest.mark.parametrize(
+        ("policy", "orders"),
+        [
+            (presets.KEEP_ALL, [0, 1, 2, 3, 4, 5]),
+            (presets.policy_keep_first_k(2), [0, 1]),
+            (presets.DEDUP_BY_AXES, [0, 2, 3, 4, 5]),
+            (presets.policy_dedup_by_axes(2), [0, 1, 2, 3, 4, 5]),
+            (presets.DEDUP_BY_AVG_SEQ_LEN, [0, 2, 5]),
+            (presets.policy_dedup_by_avg_seq_len(2), [0, 1, 2, 4, 5]),
+        ],
+    )
+    def test_presets(self, root: Any, policy: Any, orders: list[int]) -> None:
+        assert [each.order for each in policy(self.entries())] == orders
+        indices = [indptr_of(self.BATCHES[order]) for order in orders]
+        for same in (policy, lambda entries: policy(entries)):
+            rule = TracingRule(presets.DUMP_INT32, same)
+            made, sink = tracer.Tracer({DECODE.name: rule}, out_dir=root), Sink()
+            made._writer._given = made._writer._sink = sink
+            for batch in self.BATCHES:
+                made.collect(DECODE.name, decode_inputs(batch))
+            made.flush()
+            assert [e.tensors()["kv_indptr"].tolist() for e in sink.entries] == indices
+
+    def test_random(self) -> None:
+        entries = self.entries()
+        first = presets.policy_keep_random_k(3, seed=1)(entries)
+        assert first == presets.policy_keep_random_k(3, seed=1)(entries)
+        assert len(first) == 3
+        assert len(presets.KEEP_RANDOM_ONE(entries)) == 1
+        assert presets.policy_keep_random_k(9)(entries) == entries
+
+    @pytest.mark.parametrize("k", [0, -1, 1.5, True])
+    def test_how_many(self, k: Any) -> None:
+        for make in (
+            presets.policy_keep_first_k,
+            presets.policy_keep_random_k,
+            presets.policy_dedup_by_axes,
+            presets.policy_dedup_by_avg_seq_len,
+        ):
+            with pytest.raises(ConfigError, match="k="):
+                make(k)
+
+    def test_keys_keep_entries_apart(self, root: Any) -> None:
+        rule = TracingRule([], presets.policy_keep_first_k(1), lambda e: e.axes["M"] % 3)
+        made, sink = tracer.Tracer({GEMM.name: rule}, out_dir=root), Sink()
+        made._writer._given = made._writer._sink = sink
+        for m in range(1, 700):
+            made.collect(GEMM.name, gemm_inputs(m))
+        made.flush()
+        assert sink.axes() == [{"M": 1}, {"M": 2}, {"M": 3}]
+
+    def test_dumps(self) -> None:
+        inputs = {"x": torch.zeros(2), "i": torch.zeros(2, dtype=torch.int32), "s": 1.0}
+        assert presets.dump_int32()(inputs) == presets.DUMP_INT32(inputs) == ["i"]
+        assert presets.DUMP_ALL(inputs) == ["x", "i"]
+        assert presets.DUMP_NONE == []
+
+    def test_entries_show_all_names(self, root: Any) -> None:
+        seen: list[TraceEntry] = []
+        rule = TracingRule(["A"], lambda entries: seen.extend(entries) or entries)
+        with tracer.Tracer({GEMM.name: rule}, out_dir=root) as made:
+            made.collect(GEMM.name, gemm_inputs())
+        assert seen[0].definition_input_names == {"A", "B"}
+        assert list(seen[0].picked) == ["A"]
+        assert seen[0].def_name == GEMM.name
+
+    def test_a_policy_can_be_reset(self) -> None:
+        policy = RulePolicy(TracingRule([], presets.KEEP_ALL))
+        assert policy.drain() == []
+        policy.reset()
+        assert policy.drain() == []

@@ -1,0 +1,127 @@
+"""Memory stays bounded, whatever is called."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from fib_tests_tracing import GEMM, Sink, gemm_inputs
+
+from flashinfer_bench.tracing import TracingConfig, TracingLimits, TracingRuntime
+from flashinfer_bench.tracing.rules import MOST_UNFOLDED, TracingRule, config_of
+
+
+class Counting(Sink):
+    """Keeps how much it was given, and how much of it at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[int] = []
+
+    def add(self, entries: list[Any]) -> None:
+        self.batches.append(len(entries))
+
+
+def held() -> int:
+    gc.collect()
+    return sum(type(each).__name__ == "WorkloadEntry" for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("policy", ["keep_all", "keep_first_by_axes", "keep_first_k_by_axes"])
+def test_entries_are_handed_over_early(root: Any, policy: str) -> None:
+    sink = Counting()
+    limits = TracingLimits(max_entries=50)
+    config = TracingConfig(filter_policy=policy)
+    tracing = TracingRuntime(root, config, limits=limits, store=sink)
+    for m in range(1, 501):
+        tracing.collect(GEMM.name, gemm_inputs(m))
+        assert tracing.stats()["buffered"]["entries"] < 50
+    assert sink.batches == [50] * 10
+    assert held() == 0
+
+
+def test_bytes_are_bounded(root: Any) -> None:
+    sink = Counting()
+    nbytes = sum(each.nbytes for each in gemm_inputs(10))
+    limits = TracingLimits(max_bytes=4 * nbytes)
+    tracing = TracingRuntime(root, TracingConfig("dump_all"), limits=limits, store=sink)
+    for _ in range(40):
+        tracing.collect(GEMM.name, gemm_inputs(10))
+    assert sink.batches == [4] * 10
+    tracing.collect(GEMM.name, gemm_inputs(10_000))
+    stats = tracing.stats()
+    assert (stats["too_large"], stats["recorded"]) == (1, 40)
+
+
+def test_a_million_calls_are_flat(root: Any) -> None:
+    """Few sizes, many sizes, a sample, and calls of something else."""
+    sink = Counting()
+    config = {GEMM.name: TracingConfig(filter_policy="keep_first_by_axes")}
+    limits = TracingLimits(max_keys=500, max_entries=100)
+    tracing = TracingRuntime(root, config, limits=limits, store=sink)
+    a, b = gemm_inputs()
+    sizes = [(torch.empty(m, 4, dtype=torch.float16), b) for m in range(1, 2001)]
+    wrong = (a.float(), b)
+
+    def calls(rounds: int) -> None:
+        for _ in range(rounds):
+            for each in sizes[:1000]:
+                tracing.collect(GEMM.name, sizes[0])
+                tracing.collect(GEMM.name, each) if rounds < 3 else None
+            tracing.collect(GEMM.name, wrong)
+            tracing.collect(f"unknown {id(object())}", wrong)
+
+    for each in sizes:
+        tracing.collect(GEMM.name, each)
+    calls(2)
+    gc.collect()
+    before = len(gc.get_objects())
+    calls(1000)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 1000
+    assert tracing.stats()["calls"] > 1_000_000
+    assert tracing.stats()["errors"] == 0
+
+
+def test_a_sample_keeps_no_more_than_it_says(root: Any, sink: Sink) -> None:
+    config = TracingConfig("dump_all", filter_policy="keep_random_k", filter_policy_kwargs={"k": 5})
+    tracing = TracingRuntime(root, config, store=sink)
+    for m in range(1, 2000):
+        tracing.collect(GEMM.name, gemm_inputs(m))
+    assert tracing.stats()["buffered"]["entries"] == 5
+    assert held() == 5
+    tracing.flush()
+    assert len(sink.entries) == 5
+
+
+def test_rules_are_folded_in_bounded_buffers(root: Any, sink: Sink) -> None:
+    most = 0
+
+    def first_of_each(entries: list[Any]) -> list[Any]:
+        nonlocal most
+        most = max(most, len(entries))
+        found: dict[int, Any] = {}
+        for each in entries:
+            found.setdefault(each.axes["M"] % 7, each)
+        return list(found.values())
+
+    rule = TracingRule([], first_of_each)
+    tracing = TracingRuntime(root, {GEMM.name: config_of(rule)}, store=sink)
+    for m in range(1, 900):
+        tracing.collect(GEMM.name, gemm_inputs(m))
+    assert most <= MOST_UNFOLDED + 7
+    tracing.flush()
+    assert sorted(each["M"] for each in sink.axes()) == list(range(1, 8))
+
+
+def test_nothing_of_the_program_is_kept_alive(root: Any, sink: Sink) -> None:
+    tracing = TracingRuntime(root, TracingConfig("dump_all"), store=sink)
+    args = gemm_inputs()
+    gone = weakref.ref(args[0])
+    tracing.collect(GEMM.name, args)
+    del args
+    gc.collect()
+    assert gone() is None

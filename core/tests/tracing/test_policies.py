@@ -1,0 +1,228 @@
+"""Each policy against a plain description of what it keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from fib_tests_tracing import DECODE, GEMM, UNTOLD, decode_inputs, gemm_inputs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashinfer_bench.tracing import FilterPolicy, TracingConfig, TracingRuntime, WorkloadEntry
+from flashinfer_bench.tracing.layout import Layout
+from flashinfer_bench.tracing.policies import (
+    KeepAll,
+    KeepFirstByAvgSeqLen,
+    KeepFirstK,
+    KeepFirstKByAxes,
+    KeepNone,
+    KeepRandomK,
+    OnlinePolicy,
+)
+
+
+def entry(order: int, **axes: int) -> WorkloadEntry:
+    return WorkloadEntry("d", axes, {}, order)
+
+
+def kept(policy: Any, sizes: list[int]) -> list[int]:
+    for order, size in enumerate(sizes):
+        policy.submit(entry(order, M=size))
+    return [each.order for each in policy.drain()]
+
+
+SIZES = st.lists(st.integers(0, 5), max_size=40)
+
+
+@given(SIZES, st.integers(1, 4))
+def test_policies_that_count(sizes: list[int], k: int) -> None:
+    everything = list(range(len(sizes)))
+    assert kept(KeepAll(), sizes) == everything
+    assert kept(KeepNone(), sizes) == []
+    assert kept(KeepFirstK(k), sizes) == everything[:k]
+    by_size = [i for i in everything if sizes[:i].count(sizes[i]) < k]
+    assert kept(KeepFirstKByAxes(k), sizes) == by_size
+
+
+@given(SIZES, st.integers(1, 4), st.integers(0, 40))
+def test_draining_forgets_entries_but_not_keys(sizes: list[int], k: int, cut: int) -> None:
+    for make in (KeepAll, KeepNone, lambda: KeepFirstK(k), lambda: KeepFirstKByAxes(k)):
+        parts, whole = make(), make()
+        first = kept(parts, sizes[:cut])
+        second = [each + len(sizes[:cut]) for each in kept(parts, sizes[cut:])]
+        assert first + second == kept(whole, sizes)
+        parts.reset()
+        assert kept(parts, sizes) == kept(make(), sizes)
+
+
+@settings(deadline=None)
+@given(SIZES, st.integers(1, 3))
+def test_the_fast_path_recognises_what_would_not_be_admitted(sizes: list[int], k: int) -> None:
+    for policy in (KeepNone(), KeepFirstK(k), KeepFirstKByAxes(k)):
+        recognised = fast(policy, Layout(GEMM))
+        for size in sizes:
+            args = (torch.empty(size, 4), torch.empty(8, 4))
+            assert recognised(args) != policy.admit({"M": size}, {})
+    assert KeepAll().fast_path(Layout(GEMM)) is None
+
+
+def fast(policy: OnlinePolicy, layout: Layout) -> Any:
+    path = policy.fast_path(layout)
+    if path is None:
+        return lambda args: False
+    code = compile(path.condition, "condition", "eval")
+    return lambda args: bool(
+        eval(code, {**path.namespace, **{f"a{i}": args[i] for i in path.positions}})
+    )
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_of_too_many_keys_the_older_half_is_forgotten(k: int) -> None:
+    policy = KeepFirstKByAxes(k)
+    policy.bound(100)
+    for size in range(1000):
+        for _ in range(k + 1):
+            policy.submit(entry(size, M=size))
+        assert policy.keys <= 100
+    assert not policy.admit({"M": 999}, {}), "the newest are remembered"
+    assert policy.admit({"M": 0}, {}), "the oldest are not"
+
+
+class TestRandom:
+    def test_each_call_is_as_likely(self) -> None:
+        counts: Counter[int] = Counter()
+        runs, calls, k = 3000, 12, 3
+        for seed in range(runs):
+            counts.update(kept(KeepRandomK(k, seed), [0] * calls))
+        expected = runs * k / calls
+        # Five standard deviations of a binomial count.
+        bound = 5 * (expected * (1 - k / calls)) ** 0.5
+        assert all(abs(counts[i] - expected) < bound for i in range(calls)), counts
+
+    @given(st.integers(1, 6), st.integers(0, 60), st.integers(0, 2**32))
+    def test_as_many_as_asked_in_order(self, k: int, calls: int, seed: int) -> None:
+        first = kept(KeepRandomK(k, seed), [0] * calls)
+        assert len(first) == min(k, calls)
+        assert first == sorted(set(first))
+        assert first == kept(KeepRandomK(k, seed), [0] * calls), "a seed decides it"
+
+    def test_what_is_displaced_is_returned(self) -> None:
+        policy, entries = KeepRandomK(2, 1), [entry(order) for order in range(200)]
+        displaced = [policy.keep(each) for each in entries if policy.admit({}, {})]
+        gone = {each.order for each in displaced if each is not None}
+        assert gone
+        assert not gone & {each.order for each in policy.drain()}
+
+    def test_the_fast_path_counts_as_the_slow_one(self) -> None:
+        slow, quick = KeepRandomK(3, 7), KeepRandomK(3, 7)
+        skipped = fast(quick, Layout(GEMM))
+        for order in range(2000):
+            slow.submit(entry(order))
+            if not skipped(()) and quick.admit({}, {}):
+                quick.keep(entry(order))
+        assert [e.order for e in slow.drain()] == [e.order for e in quick.drain()]
+
+    def test_a_drained_sample_begins_anew(self) -> None:
+        policy = KeepRandomK(2, 3)
+        assert len(kept(policy, [0] * 1000)) == 2
+        assert kept(policy, [0] * 2) == [0, 1]
+        policy.reset()
+        assert kept(policy, [0] * 9) == kept(KeepRandomK(2, 3), [0] * 9)
+
+
+class TestAverageLength:
+    @staticmethod
+    def seen(lengths: list[int]) -> tuple[dict[str, int], dict[str, Any]]:
+        args = decode_inputs(lengths)
+        layout = Layout(DECODE)
+        return layout.read(args)[0], dict(zip(layout.names, args, strict=True))
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), max_size=12),
+        st.integers(1, 2),
+        st.booleans(),
+    )
+    def test_keeps_so_many_of_each_average(
+        self, batches: list[list[int]], k: int, by_batch: bool
+    ) -> None:
+        policy = KeepFirstByAvgSeqLen(k, by_batch)
+        path = fast(policy, Layout(DECODE))
+        counts: Counter[Any] = Counter()
+        for lengths in batches:
+            key = (len(lengths) if by_batch else 0, round(sum(lengths) / len(lengths)))
+            full = counts[key] >= k
+            assert path(decode_inputs(lengths)) == full
+            assert policy.admit(*self.seen(lengths)) == (not full)
+            counts[key] += 1
+
+    def test_no_data_is_read_where_an_axis_says_it(self) -> None:
+        class Unreadable:
+            shape = (3,)
+
+        policy = KeepFirstByAvgSeqLen()
+        policy.fast_path(Layout(DECODE))
+        assert policy.admit({"num_kv_indices": 8}, {"kv_indptr": Unreadable()})
+        assert not policy.admit({"num_kv_indices": 8}, {"kv_indptr": Unreadable()})
+        assert policy.admit({"num_kv_indices": 20}, {"kv_indptr": Unreadable()})
+
+    def test_the_last_element_is_read_where_none_does(self) -> None:
+        policy = KeepFirstByAvgSeqLen()
+        path = fast(policy, Layout(UNTOLD))
+        for total, fresh in ((8, True), (8, False), (9, True), (8, False)):
+            args = torch.empty(total, 4), torch.tensor([0, total], dtype=torch.int32)
+            assert path(args) != fresh
+            assert policy.admit({}, {"kv_indptr": args[1]}) == fresh
+
+    def test_several_pointers(self) -> None:
+        policy = KeepFirstByAvgSeqLen(indptr=["qo_indptr", "kv_indptr"])
+
+        def admit(q: int, kv: int) -> bool:
+            pointers = {"qo_indptr": torch.tensor([0, q]), "kv_indptr": torch.tensor([0, kv])}
+            return policy.admit({}, pointers)
+
+        assert [admit(1, 5), admit(1, 5), admit(2, 5), admit(1, 6)] == [True, False, True, True]
+
+    def test_without_a_pointer_one_is_as_good_as_another(self) -> None:
+        policy = KeepFirstByAvgSeqLen()
+        assert [policy.admit({"M": m}, {}) for m in (1, 2)] == [True, False]
+        assert KeepFirstByAvgSeqLen().fast_path(Layout(GEMM)) is not None
+
+    def test_an_empty_batch_is_no_error(self) -> None:
+        policy = KeepFirstByAvgSeqLen()
+        empty = {"kv_indptr": torch.tensor([0], dtype=torch.int32)}
+        assert [policy.admit({}, empty), policy.admit({}, empty)] == [True, False]
+
+
+@pytest.mark.parametrize("change", [{"def_name": "nowhere"}, {"order": "first"}, None])
+def test_a_users_policy_costs_only_its_own(root, sink, change):
+    """What it keeps is not what it was given: the calls of other definitions are written."""
+
+    class Forger(FilterPolicy):
+        def __init__(self):
+            self.kept = []
+
+        def submit(self, entry):
+            self.kept.append(entry)
+
+        def drain(self):
+            kept, self.kept = self.kept, []
+            return [change and dataclasses.replace(entry, **change) for entry in kept]
+
+        def reset(self):
+            self.kept = []
+
+    config = {
+        GEMM.name: TracingConfig(filter_policy=Forger),
+        DECODE.name: TracingConfig(),
+    }
+    tracing = TracingRuntime(root, config, store=sink)
+    tracing.collect(GEMM.name, gemm_inputs())
+    tracing.collect(DECODE.name, decode_inputs([2, 3]))
+    assert tracing.flush()["written"] == 1
+    assert [entry.def_name for entry in sink.entries] == [DECODE.name]
+    assert tracing.stats()["errors"] == 1

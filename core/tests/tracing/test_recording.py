@@ -1,0 +1,396 @@
+"""Which calls become workloads, from wherever they come."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from typing import Any
+
+import pytest
+import torch
+from fib_tests_tracing import DECODE, GEMM, UNTOLD, Sink, decode_inputs, gemm_inputs, written
+
+from flashinfer_bench.apply import apply, enable_apply
+from flashinfer_bench.data import TraceSet
+from flashinfer_bench.errors import ConfigError, UnknownNameError
+from flashinfer_bench.integration.canonical import signature_of
+from flashinfer_bench.integration.slots import Slot, board
+from flashinfer_bench.tracing import (
+    FilterPolicy,
+    OnlinePolicy,
+    PolicyRegistry,
+    TracingConfig,
+    TracingRuntime,
+    enable_tracing,
+)
+
+BY_AXES = TracingConfig(filter_policy="keep_first_by_axes")
+ALL = TracingConfig(filter_policy="keep_all")
+
+UNKNOWN = (
+    signature_of("A", "weight"),
+    signature_of("A", weight=None),
+    signature_of("x", "y"),
+    signature_of("A", "B", "scale"),
+)
+"""Of functions whose calls are none of `GEMM`."""
+
+
+def runtime(root: Any, sink: Any = None, config: Any = BY_AXES) -> TracingRuntime:
+    return TracingRuntime(root, config, store=sink)
+
+
+class TestForms:
+    """Each way to make a call is recorded as the same workload."""
+
+    def test_function_form(self, root: Any, sink: Sink) -> None:
+        with runtime(root, sink, ALL):
+            a, b = gemm_inputs()
+            assert apply(GEMM.name, args=(a, b), fallback=lambda *x: len(x)) == 2
+            assert apply(GEMM.name, args=(a, b, None), fallback=lambda *x: len(x)) == 3
+            assert apply(GEMM.name, kwargs={"B": b, "A": a}, fallback=lambda **x: len(x)) == 2
+            assert apply(GEMM.name, (a,), {"B": b}, fallback=lambda *x, **y: len(y)) == 1
+        assert sink.axes() == [{"M": 3}] * 4
+        assert [each.order for each in sink.entries] == [0, 1, 2, 3]
+
+    def test_decorated_functions(self, root: Any, sink: Sink) -> None:
+        @apply(GEMM.name)
+        def plain(A: Any, B: Any) -> str:
+            return "plain"
+
+        @apply(GEMM.name)
+        def swapped(B: Any, A: Any, bias: Any = None, *, fast: bool = False) -> str:
+            return "swapped"
+
+        @apply(GEMM.name)
+        def by_position(x: Any, w: Any) -> str:
+            return "by_position"
+
+        @apply(GEMM.name)
+        def by_name(*, A: Any, B: Any) -> str:
+            return "by_name"
+
+        @apply(lambda A, B: f"gemm_n{B.shape[0]}_k{B.shape[1]}")
+        def resolved(A: Any, B: Any) -> str:
+            return "resolved"
+
+        @apply(GEMM.name)
+        def anything(*args: Any, **kwargs: Any) -> str:
+            return "anything"
+
+        a, b = gemm_inputs()
+        with runtime(root, sink, ALL) as tracing:
+            assert plain(a, B=b) == "plain"
+            assert swapped(b, a) == "swapped"
+            assert swapped(b, a, fast=True) == "swapped"
+            assert swapped(b, a, bias=a) == "swapped"
+            assert by_position(a, b) == "by_position"
+            assert by_name(B=b, A=a) == "by_name"
+            assert resolved(a, b) == "resolved"
+            assert anything(a, B=b) == "anything"
+        assert sink.axes() == [{"M": 3}] * 6
+        assert tracing.stats()["rejected"] == {"arguments": 2}, "fast and bias are unknown"
+        plain(a, b)
+        assert len(sink.entries) == 6, "nothing is recorded afterwards"
+
+    def test_methods_and_rest(self, root: Any, sink: Sink) -> None:
+        class Layer:
+            @apply(GEMM.name)
+            def forward(self, A: Any, B: Any, *rest: Any, **more: Any) -> int:
+                return len(rest) + len(more)
+
+        a, b = gemm_inputs()
+        with runtime(root, sink, ALL) as tracing:
+            layer = Layer()
+            assert [layer.forward(a, b), layer.forward(a, b, 1), layer.forward(a, b, x=1)] == [
+                0,
+                1,
+                1,
+            ]
+        assert sink.axes() == [{"M": 3}]
+        assert tracing.stats()["rejected"] == {"arguments": 2}
+
+    def test_slots_without_a_name(self, root: Any, sink: Sink) -> None:
+        """Those of patched functions: the parameters are named as the inputs of definitions."""
+        names = [*DECODE.inputs, "kv_last_page_len"]
+        parameters = [
+            inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names[:-1]
+        ] + [inspect.Parameter(names[-1], inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)]
+        slot = Slot(None, "library.run", inspect.Signature(parameters))
+        board.connect(slot)
+        assert slot.routes is None
+        with runtime(root, sink, ALL) as tracing:
+            call = slot.routes[DECODE.name]
+            inputs = decode_inputs([2, 3])
+            assert call((*inputs, None), None, lambda *args: "original") == "original"
+            assert call((*inputs, inputs[0]), None, lambda *args: "original") == "original"
+            assert slot.routes[GEMM.name] is None, "no call from there can be one of that"
+            assert "library.run as gemm_n8_k4" in tracing.problems
+        assert sink.axes() == [
+            {"batch_size": 2, "num_pages": 64, "len_indptr": 3, "num_kv_indices": 5}
+        ]
+
+    def test_patched_functions_are_matched_by_name_alone(self, root: Any, sink: Sink) -> None:
+        """What a definition calls otherwise is something else, whatever its position."""
+        unknown = [Slot(None, f"library.run{n}", each) for n, each in enumerate(UNKNOWN)]
+        known = Slot(None, "library.mm", signature_of("B", "A", bias=None))
+        for slot in (*unknown, known):
+            board.connect(slot)
+        with runtime(root, sink, ALL) as tracing:
+            assert [slot.routes[GEMM.name] for slot in unknown] == [None] * len(unknown)
+            a, b = gemm_inputs()
+            assert known.routes[GEMM.name]((b, a, None), None, lambda *args: "original")
+            assert known.routes[GEMM.name]((b, a, a), None, lambda *args: "original")
+        assert {*tracing.problems} == {f"{slot.label} as {GEMM.name}" for slot in unknown}
+        assert "no parameter is input 'B'" in tracing.problems[f"library.run0 as {GEMM.name}"]
+        assert sink.axes() == [{"M": 3}]
+        assert tracing.stats()["rejected"] == {"arguments": 1}
+
+    def test_an_output_of_the_name_of_a_canonical_input(self, root: Any, sink: Sink) -> None:
+        """Patched functions hand in no outputs."""
+        slot = Slot(None, "library.mm", signature_of("A", "B", C=None))
+        board.connect(slot)
+        with runtime(root, sink, ALL):
+            call = slot.routes[GEMM.name]
+            a, b = gemm_inputs()
+            call((a, b, None), None, lambda *args: "original")
+            call((a, b, b), None, lambda *args: "original")
+        assert sink.axes() == [{"M": 3}]
+
+    def test_collect(self, root: Any, sink: Sink) -> None:
+        a, b = gemm_inputs()
+        tracing = runtime(root, sink, ALL)
+        tracing.collect(GEMM.name, (a, b))
+        tracing.collect(GEMM.name, [a, b])
+        tracing.collect(GEMM.name, {"A": a, "B": b})
+        tracing.collect(GEMM.name, {"A": a}, {"B": b})
+        tracing.collect(GEMM.name, (a,), {"B": b})
+        for odd in ((), (a,), (a, b, 1, 2), {"A": a}, {"A": a, "X": b}, {"A": a, "B": b, "X": 1}):
+            tracing.collect(GEMM.name, odd)
+        tracing.collect(GEMM.name, (a, b), {"A": a})
+        tracing.collect(GEMM.name, None)  # type: ignore[arg-type]
+        tracing.collect("unknown", (a, b))
+        tracing.collect(None, (a, b))  # type: ignore[arg-type]
+        assert tracing.flush()["written"] == 5
+        stats = tracing.stats()
+        assert stats["rejected"] == {"arguments": 8}
+        assert stats["unknown"] == 2
+        assert stats["calls"] == 13
+
+    def test_together_with_apply(self, root: Any, sink: Sink) -> None:
+        a, b = gemm_inputs()
+        solution = {GEMM.name: lambda A, B: torch.ones(3, 8, dtype=torch.float16)}
+        with enable_apply(solution, dataset=root), runtime(root, sink, ALL):
+            out = apply(GEMM.name, args=(a, b), fallback=lambda *x: None)
+        assert out is not None
+        assert out.eq(1).all()
+        assert sink.axes() == [{"M": 3}]
+
+
+class TestWhatIsKept:
+    def test_into_the_dataset(self, root: Any) -> None:
+        with enable_tracing(root):
+            for lengths in ([2, 2], [1, 3], [2, 2], [5, 5], [2]):
+                apply(DECODE.name, decode_inputs(lengths), fallback=lambda *x: None)
+            for m in (3, 3, 4):
+                apply(GEMM.name, gemm_inputs(m), fallback=lambda *x: None)
+        found = TraceSet.from_path(root)
+        gemm = [trace.workload for trace in found.workloads[GEMM.name]]
+        assert [each.axes for each in gemm] == [{"M": 3}, {"M": 4}]
+        assert {each.type for each in gemm[0].inputs.values()} == {"random"}
+        decode = [trace.workload for trace in found.workloads[DECODE.name]]
+        assert [each.axes["num_kv_indices"] for each in decode] == [4, 10, 2]
+        first = decode[0].inputs
+        assert first["sm_scale"].value == 0.5
+        assert first["q"].type == "random"
+        tensors = found.get_workload_blob_tensor(first["kv_indptr"].path)
+        assert tensors["kv_indptr"].tolist() == [0, 2, 4]
+
+    def test_a_duplicate_is_never_copied(self, root: Any, sink: Sink, monkeypatch: Any) -> None:
+        copies: list[Any] = []
+        original = torch.Tensor.to
+        monkeypatch.setattr(
+            torch.Tensor, "to", lambda self, *a, **k: copies.append(1) or original(self, *a, **k)
+        )
+        config = TracingConfig("dump_all", filter_policy="keep_first_by_axes")
+        with runtime(root, sink, config) as tracing:
+            for _ in range(50):
+                tracing.collect(GEMM.name, gemm_inputs())
+        assert len(copies) == 2
+        assert tracing.stats()["duplicates"] == 49
+
+    def test_snapshots_share_nothing(self, root: Any, sink: Sink) -> None:
+        a = gemm_inputs()[0]
+        strided = torch.arange(64, dtype=torch.float16).view(8, 8)[:, ::2].requires_grad_()
+        with runtime(root, sink, TracingConfig("dump_all")) as tracing:
+            tracing.collect(GEMM.name, (a, strided))
+            expected = strided.detach().clone()
+            with torch.no_grad():
+                strided.fill_(7)
+        kept = sink.entries[0].inputs_to_dump["B"]
+        assert torch.equal(kept, expected)
+        assert kept.is_contiguous()
+        assert not kept.requires_grad
+        assert sink.entries[0].nbytes() == 2 * (a.numel() + strided.numel())
+
+    def test_calls_of_something_else_are_counted(self, root: Any, sink: Sink) -> None:
+        with runtime(root, sink) as tracing:
+            tracing.collect(GEMM.name, gemm_inputs(dtype=torch.float32))
+            tracing.collect(GEMM.name, ("x", None))
+            tracing.collect(GEMM.name, gemm_inputs())
+        assert tracing.stats()["rejected"] == {"dtype": 1, "not a tensor": 1}
+        assert sink.axes() == [{"M": 3}], "what was rejected has not used up its size"
+
+    def test_keep_none_is_not_even_wanted(self, root: Any, sink: Sink) -> None:
+        config = {GEMM.name: TracingConfig(filter_policy="keep_none"), UNTOLD.name: ALL}
+        with runtime(root, sink, config):
+            assert board.wanted() == [UNTOLD.name]
+
+    def test_scalars_of_any_make(self, root: Any, sink: Sink) -> None:
+        with runtime(root, sink, ALL) as tracing:
+            for scale in (1, 0.5, torch.tensor(0.25), torch.tensor([2], dtype=torch.int64)):
+                tracing.collect(DECODE.name, decode_inputs([1], scale=scale))
+            tracing.collect(DECODE.name, decode_inputs([1], scale=None))
+        scales = [each.scalars()["sm_scale"] for each in sink.entries]
+        assert scales == [1.0, 0.5, 0.25, 2.0]
+        assert {type(each) for each in scales} == {float}
+        assert tracing.stats()["rejected"] == {"scalar": 1}
+
+
+class TestOwnPolicies:
+    def test_a_policy_of_the_user(self, root: Any, sink: Sink) -> None:
+        class EverySecond(FilterPolicy):
+            def __init__(self) -> None:
+                self.seen, self.entries = 0, []
+
+            def submit(self, entry: Any) -> None:
+                self.seen += 1
+                if self.seen % 2:
+                    self.entries.append(entry)
+
+            def drain(self) -> list[Any]:
+                drained, self.entries = self.entries, []
+                return drained
+
+            def reset(self) -> None:
+                self.seen = 0
+
+        registry = PolicyRegistry.get_instance()
+        registry.register_filter_policy("every_second", EverySecond, override=True)
+        with runtime(root, sink, TracingConfig(filter_policy="every_second")) as tracing:
+            for m in range(1, 6):
+                tracing.collect(GEMM.name, gemm_inputs(m))
+        assert sink.axes() == [{"M": 1}, {"M": 3}, {"M": 5}]
+
+    @pytest.mark.parametrize("where", ["admit", "keep", "drain"])
+    def test_one_that_fails(self, root: Any, sink: Sink, where: str, caplog: Any) -> None:
+        class Broken(OnlinePolicy):
+            def admit(self, axes: Any, inputs: Any) -> bool:
+                return True
+
+        def fail(*args: Any) -> Any:
+            raise ZeroDivisionError("broken policy")
+
+        setattr(Broken, where, fail)
+        caplog.set_level(logging.WARNING)
+        with runtime(root, sink, TracingConfig(filter_policy=Broken)) as tracing:
+            for _ in range(3):
+                apply(GEMM.name, gemm_inputs(), fallback=lambda *x: None)
+        assert tracing.stats()["errors"] == (1 if where == "drain" else 3)
+        assert sum("not recorded" in each.message for each in caplog.records) == 1
+
+    def test_one_that_calls_what_is_traced(self, root: Any, sink: Sink) -> None:
+        def pick(inputs: Any) -> list[str]:
+            apply(GEMM.name, gemm_inputs(9), fallback=lambda *x: None)
+            return ["A"]
+
+        with runtime(root, sink, TracingConfig(pick)) as tracing:
+            tracing.collect(GEMM.name, gemm_inputs())
+        assert sink.axes() == [{"M": 3}]
+
+    def test_mistakes_show_when_tracing_starts(self, root: Any) -> None:
+        with pytest.raises(UnknownNameError, match="keep_some"):
+            enable_tracing(root, TracingConfig(filter_policy="keep_some"))
+        with pytest.raises(UnknownNameError, match="dump policy 'dump'; there are dump_all"):
+            enable_tracing(root, TracingConfig(input_dump_policy="dump"))
+        with pytest.raises(ConfigError, match="no tensor input 'X'; it has A, B"):
+            enable_tracing(root, {GEMM.name: TracingConfig(["X"])})
+        assert not board.in_use
+
+
+class TestErrors:
+    def test_a_store_that_fails_costs_its_entries(self, root: Any, caplog: Any) -> None:
+        sink = Sink(OSError(28, "No space left on device"))
+        tracing = runtime(root, sink).start()
+        for m in range(1, 4):
+            tracing.collect(GEMM.name, gemm_inputs(m))
+        assert tracing.flush() == {"entries": 3, "written": 0, "known": 0, "lost": 3}
+        sink.error = None
+        tracing.collect(GEMM.name, gemm_inputs(9))
+        tracing.stop()
+        stats = tracing.stats()
+        assert (stats["written"], stats["lost"]) == (1, 3)
+        assert sum("could not be written" in each.message for each in caplog.records) == 1
+
+    def test_a_tensor_that_cannot_be_copied(self, root: Any, sink: Sink) -> None:
+        gone = torch.empty(3, 4, dtype=torch.float16)
+        gone.untyped_storage().resize_(0)
+        with runtime(root, sink, TracingConfig("dump_all")) as tracing:
+            out = apply(GEMM.name, (gone, gemm_inputs()[1]), fallback=lambda *x: "original")
+        assert out == "original"
+        assert tracing.stats()["errors"] == 1
+
+    def test_what_the_program_raises_goes_on(self, root: Any, sink: Sink) -> None:
+        @apply(GEMM.name)
+        def fails(A: Any, B: Any) -> None:
+            raise KeyError("its own")
+
+        with runtime(root, sink), pytest.raises(KeyError, match="its own"):
+            fails(*gemm_inputs())
+        assert sink.axes() == [{"M": 3}]
+
+
+def test_compiled_programs_are_recorded(root: Any, sink: Sink) -> None:
+    """torch.compile breaks its graph at what is traced, and looks into nothing of it."""
+
+    @apply(GEMM.name)
+    def gemm(A: Any, B: Any) -> Any:
+        return A @ B.T
+
+    @torch.compile(backend="eager")
+    def program(A: Any, B: Any) -> Any:
+        return gemm(A + 1, B) * 2
+
+    a, b = gemm_inputs()
+    with runtime(root, sink) as tracing:
+        for m in (3, 3, 4):
+            args = gemm_inputs(m)
+            assert torch.equal(program(*args), (args[0] + 1) @ args[1].T * 2)
+    assert sink.axes() == [{"M": 3}, {"M": 4}]
+    assert tracing.stats()["errors"] == 0
+    assert torch.equal(program(a, b), (a + 1) @ b.T * 2)
+
+
+def test_threads_lose_nothing(root: Any, sink: Sink) -> None:
+    with runtime(root, sink) as tracing:
+
+        def work(offset: int) -> None:
+            for m in range(200):
+                tracing.collect(GEMM.name, gemm_inputs(1 + (m + offset) % 200))
+                if m % 50 == offset:
+                    tracing.flush()
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+        [each.start() for each in threads]
+        [each.join() for each in threads]
+    assert sorted(each["M"] for each in sink.axes()) == list(range(1, 201))
+    assert tracing.stats()["errors"] == 0
+
+
+def test_a_workload_is_written_once_by_two_runs(root: Any) -> None:
+    for _ in range(2):
+        with enable_tracing(root, BY_AXES) as tracing:
+            tracing.collect(GEMM.name, gemm_inputs())
+    assert tracing.flush()["written"] == 0
+    assert len(written(root)) == 1

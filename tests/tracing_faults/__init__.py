@@ -1,0 +1,1 @@
+"""Faults of every kind against tracing: the traced program must not notice one of them."""

@@ -1,0 +1,220 @@
+"""A traced program notices nothing of what goes wrong; what could be recorded is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from flashinfer_bench.data import TraceSet
+from flashinfer_bench.data.repair import examine
+from flashinfer_bench.tracing.sanitize import Reason, sanitize
+
+ENGINE = Path(__file__).with_name("engine.py")
+AXES = {"M": {"type": "var"}, "H": {"type": "const", "value": 8}}
+DEFINITIONS = [
+    {
+        "name": "norm_h8",
+        "op_type": "rmsnorm",
+        "axes": AXES,
+        "inputs": {"x": {"shape": ["M", "H"], "dtype": "float32"}},
+        "outputs": {"y": {"shape": ["M", "H"], "dtype": "float32"}},
+        "reference": "def run(x):\n    return x * 2\n",
+    },
+    {
+        "name": "ragged_h8",
+        "op_type": "gqa",
+        "axes": {**AXES, "len_indptr": {"type": "var"}},
+        "inputs": {
+            "q": {"shape": ["M", "H"], "dtype": "float32"},
+            "kv_indptr": {"shape": ["len_indptr"], "dtype": "int32"},
+            "scale": {"shape": None, "dtype": "float32"},
+        },
+        "outputs": {"o": {"shape": ["M", "H"], "dtype": "float32"}},
+        "reference": "def run(q, kv_indptr, scale):\n    return q * scale + kv_indptr[-1]\n",
+    },
+]
+FAULTS = (
+    "no_fault",
+    "disk_full",
+    "dataset_deleted",
+    "dataset_read_only",
+    "threads",
+    "storm_of_enabling",
+    "forked_workers",
+    "bare_fork",
+    "shutdown",
+    "broken_shutdown",
+    "terminated",
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for record in DEFINITIONS:
+        path = tmp_path / "dataset" / "definitions" / record["op_type"] / f"{record['name']}.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(record))
+    return tmp_path
+
+
+def start(fault, folder):
+    dropped = ("FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING", "FIB_DATASET_PATH")
+    kept = {key: value for key, value in os.environ.items() if key not in dropped}
+    return subprocess.Popen(
+        [sys.executable, str(ENGINE), fault, str(folder)],
+        env={**kept, "FIB_CACHE_PATH": str(folder / "cache"), "FIB_NO_PLUGINS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def noticed(fault, folder, code=0):
+    """Return what the engine said at its end: a document of each of its processes."""
+    process = start(fault, folder)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == code, err
+    assert ("Traceback" in err) is ("told once" in err), err
+    assert err.count("told once") <= 1, err
+    return [json.loads(line) for line in out.splitlines()], err
+
+
+def workloads(folder):
+    return {
+        name: len(found) for name, found in TraceSet.from_path(folder / "dataset").workloads.items()
+    }
+
+
+@pytest.fixture
+def read_only(request, folder):
+    """Take the right to write away, and give nobody the right to pass, for one of the faults."""
+    if "dataset_read_only" not in request.node.name:
+        yield
+        return
+    root = folder / "dataset"
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    outer = [path for path in (folder, *folder.parents) if path.stat().st_uid == os.getuid()]
+    modes = [(path, path.stat().st_mode) for path in outer]
+    for path in outer:
+        path.chmod(path.stat().st_mode | 0o055)
+    yield
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    for path, mode in modes:
+        path.chmod(mode)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_nothing_is_noticed(fault, folder, read_only, capsys):
+    documents, err = noticed(fault, folder, -signal.SIGTERM if fault == "terminated" else 0)
+    calls = sum(one["calls"] for one in documents)
+    assert calls >= 50
+    assert sum(one.get("exceptions", 0) for one in documents) == 0, err
+    assert sum(one.get("wrong outputs", 0) for one in documents) == 0
+    with capsys.disabled():
+        print(f"\n{fault}: {calls} calls, 0 exceptions of ours, 0 wrong outputs", end="")
+    CHECKS.get(fault, lambda *_: None)(folder, documents)
+
+
+def all_is_there(folder, documents):
+    assert workloads(folder)["norm_h8"] >= 30
+    assert examine(folder / "dataset").issues == ()
+
+
+def lost_and_counted(folder, documents):
+    stats = documents[-1]["stats"]
+    assert stats["lost"] > 0
+    assert stats["recorded"] == stats["written"] + stats["known"] + stats["lost"]
+
+
+def sound_and_counted(folder, documents):
+    lost_and_counted(folder, documents)
+    assert examine(folder / "dataset").issues == ()
+
+
+def not_made_again(folder, documents):
+    assert not (folder / "dataset").exists()
+
+
+def gone_and_counted(folder, documents):
+    not_made_again(folder, documents)
+    lost_and_counted(folder, documents)
+
+
+def those_of_workers_too(folder, documents):
+    assert documents[-1]["codes"] == [0, 0, 0]
+    all_is_there(folder, documents)
+
+
+CHECKS = {
+    "no_fault": all_is_there,
+    "threads": all_is_there,
+    "shutdown": all_is_there,
+    "terminated": all_is_there,
+    "forked_workers": those_of_workers_too,
+    "bare_fork": all_is_there,
+    "disk_full": sound_and_counted,
+    "dataset_deleted": gone_and_counted,
+    "dataset_read_only": lost_and_counted,
+    "broken_shutdown": not_made_again,
+}
+
+
+def test_what_the_engine_raises_arrives_as_it_was(folder):
+    [document], _ = noticed("no_fault", folder)
+    assert document["errors of the engine"] == 5  # 13 rows, of 200 steps
+
+
+def test_four_ranks_and_a_restart(folder):
+    """Four engines that do the same, twice: each workload is there once."""
+    for _ in range(2):
+        processes = [start("no_fault", folder) for _ in range(4)]
+        for process in processes:
+            _, err = process.communicate(timeout=100)
+            assert process.returncode == 0, err
+    trace_set = TraceSet.from_path(folder / "dataset")
+    for name in ("norm_h8", "ragged_h8"):
+        found = [trace.workload for trace in trace_set.workloads[name]]
+        assert len({one.uuid for one in found}) == len(found)
+    assert examine(folder / "dataset").issues == ()
+    cleaned = sanitize(folder / "dataset", dry_run=True)
+    # Every seventh step has sequences without a single token.
+    assert {one.kind for one in cleaned.dropped} <= {Reason.EMPTY_BATCH, Reason.UNUSED_BLOB}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_terminated_at_work(folder, number):
+    """At any moment, also while tracing itself is at work: it ends as it would without us."""
+    for attempt in range(3):
+        process = start("terminated_at_work", folder)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.2 + 0.15 * attempt)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == -number, err
+        assert "not written within" not in err
+    assert workloads(folder)["norm_h8"] >= 10
+    assert examine(folder / "dataset").issues == ()
+
+
+def test_killed_at_work(folder):
+    process = start("terminated_at_work", folder)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.5)
+    process.kill()
+    process.communicate()
+    assert all(one.is_note for one in examine(folder / "dataset").issues)
+    noticed("no_fault", folder)
+    all_is_there(folder, [])
