@@ -21,8 +21,12 @@ CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 LIBRARIES = ("triton", "tilelang", "ninja")
 # The ends of the range of apache-tvm-ffi that its builder supports.
 TVM_FFI = {"oldest": "0.1.11", "newest": "0.1.15.post2"}
+# Releases of FlashInfer that its adapters are tested with; the first one in all other sessions.
+FLASHINFER = ("0.6.18.post1", "0.6.9", "0.7.2.post1")
+# All that importing it needs beside torch; what it depends on itself are gigabytes.
+FLASHINFER_NEEDS = ("apache-tvm-ffi", "nvidia-ml-py", "packaging", "requests", "tqdm")
 # What the tests of one plugin need beyond what it depends on.
-NEEDS = {"builder_triton": ("triton",)}
+NEEDS = {"builder_triton": ("triton",), "adapters_flashinfer": FLASHINFER_NEEDS}
 TEST_TOOLS = (
     *("pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "pyte", "huggingface_hub"),
     *("build", "hatchling", "editables"),  # some tests make distributions and install them
@@ -47,6 +51,12 @@ def _install_torch(session: nox.Session) -> None:
 
 def _editable(*folders: str) -> list[str]:
     return [part for folder in folders for part in ("-e", str(ROOT / folder))]
+
+
+def _install_flashinfer(session: nox.Session, version: str = FLASHINFER[0]) -> None:
+    session.install(
+        "-q", "--disable-pip-version-check", "--no-deps", f"flashinfer-python=={version}"
+    )
 
 
 def _install_everything(session: nox.Session, *more: str) -> None:
@@ -79,7 +89,8 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run every test, with core and all plugins installed."""
-    _install_everything(session, *TEST_TOOLS)
+    _install_everything(session, *FLASHINFER_NEEDS, *TEST_TOOLS)
+    _install_flashinfer(session)
     session.run("pytest", *_workers(), *session.posargs, env={"FIB_STRICT_PLUGINS": "1"})
 
 
@@ -104,6 +115,8 @@ def plugin(session: nox.Session, name: str) -> None:
     """Run the tests of one plugin with core and that plugin alone."""
     _install_torch(session)
     _install(session, *_editable("core", f"plugins/{name}"), *NEEDS.get(name, ()), *TEST_TOOLS)
+    if name == "adapters_flashinfer":
+        _install_flashinfer(session)
     session.run(
         "pytest", f"plugins/{name}/tests", *session.posargs, env={"FIB_STRICT_PLUGINS": "1"}
     )
@@ -120,6 +133,18 @@ def tvmffi(session: nox.Session, version: str) -> None:
     session.install("-q", "--disable-pip-version-check", *wanted)
     strict = {"FIB_STRICT_PLUGINS": "1"}
     session.run("pytest", *_workers(), "plugins/builder_tvmffi/tests", env=strict)
+
+
+@nox.session
+@nox.parametrize("version", FLASHINFER[1:], ids=FLASHINFER[1:])
+def flashinfer(session: nox.Session, version: str) -> None:
+    """Run the tests of the FlashInfer adapters with another release of it."""
+    _install_torch(session)
+    _install(session, *_editable("core", "plugins/adapters_flashinfer"), *FLASHINFER_NEEDS)
+    _install(session, *TEST_TOOLS)
+    _install_flashinfer(session, version)
+    strict = {"FIB_STRICT_PLUGINS": "1"}
+    session.run("pytest", *_workers(), "plugins/adapters_flashinfer/tests", env=strict)
 
 
 @nox.session

@@ -1,0 +1,263 @@
+"""RMSNorm, alone and fused with an addition: functions of ``flashinfer.norm``.
+
+A definition ``rmsnorm_h4096`` has a constant for an epsilon, so calls with another one are none of
+its (`epsilon`). A definition of a fused one may lack the output for the sum: the sum is then made
+here, as the function leaves it in ``residual``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
+
+from fib_adapters_flashinfer import targets
+from fib_adapters_flashinfer.common import PerDefinition
+from fib_adapters_flashinfer.epsilon import DEFAULT_EPS, OTHER_EPS, epsilon_of, same_eps, takes_eps
+from fib_adapters_flashinfer.signatures import expects
+from flashinfer_bench.integration.routing import (
+    Route,
+    RouteAdapter,
+    Understood,
+    UnroutableError,
+    signature_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+
+    from flashinfer_bench.data import Definition
+
+RMSNORM = "input, weight, eps=1e-06, out=None, enable_pdl=None"
+FUSED = "input, residual, weight, eps=1e-06, enable_pdl=None"
+_RESIDUAL = "residual"
+
+
+class Known(NamedTuple):
+    """What a route has to know of a definition.
+
+    Attributes
+    ----------
+    name : str
+        Of the definition.
+    any_eps : bool
+        Whether its epsilon is an input, or there is no definition.
+    eps : float, optional
+        The one that it has otherwise; None if that cannot be said.
+    outputs : int, optional
+        How many there are; None if there is no definition.
+    total : int
+        Which of two outputs is the sum.
+    """
+
+    name: str
+    any_eps: bool = True
+    eps: Optional[float] = None
+    outputs: Optional[int] = None
+    total: int = 1
+
+    @classmethod
+    def of(cls, name: str, definition: Optional[Definition]) -> Known:
+        """Work it out."""
+        if definition is None:
+            return cls(name)
+        names = list(definition.outputs)
+        total = next((i for i, name in enumerate(names) if _RESIDUAL in name), 1)
+        if takes_eps(definition):
+            return cls(name, outputs=len(names), total=total)
+        return cls(name, False, epsilon_of(definition), len(names), total)
+
+
+class _NormRoute(Route):
+    """What norms have in common.
+
+    Attributes
+    ----------
+    function : str
+        Name in ``flashinfer.norm``, and of definitions up to the hidden size.
+    known : str
+        Parameters of the function in the releases that are supported.
+    """
+
+    function: ClassVar[str]
+    known: ClassVar[str]
+
+    def __init__(self) -> None:
+        self.label = f"flashinfer.norm.{self.function}"
+        self.definitions = (f"{self.function}_h*",)
+        self._known = PerDefinition(Known.of, f"{self.function}_h{{}}".format)
+        self._problem = expects(self.known)
+
+    def expects(self, original: Callable[..., Any]) -> Optional[str]:
+        """Return why this release is not supported; None if it is."""
+        return self._problem(original)
+
+
+class RMSNormRoute(_NormRoute):
+    """``rmsnorm``: the norm is returned, in ``out`` if that is given.
+
+    Rows in more than two dimensions, as for the norms of queries and keys, are handed on as a
+    matrix, if that needs no copy.
+    """
+
+    function = "rmsnorm"
+    known = RMSNORM
+    parameters = signature_of("hidden_states", "weight", eps=DEFAULT_EPS)
+
+    def understand(
+        self,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float = DEFAULT_EPS,
+        out: Optional[torch.Tensor] = None,
+        enable_pdl: Optional[bool] = None,
+    ) -> Understood:
+        """Say what a call means; `enable_pdl` is a hint about launching, and nothing else."""
+        shape = input.shape
+        known = self._known(shape[-1])
+        if out is not None and (out.shape != shape or out.dtype is not input.dtype):
+            raise UnroutableError("out is not like the input")
+        matrix = len(shape) == 2
+        rows = input if matrix else _matrix(input)
+        if not (shape[0] if matrix else shape.numel()):
+            raise UnroutableError("no rows")
+        inputs = (rows, weight, eps if known.any_eps else _as_input(eps, known))
+        return Understood(known.name, inputs, (input, out, eps))
+
+    def deliver(self, understood: Understood, result: Any) -> torch.Tensor:
+        """Return the norm in the shape of the input; in the caller's buffer, if there is one."""
+        input, out, _eps = understood.rest
+        rows = understood.inputs[0]
+        output: torch.Tensor = _like(_only(result), rows)
+        if rows is not input:
+            output = output.view(input.shape)
+        if out is None:
+            return output
+        if out is not output:
+            out.copy_(output)
+        filled: torch.Tensor = out
+        return filled
+
+    def outputs(
+        self, original: Callable[..., Any], understood: Understood, inputs: tuple[Any, ...]
+    ) -> Any:
+        """Return the norm, computed by the original."""
+        return original(inputs[0], inputs[1], understood.rest[2])
+
+
+class GemmaRMSNormRoute(RMSNormRoute):
+    """``gemma_rmsnorm``: likewise, with weights that are off by one."""
+
+    function = "gemma_rmsnorm"
+
+
+class FusedAddRMSNormRoute(_NormRoute):
+    """``fused_add_rmsnorm``: the sum goes into ``residual``, its norm into ``input``."""
+
+    function = "fused_add_rmsnorm"
+    known = FUSED
+    parameters = signature_of("hidden_states", "residual", "weight", eps=DEFAULT_EPS)
+    returns_inplace = True
+
+    def understand(
+        self,
+        input: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float = DEFAULT_EPS,
+        enable_pdl: Optional[bool] = None,
+    ) -> Understood:
+        """Say what a call means; `enable_pdl` is a hint about launching, and nothing else."""
+        shape = input.shape
+        if len(shape) != 2:
+            raise UnroutableError("not a matrix")
+        known = self._known(shape[1])
+        if residual.shape != shape or residual.dtype is not input.dtype:
+            raise UnroutableError("residual is not like the input")
+        if residual is input or not shape[0]:
+            raise UnroutableError("residual is the input" if shape[0] else "no rows")
+        inputs = (input, residual, weight, eps if known.any_eps else _as_input(eps, known))
+        return Understood(known.name, inputs, (known, eps))
+
+    def deliver(self, understood: Understood, result: Any) -> None:
+        """Write the sum, made here if the definition has no output for it, and then its norm."""
+        input, residual, _weight, _eps = understood.inputs
+        known: Known = understood.rest[0]
+        several = isinstance(result, (tuple, list))
+        if several and len(result) == 2:
+            output = _like(result[1 - known.total], input)
+            total = _like(result[known.total], input)
+            if total is not residual:
+                # A solution may have computed in place, with its outputs in each other's places.
+                if output.data_ptr() == residual.data_ptr():
+                    output = output.clone()
+                residual.copy_(total)
+        else:
+            output = _like(_only(result), input)
+            # As the kernel does it: a sum in float32, rounded to the type of the residual. It needs
+            # the input, which is written to afterwards.
+            residual.add_(input)
+        if output is not input:
+            input.copy_(output)
+
+    def outputs(
+        self, original: Callable[..., Any], understood: Understood, inputs: tuple[Any, ...]
+    ) -> Any:
+        """Return the norm, or norm and sum in the definition's order, computed by the original."""
+        known, eps = understood.rest
+        output, total = inputs[0].clone(), inputs[1].clone()
+        original(output, total, inputs[2], eps)
+        if known.outputs == 1:
+            return output
+        return (output, total) if known.total else (total, output)
+
+
+class GemmaFusedAddRMSNormRoute(FusedAddRMSNormRoute):
+    """``gemma_fused_add_rmsnorm``: likewise, with weights that are off by one."""
+
+    function = "gemma_fused_add_rmsnorm"
+
+
+class NormAdapter(RouteAdapter):
+    """Routes the norms of ``flashinfer.norm``."""
+
+    routes: ClassVar[Mapping[str, Callable[[], Route]]] = dict(
+        zip(
+            targets.NORM,
+            (RMSNormRoute, FusedAddRMSNormRoute, GemmaRMSNormRoute, GemmaFusedAddRMSNormRoute),
+            strict=True,
+        )
+    )
+
+
+def _as_input(eps: float, known: Known) -> float:
+    """Return what stands for an epsilon that a definition has as a constant: the default."""
+    if known.eps is None or not same_eps(eps, known.eps):
+        raise UnroutableError(OTHER_EPS)
+    return DEFAULT_EPS
+
+
+def _matrix(input: torch.Tensor) -> torch.Tensor:
+    """Return the rows of a tensor as a matrix, as a view."""
+    if input.dim() < 2:
+        raise UnroutableError("not rows")
+    try:
+        return input.view(-1, input.shape[-1])
+    except RuntimeError:
+        raise UnroutableError("rows are not evenly spaced") from None
+
+
+def _only(result: Any) -> Any:
+    """Return the one output of a definition, be it in a tuple."""
+    if isinstance(result, (tuple, list)):
+        if len(result) != 1:
+            raise UnroutableError("number of outputs")
+        return result[0]
+    return result
+
+
+def _like(output: Any, input: torch.Tensor) -> Any:
+    """Return `output` if it has the shape and element type of `input`."""
+    if output.shape != input.shape or output.dtype is not input.dtype:
+        raise UnroutableError("output is not like the input")
+    return output

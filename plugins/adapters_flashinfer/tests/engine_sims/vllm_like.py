@@ -1,0 +1,120 @@
+"""The sequence of calls of vLLM's FlashInfer backend.
+
+Keys and values are one 5-D tensor, in either layout. Pages have 16 tokens. The output goes into a
+slice of a padded buffer, and what is returned is not looked at. Attributes of wrappers are.
+"""
+
+from __future__ import annotations
+
+import torch
+from flashinfer import BatchDecodeWithPagedKVCacheWrapper, BatchPrefillWithPagedKVCacheWrapper
+from flashinfer.decode import fast_decode_plan
+
+BY_VALUE = ("fast_decode_plan",)
+
+HQ, HKV, D, PAGE, SCALE = 4, 2, 64, 16, 0.2
+DTYPE = torch.bfloat16
+
+
+class Engine:
+    """Decodes two requests and prefills two others, as one batch.
+
+    Parameters
+    ----------
+    capture : callable
+        Returns a context in which a CUDA graph is being captured.
+    layout : str
+        ``"NHD"`` or ``"HND"``.
+    """
+
+    def __init__(self, capture, layout="NHD"):
+        self.capture, self.layout = capture, layout
+        make = torch.Generator().manual_seed(6)
+        # The logical order is [pages, 2, page, heads, d]; heads come first in memory with HND.
+        cache = torch.randn(12, 2, PAGE, HKV, D, generator=make).to(DTYPE)
+        order = (0, 1, 2, 3, 4) if layout == "NHD" else (0, 1, 3, 2, 4)
+        self.cache = cache.permute(order).contiguous()
+        self.query = torch.randn(2 + 5, HQ, D, generator=make).to(DTYPE)
+        workspace = torch.empty(1 << 16, dtype=torch.uint8)
+        self.decode_wrapper = BatchDecodeWithPagedKVCacheWrapper(
+            workspace, layout, use_tensor_cores=True
+        )
+        self.prefill_wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, layout)
+        self.graph_wrapper = BatchDecodeWithPagedKVCacheWrapper(
+            workspace,
+            layout,
+            use_cuda_graph=True,
+            paged_kv_indptr_buffer=torch.zeros(3, dtype=torch.int32),
+            paged_kv_indices_buffer=torch.zeros(30, dtype=torch.int32),
+            paged_kv_last_page_len_buffer=torch.zeros(2, dtype=torch.int32),
+            use_tensor_cores=True,
+        )
+
+    def step(self):
+        """Return what each kind of call computed, by name."""
+        return {"batch": self.batch(), "graph": self.graph()}
+
+    def _plan_decode(self, wrapper, plan):
+        plan(
+            wrapper,
+            torch.tensor([0, 2, 3], dtype=torch.int32),
+            torch.tensor([7, 3, 9], dtype=torch.int32),
+            torch.tensor([5, 16], dtype=torch.int32),
+            *(HQ, HKV, D, PAGE),
+            pos_encoding_mode="NONE",
+            sm_scale=SCALE,
+            window_left=-1,
+            logits_soft_cap=0.0,
+            q_data_type=DTYPE,
+            kv_data_type=DTYPE,
+        )
+
+    def _plan_prefill(self):
+        self.prefill_wrapper.plan(
+            torch.tensor([0, 3, 5], dtype=torch.int32),
+            torch.tensor([0, 1, 3], dtype=torch.int32),
+            torch.tensor([1, 4, 6], dtype=torch.int32),
+            torch.tensor([9, 2], dtype=torch.int32),
+            *(HQ, HKV, D, PAGE),
+            causal=True,
+            sm_scale=SCALE,
+            window_left=-1,
+            logits_soft_cap=0.0,
+            q_data_type=DTYPE,
+            kv_data_type=DTYPE,
+        )
+
+    def _check(self, wrapper):
+        """What vLLM asserts before each run."""
+        assert wrapper._window_left == -1
+        assert (wrapper._logits_soft_cap or 0.0) == 0.0
+        assert wrapper._sm_scale == SCALE
+
+    def batch(self):
+        self._plan_decode(self.decode_wrapper, type(self.decode_wrapper).plan)
+        self._plan_prefill()
+        output = torch.full((10, HQ, D), 3.0, dtype=DTYPE)
+        self._check(self.prefill_wrapper)
+        assert self.prefill_wrapper._causal
+        self.prefill_wrapper.run(
+            self.query[2:], self.cache, k_scale=1.0, v_scale=1.0, out=output[2:7]
+        )
+        self._check(self.decode_wrapper)
+        self.decode_wrapper.run(
+            self.query[:2], self.cache, k_scale=1.0, v_scale=1.0, out=output[:2]
+        )
+        assert (output[7:] == 3.0).all()
+        return (output,)
+
+    def graph(self):
+        output = torch.zeros(2, HQ, D, dtype=DTYPE)
+        self._plan_decode(self.graph_wrapper, type(self.graph_wrapper).plan)
+        options = {"k_scale": 1.0, "v_scale": 1.0, "out": output}
+        self.graph_wrapper.run(self.query[:2], self.cache, **options)
+        warm = output.clone()
+        with self.capture():
+            self.graph_wrapper.run(self.query[:2], self.cache, **options)
+        captured = output.clone()
+        self._plan_decode(self.graph_wrapper, fast_decode_plan)
+        self.graph_wrapper.run(self.query[:2], self.cache, **options)
+        return warm, captured, output

@@ -1,0 +1,304 @@
+"""What the tests of the attention adapters share: a runtime, references, planned wrappers."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import math
+import warnings
+
+import torch
+
+from flashinfer_bench.integration.patch_manager import Order, PatchManager
+from flashinfer_bench.integration.routing import route_stats
+from flashinfer_bench.integration.slots import Everything, board
+
+torch.set_num_threads(1)  # the tensors are small: handing them round takes longer than the work
+
+HQ, HKV, D = 4, 2, 64
+DTYPE = torch.bfloat16
+
+
+class Solutions:
+    """A runtime that answers definitions by functions, and keeps what these were given.
+
+    Parameters
+    ----------
+    functions : dict
+        By name of the definition; each takes the canonical inputs by position.
+    """
+
+    def __init__(self, functions):
+        self.functions = functions
+        self.seen = []
+
+    def names(self):
+        return Everything(self.functions)
+
+    def definition(self, name):
+        return None
+
+    def route(self, name, slot):
+        function = self.functions.get(name)
+        if function is None:
+            return None
+        parameters = list(slot.signature.parameters)
+
+        def call(args, kwargs, fallback):
+            assert not kwargs
+            self.again = fallback
+            self.seen.append((name, dict(zip(parameters, args, strict=True))))
+            return function(*args)
+
+        return call
+
+    def stop(self):
+        board.remove(self)
+
+    @property
+    def calls(self):
+        return len(self.seen)
+
+    @property
+    def name(self):
+        return self.seen[-1][0]
+
+    @property
+    def inputs(self):
+        return self.seen[-1][1]
+
+
+@contextlib.contextmanager
+def patched(*adapters):
+    """Put wrappers on all targets of adapters; check afterwards that all of them are off."""
+    manager = PatchManager()
+    orders = [
+        Order(type(adapter).__name__, spec, adapter.make_wrapper)
+        for adapter in adapters
+        for spec in adapter.targets()
+    ]
+    owners = {order.spec.path: _owner(order.spec.path) for order in orders}
+    before = {path: vars(owner)[name] for path, (owner, name) in owners.items()}
+    try:
+        for status in manager.patch_all(orders):
+            assert status.state == "patched", status
+        yield manager
+    finally:
+        manager.unpatch_all()
+    for path, (owner, name) in owners.items():
+        assert vars(owner)[name] is before[path], path
+
+
+def _owner(path):
+    import importlib
+
+    module, cls, name = path.rsplit(".", 2)
+    return getattr(importlib.import_module(module), cls), name
+
+
+@contextlib.contextmanager
+def routed(adapter, functions):
+    """Have calls of an adapter's targets answered by functions, by name of the definition."""
+    runtime = Solutions(functions)
+    with patched(adapter):
+        board.push(runtime)
+        try:
+            yield runtime
+        finally:
+            runtime.stop()
+
+
+class Refusals:
+    """Reasons for which calls of one label were not routed, since this was made."""
+
+    def __init__(self, label):
+        self.label = label
+        self._before = self._now()
+
+    def _now(self):
+        return dict(route_stats().get(self.label, {"refused": {}})["refused"])
+
+    def new(self):
+        now = self._now()
+        return {
+            reason: count - self._before.get(reason, 0)
+            for reason, count in now.items()
+            if count != self._before.get(reason, 0)
+        }
+
+
+# -------------------------------------------------------------------------------- references
+
+
+def rows_of(cache, pages, last):
+    """Return the rows of a request from [num_pages, page_size, heads, d]."""
+    if not len(pages):
+        return cache.new_zeros((0, *cache.shape[2:]))
+    page_size = cache.shape[1]
+    return cache[pages.long()].flatten(0, 1)[: (len(pages) - 1) * page_size + last]
+
+
+def attention(q, k, v, sm_scale):
+    """Causal attention of one request, query by query: values, and log2 of sums."""
+    out = torch.zeros(*q.shape[:2], v.shape[-1])
+    lse = torch.full(q.shape[:2], -math.inf)
+    group = q.shape[1] // k.shape[1]
+    keys = k.float().transpose(0, 1).repeat_interleave(group, 0)  # [heads, length, d]
+    values = v.float().transpose(0, 1).repeat_interleave(group, 0)
+    for row in range(q.shape[0]):
+        seen = k.shape[0] - q.shape[0] + row + 1
+        if seen > 0:
+            scores = (keys[:, :seen] @ q[row].float()[:, :, None])[:, :, 0] * sm_scale
+            out[row] = (torch.softmax(scores, 1)[:, None] @ values[:, :seen])[:, 0]
+            lse[row] = torch.logsumexp(scores, 1) / math.log(2)
+    return out.to(q.dtype), lse
+
+
+def prefill_reference(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, sm_scale, last=None):
+    """What definitions of paged prefill say, with the constraints of the dataset."""
+    assert type(sm_scale) is float
+    assert q.shape[0] == qo_indptr[-1]
+    assert kv_indices.shape[0] == kv_indptr[-1]
+    assert (last is None) == (k_cache.shape[1] == 1)
+    found = []
+    for i in range(len(qo_indptr) - 1):
+        pages = kv_indices[kv_indptr[i] : kv_indptr[i + 1]]
+        length = 1 if last is None else int(last[i])
+        k, v = rows_of(k_cache, pages, length), rows_of(v_cache, pages, length)
+        found.append(attention(q[qo_indptr[i] : qo_indptr[i + 1]], k, v, sm_scale))
+    return tuple(torch.cat(each) for each in zip(*found, strict=True))
+
+
+def decode_reference(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale, last=None):
+    """What definitions of paged decode say."""
+    assert len(kv_indptr) == q.shape[0] + 1
+    ones = torch.arange(q.shape[0] + 1)
+    return prefill_reference(q, k_cache, v_cache, ones, kv_indptr, kv_indices, sm_scale, last)
+
+
+def ragged_reference(q, k, v, qo_indptr, kv_indptr, sm_scale):
+    """What definitions of ragged prefill say."""
+    assert q.shape[0] == qo_indptr[-1]
+    assert k.shape[0] == v.shape[0] == kv_indptr[-1]
+    found = []
+    for i in range(len(qo_indptr) - 1):
+        keys = slice(kv_indptr[i], kv_indptr[i + 1])
+        found.append(attention(q[qo_indptr[i] : qo_indptr[i + 1]], k[keys], v[keys], sm_scale))
+    return tuple(torch.cat(each) for each in zip(*found, strict=True))
+
+
+def agree(found, wanted):
+    """Assert that outputs are those of the original, as well as bfloat16 allows."""
+    if isinstance(wanted, tuple):
+        assert isinstance(found, tuple)
+        assert len(found) == len(wanted)
+        for a, b in zip(found, wanted, strict=True):
+            agree(a, b)
+        return
+    assert isinstance(found, torch.Tensor)
+    assert found.shape == wanted.shape
+    assert found.dtype is wanted.dtype
+    torch.testing.assert_close(found, wanted, atol=2e-2, rtol=2e-2)
+
+
+# --------------------------------------------------------------------------------- wrappers
+
+
+def i32(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def workspace():
+    return torch.zeros(1 << 16, dtype=torch.uint8)
+
+
+def random(*shape, dtype=DTYPE):
+    return torch.randn(*shape).to(dtype)
+
+
+class Pages:
+    """A page table of three requests, and keys and values for it.
+
+    Attributes
+    ----------
+    k, v : tensor [num_pages, page_size, HKV, D]
+    indptr, indices, last : tensor
+        Offsets of pages, page numbers, places in use on last pages.
+    """
+
+    counts = (2, 1, 3)
+    num_pages = 8
+
+    def __init__(self, page_size=16, dtype=DTYPE, heads=HKV, size=D):
+        self.page_size = page_size
+        self.indptr = i32(0, 2, 3, 6)
+        self.indices = i32(5, 0, 3, 7, 1, 2)
+        self.last = i32(*((1, 1, 1) if page_size == 1 else (page_size, 1, page_size // 2)))
+        self.k = random(self.num_pages, page_size, heads, size, dtype=dtype)
+        self.v = random(self.num_pages, page_size, heads, size, dtype=dtype)
+
+    @property
+    def table(self):
+        return self.indptr, self.indices, self.last
+
+    def cache(self, layout="NHD", form="pair"):
+        """Return the cache in one of the forms that FlashInfer takes."""
+        k, v = self.k, self.v
+        if form in ("flat pair", "flat"):  # the dimension of one place is left out
+            k, v = k.squeeze(1), v.squeeze(1)
+        elif layout == "HND":
+            k, v = k.transpose(1, 2), v.transpose(1, 2)
+        k, v = k.contiguous(), v.contiguous()
+        return (k, v) if form in ("pair", "flat pair") else torch.stack([k, v], dim=1)
+
+
+def graph_buffers(pages, *names, batch=3, slack=10):
+    """Return buffers for a wrapper that is used in CUDA graphs: more pages than are in use."""
+    sizes = {"indptr": batch + 1, "indices": len(pages.indices) + slack, "last": batch}
+    return [torch.zeros(sizes[name], dtype=torch.int32) for name in names]
+
+
+def quiet(function):
+    """Have a call warn of nothing: older forms are deprecated in some releases."""
+
+    @functools.wraps(function)
+    def silent(*args, **kwargs):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return function(*args, **kwargs)
+
+    return silent
+
+
+def takes(function, name):
+    """Return whether a release has a parameter."""
+    return name in inspect.signature(function).parameters
+
+
+def decode_name(page_size, heads=HQ, kv=HKV, size=D):
+    """Return the name of a definition of decode."""
+    return f"gqa_paged_decode_h{heads}_kv{kv}_d{size}_ps{page_size}"
+
+
+def decoder(pages, layout="NHD", graph=False, **options):
+    """Return a wrapper for decode, with buffers for these pages if it is to be for graphs."""
+    from flashinfer import BatchDecodeWithPagedKVCacheWrapper
+
+    if graph:
+        indptr, indices, last = graph_buffers(pages, "indptr", "indices", "last")
+        options.update(
+            use_cuda_graph=True,
+            paged_kv_indptr_buffer=indptr,
+            paged_kv_indices_buffer=indices,
+            paged_kv_last_page_len_buffer=last,
+        )
+    return BatchDecodeWithPagedKVCacheWrapper(workspace(), layout, **options)
+
+
+def plan_decode(wrapper, pages, *, table=None, **options):
+    """Plan a wrapper for decode, by the table of `pages` or another one; return it."""
+    options.setdefault("q_data_type", DTYPE)
+    table = pages.table if table is None else table
+    wrapper.plan(*table, HQ, HKV, D, pages.page_size, **options)
+    return wrapper

@@ -1,0 +1,136 @@
+"""Calls of functions that have templates: made by FlashInfer, or made up from the template."""
+
+import inspect
+
+import torch
+
+SMALL = {
+    "K": 128,
+    "K_doubled": 256,
+    "N": 256,
+    "O": 128,
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "kv_len": 16,
+    "max_seq_len": 64,
+    "num_experts": 16,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "num_local_experts": 16,
+    "num_pages": 4,
+    "num_qo_heads": 8,
+    "seq_len": 16,
+    "sparse_mla_top_k": 32,
+    "vocab_size": 512,
+}
+"""Sizes that FlashInfer's makers of inputs are asked for, where theirs are larger."""
+
+
+def original_of(counter):
+    """A stand-in for a function; counts its calls."""
+
+    def original(*args, **kwargs):
+        counter.append((args, kwargs))
+        return "original"
+
+    return original
+
+
+def made_by_flashinfer(route, template):
+    """Arguments for a call, from the template's own maker of inputs; what it raises goes on."""
+    wanted = {}
+    for name, parameter in inspect.signature(template.init).parameters.items():
+        if name in ("device", "seed") or parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        if parameter.default is inspect.Parameter.empty:
+            wanted[name] = 5 if "plus_1" in name else SMALL.get(name, 4)
+        elif name in SMALL and isinstance(parameter.default, int):
+            wanted[name] = min(parameter.default, SMALL[name])
+    made = template.init(device="cpu", **wanted)
+    parameters = parameters_of(route)
+    required = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty]
+    return {**dict.fromkeys(required), **{k: v for k, v in made.items() if k in parameters}}
+
+
+def parameters_of(route):
+    return inspect.signature(route._api.function).parameters
+
+
+def sizes_of(template):
+    """A size for each axis, all different where the template leaves them open."""
+    return {
+        name: getattr(axis, "value", None) or index + 2
+        for index, (name, axis) in enumerate(template.axes.items())
+    }
+
+
+def tensor(axes, sizes, dtype=torch.bfloat16):
+    return torch.zeros([sizes.get(axis, 3) for axis in axes], dtype=dtype)
+
+
+def made_up(route, plan):
+    """Arguments for a call with each required input of a template, and nothing else."""
+    sizes = sizes_of(plan.template)
+    parameters = parameters_of(route)
+    needed = {n for n, p in parameters.items() if p.default is inspect.Parameter.empty}
+    values = {name: sizes.get(plan._sizes.get(name, name)) for name in needed}
+    values.update(dict.fromkeys(set(plan._sizes), None) | {k: values.get(k) for k in plan._sizes})
+    for name, each in plan.inputs.items():
+        if each.optional and each.param not in needed:
+            continue
+        value = sizes.get(name, 1) if each.axes is None else tensor(each.axes, sizes)
+        if each.item is None:
+            values[each.param] = value
+        else:
+            several = list(values.get(each.param) or ())
+            several += [None] * (each.item + 1 - len(several))
+            several[each.item] = value
+            values[each.param] = tuple(several)
+    for output, spec in zip(plan.results.outputs, plan.template.outputs.values(), strict=True):
+        if output.in_place and not isinstance(values.get(output.place), (torch.Tensor, tuple)):
+            values[output.place] = tensor(spec.dim_names, sizes)
+    for name in plan.results.flags:
+        values[name] = False
+    for output in plan.results.outputs:
+        if output.flag in needed:
+            values[output.flag] = False
+    if plan._layout is not None:
+        values["kv_layout"] = plan._layout
+    return {name: value for name, value in values.items() if name in parameters}
+
+
+def made_up_outputs(plan, places):
+    """What a solution could return for such a call: fresh tensors, of ones."""
+    sizes = sizes_of(plan.template)
+    made = []
+    for index, spec in enumerate(plan.template.outputs.values()):
+        if index in places:
+            made.append(torch.ones_like(places[index]))
+        else:
+            made.append(torch.ones_like(tensor(spec.dim_names, sizes)))
+    return made
+
+
+def as_result(outputs):
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def copied(value):
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return type(value)(map(copied, value)) if isinstance(value, (tuple, list)) else value
+
+
+def same(left, right):
+    """Whether two results are the same, NaN equal to itself."""
+    if isinstance(left, (tuple, list)):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, torch.Tensor):
+        return left.dtype == right.dtype and torch.equal(
+            *(bytes_of(each) for each in (left, right))
+        )
+    return left == right
+
+
+def bytes_of(value):
+    return value.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -1,0 +1,199 @@
+"""Batch decode: what is routed, and with which inputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from gqa import (
+    DTYPE,
+    HKV,
+    HQ,
+    D,
+    Pages,
+    Refusals,
+    agree,
+    decode_name,
+    decode_reference,
+    decoder,
+    graph_buffers,
+    plan_decode,
+    quiet,
+    random,
+    routed,
+    workspace,
+)
+
+from fib_adapters_flashinfer.decode import DecodeAdapter, DecodeRoute
+
+LABEL = DecodeRoute.label
+
+
+@pytest.fixture(autouse=True)
+def cpu_decode(cpu):
+    torch.manual_seed(0)
+    with cpu("decode") as patch:
+        yield patch
+
+
+@pytest.fixture
+def runtime():
+    with routed(
+        DecodeAdapter(), {decode_name(ps): decode_reference for ps in (1, 16, 64)}
+    ) as found:
+        yield found
+
+
+def planned(page_size=16, layout="NHD", graph=False, **options):
+    pages = Pages(page_size)
+    return plan_decode(decoder(pages, layout, graph), pages, **options), pages
+
+
+# ------------------------------------------------------------------------------------- routed
+
+
+@pytest.mark.parametrize("tensor_cores", [False, True])
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("form", ["pair", "one"])
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+def test_it_is_routed_with_the_inputs_of_the_definition(
+    page_size, form, layout, graph, tensor_cores, cpu_decode
+):
+    pages = Pages(page_size)
+    wrapper = plan_decode(decoder(pages, layout, graph, use_tensor_cores=tensor_cores), pages)
+    q, cache = random(3, HQ, D), pages.cache(layout, form)
+    wanted = wrapper.run(q, cache, return_lse=True)
+    with routed(DecodeAdapter(), {decode_name(page_size): decode_reference}) as runtime:
+        plan_decode(wrapper, pages)
+        before = cpu_decode.calls.total()
+        agree(wrapper.run(q, cache, return_lse=True), wanted)
+        agree(wrapper.run(q, cache), wanted[0])
+    assert runtime.calls == 2
+    assert runtime.name == decode_name(page_size)
+    assert cpu_decode.calls.total() == before
+    inputs = runtime.inputs
+    assert inputs["q"] is q
+    torch.testing.assert_close(inputs["k_cache"], pages.k, rtol=0, atol=0)
+    torch.testing.assert_close(inputs["v_cache"], pages.v, rtol=0, atol=0)
+    assert inputs["kv_indptr"] is wrapper._paged_kv_indptr_buf
+    assert inputs["kv_indices"].tolist() == pages.indices.tolist()
+    assert inputs["sm_scale"] == D**-0.5
+    if page_size == 1:
+        assert inputs["kv_last_page_len"] is None
+    else:
+        assert inputs["kv_last_page_len"] is wrapper._paged_kv_last_page_len_buf
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("form", ["flat pair", "flat"])
+def test_the_dimension_of_one_place_may_be_left_out(form, layout, runtime):
+    wrapper, pages = planned(1, layout)
+    q, cache = random(3, HQ, D), pages.cache(layout, form)
+    found = wrapper.run(q, cache, return_lse=True)
+    assert runtime.name == decode_name(1)
+    assert runtime.inputs["k_cache"].shape == pages.k.shape
+    runtime.stop()
+    agree(found, wrapper.run(q, cache, return_lse=True))
+
+
+@pytest.mark.parametrize("way", ["run", "run_return_lse", "forward", "forward_return_lse"])
+@pytest.mark.parametrize("planner", ["plan", "begin_forward"])
+def test_all_names_of_plan_and_run_are_routed(planner, way, runtime):
+    pages = Pages(16)
+    wrapper = decoder(pages)
+    getattr(wrapper, planner)(*pages.table, HQ, HKV, D, 16, q_data_type=DTYPE)
+    q = random(3, HQ, D)
+    found = getattr(wrapper, way)(q, pages.cache())
+    assert runtime.calls == 1
+    runtime.stop()
+    wanted = getattr(wrapper, way)(q, pages.cache())
+    assert isinstance(wanted, tuple) == way.endswith("return_lse")
+    agree(found, wanted)
+
+
+def test_an_explicit_scale_is_not_lost(runtime):
+    wrapper, pages = planned(sm_scale=0.25)
+    q = random(3, HQ, D)
+    found = wrapper.run(q, pages.cache())
+    assert runtime.inputs["sm_scale"] == 0.25
+    runtime.stop()
+    agree(found, wrapper.run(q, pages.cache()))
+
+
+def test_legacy_positional_options_of_plan_are_read_from_the_object(runtime):
+    pages = Pages(16)
+    wrapper = decoder(pages)
+    quiet(wrapper.plan)(*pages.table, HQ, HKV, D, 16, "NONE", -1, None, DTYPE)
+    wrapper.run(random(3, HQ, D), pages.cache())
+    assert runtime.calls == 1
+
+
+def test_the_scale_that_forward_sets_counts(runtime):
+    wrapper, pages = planned(sm_scale=0.25)
+    q = random(3, HQ, D)
+    quiet(wrapper.forward)(q, pages.cache(), sm_scale=0.5)
+    assert runtime.inputs["sm_scale"] == 0.5
+    quiet(wrapper.forward)(q, pages.cache())
+    assert runtime.inputs["sm_scale"] == D**-0.5
+
+
+def test_scales_that_are_whole_numbers_become_floats(runtime):
+    wrapper, pages = planned(sm_scale=1)
+    wrapper.run(random(3, HQ, D), pages.cache())
+    assert type(runtime.inputs["sm_scale"]) is float
+
+
+def test_scales_of_one_do_nothing(runtime):
+    wrapper, pages = planned()
+    q = random(3, HQ, D)
+    wrapper.run(q, pages.cache(), q_scale=1.0, k_scale=1.0, v_scale=1.0)
+    wrapper.run(q, pages.cache(), q_scale=1, k_scale=None, enable_pdl=False, window_left=-1)
+    assert runtime.calls == 2
+
+
+def test_buffers_are_filled_and_returned(runtime):
+    wrapper, pages = planned()
+    q = random(3, HQ, D)
+    padded, lse = torch.full((5, HQ, D), 7.0, dtype=DTYPE), torch.zeros(3, HQ)
+    out = padded[:3]
+    found = wrapper.run(q, pages.cache(), out=out, lse=lse, return_lse=True)
+    assert found[0] is out
+    assert found[1] is lse
+    assert runtime.calls == 1
+    runtime.stop()
+    agree(found, wrapper.run(q, pages.cache(), return_lse=True))
+    assert bool((padded[3:] == 7).all())
+
+
+def test_sums_alone_go_into_their_buffer_if_they_are_not_to_be_returned(runtime):
+    wrapper, pages = planned()
+    lse = torch.full((3, HQ), 7.0)
+    found = wrapper.run(random(3, HQ, D), pages.cache(), lse=lse)
+    assert isinstance(found, torch.Tensor)
+    assert runtime.calls == 1
+    agree(lse, decode_reference(*runtime.inputs.values())[1])
+
+
+def test_subclasses_are_routed(runtime):
+    from flashinfer.decode import CUDAGraphBatchDecodeWithPagedKVCacheWrapper
+
+    pages = Pages(16)
+    buffers = graph_buffers(pages, "indptr", "indices", "last")
+    wrapper = plan_decode(CUDAGraphBatchDecodeWithPagedKVCacheWrapper(workspace(), *buffers), pages)
+    wrapper.run(random(3, HQ, D), pages.cache())
+    assert runtime.calls == 1
+    assert runtime.inputs["kv_indices"].tolist() == pages.indices.tolist()
+
+
+def test_a_solution_with_one_output_cannot_serve_who_wants_sums(cpu_decode):
+    wrapper, pages = planned()
+    refusals = Refusals(LABEL)
+    only_values = {decode_name(16): lambda *inputs: decode_reference(*inputs)[0]}
+    with routed(DecodeAdapter(), only_values) as runtime:
+        q = random(3, HQ, D)
+        found = wrapper.run(q, pages.cache())
+        both = wrapper.run_return_lse(q, pages.cache())
+    assert runtime.calls == 2
+    assert refusals.new() == {"no lse among the outputs": 1}
+    agree(found, wrapper.run(q, pages.cache()))
+    agree(both, wrapper.run(q, pages.cache(), return_lse=True))

@@ -1,0 +1,156 @@
+"""Which epsilon a definition has: an input, a tag, a constant in its reference, or the default."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from making import Solution, dataset, patched, rmsnorm
+
+from fib_adapters_flashinfer.epsilon import (
+    OTHER_EPS,
+    eps_problem,
+    epsilon_of,
+    reference_epsilons,
+    same_eps,
+    takes_eps,
+)
+from flashinfer_bench.apply import enable_apply
+
+H = 32
+REFERENCES = {
+    "EPS = 1e-5": {1e-5},
+    "def run(x):\n    EPS = 1e-5\n    return torch.rsqrt(x.pow(2).mean(-1) + EPS)": {1e-5},
+    "def run(x):\n    return torch.rsqrt(x.pow(2).mean(-1) + 1e-5)": {1e-5},
+    "def run(x):\n    return torch.rsqrt(1e-5 + x.pow(2).mean(-1))": {1e-5},
+    "def run(x):\n    return (x.pow(2).mean(-1) + 1e-5).rsqrt()": {1e-5},
+    "def run(x):\n    return x / torch.sqrt(x.pow(2).mean(-1) + 1e-5)": {1e-5},
+    "def run(x, epsilon: float = 1e-5):\n    return x": {1e-5},
+    "def run(x, *, eps=1e-5):\n    return x": {1e-5},
+    "def run(x, w):\n    return F.rms_norm(x, (4096,), w, eps=1e-5)": {1e-5},
+    "def run(x, w):\n    return F.rms_norm(x, (4096,), w, 1e-5)": {1e-5},
+    "rms_eps: float = 1e-5": {1e-5},
+    "class A:\n    def f(self):\n        self.variance_epsilon = 1e-5": {1e-5},
+    "def run(x):\n    return (x + 0.5) * torch.rsqrt(x.mean() + 1e-6)": {1e-6},
+    "def run(x, w):\n    return x * torch.rsqrt(x.mean() + 1e-6) * (1.0 + w)": {1e-6},
+    "EPS = 1e-5\nother_eps = 1e-6": {1e-5, 1e-6},
+    "def run(x, eps):\n    return torch.rsqrt(x + eps)": set(),
+    "steps = 0.25": set(),
+    "EPSILON = 1e-5": {1e-5},
+    "rmsEps = 1e-5": {1e-5},
+    "rms_norm_eps_value = 1e-5": {1e-5},
+    "epsom = 0.25": set(),
+    "EPS = 12": set(),
+    "EPS = 'small'": set(),
+    "def run(x)": set(),
+    "": set(),
+    "\0": set(),
+}
+
+
+def definition(reference="", *, inputs=("hidden_states", "weight"), tags=()):
+    return types.SimpleNamespace(inputs=dict.fromkeys(inputs), reference=reference, tags=list(tags))
+
+
+@pytest.mark.parametrize("source", REFERENCES)
+def test_numbers_that_a_reference_uses(source):
+    assert reference_epsilons(source) == REFERENCES[source]
+
+
+@given(st.text())
+def test_any_text_is_looked_at_without_raising(source):
+    assert all(0 < each < 1 for each in reference_epsilons(source))
+
+
+def test_what_decides_in_which_order():
+    two = "EPS = 1e-5\nother_eps = 1e-6"
+    assert epsilon_of(definition()) == 1e-6
+    assert epsilon_of(definition("EPS = 1e-5")) == 1e-5
+    assert epsilon_of(definition("EPS = 1e-5", tags=["model:x", "eps:1e-3"])) == 1e-3
+    assert epsilon_of(definition("EPS = 1e-5", tags=["eps:small"])) == 1e-5
+    assert epsilon_of(definition(two)) is None
+    assert epsilon_of(definition(two, tags=["eps:1e-6"])) == 1e-6
+
+
+def test_problems_are_told():
+    assert eps_problem(definition("EPS = 1e-5"), 1e-5) is None
+    assert eps_problem(definition("EPS = 1e-5"), 1e-6) == OTHER_EPS
+    assert eps_problem(definition("EPS = 1e-5\nmy_eps = 1e-6"), 1e-6) == OTHER_EPS
+    assert eps_problem(definition("EPS = 1e-5", inputs=["x", "eps"]), 0.1) is None
+    assert takes_eps(definition(inputs=["x", "eps"]))
+
+
+@given(st.floats(1e-12, 1e-2))
+def test_an_epsilon_in_float32_is_the_same(eps):
+    assert same_eps(torch.tensor(eps, dtype=torch.float32).item(), eps)
+
+
+def test_epsilons_that_people_use_differ():
+    common = [1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12]
+    assert not any(same_eps(a, b) for a in common for b in common if a is not b)
+
+
+CALLS = {
+    "a constant": (rmsnorm(H, "1e-5"), 1e-5, True),
+    "another constant": (rmsnorm(H, "1e-5"), 1e-6, False),
+    "a tag": (rmsnorm(H, "1e-5 * 1", tags=["eps:1e-5"]), 1e-5, True),
+    "an input": (rmsnorm(H, takes_eps=True), 1e-5, True),
+    "an input, the default": (rmsnorm(H, takes_eps=True), 1e-6, True),
+    "float32": (rmsnorm(H, "1e-5"), torch.tensor(1e-5).item(), True),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_calls(flashinfer, cpu_norm, tmp_path, what):
+    from fib_adapters_flashinfer.norm import NormAdapter
+
+    made, eps, answered = CALLS[what]
+    solution = Solution(made)
+    # Values so small that the epsilon decides.
+    x, w = torch.full((3, H), 1e-3).bfloat16(), torch.ones(H).bfloat16()
+    expected = flashinfer.norm.rmsnorm(x, w, eps)
+    folder = dataset(tmp_path, made)
+    with patched(NormAdapter()), enable_apply({made["name"]: solution}, dataset=folder):
+        found = flashinfer.norm.rmsnorm(x, w, eps)
+    assert len(solution.calls) == answered
+    torch.testing.assert_close(found, expected)
+
+
+def test_without_a_definition_the_solution_s_own_parameter_decides(flashinfer, cpu_norm):
+    from fib_adapters_flashinfer.norm import NormAdapter
+
+    def takes(hidden_states, weight, eps=1e-6):
+        seen.append(eps)
+        return hidden_states
+
+    def lacks(hidden_states, weight):
+        seen.append(None)
+        return hidden_states
+
+    x, w, seen = torch.ones(3, H).bfloat16(), torch.ones(H).bfloat16(), []
+    with patched(NormAdapter()):
+        for solution in (takes, lacks):
+            with enable_apply({f"rmsnorm_h{H}": solution}):
+                flashinfer.norm.rmsnorm(x, w)
+                flashinfer.norm.rmsnorm(x, w, 1e-5)
+    assert seen == [1e-6, 1e-5, None]
+    assert cpu_norm.calls == {"norm.rmsnorm": 1}
+
+
+def test_what_is_known_is_asked_anew_when_another_definition_is_enabled(
+    flashinfer, cpu_norm, tmp_path
+):
+    from fib_adapters_flashinfer.norm import NormAdapter
+
+    x, w = torch.ones(3, H).bfloat16(), torch.ones(H).bfloat16()
+    with patched(NormAdapter()):
+        for eps in ("1e-5", "1e-6", "1e-5"):
+            made = rmsnorm(H, eps)
+            solution = Solution(made)
+            folder = dataset(tmp_path / eps, made)
+            with enable_apply({made["name"]: solution}, dataset=folder):
+                flashinfer.norm.rmsnorm(x, w, 1e-5)
+            assert len(solution.calls) == (eps == "1e-5")

@@ -1,0 +1,236 @@
+"""``linear`` is answered by solutions for matrix products, under all its conditions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from making import Solution, dataset, gemm, patched
+from torch.autograd import forward_ad
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from fib_adapters_flashinfer.linear import LinearAdapter, LinearRoute
+from flashinfer_bench.apply import enable_apply
+from flashinfer_bench.integration.routing import route_stats
+
+N, K = 12, 8
+NAME = f"gemm_n{N}_k{K}"
+LABEL = "torch.nn.functional.linear"
+
+
+def halves(*shape, dtype=torch.float16):
+    return torch.randn(*shape).to(dtype)
+
+
+@pytest.fixture
+def originals(monkeypatch):
+    """Counts the calls of the original."""
+    calls = []
+    original = functional.linear
+
+    def counting(*args, **kwargs):
+        calls.append((args, kwargs))
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(functional, "linear", counting)
+    return calls
+
+
+@pytest.fixture
+def solution(originals, tmp_path):
+    definition = gemm(N, K)
+    solution = Solution(definition, tag=100.0)
+    folder = dataset(tmp_path, definition)
+    with patched(LinearAdapter()), enable_apply({NAME: solution}, dataset=folder):
+        yield solution
+
+
+def refusals(before=None):
+    refused = route_stats()[LABEL]["refused"]
+    return {key: n - (before or {}).get(key, 0) for key, n in refused.items()}
+
+
+@pytest.mark.parametrize("leading", [(3,), (2, 3), (2, 1, 3), ()], ids=str)
+def test_leading_dimensions_are_one_for_the_solution(solution, originals, leading):
+    x, w = halves(*leading, K), halves(N, K)
+    found = functional.linear(x, w)
+    assert not originals
+    assert len(solution.calls) == 1
+    (args, kwargs) = solution.calls[0]
+    a, b = [*args, *kwargs.values()]
+    assert a.shape == (max(1, x.numel() // K), K)
+    assert b is w
+    assert found.shape == (*leading, N)
+    torch.testing.assert_close(found, x @ w.T + 100.0, rtol=1e-2, atol=0.1)
+
+
+def test_layers_without_a_bias_are_answered(solution, originals):
+    layer = torch.nn.Linear(K, N, bias=False, dtype=torch.float16)
+    with torch.no_grad():
+        layer(halves(3, K))
+    assert len(solution.calls) == 1
+    assert not originals
+
+
+def test_a_solution_may_call_linear_itself(originals, tmp_path):
+    definition = gemm(N, K)
+
+    def solution(A, B):
+        return functional.linear(A, B) + 100.0
+
+    x, w = halves(3, K), halves(N, K)
+    folder = dataset(tmp_path, definition)
+    with patched(LinearAdapter()), enable_apply({NAME: solution}, dataset=folder):
+        found = functional.linear(x, w)
+    assert len(originals) == 1
+    torch.testing.assert_close(found, x @ w.T + 100.0, rtol=1e-2, atol=0.1)
+
+
+class Marked(torch.Tensor):
+    """A kind of tensor that computes in its own way."""
+
+
+FALLBACKS = {
+    "a bias": ("bias", lambda: ((halves(3, K), halves(N, K), halves(N)), {})),
+    "a bias by name": ("bias", lambda: ((halves(3, K), halves(N, K)), {"bias": halves(N)})),
+    "float64": ("dtype", lambda: ((torch.randn(3, K).double(), torch.randn(N, K).double()), {})),
+    "a gradient for the input": (
+        "gradient",
+        lambda: ((halves(3, K).requires_grad_(), halves(N, K)), {}),
+    ),
+    "a gradient for the weight": (
+        "gradient",
+        lambda: ((halves(3, K), torch.nn.Parameter(halves(N, K))), {}),
+    ),
+    "a weight that is a vector": ("shapes", lambda: ((halves(3, K), halves(K)), {})),
+    "no rows": ("no rows", lambda: ((halves(0, K), halves(N, K)), {})),
+    "rows with gaps": (
+        "rows are not evenly spaced",
+        lambda: ((halves(4, 6, K)[:, :3], halves(N, K)), {}),
+    ),
+    "a kind of tensor of its own": (
+        "kind of tensor",
+        lambda: ((halves(3, K).as_subclass(Marked), halves(N, K)), {}),
+    ),
+    "another size": (None, lambda: ((halves(3, K + 1), halves(N, K + 1)), {})),
+}
+
+
+@pytest.mark.parametrize("what", FALLBACKS)
+def test_it_goes_to_the_original(solution, originals, what):
+    reason, make = FALLBACKS[what]
+    args, kwargs = make()
+    before = refusals()
+    found = functional.linear(*args, **kwargs)
+    assert not solution.calls
+    assert len(originals) == 1
+    assert {key: n for key, n in refusals(before).items() if n} == (
+        {reason: 1} if reason else {}  # a mapping takes every call, and finds nothing for it
+    )
+    assert not found.numel() or found.abs().max() < 90.0
+
+
+def test_the_definition_s_type_counts(solution, originals):
+    """The data sets have float16; bfloat16 is routed, and turned down by apply itself."""
+    functional.linear(halves(3, K, dtype=torch.bfloat16), halves(N, K, dtype=torch.bfloat16))
+    assert not solution.calls
+    assert len(originals) == 1
+
+
+def test_under_autocast_it_is_torch_s(solution, originals):
+    before = refusals()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = functional.linear(halves(3, K), halves(N, K))
+    assert found.dtype == torch.bfloat16
+    assert not solution.calls
+    assert refusals(before)["autocast"] == 1
+
+
+def test_on_other_devices_it_is_torch_s(solution, originals):
+    before = refusals()
+    found = functional.linear(halves(3, K).to("meta"), halves(N, K).to("meta"))
+    assert found.shape == (3, N)
+    assert not solution.calls
+    assert refusals(before)["device"] == 1
+
+
+def test_gradients_flow(solution, originals):
+    layer = torch.nn.Linear(K, N, bias=False, dtype=torch.float16)
+    layer(halves(3, K)).sum().backward()
+    assert layer.weight.grad is not None
+    assert not solution.calls
+
+
+def test_wrong_shapes_raise_what_torch_raises(solution, originals):
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        functional.linear(halves(3, K), halves(N, K + 1))
+    with pytest.raises(TypeError):
+        functional.linear()
+    assert not solution.calls
+
+
+def test_the_original_computes_outputs_for_comparison():
+    x, w = halves(2, 3, K), halves(N, K)
+    route = LinearRoute()
+    understood = route.understand(x, w)
+    found = route.outputs(functional.linear, understood, understood.inputs)
+    assert torch.equal(found, functional.linear(x.view(-1, K), w))
+
+
+def test_afterwards_it_is_the_original_again():
+    before = functional.linear
+    with patched(LinearAdapter()):
+        assert functional.linear is not before
+        assert functional.linear.__name__ == before.__name__
+    assert functional.linear is before
+
+
+# What is looked at of a call below is not in its tensors: torch is told to do more than multiply.
+
+
+def in_forward_mode(x, w):
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        product = forward_ad.unpack_dual(functional.linear(dual, w))
+        return product.primal, product.tangent
+
+
+def in_a_trace(x, w):
+    return torch.jit.trace(lambda a: functional.linear(a, w), x, check_trace=False)(x)
+
+
+def under_a_mode(x, w):
+    with FlopCounterMode(display=False) as counter:
+        found = functional.linear(x, w)
+    assert counter.get_total_flops() == 2 * x.shape[0] * K * N
+    return found
+
+
+TRANSFORMED = {
+    "a derivative forwards": in_forward_mode,
+    "a jvp": lambda x, w: torch.func.jvp(lambda a: functional.linear(a, w), (x,), (x,)),
+    "a vmap": lambda x, w: torch.func.vmap(lambda a: functional.linear(a, w))(x),
+    "a vjp": lambda x, w: torch.func.vjp(lambda a: functional.linear(a, w), x)[0],
+    "a trace": in_a_trace,
+    "a dispatch mode": under_a_mode,
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("how", TRANSFORMED)
+def test_what_torch_transforms_goes_to_the_original(solution, originals, how):
+    x, w = halves(3, K, dtype=torch.float16), halves(N, K)
+    with torch.no_grad():
+        found = TRANSFORMED[how](x, w)
+    assert not solution.calls
+    assert originals
+    product = found[0] if isinstance(found, tuple) else found
+    torch.testing.assert_close(product, x @ w.T, rtol=1e-2, atol=0.1)
+
+
+def test_a_tensor_that_is_to_be_negated_goes_to_the_original(solution, originals):
+    """Its memory has the opposite of its values, which kernels that read memory do not know."""
+    x, w = halves(3, K), halves(N, K)
+    for a, b in ((torch._neg_view(x), w), (x, torch._neg_view(w))):
+        torch.testing.assert_close(functional.linear(a, b), -(x @ w.T), rtol=1e-2, atol=0.1)
+    assert not solution.calls

@@ -1,0 +1,157 @@
+"""MLA runs through the adapter: what is routed, with which inputs, and what comes back."""
+
+from __future__ import annotations
+
+import mla_calls as calls
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mla_fixtures import stand_in  # noqa: F401
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+SHAPES = [
+    pytest.param([1, 1, 1], [4, 5, 2], 1, "decode", id="decode"),
+    pytest.param([1], [7], 1, "decode", id="one request"),
+    pytest.param([1, 1, 1], [64, 65, 3], 64, "decode", id="decode, pages of 64"),
+    pytest.param([1, 1], [16, 32], 16, "decode", id="decode, full pages of 16"),
+    pytest.param([3, 1, 4], [3, 6, 9], 1, "prefill_causal", id="prefill"),
+    pytest.param([2, 0, 1], [4, 5, 2], 1, "prefill_causal", id="as many queries as requests"),
+    pytest.param([5, 2], [70, 64], 64, "prefill_causal", id="prefill, pages of 64"),
+]
+
+
+@pytest.mark.parametrize(("queries", "keys", "page_size", "stage"), SHAPES)
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_original_untouched_and_substituted_agree(mla, queries, keys, page_size, stage, return_lse):
+    batch, causal = calls.Batch(queries, keys, page_size), stage != "decode"
+    wrapper = calls.wrapper()
+    batch.plan(wrapper, causal)
+    original = wrapper.run(*batch.tensors, return_lse=return_lse)
+    assert mla.calls["mla.run"] == 1
+    with calls.applied(calls.definition("decode", 2)):  # of another page size: no candidate
+        batch.plan(wrapper, causal)
+        untouched = wrapper.run(*batch.tensors, return_lse=return_lse)
+    assert mla.calls["mla.run"] == 2
+    with calls.applied(calls.definition(stage, page_size)) as solutions:
+        batch.plan(wrapper, causal)
+        substituted = wrapper.run(*batch.tensors, return_lse=return_lse)
+        (solution,) = solutions.values()
+        assert len(solution.calls) == 1
+    assert mla.calls["mla.run"] == 2, "the kernel ran beside the solution"
+    assert type(substituted) is type(original)
+    torch.testing.assert_close(untouched, original, atol=0, rtol=0)
+    calls.close(substituted, original)
+    calls.close(original if return_lse else (original,), batch.expected(causal)[: 1 + return_lse])
+
+
+def test_inputs_are_the_definition_s():
+    batch = calls.Batch([2, 3], [70, 64], 64)
+    with calls.applied(calls.definition("prefill_causal", 64)) as solutions:
+        wrapper = calls.wrapper()
+        batch.plan(wrapper, causal=True)
+        wrapper.run(*batch.tensors)
+    (given,) = next(iter(solutions.values())).calls
+    assert given["q_nope"].data_ptr() == batch.q_nope.data_ptr()
+    assert given["ckv_cache"].data_ptr() == batch.ckv.data_ptr()
+    assert given["qo_indptr"].tolist() == [0, 2, 5]
+    assert given["kv_indptr"].tolist() == [0, 2, 3]
+    assert given["kv_last_page_len"].tolist() == [6, 64]
+    assert given["kv_last_page_len"].dtype == torch.int32
+    assert given["kv_indices"].tolist() == batch.kv_indices.tolist()
+    assert given["sm_scale"] == calls.SCALE
+
+
+def test_definitions_of_decode_get_no_offsets_of_queries():
+    batch = calls.Batch([1, 1], [3, 4])
+    with calls.applied(calls.definition("decode")) as solutions:
+        wrapper = calls.wrapper()
+        batch.plan(wrapper)
+        wrapper.run(*batch.tensors)
+    (given,) = next(iter(solutions.values())).calls
+    assert given.get("qo_indptr") is None
+    assert given.get("kv_last_page_len") is None
+
+
+def test_a_causal_plan_of_one_query_each_is_decode():
+    batch = calls.Batch([1, 1], [3, 4])
+    with calls.applied(calls.definition("decode")) as solutions:
+        wrapper = calls.wrapper()
+        batch.plan(wrapper, causal=True)
+        calls.close(wrapper.run(*batch.tensors), batch.expected()[0])
+    assert len(next(iter(solutions.values())).calls) == 1
+
+
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_buffers_of_the_caller_are_filled_and_returned(mla, return_lse):
+    batch = calls.Batch([1, 1], [3, 4])
+    padded = torch.full((5, calls.HEADS, calls.CKV), 7.0, dtype=batch.dtype)
+    out, lse = padded[:2], torch.empty(2, calls.HEADS)
+    with calls.applied(calls.definition("decode")) as solutions:
+        wrapper = calls.wrapper()
+        batch.plan(wrapper)
+        result = wrapper.run(*batch.tensors, out=out, lse=lse, return_lse=return_lse)
+        assert len(next(iter(solutions.values())).calls) == 1
+    assert (result[0] if return_lse else result) is out
+    assert not return_lse or result[1] is lse
+    expected = batch.expected()
+    calls.close((out, lse), expected)
+    assert (padded[2:] == 7.0).all()
+    assert mla.calls["mla.run"] == 0
+
+
+def sglang_views(batch):
+    """Return tensors as SGLang passes them: all are views of wider ones."""
+    q = torch.cat([batch.q_nope, batch.q_pe], dim=-1)
+    pool = torch.cat([batch.ckv, batch.kpe], dim=-1)
+    cut = calls.CKV
+    return q[..., :cut], q[..., cut:], pool[..., :cut], pool[..., cut:]
+
+
+def test_strided_views_reach_a_solution_as_they_are(mla):
+    batch = calls.Batch([1, 1, 1], [4, 5, 2])
+    views = sglang_views(batch)
+    with calls.applied(calls.definition("decode"), known=False) as solutions:
+        wrapper = calls.wrapper()
+        batch.plan(wrapper)
+        calls.close(wrapper.run(*views), batch.expected()[0])
+    (given,) = next(iter(solutions.values())).calls
+    assert given["ckv_cache"].stride() == views[2].stride()
+    assert given["ckv_cache"].data_ptr() == views[2].data_ptr()
+    assert mla.calls["mla.run"] == 0
+
+
+def test_strided_views_where_the_definition_is_known_go_by_its_guards(mla):
+    """Recorded solutions were judged on contiguous tensors, and get no others."""
+    batch = calls.Batch([1, 1, 1], [4, 5, 2])
+    with calls.applied(calls.definition("decode")) as solutions:
+        wrapper = calls.wrapper()
+        batch.plan(wrapper)
+        calls.close(wrapper.run(*sglang_views(batch)), batch.expected()[0])
+    ran = len(next(iter(solutions.values())).calls)
+    assert (ran, mla.calls["mla.run"]) in ((0, 1), (1, 0))
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_batch_computes_what_the_original_computes(data):
+    page_size = data.draw(st.sampled_from([1, 2, 5]))
+    keys = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=5))
+    queries = [data.draw(st.integers(0, length)) for length in keys]
+    causal = data.draw(st.booleans())
+    batch = calls.Batch(queries, keys, page_size, seed=len(keys))
+    if not batch.q_nope.shape[0]:
+        return
+    wrapper = calls.wrapper()
+    batch.plan(wrapper, causal)
+    original = wrapper.run(*batch.tensors, return_lse=True)
+    definitions = [calls.definition(stage, page_size) for stage in ("decode", "prefill_causal")]
+    with calls.applied(*definitions) as solutions:
+        batch.plan(wrapper, causal)
+        calls.close(wrapper.run(*batch.tensors, return_lse=True), original)
+        ran = {name for name, each in solutions.items() if each.calls}
+    wanted = "decode" if set(queries) == {1} else "prefill_causal" if causal else None
+    assert ran == ({calls.name_of(wanted, page_size)} if wanted else set())

@@ -1,0 +1,164 @@
+"""MLA runs that are of no definition: the original has them, once, for the reason counted."""
+
+from __future__ import annotations
+
+import mla_calls as calls
+import pytest
+import torch
+from mla_fixtures import stand_in  # noqa: F401
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def refuses(mla, reason, batch, plan=None, causal=False, raises=None, **options):
+    """Run with both definitions enabled: no solution runs, the original once, for the reason."""
+    definitions = [calls.definition(stage) for stage in ("decode", "prefill_causal")]
+    with calls.applied(*definitions) as solutions:
+        wrapper = calls.wrapper()
+        batch.plan(wrapper, causal, **(plan or {}))
+        before, ran = calls.refused().get(reason, 0), mla.calls["mla.run"]
+        if raises is not None:
+            with pytest.raises(raises):
+                wrapper.run(*batch.tensors, **options)
+        else:
+            wrapper.run(*batch.tensors, **options)
+            assert mla.calls["mla.run"] == ran + 1
+        assert calls.refused().get(reason, 0) == before + 1, calls.refused()
+        assert not any(each.calls for each in solutions.values())
+
+
+def test_prefill_that_is_not_causal(mla):
+    refuses(mla, "not causal", calls.Batch([2, 1], [3, 4]))
+
+
+def test_sums_to_the_base_e(mla):
+    batch = calls.Batch([1], [3])
+    refuses(mla, "option of the run", batch, return_lse=True, return_lse_base_on_e=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"o_scale": 2.0},
+        {"ckv_scale": 0.5, "kpe_scale": 0.5},
+        {"sinks": torch.zeros(4)},
+        {"bmm1_scale": 1.0, "bmm2_scale": 1.0},
+        {"skip_softmax_threshold_scale_factor": 0.1},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_options_that_the_original_refuses_here(mla, options):
+    reason = "option of the run"
+    batch = calls.Batch([1], [3])
+    refuses(mla, reason, batch, raises=(ValueError, TypeError), **options)
+
+
+def test_an_option_of_a_release_to_come():
+    from fib_adapters_flashinfer.mla import MLARun
+    from flashinfer_bench.integration.routing import UnroutableError
+
+    wrapper = calls.wrapper()
+    batch = calls.Batch([1], [3])
+    batch.plan(wrapper)
+    with pytest.raises(UnroutableError, match="option"):
+        MLARun().understand(wrapper, *batch.tensors, window_left=4)
+    assert MLARun().understand(wrapper, *batch.tensors, window_left=None).name
+
+
+def test_a_page_table_of_the_run():
+    from fib_adapters_flashinfer.mla import MLARun
+    from flashinfer_bench.integration.routing import UnroutableError
+
+    batch = calls.Batch([1], [3])
+    wrapper = calls.wrapper()
+    batch.plan(wrapper)
+    for option in ("kv_len", "page_table"):
+        with pytest.raises(UnroutableError, match="page table"):
+            MLARun().understand(wrapper, *batch.tensors, **{option: batch.kv_lens})
+
+
+def test_a_profiler(mla):
+    batch = calls.Batch([1], [3])
+    buffer = torch.zeros(8)
+    refuses(mla, "option of the run", batch, {"use_profiler": True}, profiler_buffer=buffer)
+
+
+def test_another_dtype_than_the_definition_s(mla):
+    batch = calls.Batch([1], [3], dtype=torch.float16)
+    with calls.applied(calls.definition("decode")) as solutions:
+        wrapper = calls.wrapper()
+        batch.plan(wrapper)
+        assert wrapper.run(*batch.tensors).dtype == torch.float16
+        assert not any(each.calls for each in solutions.values())
+    assert mla.calls["mla.run"] == 1
+
+
+def test_lengths_that_do_not_fill_their_pages(mla):
+    batch = calls.Batch([1, 1], [4, 5])
+    batch.kv_lens = torch.tensor([3, 5], dtype=torch.int32)
+    if hasattr(__import__("flashinfer").mla, "MLAPlanMetadata"):
+        with calls.applied(calls.definition("decode")), pytest.raises(ValueError, match="counts"):
+            batch.plan(calls.wrapper())  # the release itself refuses such a plan
+    else:
+        refuses(mla, "kv lengths do not fill the pages", batch)
+
+
+def test_a_buffer_of_another_shape_is_refused_by_the_original(mla):
+    batch = calls.Batch([1], [3])
+    wrong = torch.empty(2, calls.HEADS, calls.CKV, dtype=batch.dtype)
+    refuses(mla, "buffer of the caller", batch, raises=ValueError, out=wrong)
+    wrong = torch.empty(1, calls.HEADS, dtype=torch.float16)
+    refuses(mla, "buffer of the caller", batch, raises=ValueError, lse=wrong, return_lse=True)
+
+
+def test_queries_of_another_number_than_planned():
+    from fib_adapters_flashinfer.mla import MLARun
+    from flashinfer_bench.integration.routing import UnroutableError
+
+    batch, more = calls.Batch([1, 1], [3, 4]), calls.Batch([1, 1, 1], [1, 1, 1])
+    wrapper = calls.wrapper()
+    batch.plan(wrapper)
+    with pytest.raises(UnroutableError, match="shape differs"):
+        MLARun().understand(wrapper, *more.tensors)
+
+
+def test_tensors_that_do_not_go_together():
+    from fib_adapters_flashinfer.mla import MLARun
+    from flashinfer_bench.integration.routing import UnroutableError
+
+    batch = calls.Batch([1, 1], [3, 4])
+    wrapper = calls.wrapper()
+    batch.plan(wrapper)
+    q_nope, q_pe, ckv, kpe = batch.tensors
+    for odd in (
+        (q_nope[:1], q_pe, ckv, kpe),
+        (q_nope, q_pe, ckv[..., :64], kpe),
+        (q_nope, q_pe, ckv, kpe[:2]),
+        (q_nope[0], q_pe, ckv, kpe),
+        (q_nope, q_pe, ckv.flatten(0, 1), kpe),
+    ):
+        with pytest.raises(UnroutableError, match="shape"):
+            MLARun().understand(wrapper, *odd)
+
+
+def test_a_run_without_a_plan_raises_as_before():
+    batch, wrapper = calls.Batch([1], [3]), calls.wrapper()
+    with pytest.raises(Exception) as before:  # noqa: PT011 - whatever the release raises
+        wrapper.run(*batch.tensors)
+    with calls.applied(calls.definition("decode")):
+        with pytest.raises(type(before.value)) as after:
+            wrapper.run(*batch.tensors)
+        assert calls.refused().get("not planned")
+    assert str(after.value) == str(before.value)
+
+
+def test_a_plan_that_raises_leaves_nothing_behind():
+    batch = calls.Batch([1, 1], [3, 4])
+    with calls.applied(calls.definition("decode")) as solutions:
+        wrapper = calls.wrapper()
+        batch.plan(wrapper)
+        with pytest.raises(TypeError, match="missing"):
+            wrapper.plan(*batch.arrays)
+        batch.plan(wrapper)
+        calls.close(wrapper.run(*batch.tensors), batch.expected()[0])
+        assert len(next(iter(solutions.values())).calls) == 1

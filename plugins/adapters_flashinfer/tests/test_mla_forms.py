@@ -1,0 +1,196 @@
+"""Forms of calls in later releases of FlashInfer; comparing; signatures."""
+
+from __future__ import annotations
+
+import mla_calls as calls
+import pytest
+import torch
+from mla_fixtures import stand_in  # noqa: F401
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+# ------------------------------------------------------------------- forms of later releases
+
+
+@pytest.fixture
+def structural():
+    """The wrapper's newer form of arguments: metadata objects, and both parts in one argument."""
+    import flashinfer
+
+    metadata = getattr(flashinfer.mla, "MLAPlanMetadata", None)
+    if metadata is None:
+        pytest.skip(f"flashinfer {flashinfer.__version__} has no MLAPlanMetadata")
+
+    def plan(batch, causal=False, **options):
+        wrapper = calls.wrapper()
+        names = ("num_heads", "head_dim_ckv", "head_dim_kpe", "page_size")
+        sizes = dict(zip(names, (calls.HEADS, calls.CKV, calls.KPE, batch.page_size), strict=True))
+        form = options.pop("metadata", None) or metadata.csr(*batch.arrays)
+        wrapper.plan(
+            metadata=form,
+            causal=causal,
+            sm_scale=calls.SCALE,
+            q_data_type=batch.dtype,
+            kv_data_type=batch.dtype,
+            **sizes,
+            **options,
+        )
+        return wrapper
+
+    plan.metadata = metadata
+    return plan
+
+
+def packed(batch):
+    return {
+        "query": torch.cat([batch.q_nope, batch.q_pe], dim=-1),
+        "kv_cache": torch.cat([batch.ckv, batch.kpe], dim=-1),
+    }
+
+
+@pytest.mark.parametrize("stage", ["decode", "prefill_causal"])
+def test_packed_queries_and_keys(mla, structural, stage):
+    batch = calls.Batch([1, 1] if stage == "decode" else [2, 1], [3, 4])
+    causal = stage != "decode"
+    with calls.applied(calls.definition(stage), known=False) as solutions:
+        wrapper = structural(batch, causal)
+        calls.close(wrapper.run(**packed(batch)), batch.expected(causal)[0])
+    assert len(next(iter(solutions.values())).calls) == 1
+    assert mla.calls["mla.run"] == 0
+
+
+def test_pairs_where_the_plan_has_pairs(mla, structural):
+    batch = calls.Batch([1, 1], [3, 4])
+    split = {"query_layout": "split", "kv_cache_layout": "split", "lse_mode": "base2"}
+    pairs = {"query": (batch.q_nope, batch.q_pe), "kv_cache": (batch.ckv, batch.kpe)}
+    with calls.applied(calls.definition("decode")) as solutions:
+        wrapper = structural(batch, **split)
+        calls.close(wrapper.run(**pairs, return_lse=True), batch.expected())
+    assert len(next(iter(solutions.values())).calls) == 1
+    assert mla.calls["mla.run"] == 0
+
+
+def test_both_forms_at_once(structural):
+    batch = calls.Batch([1, 1], [3, 4])
+    whole = packed(batch)
+    both = {key: (value, tuple(value.split([128, 64], -1))) for key, value in whole.items()}
+    with calls.applied(calls.definition("decode"), known=False) as solutions:
+        wrapper = structural(batch)
+        calls.close(wrapper.run(**both), batch.expected()[0])
+    assert len(next(iter(solutions.values())).calls) == 1
+
+
+def test_adjacent_pairs_where_the_plan_has_whole_tensors(structural):
+    batch = calls.Batch([1, 1], [3, 4])
+    pairs = {key: tuple(value.split([128, 64], -1)) for key, value in packed(batch).items()}
+    apart = {"query": (batch.q_nope, batch.q_pe), "kv_cache": pairs["kv_cache"]}
+    with calls.applied(calls.definition("decode"), known=False) as solutions:
+        wrapper = structural(batch)
+        calls.close(wrapper.run(**pairs), batch.expected()[0])
+        with pytest.raises(ValueError, match="zero-copy"):  # the original does
+            wrapper.run(**apart)
+    assert len(next(iter(solutions.values())).calls) == 1
+
+
+def test_sums_that_were_not_planned_are_refused_by_the_original(structural):
+    batch = calls.Batch([1, 1], [3, 4])
+    with calls.applied(calls.definition("decode")) as solutions:
+        with pytest.raises(ValueError, match="LSE mode"):
+            structural(batch).run(**packed(batch), return_lse=True)
+        with pytest.raises(ValueError, match="LSE mode"):
+            structural(batch, lse_mode="base2").run(**packed(batch))
+        wrapper = structural(batch, lse_mode="basee")
+        wrapper.run(**packed(batch), return_lse=True, return_lse_base_on_e=True)
+        assert not next(iter(solutions.values())).calls
+        assert calls.refused()["sums differ from the plan"] >= 2
+
+
+def test_dense_metadata(structural):
+    batch = calls.Batch([1, 1], [70, 64], 64)
+    table = torch.zeros(2, 2, dtype=torch.int32)
+    table[0] = batch.kv_indices[:2]
+    table[1, 0] = batch.kv_indices[2]
+    dense = structural.metadata.dense(batch.qo_indptr, table, batch.kv_lens)
+    with calls.applied(calls.definition("decode", 64), known=False) as solutions:
+        wrapper = structural(batch, metadata=dense)
+        calls.close(wrapper.run(**packed(batch)), batch.expected()[0])
+    assert len(next(iter(solutions.values())).calls) == 1
+
+
+# ---------------------------------------------------------------------- comparing, signatures
+
+
+@pytest.mark.parametrize("stage", ["decode", "prefill_causal"])
+def test_outputs_of_the_original_for_comparisons(mla, stage):
+    from fib_adapters_flashinfer.mla import MLARun
+
+    batch = calls.Batch([1, 1] if stage == "decode" else [2, 1], [3, 4])
+    wrapper, out = calls.wrapper(), torch.full_like(batch.q_nope, 5.0)
+    batch.plan(wrapper, stage != "decode")
+    route = MLARun()
+    understood = route.understand(wrapper, *batch.tensors, out=out)
+    copies = tuple(
+        each.clone() if isinstance(each, torch.Tensor) else each for each in understood.inputs
+    )
+    found = route.outputs(type(wrapper).run, understood, copies)
+    calls.close(found, batch.expected(stage != "decode"))
+    assert (out == 5.0).all(), "the caller's buffer was written to"
+
+
+def test_outputs_for_comparisons_where_the_plan_has_no_sums(structural):
+    from fib_adapters_flashinfer.mla import MLARun
+
+    batch, route = calls.Batch([1, 1], [3, 4]), MLARun()
+    wrapper = structural(batch)
+    understood = route.understand(wrapper, **packed(batch))
+    found = route.outputs(type(wrapper).run, understood, understood.inputs)
+    calls.close(found, batch.expected())
+
+
+def test_outputs_without_sums_cannot_answer_who_asks_for_them():
+    from fib_adapters_flashinfer.mla import MLARun, Rest
+    from flashinfer_bench.integration.routing import Understood, UnroutableError
+
+    output = torch.ones(1)
+    asked = Understood("x", (), Rest(None, None, None, return_lse=True))
+    with pytest.raises(UnroutableError):
+        MLARun().deliver(asked, output)
+    plain = Understood("x", (), Rest(None, None, None, return_lse=False))
+    assert MLARun().deliver(plain, output) is output
+    assert MLARun().deliver(plain, (output, None)) is output
+
+
+def test_signatures_of_this_release_are_known():
+    import flashinfer
+
+    from fib_adapters_flashinfer.mla import MLAAdapter
+
+    owner = flashinfer.mla.BatchMLAPagedAttentionWrapper
+    for spec in MLAAdapter().targets():
+        assert spec.expects(vars(owner)[spec.name]) is None
+
+
+def test_signatures_that_are_not_known():
+    from fib_adapters_flashinfer.mla import MLAAdapter
+
+    def swapped(self, q_pe, q_nope, ckv_cache, kpe_cache, out=None):
+        """A release to come."""
+
+    for spec in MLAAdapter().targets():
+        assert spec.expects(swapped).startswith("version mismatch")
+
+
+def test_wrappers_look_like_the_original():
+    import inspect
+
+    import flashinfer
+
+    owner = flashinfer.mla.BatchMLAPagedAttentionWrapper
+    before = {name: vars(owner)[name] for name in ("plan", "run")}
+    with calls.patched():
+        for name, original in before.items():
+            wearing = vars(owner)[name]
+            assert wearing.__wrapped__ is original
+            assert wearing.__name__ == name
+            assert inspect.signature(wearing) == inspect.signature(original)

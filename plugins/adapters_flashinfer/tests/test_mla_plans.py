@@ -1,0 +1,238 @@
+"""Plans of MLA wrappers: what is read of them, when, and for how long it counts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+
+import mla_calls as calls
+import pytest
+import torch
+from mla_fixtures import stand_in  # noqa: F401
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def test_plans_on_the_host_may_be_overwritten_after_planning():
+    batch = calls.Batch([1, 1], [3, 4])
+    other = calls.Batch([1, 1], [2, 5])
+    expected = batch.expected()[0]
+    arrays = [each.clone() for each in batch.arrays]
+    with calls.applied(calls.definition("decode")) as solutions:
+        wrapper = calls.wrapper()
+        batch.plan(wrapper, arrays=arrays)
+        # On the CPU, the buffers of the wrapper are these very tensors.
+        arrays[1].copy_(other.kv_indptr)
+        arrays[3].copy_(other.kv_lens)
+        calls.close(wrapper.run(*batch.tensors), expected)
+        assert len(next(iter(solutions.values())).calls) == 1
+
+
+def test_each_plan_counts_for_the_runs_that_follow_it():
+    batches = [calls.Batch([1] * n, list(range(1, n + 1)), seed=n) for n in (2, 5, 3)]
+    prefill = calls.Batch([2, 2], [4, 5])
+    definitions = [calls.definition("decode"), calls.definition("prefill_causal")]
+    with calls.applied(*definitions) as solutions:
+        wrapper = calls.wrapper()
+        for batch in batches:
+            batch.plan(wrapper)
+            for _ in range(2):
+                calls.close(wrapper.run(*batch.tensors), batch.expected()[0])
+        prefill.plan(wrapper, causal=True)
+        calls.close(wrapper.run(*prefill.tensors), prefill.expected(causal=True)[0])
+    assert [len(each.calls) for each in solutions.values()] == [6, 1]
+
+
+def test_plans_of_wrappers_are_kept_apart():
+    one, two = calls.Batch([1, 1], [3, 4]), calls.Batch([1, 1], [5, 2], seed=1)
+    with calls.applied(calls.definition("decode")):
+        first, second = calls.wrapper(), calls.wrapper()
+        one.plan(first)
+        two.plan(second)
+        calls.close(first.run(*one.tensors), one.expected()[0])
+        calls.close(second.run(*two.tensors), two.expected()[0])
+
+
+def test_a_plan_made_before_anything_was_enabled():
+    batch = calls.Batch([1, 1], [3, 4])
+    wrapper = calls.wrapper()
+    batch.plan(wrapper)
+    with calls.applied(calls.definition("decode")) as solutions:
+        calls.close(wrapper.run(*batch.tensors), batch.expected()[0])
+        assert len(next(iter(solutions.values())).calls) == 1
+
+
+def test_layers_share_a_plan():
+    batch = calls.Batch([1, 1], [3, 4])
+    layers = [calls.Batch([1, 1], [3, 4], seed=seed) for seed in range(3)]
+    with calls.applied(calls.definition("decode")) as solutions:
+        wrapper = calls.wrapper()
+        batch.plan(wrapper)
+        for layer in layers:
+            layer.kv_indices = batch.kv_indices
+            calls.close(wrapper.run(*layer.tensors), layer.expected()[0])
+    assert len(next(iter(solutions.values())).calls) == 3
+
+
+def test_wrappers_are_not_kept_alive():
+    from fib_adapters_flashinfer.mla_plans import plans
+
+    gc.collect()
+    before = len(plans)
+    batch = calls.Batch([1], [3])
+    with calls.applied(calls.definition("decode")):
+        for _ in range(5):
+            wrapper = calls.wrapper()
+            batch.plan(wrapper)
+            wrapper.run(*batch.tensors)
+        assert len(plans) > before
+        del wrapper
+        gc.collect()
+    assert len(plans) == before
+
+
+def test_attributes_that_engines_overwrite_count_at_run_time():
+    from fib_adapters_flashinfer.mla_plans import owner_of
+
+    batch = calls.Batch([2, 1], [3, 4])
+    with calls.applied(calls.definition("prefill_causal")) as solutions:
+        wrapper = calls.wrapper()
+        batch.plan(wrapper, causal=True)
+        owner_of(wrapper)._causal = False
+        calls.close(wrapper.run(*batch.tensors), batch.expected()[0])
+        owner_of(wrapper)._causal = True
+        calls.close(wrapper.run(*batch.tensors), batch.expected(causal=True)[0])
+    assert len(next(iter(solutions.values())).calls) == 1
+
+
+# ------------------------------------------------------------------------------- CUDA graphs
+
+
+def graphed(batch, room=8):
+    """Return a wrapper for CUDA graphs with buffers of the caller, room for more pages in one."""
+    size = batch.qo_indptr.shape[0]
+    buffers = {
+        "qo_indptr": torch.zeros(size, dtype=torch.int32),
+        "kv_indptr": torch.zeros(size, dtype=torch.int32),
+        "kv_indices": torch.zeros(batch.kv_indices.shape[0] + room, dtype=torch.int32),
+        "kv_len_arr": torch.zeros(size - 1, dtype=torch.int32),
+    }
+    return calls.wrapper(use_cuda_graph=True, backend="fa2", **buffers), buffers
+
+
+def test_outside_of_a_capture_only_the_pages_in_use_are_passed():
+    batch = calls.Batch([1, 1], [3, 4])
+    wrapper, buffers = graphed(batch)
+    with calls.applied(calls.definition("decode")) as solutions:
+        batch.plan(wrapper)
+        calls.close(wrapper.run(*batch.tensors), batch.expected()[0])
+    (given,) = next(iter(solutions.values())).calls
+    assert given["kv_indices"].shape == (7,)
+    assert given["kv_indices"].data_ptr() == buffers["kv_indices"].data_ptr()
+    assert given["kv_indptr"].data_ptr() == buffers["kv_indptr"].data_ptr()
+
+
+def test_a_capture_gets_the_buffers_that_replays_will_fill(mla):
+    from fib_adapters_flashinfer.mla import MLARun
+
+    batch = calls.Batch([1, 1], [70, 64], 64)
+    wrapper, buffers = graphed(batch)
+    with calls.patched():
+        batch.plan(wrapper)
+        early = MLARun().understand(wrapper, *batch.tensors).inputs
+        mla.capturing = True
+        inputs = MLARun().understand(wrapper, *batch.tensors).inputs
+        mla.capturing = False
+    assert inputs[5] is buffers["kv_indices"]
+    assert inputs[4] is buffers["kv_indptr"]
+    # Worked out in the capture, so that the graph does so at each replay.
+    assert inputs[8].tolist() == [6, 64]
+    assert inputs[8] is not early[8]
+
+
+def test_a_plan_that_was_not_seen_is_left_alone_in_a_capture(mla):
+    from fib_adapters_flashinfer.mla import MLARun
+    from flashinfer_bench.integration.routing import UnroutableError
+
+    batch = calls.Batch([1], [3])
+    wrapper, _ = graphed(batch)
+    batch.plan(wrapper)
+    mla.capturing = True
+    with pytest.raises(UnroutableError, match="capture"):
+        MLARun().understand(wrapper, *batch.tensors)
+    mla.capturing = False
+    assert MLARun().understand(wrapper, *batch.tensors).name
+
+
+def test_a_plan_that_engines_replaced_is_read_anew():
+    """SGLang replaces ``plan`` of one wrapper, and keeps the schedule that was captured."""
+    batch, later = calls.Batch([1, 1], [3, 4]), calls.Batch([1, 1], [4, 2], seed=1)
+
+    def fast_plan(wrapper, later):
+        for name, values in later.items():
+            getattr(wrapper, f"_{name}_buf").copy_(values)
+
+    wrapper, buffers = graphed(batch)
+    with calls.applied(calls.definition("decode")) as solutions:
+        batch.plan(wrapper)
+        wrapper.run(*batch.tensors)
+        wrapper.plan = functools.partial(fast_plan, wrapper)
+        wrapper.plan({"kv_indptr": later.kv_indptr, "kv_len_arr": later.kv_lens})
+        buffers["kv_indices"][:6] = later.kv_indices
+        calls.close(wrapper.run(*later.tensors), later.expected()[0])
+    assert [each["kv_indices"].shape[0] for each in next(iter(solutions.values())).calls] == [7, 6]
+
+
+# ------------------------------------------------------------------------- reading of offsets
+
+
+def i32(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("queries", "pages", "lens", "page_size", "stage", "problem"),
+    [
+        ((0, 1, 2), (0, 3, 4), (3, 1), 1, "decode", None),
+        ((0, 1, 2), (0, 2, 3), (70, 64), 64, "decode", None),
+        ((0, 2, 3), (0, 3, 4), (3, 1), 1, "prefill", None),
+        ((0, 0, 1), (0, 0, 4), (0, 4), 1, "prefill", None),
+        ((0, 1, 2), (0, 0, 4), (0, 4), 1, "decode", None),
+        ((0, 4, 5), (0, 3, 4), (3, 1), 1, "", "more queries than keys"),
+        ((1, 2, 3), (0, 3, 4), (3, 1), 1, "", "queries do not begin at 0"),
+        ((0, 1, 2), (0, 3, 4), (2, 1), 1, "", "kv lengths do not fill the pages"),
+        ((0, 1, 2), (0, 3, 4), (129, 64), 64, "decode", None),
+        ((0, 1, 2), (0, 3, 4), (128, 64), 64, "", "kv lengths do not fill the pages"),
+        ((0, 1, 2, 2), (0, 3, 4), (3, 1), 1, "", "padded plan"),
+        ((0, 1, 2), (0, 3, 4, 4), (3, 1), 1, "", "padded plan"),
+    ],
+)
+def test_what_offsets_say(queries, pages, lens, page_size, stage, problem):
+    from fib_adapters_flashinfer.mla_plans import read_host
+
+    host = read_host(i32(*queries), i32(*pages), i32(*lens), page_size)
+    assert (host.stage, host.problem) == (stage, problem)
+    if problem != "padded plan":
+        assert (host.total_q, host.total_pages) == (queries[-1], pages[-1])
+
+
+def test_a_plan_that_fails_halfway_has_runs_go_to_the_original_until_the_next():
+    batch, other = calls.Batch([1, 1], [3, 4]), calls.Batch([1, 1], [2, 5])
+    with calls.applied(calls.definition("decode")) as solutions:
+        solution = next(iter(solutions.values()))
+        wrapper = calls.wrapper()
+        batch.plan(wrapper)
+        wrapper.run(*batch.tensors)
+        before = calls.refused()
+        arrays = [*other.arrays[:3], None]
+        with pytest.raises(Exception, match=r"."):  # whatever the release says of it
+            other.plan(wrapper, arrays=arrays)
+        with contextlib.suppress(Exception):
+            wrapper.run(*batch.tensors)
+        assert len(solution.calls) == 1
+        reason = "its last plan failed"
+        assert calls.refused().get(reason, 0) == before.get(reason, 0) + 1
+        other.plan(wrapper)
+        calls.close(wrapper.run(*other.tensors), other.expected()[0])
+        assert len(solution.calls) == 2

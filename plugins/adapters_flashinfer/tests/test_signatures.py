@@ -1,0 +1,269 @@
+"""What adapters know of FlashInfer's signatures holds for each release that is supported."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fib_adapters_flashinfer import fib_register_adapters
+from fib_adapters_flashinfer.signatures import as_text, difference, expects, mismatch, parse
+from flashinfer_bench.errors import CapabilityError
+from flashinfer_bench.integration import resolve
+
+HERE = Path(__file__).parent
+READER = HERE.parent / "tools" / "read_signatures.py"
+SNAPSHOT = json.loads((HERE / "signatures.json").read_text(encoding="utf-8"))
+FUNCTIONS = {
+    path: {release: text for text, names in found.items() for release in names.split()}
+    for path, found in SNAPSHOT["functions"].items()
+}
+RELEASES = SNAPSHOT["releases"]
+
+
+def specs():
+    """Every target in FlashInfer of every adapter that is written by hand."""
+    found = []
+    for record in fib_register_adapters():
+        if record.name == "flashinfer.templates":  # what it knows it has from FlashInfer itself
+            continue
+        module, _, name = record.factory.partition(":")
+        adapter = getattr(importlib.import_module(module), name)()
+        found += [spec for spec in adapter.targets() if spec.path.startswith("flashinfer.")]
+    return {spec.path: spec for spec in found}
+
+
+SPECS = specs()
+
+
+def stand_in(text):
+    """Return something with the signature that a release has."""
+
+    def function():
+        pass
+
+    function.__signature__ = parse(text)
+    return function
+
+
+def described(path, release):
+    """Return the parameters that a release has at a path, other names of methods followed."""
+    text = FUNCTIONS[path][release]
+    if not text.startswith("= "):
+        return text
+    owner = path.rpartition(".")[0]
+    if text == "= plan":
+        return FUNCTIONS[f"{owner}.plan"][release]
+    assert text == "= functools.partialmethod(run, return_lse=True)"
+    run = stand_in(FUNCTIONS[f"{owner}.run"][release])
+    return as_text(inspect.signature(functools.partial(run, return_lse=True)))
+
+
+# ------------------------------------------------------------------- adapters and each release
+
+
+def test_the_releases_are_those_that_are_said_to_be_supported():
+    assert RELEASES[0] == "0.5.3"
+    assert RELEASES[-1] == "0.7.2.post1"
+    assert len(RELEASES) >= 9
+
+
+@pytest.mark.parametrize("path", SPECS)
+def test_each_target_is_in_the_snapshot(path):
+    assert path in FUNCTIONS, "add it to PATHS in tools/read_signatures.py and run that"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_each_adapter_supports_each_release(release):
+    problems = {}
+    for path, spec in SPECS.items():
+        text = described(path, release)
+        assert text != "absent", f"{path} is not in {release}"
+        problem = spec.expects(stand_in(text)) if spec.expects else None
+        if problem:
+            problems[path] = problem
+    assert not problems
+
+
+@pytest.mark.parametrize("path", [path for path in SPECS if path.startswith("flashinfer.norm.")])
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda text: text.replace("weight", "gamma"), "'gamma', not 'weight'"),
+        (lambda text: text.replace("1e-06", "1e-05"), "default of 'eps' is 1e-05, not 1e-06"),
+        (lambda text: text.replace("weight, ", "weight, bias, "), "'bias', not 'eps'"),
+        (lambda text: text.replace(", enable_pdl=None", ""), "no parameter 'enable_pdl'"),
+        (lambda text: f"{text}, *, stream", "'stream' is new, and has no default"),
+    ],
+)
+def test_an_unknown_signature_is_a_version_mismatch(path, change, problem):
+    found = SPECS[path].expects(stand_in(change(described(path, RELEASES[-1]))))
+    assert found.startswith("version mismatch: ")
+    assert problem in found
+
+
+@pytest.mark.parametrize("path", [path for path in SPECS if path.startswith("flashinfer.norm.")])
+@pytest.mark.parametrize("more", [", stream=None", ", *, stream=None", ", **more"])
+def test_what_is_new_and_may_be_left_out_does_not_matter(path, more):
+    assert SPECS[path].expects(stand_in(described(path, RELEASES[-1]) + more)) is None
+
+
+# --------------------------------------------------------------------- the release that is here
+
+
+def real(path):
+    """Return what a path leads to, as its class or module stores it; None if there is nothing."""
+    try:
+        return resolve(path).found
+    except CapabilityError:
+        return None
+
+
+def test_the_installed_release_is_as_the_snapshot_says(flashinfer):
+    release = flashinfer.__version__
+    if release not in RELEASES:
+        pytest.skip(f"flashinfer {release} is none of those in the snapshot")
+    wrong = {}
+    for path, releases in FUNCTIONS.items():
+        said, found = releases[release], real(path)
+        if said == "absent":
+            wrong.update({path: found} if found is not None else {})
+        elif said == "= plan":
+            owner = resolve(path).owner
+            wrong.update({path: found} if found is not vars(owner)["plan"] else {})
+        elif said.startswith("= functools.partialmethod(run"):
+            assert isinstance(found, functools.partialmethod)
+            assert (found.args, found.keywords) == ((), {"return_lse": True})
+        elif as_text(inspect.signature(found)) != as_text(parse(said)):
+            wrong[path] = as_text(inspect.signature(found))
+    assert not wrong
+
+
+def test_each_adapter_supports_the_installed_release(flashinfer):
+    problems = {path: spec.expects(resolve(path).function) for path, spec in SPECS.items()}
+    assert not {path: problem for path, problem in problems.items() if problem}
+
+
+# ------------------------------------------------------------------------------------ the reader
+
+
+def test_the_reader_finds_what_there_is(tmp_path):
+    """Sources as FlashInfer's are: packages, star imports, overloads, aliases, nested imports."""
+    package = tmp_path / "1.0" / "flashinfer"
+    files = {
+        "__init__.py": "from .norm import rmsnorm as rmsnorm\n"
+        "from .decode import fast_decode_plan\n",
+        "norm/__init__.py": "try:\n    from ._impl import rmsnorm\nexcept E:\n    raise\n",
+        "norm/_impl.py": "@api\ndef rmsnorm(input: T, weight: T, eps: float = 1e-6) -> T: ...\n",
+        "mla/__init__.py": "from ._core import *\n",
+        "mla/_core.py": "from ._deep import BatchMLAPagedAttentionWrapper as "
+        "BatchMLAPagedAttentionWrapper\n",
+        "mla/_deep.py": "class BatchMLAPagedAttentionWrapper:\n"
+        "    @overload\n    def run(self, a): ...\n"
+        "    def run(self, a, *, b: int = 1, **more): ...\n",
+        "decode.py": "def fast_decode_plan(self, *a): ...\n"
+        "class BatchDecodeWithPagedKVCacheWrapper:\n"
+        "    def plan(self, x, /, y=torch.bfloat16): ...\n"
+        "    begin_forward = plan\n"
+        "    run_return_lse = functools.partialmethod(run, return_lse=True)\n",
+    }
+    for name, source in files.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(source, encoding="utf-8")
+    (tmp_path / "not-a-release").mkdir()
+    done = subprocess.run(
+        [sys.executable, READER, tmp_path], capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    assert found["releases"] == ["1.0"]
+    texts = {path: next(iter(each)) for path, each in found["functions"].items()}
+    decode = "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper"
+    mla = "flashinfer.mla.BatchMLAPagedAttentionWrapper"
+    assert texts["flashinfer.norm.rmsnorm"] == "input, weight, eps=1e-06"
+    assert texts["flashinfer.rmsnorm"] == "input, weight, eps=1e-06"
+    assert texts["flashinfer.fast_decode_plan"] == "self, *a"
+    assert texts[f"{mla}.run"] == "self, a, *, b=1, **more"
+    assert texts[f"{mla}.plan"] == "absent"
+    assert texts[f"{decode}.plan"] == "self, x, /, y=torch.bfloat16"
+    assert texts[f"{decode}.begin_forward"] == "= plan"
+    assert texts[f"{decode}.run_return_lse"].startswith("= functools.partialmethod(run")
+    assert texts["flashinfer.norm.gemma_rmsnorm"] == "absent"
+
+
+def test_releases_are_listed_by_age(tmp_path):
+    for name in ("0.10.0", "0.9.0", "0.9.0.post1"):
+        (tmp_path / name / "flashinfer").mkdir(parents=True)
+    done = subprocess.run(
+        [sys.executable, READER, tmp_path], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["releases"] == ["0.9.0", "0.9.0.post1", "0.10.0"]
+
+
+# -------------------------------------------------------------------------------- comparing them
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a",
+        "a, b=1",
+        "a, /, b, *args, c, d=None, **kwargs",
+        "*, a",
+        "a=torch.bfloat16",
+        "a='NHD', b=-1, c=1e-06, d=()",
+    ],
+)
+def test_parameters_are_read_and_written(text):
+    assert as_text(parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["a b", "a=1, b", "a: int", ")", "a, a"])
+def test_what_is_no_list_of_parameters_is_refused(text):
+    with pytest.raises((SyntaxError, ValueError)):
+        parse(text)
+
+
+names = st.lists(st.from_regex("[a-z]{1,4}", fullmatch=True), unique=True, max_size=5)
+
+
+@given(names, st.integers(0, 5))
+def test_a_signature_fits_itself_and_what_has_more_that_is_optional(found, required):
+    parts = [name if i < required else f"{name}={i}" for i, name in enumerate(found)]
+    try:
+        known = parse(", ".join(parts))
+    except SyntaxError:  # a keyword
+        return
+    assert difference(known, known) is None
+    assert difference(known, parse(", ".join([*parts, "ZZ=None"]))) is None
+    assert difference(known, parse(", ".join([*parts, "*ZZ"]))) is None
+    assert difference(known, parse(", ".join([*parts, "*", "ZZ"])))
+
+
+def test_parameters_by_keyword_may_be_missing_but_not_differ():
+    known = parse("a, *, b=1")
+    assert difference(known, parse("a")) is None
+    assert difference(known, parse("a, *, b=1")) is None
+    assert difference(known, parse("a, b=1")) is None
+    assert difference(known, parse("a, *, b=2")) == "the default of 'b' is 2, not 1"
+    assert difference(known, parse("a, *, b")) == "the default of 'b' is none, not 1"
+
+
+def test_one_of_several_signatures_suffices():
+    problem = expects("self, a, b", "self, a, *args, **kwargs")
+    assert problem(stand_in("self, a, b, c=1")) is None
+    assert problem(stand_in("self, a, *deprecated, **kwargs")) is None
+    assert problem(stand_in("self, b")) == "version mismatch: parameter 1 is 'b', not 'a'"
+    assert mismatch((), parse("a")) is None
+
+
+def test_functions_without_a_signature_are_not_supported():
+    assert "cannot be read" in expects("a")(type)

@@ -1,0 +1,210 @@
+"""Reading templates: what cannot be routed, names, and what the originals compute."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+import template_fakes as fakes
+import torch
+from hypothesis import given
+from template_fakes import Const, Scalar, Tensor, Var, api, template
+from template_worlds import Counted, World, rows
+
+from fib_adapters_flashinfer.templates import names
+from fib_adapters_flashinfer.templates.results import UnsupportedError
+from fib_adapters_flashinfer.templates.route import TemplateRoute
+from flashinfer_bench.apply import enable_apply
+from flashinfer_bench.integration.routing import UnroutableError
+
+ROWS = fakes.ROWS
+
+# -------------------------------------------------------------------------- what cannot be routed
+
+
+def _in_place(x: torch.Tensor) -> None: ...
+
+
+def _object(x: torch.Tensor) -> fakes.Plan: ...
+
+
+def _stateful(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor: ...
+
+
+def _two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+def _either(x: torch.Tensor) -> fakes.Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]: ...
+
+
+def _filled(x: torch.Tensor, out: torch.Tensor, y: torch.Tensor) -> None: ...
+
+
+class _Wrapper:
+    def run(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+PAIR = {"y": Tensor(ROWS), "z": Tensor(ROWS)}
+UNSUPPORTED = {
+    "in place, and the template does not say where": (_in_place, [template()]),
+    "returns an object of its own": (_object, [template()]),
+    "updates 'state' in place": (
+        _stateful,
+        [template(inputs={"x": Tensor(ROWS), "state": Tensor(ROWS)})],
+    ),
+    "returns 2 values": (_two, [template()]),
+    "how many of its outputs": (_either, [template(outputs=PAIR)]),
+    "takes no output": (_filled, [template()]),
+    "depends on what its object": (_Wrapper.run, [template()]),
+    "several templates": (fakes.scale, [template(), template("other")]),
+    "input 'w' is no parameter": (fakes.scale, [template(inputs={"w": Tensor(ROWS)})]),
+    "goes into 'nowhere'": (fakes.scale, [template(outputs={"y": Tensor(ROWS, param="nowhere")})]),
+    "two outputs go into 'out'": (
+        fakes.scale,
+        [template(outputs={each: Tensor(ROWS, param="out") for each in "yz"})],
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", UNSUPPORTED)
+def test_what_a_template_does_not_tell_is_not_routed(reason):
+    function, templates = UNSUPPORTED[reason]
+    with pytest.raises(UnsupportedError, match=reason):
+        TemplateRoute(api(function, *templates))
+
+
+def test_one_template_of_several_may_be_of_no_use():
+    bad = template("bad", inputs={"w": Tensor(ROWS)})
+    route = TemplateRoute(api(fakes.scale, bad, template(), choose=lambda **_: bad))
+    assert [plan.template.name_prefix for plan in route.plans] == ["scale"]
+    world = World(route._api, "scale_h8", lambda x: x)
+    world(rows())
+    assert world.reasons == ["no template for the call"]
+
+
+# ------------------------------------------------------------------------------------- comparing
+
+
+def test_outputs_for_comparison_leave_the_call_s_tensors_alone():
+    for described, args, kwargs in (
+        (api(fakes.scale), (rows(),), {"out": rows(fill=0.0)}),
+        (api(fakes.merge, fakes.MERGE), (rows(), torch.ones(3), rows()), {}),
+        (api(fakes.append, fakes.APPEND), (rows(), (rows(fill=0.0), rows(fill=0.0))), {}),
+        (
+            api(fakes.attend, fakes.ATTEND),
+            (torch.ones(3, 4, 8), (torch.ones(2, 16, 2, 8), torch.ones(2, 16, 2, 8))),
+            {},
+        ),
+    ):
+        route = TemplateRoute(described)
+        understood = route.understand(*args, **kwargs)
+        copies = tuple(
+            each.clone() if isinstance(each, torch.Tensor) else each for each in understood.inputs
+        )
+        before = [t.clone() for t in _tensors((args, kwargs))]
+        outputs = route.outputs(described.function, understood, copies)
+        after = _tensors((args, kwargs))
+        assert all(map(torch.equal, before, after)), described.path
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        assert len(outputs) == len(route.plans[0].results.outputs)
+        expected = described.function(*args, **kwargs)
+        first = expected if isinstance(expected, torch.Tensor) else _tensors((args, kwargs))
+        assert any(torch.equal(outputs[0], each) for each in _tensors(first))
+
+
+def _tensors(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return _tensors(list(value.values()))
+    return [t for each in value for t in _tensors(each)] if isinstance(value, (tuple, list)) else []
+
+
+# ---------------------------------------------------------------------------------------- names
+
+
+def test_the_dataset_s_name_is_taken_if_only_that_is_enabled():
+    def top_k(probs: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
+        raise AssertionError
+
+    described = api(
+        top_k,
+        template(
+            "top_k_sampling",
+            {"probs": Tensor(["n", "vocab"]), "top_k": Tensor(["n"])},
+            {"samples": Tensor(["n"])},
+            {"n": Var(), "vocab": Const("v")},
+        ),
+    )
+    probs, k = torch.ones(3, 8), torch.ones(3, dtype=torch.int32)
+    for name in ("top_k_sampling_v8", "top_k_sampling_from_probs_v8"):
+        world = World(described, name, lambda probs, top_k: top_k)
+        assert world(probs, k) is k
+        assert world.route.could_be(name)
+    both = {
+        name: Counted(lambda probs, top_k: top_k)
+        for name in ("top_k_sampling_from_probs_v8", "top_k_sampling_v8")
+    }
+    with enable_apply(both):
+        world.wrapper(probs, k)
+    assert [each.calls for each in both.values()] == [0, 1]  # FlashInfer's own name first
+
+
+SIZE = st.integers(1, 10**6)
+
+
+@given(
+    parts=st.lists(st.tuples(st.sampled_from([None, "", "h", "kv", "ps"]), SIZE), max_size=5),
+    prefix=st.sampled_from([None, "gqa_paged", "mm_M1_16"]),
+)
+def test_names_follow_flashinfer_s_rule(parts, prefix):
+    axes = {"n": Var(), **{f"axis{i}": Const(short) for i, (short, _) in enumerate(parts)}}
+    made = template(prefix, axes=axes, op_type="family")
+    sizes = {f"axis{i}": size for i, (_, size) in enumerate(parts)}
+    words = [
+        f"{f'axis{i}' if short is None else short}{size}"
+        for i, (short, size) in enumerate(parts)
+        if short != ""
+    ]
+    name = names.definition_name(made, sizes)
+    assert name == "_".join(["family" if prefix is None else prefix, *words])
+    assert TemplateRoute.could_be.__get__(_Patterns(names.patterns(made)))(name)
+
+
+class _Patterns:
+    def __init__(self, definitions):
+        self.definitions = definitions
+
+
+@given(size=SIZE, top_k=SIZE)
+def test_aliases_keep_the_sizes(size, top_k):
+    assert names.aliases(f"top_p_sampling_v{size}") == (f"top_p_sampling_from_probs_v{size}",)
+    tail = f"topk{top_k}_e8_h{size}_i{size}"
+    assert names.aliases(f"moe_fp8_block_scale_renormalize_routing_{tail}") == (
+        f"moe_fp8_block_scale_renorm_{tail}",
+    )
+    assert names.aliases(f"silu_and_mul_h{size}") == ()
+
+
+def test_a_size_that_no_tensor_has_comes_from_an_argument():
+    described = api(fakes.route_tokens, *fakes.KINDS, choose=fakes.choose_kind)
+    route = TemplateRoute(described)
+    assert route.understand(rows(), 4).name == "route_plain_h8_topk4"
+    for odd in (None, 2.5, True):
+        with pytest.raises(UnroutableError) as caught:
+            route.understand(rows(), odd)
+        assert caught.value.reason == "axis not known"
+
+
+def test_fixed_sizes_are_checked():
+    fixed = template("mm", axes={"n": Var(), "h": Const("k", value=16)})
+    route = TemplateRoute(api(fakes.scale, fixed))
+    assert route.understand(rows(h=16)).name == "mm_k16"
+    with pytest.raises(UnroutableError) as caught:
+        route.understand(rows(h=8))
+    assert caught.value.reason == "sizes differ"
+
+
+def test_scalars_are_handed_on_as_they_are():
+    inputs = {"x": Tensor(ROWS), "scale": Scalar(param="factor")}
+    world = World(api(fakes.scale, template(inputs=inputs)), "scale_h8", lambda x, scale: x * scale)
+    assert torch.equal(world(rows(), 3.0), rows(fill=3.0))

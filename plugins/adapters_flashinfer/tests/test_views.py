@@ -1,0 +1,207 @@
+"""Views of caches that are kept from call to call: which hold, and for how long."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fib_adapters_flashinfer.paged import as_pages
+from fib_adapters_flashinfer.views import Views
+
+
+def halves(tensor):
+    return tensor.unbind(1)
+
+
+def turned(tensor):
+    return (tensor.transpose(0, 1),)
+
+
+def cache(**options):
+    return torch.arange(24.0, **options).view(3, 2, 4).clone()
+
+
+def same(found, expected):
+    """Say whether these are the same views: of the same memory, in the same form."""
+    return len(found) == len(expected) and all(
+        (a.data_ptr(), a.shape, a.stride(), a.dtype) == (b.data_ptr(), b.shape, b.stride(), b.dtype)
+        for a, b in zip(found, expected, strict=True)
+    )
+
+
+def test_the_same_object_has_its_views_made_twice_at_most():
+    views, x, made = Views(), cache(), []
+
+    def make(tensor):
+        made.append(tensor)
+        return halves(tensor)
+
+    for _ in range(5):
+        assert same(views.of(x, make), halves(x))
+    assert len(made) == 2
+    x += 1  # what is in it is not kept
+    assert torch.equal(views.of(x, make)[1], x[:, 1])
+
+
+def test_one_tensor_in_two_forms():
+    views, x = Views(), cache()
+    for _ in range(4):
+        assert same(views.of(x, halves), halves(x))
+        assert same(views.of(x, turned), turned(x))
+
+
+def set_(x):
+    x.set_(cache())
+
+
+def resized(x):
+    x.resize_(5, 2, 9)
+
+
+def shrunk(x):
+    x.resize_(2, 2, 4)
+
+
+def transposed(x):
+    x.transpose_(0, 2)
+
+
+def of_equal_sizes_transposed(x):
+    x.resize_(4, 2, 4)
+    x.transpose_(0, 2)
+
+
+def data(x):
+    x.data = cache() + 1
+
+
+def data_of_another_type_in_the_same_memory(x):
+    x.data = x.data.view(torch.int32)
+
+
+def storage_given_back(x):
+    storage = x.untyped_storage()
+    size = storage.nbytes()
+    storage.resize_(0)
+    storage.resize_(size)
+
+
+def strided(x):
+    x.as_strided_((2, 2, 3), (8, 1, 2), 1)
+
+
+CHANGES = [
+    set_, resized, shrunk, transposed, of_equal_sizes_transposed, data,
+    data_of_another_type_in_the_same_memory, storage_given_back, strided,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_an_object_with_other_memory_or_another_form_has_other_views(change, mode):
+    with mode():
+        views, x = Views(), cache()
+        for _ in range(3):
+            views.of(x, turned)
+        change(x)
+        for _ in range(3):
+            assert same(views.of(x, turned), turned(x))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([None, None, None, *CHANGES]), max_size=12))
+def test_any_number_of_changes(changes):
+    views, x = Views(), cache()
+    for change in changes:
+        if change is not None:
+            with contextlib.suppress(RuntimeError):  # some cannot be after what came before
+                change(x)
+        assert same(views.of(x, turned), turned(x))
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_neither_tensor_nor_memory_is_kept_alive(mode):
+    with mode():
+        views, x = Views(), cache()
+        for _ in range(3):
+            views.of(x, halves)
+        assert len(views) == 1
+        gone, storage = weakref.ref(x), weakref.ref(x.untyped_storage())
+        del x
+    gc.collect()
+    assert gone() is None
+    assert storage() is None
+    assert len(views) == 0
+
+
+def test_another_tensor_with_the_same_id_has_its_own_views():
+    views = Views()
+    for _ in range(300):  # ids come again at once
+        x = cache()
+        for _ in range(2):
+            assert same(views.of(x, halves), halves(x))
+        del x
+    assert len(views) <= 1
+
+
+def test_objects_that_are_seen_once_take_little_room():
+    views, kept = Views(), [cache() for _ in range(3000)]
+    for x in kept:
+        views.of(x, halves)
+    assert len(views) == 0
+    assert len(views._kept) <= 1024
+
+
+def test_gradients_and_subclasses_are_not_kept_from():
+    views, x = Views(), cache().requires_grad_()
+    for _ in range(3):
+        assert views.of(x, halves)[0].requires_grad
+    plain = cache()
+    for _ in range(3):
+        views.of(plain, halves)
+    plain.requires_grad_()
+    assert views.of(plain, halves)[0].requires_grad
+    own = cache().as_subclass(type("Own", (torch.Tensor,), {}))
+    for _ in range(3):
+        assert type(views.of(own, halves)[0]) is type(own)
+
+
+def test_what_stands_for_tensors_in_a_transform():
+    views = Views()
+
+    def inside(x):
+        return sum(views.of(x, halves)[0].sum() for _ in range(3))
+
+    x = cache()
+    expected = [3 * each[:, 0].sum() for each in (x, 2 * x)]
+    assert torch.equal(torch.vmap(inside)(torch.stack([x, 2 * x])), torch.stack(expected))
+
+
+def test_a_cache_stays_as_it_was_for_others():
+    views, x = Views(), cache()
+    for _ in range(3):
+        views.of(x, halves)
+    assert not vars(x)
+    assert torch.equal(pickle.loads(pickle.dumps(x)), x)
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("shape", [(5, 2, 3, 4, 8), (5, 2, 4, 8)])
+def test_pages_are_the_same_whether_kept_or_new(layout, shape):
+    x = torch.randn(shape).half()
+    expected = list(x.unbind(1))
+    if x.dim() == 4:
+        expected = [part.unsqueeze(1) for part in expected]
+    elif layout == "HND":
+        expected = [part.transpose(1, 2) for part in expected]
+    for _ in range(4):
+        assert same(as_pages(x, layout, torch.float16), expected)
+        # Another object for the same memory, as engines make with each call.
+        assert same(as_pages(x.view(shape), layout, torch.float16), expected)

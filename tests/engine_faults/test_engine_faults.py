@@ -1,0 +1,83 @@
+"""No fault of ours, of the dataset or of the machine reaches an engine."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+FAULTS = (
+    "no_fault",
+    "disk_full",
+    "dataset_deleted",
+    "dataset_blocked",
+    "unknown_definitions",
+    "lying_definitions",
+    "wrong_shapes",
+    "kernels_raise",
+    "captures",
+    "threads",
+    "storm_of_enabling",
+    "forked_workers",
+    "bare_fork",
+    "shutdown",
+)
+
+pytestmark = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("flashinfer", "torch")),
+    reason="flashinfer or torch is not installed",
+)
+
+
+def run(fault, folder):
+    settings = {
+        "FIB_PLUGINS": "fib_adapters_flashinfer",
+        "FIB_DATASET_PATH": str(folder / "nothing"),
+        "FIB_CACHE_PATH": str(folder / "cache"),
+        "FLASHINFER_WORKSPACE_BASE": str(folder / "flashinfer"),
+    }
+    dropped = ("FIB_NO_PLUGINS", "FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING", "FIB_ADAPTERS")
+    kept = {key: value for key, value in os.environ.items() if key not in dropped}
+    return subprocess.run(
+        [sys.executable, str(HERE / "storm.py"), fault, str(folder)],
+        env={**kept, **settings},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_engines_notice_nothing(fault, tmp_path, capsys):
+    done = run(fault, tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    with capsys.disabled():
+        print(
+            f"\n{fault}: {said['calls']} calls, {len(said['ours'])} exceptions of ours, "
+            f"{len(said['wrong'])} wrong outputs"
+        )
+    assert said["struck"], "the fault did not strike: this proves nothing"
+    assert said["ours"] == []
+    assert said["wrong"] == []
+    assert said["left behind"] == []
+    assert said["calls"] > 0
+
+
+def test_nothing_is_said_at_the_end_of_the_interpreter(tmp_path):
+    done = run("shutdown", tmp_path)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr, done.stderr[-4000:]
+    assert "Exception ignored" not in done.stderr, done.stderr[-4000:]
+
+
+def test_all_faults_are_here():
+    listed = (HERE / "storm.py").read_text(encoding="utf-8")
+    assert all(f"def {fault}(" in listed for fault in FAULTS)
