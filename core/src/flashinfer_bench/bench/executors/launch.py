@@ -52,6 +52,9 @@ def environment(folder: Path) -> dict[str, str]:
     """
     return {
         **os.environ,
+        # What is judged is the solution, not what would be put in the place of what it calls.
+        "FIB_ENABLE_APPLY": "0",
+        "FIB_ENABLE_TRACING": "0",
         "FIB_CACHE_PATH": str(env.cache_path().absolute()),
         "TMPDIR": str(folder),
     }

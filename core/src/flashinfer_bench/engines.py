@@ -1,0 +1,205 @@
+"""Programs that know nothing of this package: what the environment asks for is done in them.
+
+``FIB_ENABLE_APPLY=1`` and ``FIB_ENABLE_TRACING=1`` have effect in programs that import the package.
+Those that do not are reached in two ways, both of which call `prepare`:
+
+- Engines with plugins of their own load it by an entry point: vLLM's ``vllm.general_plugins``.
+- Everywhere else a file in ``site-packages`` calls `at_startup` when an interpreter starts and one
+  of the variables is set. It waits for the program to import torch, and does nothing before.
+
+What is enabled is enabled at the first call that could matter, and not while modules are imported:
+solutions are built then, in threads that may import the very module that is being imported.
+
+Light: importing this module imports neither torch nor pydantic.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench import env
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+    from flashinfer_bench.integration.import_hook import ImportHook
+    from flashinfer_bench.integration.slots import Args, Call, Fallback, Kwargs, Slot
+
+logger = logging.getLogger(__name__)
+
+_ANYTHING = (Exception, SystemExit)
+
+# In our own program nothing is substituted behind the back of what it examines.
+_COMMAND_LINE = "flashinfer_bench.cli.main"
+_WAITS_FOR = "torch"
+
+_lock = threading.RLock()
+_prepared = False
+_hook: Optional[ImportHook] = None
+
+
+def at_startup() -> None:
+    """Call `prepare` once the program has imported torch. It never raises."""
+    global _hook
+    try:
+        if _hook is not None or not _anything_asked():
+            return  # some interpreters read the file in site-packages twice
+        if _WAITS_FOR in sys.modules:
+            prepare()
+            return
+        from flashinfer_bench.integration.import_hook import ImportHook
+
+        _hook = ImportHook(prepare)
+        _hook.wait_for({_WAITS_FOR})
+    except _ANYTHING:  # the program that is starting must not notice
+        logger.debug("waiting for %s failed", _WAITS_FOR, exc_info=True)
+
+
+def prepare() -> None:
+    """Have what the environment asks for enabled at the first call that could matter.
+
+    Patches the functions whose calls may be of a definition in the dataset. Without a dataset, or
+    without a variable that asks for anything, nothing happens. May be called again. It never
+    raises.
+    """
+    global _prepared
+    # Another thread that is at it may wait for what this one is importing.
+    if not _lock.acquire(blocking=False):
+        return
+    try:
+        if _hook is not None:
+            _hook.wait_for(())
+        if not (_prepared or _COMMAND_LINE in sys.modules) and _anything_asked():
+            _prepared = True
+            _wait_for_a_call()
+    except _ANYTHING:  # the engine that is starting must not notice
+        logger.warning("neither apply nor tracing could be prepared", exc_info=True)
+    finally:
+        _lock.release()
+
+
+def _anything_asked() -> bool:
+    return env.apply_mentioned() or env.tracing_mentioned()
+
+
+def _wait_for_a_call() -> None:
+    from flashinfer_bench.integration.slots import board
+
+    names = frozenset(_names())
+    if names:
+        board.push(_Pending(names))
+    else:
+        logger.warning(
+            "nothing to apply or trace: there is no definition in %s", env.dataset_path()
+        )
+
+
+def _names() -> Iterator[str]:
+    """Return the definitions that may be of use, without reading any of them."""
+    from flashinfer_bench.data import layout
+
+    for path in layout.files(env.dataset_path() / layout.DEFINITIONS, ".json"):
+        yield path.stem  # by convention the name; a name with odd characters is told by its file
+    chosen = env.apply_path()
+    for path in layout.files(chosen / layout.SOLUTIONS, ".json") if chosen is not None else ():
+        name = _definition_in(path)
+        if name is not None:
+            yield name
+
+
+def _definition_in(path: Path) -> Optional[str]:
+    try:
+        name = json.loads(path.read_bytes()).get("definition")
+    except (OSError, ValueError, AttributeError):  # it is told when it is really read
+        return None
+    return name if isinstance(name, str) else None
+
+
+class _Pending:
+    """Takes the first call, and has it taken by what is enabled then.
+
+    Parameters
+    ----------
+    names : collection of str
+        Definitions whose calls may matter.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+
+    def __repr__(self) -> str:
+        return "<what the environment asks for, at the first call>"
+
+    def names(self) -> Collection[str]:
+        return self._names
+
+    def stop(self) -> None:
+        from flashinfer_bench.integration.slots import board
+
+        board.remove(self)
+
+    def route(self, name: str, slot: Optional[Slot]) -> Optional[Call]:
+        """Return what enables everything, and then makes the call."""
+        from flashinfer_bench.integration.capture import is_capturing
+        from flashinfer_bench.integration.slots import board, no_fallback, opaque
+
+        @opaque
+        def first(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
+            call = None
+            if not is_capturing() and self._enable():  # else at a later call
+                call = board.call_of(name) if slot is None else _call_of(slot, name)
+            if call is not None:
+                return call(args, kwargs, fallback)
+            if fallback is None:
+                raise RuntimeError(no_fallback(name))
+            return fallback(*args, **(kwargs or {}))
+
+        return first
+
+    def _enable(self) -> bool:
+        """Enable everything; return False, at once, while another thread is at it."""
+        from flashinfer_bench.integration.slots import board
+
+        if not _lock.acquire(blocking=False):
+            return False
+        try:
+            if self in board.active:
+                if env.apply_mentioned():
+                    _safely("apply", _enable_apply)
+                if env.tracing_mentioned():
+                    _safely("tracing", _enable_tracing)
+                self.stop()  # last: what is patched stays patched meanwhile
+        finally:
+            _lock.release()
+        return True
+
+
+def _call_of(slot: Slot, name: str) -> Optional[Call]:
+    """Return what takes a call now, after all slots have been filled anew."""
+    if slot.name is not None:
+        return slot.call
+    return None if slot.routes is None else slot.routes[name]
+
+
+def _enable_apply() -> None:
+    from flashinfer_bench.apply import enabling
+
+    enabling.activate()
+
+
+def _enable_tracing() -> None:
+    from flashinfer_bench.tracing import enabling
+
+    enabling.activate()
+
+
+def _safely(what: str, enable: Callable[[], None]) -> None:
+    try:
+        enable()
+    except _ANYTHING:  # the engine that is running must not notice
+        logger.warning("%s stays off", what, exc_info=True)
