@@ -46,3 +46,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"plugin not installed: {missing[0]}"))
         if item.get_closest_marker("torch") and not HAS_TORCH:
             item.add_marker(pytest.mark.skip(reason="torch is not installed"))
+
+
+@pytest.fixture(autouse=True)
+def no_adapters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have enabling anything patch no library, unless that is what is tested.
+
+    Which libraries this process has imported is chance, and so is what it costs to look at them.
+    """
+    if not request.path.name.startswith(("test_install", "test_adapters")):
+        monkeypatch.setenv("FIB_ADAPTERS", "-*")

@@ -48,6 +48,7 @@ def _alone(
 ) -> Iterator[None]:
     """Keep the user's dataset and cache out, and leave nothing enabled behind."""
     channel.judged.clear()
+    monkeypatch.setenv("FIB_ADAPTERS", "-*")  # what libraries are imported here is chance
     monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
     monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
     monkeypatch.delenv("FIB_ENABLE_APPLY", raising=False)
