@@ -341,6 +341,17 @@ class TestErrors:
         assert out == "original"
         assert tracing.stats()["errors"] == 1
 
+    def test_arguments_that_cannot_even_be_listed(self, root: Any, sink: Sink) -> None:
+        def failing() -> Any:
+            yield gemm_inputs()[0]
+            raise RuntimeError("its own")
+
+        tracing = TracingRuntime(root, store=sink)
+        for given in (failing(), 3, None, iter(())):
+            tracing.collect(GEMM.name, given)
+        assert tracing.stats()["rejected"] == {"arguments": 4}
+        assert not sink.axes()
+
     def test_what_the_program_raises_goes_on(self, root: Any, sink: Sink) -> None:
         @apply(GEMM.name)
         def fails(A: Any, B: Any) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -213,10 +213,13 @@ class TracingRuntime:
             note(runtime_args, kwargs)  # type: ignore[arg-type]
         elif isinstance(runtime_args, Mapping):
             note((), {**runtime_args, **kwargs} if kwargs else runtime_args)  # type: ignore[arg-type]
-        elif isinstance(runtime_args, Iterable):
-            note(tuple(runtime_args), kwargs)  # type: ignore[arg-type]
         else:
-            self._recorders.get(name).reject("arguments")
+            try:
+                given = tuple(runtime_args)
+            except _ANYTHING:  # nothing that can be listed, or it fails itself
+                self._recorders.get(name).reject("arguments")
+            else:
+                note(given, kwargs)  # type: ignore[arg-type]
 
     def _note(self, name: Any) -> Optional[Note]:
         if isinstance(name, str) and name in self.names():
