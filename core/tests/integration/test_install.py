@@ -272,6 +272,20 @@ class TestFailures:
         _, states = self.states(world, runtime, caplog)
         assert states == {f"{lib.__name__}.scale": ("mismatch", "too old (upgrade)")}
 
+    def test_a_probe_that_does_not_get_round_to_answering(self, world, spec, runtime, monkeypatch):
+        """A busy program keeps it from that; the library itself is there."""
+        monkeypatch.setenv("FIB_PROBE_TIMEOUT_S", "0.05")
+        lib = load(world.library())
+        probe = world.write("probe", "import time\ndef ask():\n    time.sleep(2)\n")
+        world.adapter(spec(f"{lib.__name__}.scale"), probe=f"{probe}:ask")
+        original = lib.scale
+        installation, active = world.install(), runtime("any")
+        world.board.push(active)
+        assert [status.state for status in installation.statuses()] == ["patched"]
+        assert lib.scale is not original
+        world.board.remove(active)
+        assert lib.scale is original
+
     def test_a_catalog_that_cannot_be_had(self, world, runtime, caplog):
         def broken():
             raise RuntimeError("strict")

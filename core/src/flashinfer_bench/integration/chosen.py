@@ -81,8 +81,10 @@ class Chosen:
     def make(self) -> Optional[Adapter]:
         """Return the adapter, made at the first call; None if it cannot be used: see `problem`."""
         if self.adapter is None and self.problem is None:
-            answer = self.entry.availability()
-            if not answer:
+            answer, probe = self.entry.availability(), self.entry.check
+            # The library is there, and its signatures are looked at: a probe that a busy program
+            # has kept from answering in time says nothing against it.
+            if not answer and not (probe is not None and probe.is_late):
                 told = f"{answer.reason} ({answer.remedy})" if answer.remedy else answer.reason
                 self.problem = ("mismatch", told)
             else:

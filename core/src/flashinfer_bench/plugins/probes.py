@@ -39,6 +39,12 @@ class Probe:
         self._thread: Optional[threading.Thread] = None
         self._answer: Optional[Availability] = None
         self._failure: Optional[BaseException] = None
+        self._is_late = False
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it took too long to answer: then nobody knows what it would have said."""
+        return self._is_late
 
     @property
     def failure(self) -> Optional[BaseException]:
@@ -73,6 +79,7 @@ class Probe:
             self._thread.join()  # so that a process that forks next has one thread again
         with self._lock:
             if self._answer is None:
+                self._is_late = True
                 self._answer = Availability(
                     False,
                     f"the probe {self.path} did not answer within {self.timeout_s:g} s",
