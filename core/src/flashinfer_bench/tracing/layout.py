@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.data.constraints import parse_constraint
-from flashinfer_bench.data.shapes import is_literal
-from flashinfer_bench.tensors.dtypes import to_python_type, to_torch_dtype
+from flashinfer_bench.tensors.operands import first_places, operands_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import torch
 
     from flashinfer_bench.data import Definition
     from flashinfer_bench.data.constraints import Constraint
-
-Size = Union[int, str]
-"""A constant size, or the name of a variable axis."""
+    from flashinfer_bench.tensors.operands import Operand
 
 
 class OtherCallError(Exception):
@@ -29,28 +25,6 @@ class OtherCallError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-@dataclass(frozen=True)
-class Input:
-    """An input of a definition.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-    shape : tuple of int or str, optional
-        A size for each constant axis, a name for each variable one; None for a scalar.
-    dtype : torch.dtype
-        Element type.
-    scalar : type
-        What a scalar of this type is in Python.
-    """
-
-    name: str
-    shape: Optional[tuple[Size, ...]]
-    dtype: torch.dtype
-    scalar: type
 
 
 class Layout:
@@ -70,15 +44,7 @@ class Layout:
     def __init__(self, definition: Definition) -> None:
         constants = definition.const_axes
         self.name = definition.name
-        self.inputs = tuple(
-            Input(
-                name,
-                _shape(spec.shape, constants),
-                to_torch_dtype(spec.dtype),
-                to_python_type(spec.dtype),
-            )
-            for name, spec in definition.inputs.items()
-        )
+        self.inputs = operands_of(definition.inputs, constants)
         self.names = tuple(each.name for each in self.inputs)
         self._var_axes = definition.var_axes
         self._constants = constants
@@ -87,11 +53,7 @@ class Layout:
     @cached_property
     def places(self) -> dict[str, tuple[int, int]]:
         """Where each variable axis is first seen: position of the input, and dimension."""
-        found: dict[str, tuple[int, int]] = {}
-        for position, each in enumerate(self.inputs):
-            for dimension, size in enumerate(each.shape or ()):
-                if isinstance(size, str):
-                    found.setdefault(size, (position, dimension))
+        found = first_places(self.inputs)
         return {axis: found[axis] for axis in self._var_axes if axis in found}
 
     @cached_property
@@ -165,7 +127,7 @@ class Layout:
         return ordered, scalars
 
 
-def _read_tensor(each: Input, value: Any, axes: dict[str, int]) -> None:
+def _read_tensor(each: Operand, value: Any, axes: dict[str, int]) -> None:
     import torch
 
     assert each.shape is not None
@@ -220,18 +182,6 @@ def scalar_of(value: Any, kind: type) -> Any:
     if converted is None or not (converted == number or number != number):
         raise OtherCallError("scalar")
     return converted
-
-
-def _shape(
-    shape: Optional[Sequence[str]], constants: Mapping[str, int]
-) -> Optional[tuple[Size, ...]]:
-    return None if shape is None else tuple(_size(each, constants) for each in shape)
-
-
-def _size(entry: str, constants: Mapping[str, int]) -> Size:
-    if entry in constants:
-        return constants[entry]
-    return int(entry) if is_literal(entry) else entry
 
 
 def _tied(constraint: Constraint) -> Optional[frozenset[str]]:

@@ -4,41 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any
 
-from flashinfer_bench.data.shapes import is_literal
-from flashinfer_bench.tensors.dtypes import to_python_type, to_torch_dtype
+from flashinfer_bench.tensors.operands import Operand as Operand
+from flashinfer_bench.tensors.operands import first_places, operands_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.data.definition import TensorSpec
-
-Size = Union[int, str]
-"""A constant size, or the name of a variable axis."""
-
-
-@dataclass(frozen=True)
-class Operand:
-    """An input or output.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-    shape : tuple of int or str, optional
-        A size for each constant axis, a name for each variable one; None for a scalar.
-    dtype : torch.dtype
-        Element type.
-    scalar : type
-        What a scalar of this type is in Python.
-    """
-
-    name: str
-    shape: Optional[tuple[Size, ...]]
-    dtype: Any
-    scalar: type
 
 
 @dataclass(frozen=True)
@@ -78,14 +52,14 @@ class Layout:
             If torch is missing, or too old for one of the dtypes.
         """
         constants = definition.const_axes
-        inputs = _operands(definition.inputs, constants)
+        inputs = operands_of(definition.inputs, constants)
         declared = {getattr(spec, "param", None) for spec in definition.outputs.values()}
         mutated = frozenset(
             index
             for index, operand in enumerate(inputs)
             if operand.shape is not None and operand.name in {*declared, *mutates}
         )
-        return cls(definition.name, inputs, _operands(definition.outputs, constants), mutated)
+        return cls(definition.name, inputs, operands_of(definition.outputs, constants), mutated)
 
     @cached_property
     def tensors(self) -> tuple[int, ...]:
@@ -95,12 +69,7 @@ class Layout:
     @cached_property
     def places(self) -> tuple[tuple[str, int, int], ...]:
         """Where each variable axis is first seen: (axis, position of the input, dimension)."""
-        found: dict[str, tuple[str, int, int]] = {}
-        for position, operand in enumerate(self.inputs):
-            for dimension, size in enumerate(operand.shape or ()):
-                if isinstance(size, str):
-                    found.setdefault(size, (size, position, dimension))
-        return tuple(found.values())
+        return tuple((axis, *place) for axis, place in first_places(self.inputs).items())
 
     @cached_property
     def allocatable(self) -> bool:
@@ -116,21 +85,3 @@ class Layout:
     def sizes(self, args: Sequence[Any]) -> dict[str, int]:
         """Return the size of each variable axis that the inputs show."""
         return {axis: args[position].shape[dim] for axis, position, dim in self.places}
-
-
-def _operands(specs: Mapping[str, TensorSpec], constants: Mapping[str, int]) -> tuple[Operand, ...]:
-    return tuple(
-        Operand(
-            name,
-            None if spec.shape is None else tuple(_size(entry, constants) for entry in spec.shape),
-            to_torch_dtype(spec.dtype),
-            to_python_type(spec.dtype),
-        )
-        for name, spec in specs.items()
-    )
-
-
-def _size(entry: str, constants: Mapping[str, int]) -> Size:
-    if entry in constants:
-        return constants[entry]
-    return int(entry) if is_literal(entry) else entry
