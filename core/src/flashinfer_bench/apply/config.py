@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Optional, get_args
 
-from flashinfer_bench.errors import ConfigError, DuplicateNameError
+from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.config_registry import ConfigRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,7 +99,7 @@ def _refusal(name: str, value: Any, wanted: str) -> ConfigError:
     return ConfigError(f"{name}={value!r} is not allowed in an ApplyConfig; give {wanted}")
 
 
-class ApplyConfigRegistry:
+class ApplyConfigRegistry(ConfigRegistry[ApplyConfig]):
     """The settings of each definition: its own, or the default.
 
     Parameters
@@ -114,79 +115,22 @@ class ApplyConfigRegistry:
         If something else is given.
     """
 
+    kind = ApplyConfig
+    wanted = "an ApplyConfig"
+    purpose = "apply"
+    default: ApplyConfig
+
     def __init__(
         self,
         default: Optional[ApplyConfig] = None,
         per_definition: Optional[Mapping[str, ApplyConfig]] = None,
     ) -> None:
-        self.default = _checked("default", ApplyConfig() if default is None else default)
-        self._own: dict[str, ApplyConfig] = {}
-        self.register_many(per_definition or {})
-
-    @property
-    def per_definition(self) -> dict[str, ApplyConfig]:
-        """A copy of the settings of single definitions."""
-        return dict(self._own)
+        self.default = self.checked("default", ApplyConfig() if default is None else default)
+        super().__init__(per_definition)
 
     def get(self, name: str) -> ApplyConfig:
         """Return the settings of the definition `name`."""
         return self._own.get(name, self.default)
-
-    def register(self, name: str, config: ApplyConfig, override: bool = False) -> None:
-        """Give one definition settings of its own.
-
-        Parameters
-        ----------
-        name : str
-            The definition; it need not exist.
-        config : ApplyConfig
-            Its settings.
-        override : bool
-            Whether earlier settings may be replaced.
-
-        Raises
-        ------
-        ConfigError
-            If `config` is something else.
-        DuplicateNameError
-            If there are other settings already and `override` is not set.
-        """
-        self.register_many({name: config}, override=override)
-
-    def register_many(self, configs: Mapping[str, ApplyConfig], override: bool = False) -> None:
-        """Give several definitions settings of their own: all of them, or none if one is refused.
-
-        Raises
-        ------
-        ConfigError, DuplicateNameError
-            As of `register`.
-        """
-        for name, config in configs.items():
-            if not (isinstance(name, str) and name):  # type: ignore[redundant-expr]
-                raise ConfigError(f"{name!r} is no name of a definition")
-            _checked(repr(name), config)
-            if not override and self._own.get(name, config) != config:
-                raise DuplicateNameError(
-                    f"definition '{name}' has other apply settings already",
-                    hint="pass override=True to replace them",
-                )
-        self._own = {**self._own, **configs}  # readers of the old mapping are not disturbed
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ApplyConfigRegistry):
-            return NotImplemented
-        return (self.default, self._own) == (other.default, other._own)
-
-    __hash__ = None  # type: ignore[assignment]  # it can be changed
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(default={self.default!r}, per_definition={self._own!r})"
-
-
-def _checked(what: str, config: Any) -> ApplyConfig:
-    if not isinstance(config, ApplyConfig):
-        raise ConfigError(f"{what}: give an ApplyConfig, not {type(config).__name__}")
-    return config
 
 
 def as_registry(config: ApplyConfig | ApplyConfigRegistry | None) -> ApplyConfigRegistry:
@@ -206,7 +150,7 @@ def as_registry(config: ApplyConfig | ApplyConfigRegistry | None) -> ApplyConfig
         return get_default_registry()
     if isinstance(config, ApplyConfigRegistry):
         return config
-    return ApplyConfigRegistry(_checked("apply_config", config))
+    return ApplyConfigRegistry(ApplyConfigRegistry.checked("apply_config", config))
 
 
 _default = ApplyConfigRegistry()

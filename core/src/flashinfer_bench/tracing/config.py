@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Optional, Union, get_args
 
-from flashinfer_bench.errors import ConfigError, DuplicateNameError
+from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.integration.config_registry import ConfigRegistry
 
 InputDumpPolicyName = Literal["dump_none", "dump_all", "dump_int32", "dump_integers"]
 """Which inputs are written as they were: none, all, those of int32, or of int64 too."""
@@ -106,7 +107,7 @@ def _require(allowed: bool, name: str, value: object, wanted: str) -> None:
         raise ConfigError(f"{name}={value!r} is not allowed in a TracingConfig; give {wanted}")
 
 
-class TracingConfigRegistry:
+class TracingConfigRegistry(ConfigRegistry[TracingConfig]):
     """The settings of each definition: its own, or the default.
 
     Parameters
@@ -123,19 +124,18 @@ class TracingConfigRegistry:
         If something else is given.
     """
 
+    kind = TracingConfig
+    wanted = "a TracingConfig"
+    purpose = "tracing"
+    default: Optional[TracingConfig]
+
     def __init__(
         self,
         default: Optional[TracingConfig] = None,
         per_definition: Optional[Mapping[str, TracingConfig]] = None,
     ) -> None:
-        self.default = None if default is None else _checked("default", default)
-        self._own: dict[str, TracingConfig] = {}
-        self.register_many(per_definition or {})
-
-    @property
-    def per_definition(self) -> dict[str, TracingConfig]:
-        """A copy of the settings of single definitions."""
-        return dict(self._own)
+        self.default = None if default is None else self.checked("default", default)
+        super().__init__(per_definition)
 
     def get(self, name: str) -> Optional[TracingConfig]:
         """Return the settings of the definition `name`; None if its calls are not recorded."""
@@ -148,62 +148,6 @@ class TracingConfigRegistry:
     def configs(self) -> list[TracingConfig]:
         """Return all settings that there are."""
         return [*([] if self.default is None else [self.default]), *self._own.values()]
-
-    def register(self, name: str, config: TracingConfig, override: bool = False) -> None:
-        """Give one definition settings of its own.
-
-        Parameters
-        ----------
-        name : str
-            The definition; it need not exist.
-        config : TracingConfig
-            Its settings.
-        override : bool
-            Whether earlier settings may be replaced.
-
-        Raises
-        ------
-        ConfigError
-            If `config` is something else.
-        DuplicateNameError
-            If there are other settings already and `override` is not set.
-        """
-        self.register_many({name: config}, override=override)
-
-    def register_many(self, configs: Mapping[str, TracingConfig], override: bool = False) -> None:
-        """Give several definitions settings of their own: all of them, or none if one is refused.
-
-        Raises
-        ------
-        ConfigError, DuplicateNameError
-            As of `register`.
-        """
-        for name, config in configs.items():
-            if not _is_name(name):
-                raise ConfigError(f"{name!r} is no name of a definition")
-            _checked(repr(name), config)
-            if not override and self._own.get(name, config) != config:
-                raise DuplicateNameError(
-                    f"definition '{name}' has other tracing settings already",
-                    hint="pass override=True to replace them",
-                )
-        self._own = {**self._own, **configs}  # readers of the old mapping are not disturbed
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TracingConfigRegistry):
-            return NotImplemented
-        return (self.default, self._own) == (other.default, other._own)
-
-    __hash__ = None  # type: ignore[assignment]  # it can be changed
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(default={self.default!r}, per_definition={self._own!r})"
-
-
-def _checked(what: str, config: Any) -> TracingConfig:
-    if not isinstance(config, TracingConfig):
-        raise ConfigError(f"{what}: give a TracingConfig, not {type(config).__name__}")
-    return config
 
 
 def as_registry(config: Any) -> TracingConfigRegistry:
@@ -228,7 +172,7 @@ def as_registry(config: Any) -> TracingConfigRegistry:
         return config
     if isinstance(config, Mapping):
         return TracingConfigRegistry(None, config)
-    return TracingConfigRegistry(_checked("tracing_config", config))
+    return TracingConfigRegistry(TracingConfigRegistry.checked("tracing_config", config))
 
 
 @dataclass(frozen=True)
