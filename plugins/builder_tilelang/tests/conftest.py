@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 
 import pytest
 import torch
@@ -67,10 +66,6 @@ def cache_folder(tmp_path_factory, monkeypatch, kernel_cache):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("FIB_CACHE_PATH", str(folder))
     monkeypatch.setenv("TILELANG_CACHE_DIR", str(kernel_cache))
-    # Where its compiler fails, TileLang leaves files behind.
-    temporary = folder / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     return folder
 
 

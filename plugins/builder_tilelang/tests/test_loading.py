@@ -91,3 +91,76 @@ def test_an_installation_that_is_broken(tmp_path, in_child):
     assert printed.count("cannot be imported: ValueError: registered twice") == 2
     assert printed.count("CapabilityError tilelang ") == 2
     assert "hint: python -c 'import tilelang' shows the whole error" in printed
+
+
+FILES_WHILE_AND_AFTER = """
+import os, pathlib, sys, tempfile
+import torch
+from conftest import DEFINITION, RETURNS
+from fib_builder_tilelang.builder import TileLangBuilder
+from flashinfer_bench.data import Definition, Solution
+
+solution = Solution.model_validate({
+    "name": "it", "definition": DEFINITION["name"], "author": "tester",
+    "spec": {"language": "tilelang", "target_hardware": ["cpu"], "entry_point": "main.py::run"},
+    "sources": [{"path": "main.py", "content": RETURNS.replace("(x[i]", sys.argv[1])}],
+})
+runnable = TileLangBuilder().build(Definition.model_validate(DEFINITION), solution)
+x = torch.ones(3, 8)
+try:
+    print(runnable(x, x, 0.5).sum().item())
+except Exception as error:
+    print(type(error).__name__)
+cache = pathlib.Path(os.environ["FIB_CACHE_PATH"])
+print(sorted({path.suffix for path in (cache / "scratch").rglob("tmp*")}))
+print(tempfile.NamedTemporaryFile is sys.modules["tempfile"].NamedTemporaryFile)
+"""
+
+
+@pytest.mark.parametrize(
+    ("expression", "printed"),
+    [
+        ("(x[i]", ["24.0", "['.cpp', '.so']", "True"]),
+        ('(T.call_extern("float32", "no_such", x[i])', ["BuildError", "['.cpp', '.so']", "True"]),
+    ],
+)
+def test_temporary_files_go_with_the_process(tmp_path, expression, printed):
+    import os
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    temporary, cache = tmp_path / "tmp", tmp_path / "cache"
+    temporary.mkdir()
+    variables = {
+        "TMPDIR": str(temporary),
+        "FIB_CACHE_PATH": str(cache),
+        "TILELANG_CACHE_DIR": str(tmp_path / "of_tilelang"),
+        "PYTHONPATH": str(Path(__file__).parent),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", FILES_WHILE_AND_AFTER, expression],
+        capture_output=True,
+        text=True,
+        env=os.environ | variables,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-3:] == printed
+    assert list(temporary.iterdir()) == []
+    assert list((cache / "scratch").glob("*/*")) == []
+
+
+def test_only_modules_of_tilelang_have_another_tempfile(in_child):
+    printed = in_child(
+        "from fib_builder_tilelang.loading import load_tilelang\n"
+        "load_tilelang()\n"
+        "import sys, tempfile\n"
+        "other = [name for name, module in list(sys.modules.items())\n"
+        "         if vars(module).get('tempfile', tempfile) is not tempfile]\n"
+        "print(all(name.startswith('tilelang.') for name in other), len(other) > 0)\n"
+        "theirs = sys.modules[other[0]].tempfile\n"
+        "print(theirs.gettempdir() == tempfile.gettempdir())\n"
+        "named = theirs.mkdtemp(dir=tempfile.mkdtemp())\n"
+        "print('scratch' in named, 'scratch' in theirs.mkstemp()[1])\n"
+    )
+    assert printed.split() == ["True", "True", "True", "False", "True"]

@@ -5,17 +5,23 @@ another one), sets ``PYTHONPATH`` for all child processes to the first of them, 
 ``sys.excepthook`` by one that ends child processes of ``multiprocessing``. None of that is needed
 afterwards. What stays are a finder for ``tvm.script``, loggers, and variables of its own:
 ``TL_CUTLASS_PATH``, ``TL_TEMPLATE_PATH`` and ``TVM_LIBRARY_PATH``, which it reads when it compiles.
+
+What it compiles passes through temporary files that it never removes: a source and a library for
+each kernel. They are made in a folder that goes away with the process.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from fib_builder_tilelang.probe import check_torch, find_tilelang, find_tvm_ffi
+from flashinfer_bench.compile.toolkit import scratch_folder
 from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
@@ -40,6 +46,7 @@ def load_tilelang() -> None:
         check_torch()
         with _contained():
             _import()
+        _keep_temporary_files()
 
 
 def _import() -> None:
@@ -65,3 +72,33 @@ def _contained() -> Iterator[None]:
             os.environ.pop("PYTHONPATH", None)
         else:
             os.environ["PYTHONPATH"] = variable
+
+
+class _Temporary(ModuleType):
+    """`tempfile`, for modules that leave behind what they make: it is made in a scratch folder.
+
+    A folder that the caller names is kept to.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(tempfile, name)
+        if name not in ("NamedTemporaryFile", "mkstemp", "mkdtemp"):
+            return found
+
+        def in_scratch(*args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("dir") is None and len(args) < _DIR[name]:
+                kwargs["dir"] = str(scratch_folder("tilelang"))
+            return found(*args, **kwargs)
+
+        return in_scratch
+
+
+# How many arguments by position reach the one that names the folder.
+_DIR = {"NamedTemporaryFile": 7, "mkstemp": 3, "mkdtemp": 3}
+
+
+def _keep_temporary_files() -> None:
+    temporary = _Temporary("tempfile")
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tilelang.") and getattr(module, "tempfile", None) is tempfile:
+            module.__dict__["tempfile"] = temporary
