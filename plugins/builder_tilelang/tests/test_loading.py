@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -25,10 +28,6 @@ def state():
 @pytest.fixture(scope="module")
 def states(tmp_path_factory):
     """The state of a process before the import and after, by the builder."""
-    import os
-    import subprocess
-    import sys
-
     code = (
         STATE
         + "before = state()\n"
@@ -96,16 +95,12 @@ def test_an_installation_that_is_broken(tmp_path, in_child):
 FILES_WHILE_AND_AFTER = """
 import os, pathlib, sys, tempfile
 import torch
-from conftest import DEFINITION, RETURNS
 from fib_builder_tilelang.builder import TileLangBuilder
 from flashinfer_bench.data import Definition, Solution
 
-solution = Solution.model_validate({
-    "name": "it", "definition": DEFINITION["name"], "author": "tester",
-    "spec": {"language": "tilelang", "target_hardware": ["cpu"], "entry_point": "main.py::run"},
-    "sources": [{"path": "main.py", "content": RETURNS.replace("(x[i]", sys.argv[1])}],
-})
-runnable = TileLangBuilder().build(Definition.model_validate(DEFINITION), solution)
+definition = Definition.model_validate_json(sys.argv[1])
+solution = Solution.model_validate_json(sys.argv[2])
+runnable = TileLangBuilder().build(definition, solution)
 x = torch.ones(3, 8)
 try:
     print(runnable(x, x, 0.5).sum().item())
@@ -124,22 +119,22 @@ print(tempfile.NamedTemporaryFile is sys.modules["tempfile"].NamedTemporaryFile)
         ('(T.call_extern("float32", "no_such", x[i])', ["BuildError", "['.cpp', '.so']", "True"]),
     ],
 )
-def test_temporary_files_go_with_the_process(tmp_path, expression, printed):
-    import os
-    import subprocess
-    import sys
-    from pathlib import Path
-
+def test_temporary_files_go_with_the_process(
+    tmp_path, definition, make_solution, sources, expression, printed
+):
+    solution = make_solution(sources["returns"].replace("(x[i]", expression))
     temporary, cache = tmp_path / "tmp", tmp_path / "cache"
     temporary.mkdir()
     variables = {
         "TMPDIR": str(temporary),
         "FIB_CACHE_PATH": str(cache),
         "TILELANG_CACHE_DIR": str(tmp_path / "of_tilelang"),
-        "PYTHONPATH": str(Path(__file__).parent),
     }
     done = subprocess.run(
-        [sys.executable, "-c", FILES_WHILE_AND_AFTER, expression],
+        [
+            *(sys.executable, "-c", FILES_WHILE_AND_AFTER),
+            *(definition.model_dump_json(), solution.model_dump_json()),
+        ],
         capture_output=True,
         text=True,
         env=os.environ | variables,
