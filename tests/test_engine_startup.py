@@ -209,13 +209,28 @@ def test_solutions_are_judged_without_it(monkeypatch, tmp_path):
 class TestTheDistribution:
     """What makes interpreters and engines load it."""
 
-    def test_vllm_finds_its_plugin(self):
+    @pytest.mark.parametrize("group", ["vllm.general_plugins", "sglang.srt.plugins"])
+    def test_engines_find_their_plugin(self, group):
         (point,) = [
             each
-            for each in importlib.metadata.entry_points(group="vllm.general_plugins")
+            for each in importlib.metadata.entry_points(group=group)
             if each.name == "flashinfer_bench"
         ]
         assert point.load()() is None
+
+    @pytest.mark.parametrize("group", ["vllm.general_plugins", "sglang.srt.plugins"])
+    def test_an_engine_that_loads_its_plugins_is_reached(self, dataset, group):
+        """By its plugins alone: when the interpreter started, nothing was asked for yet."""
+        program = (
+            "import os\n"
+            "from importlib.metadata import entry_points\n"
+            "os.environ['FIB_ENABLE_APPLY'] = '1'\n"
+            f"plugins = [each.load() for each in entry_points(group={group!r})]\n"
+            "for each in (*plugins, *plugins):\n    each()\n"  # some load them more than once
+        )
+        assert told(program + CALLS, dataset)["hits"] == {NAME: 3}
+        nothing = program.replace("'1'", "'0'")
+        assert told(nothing + CALLS, dataset)["hits"] == {}
 
     def test_the_file_in_site_packages_is_installed(self):
         files = importlib.metadata.files("flashinfer-bench-core") or []

@@ -163,15 +163,19 @@ class Paged:
 
 
 class Decode(Paged):
-    """A decode as engines make it: indptr on the host, one 5-D cache or two 4-D ones."""
+    """A decode as engines make it: indptr on the host, keys and values in one 5-D cache.
 
-    def __init__(self, page_size: int, layout: str = "NHD") -> None:
+    Or packed into the last dimension of a 4-D one, of which each call makes two views.
+    """
+
+    def __init__(self, page_size: int, layout: str = "NHD", *, packed: bool = False) -> None:
         import flashinfer
 
         super().__init__(page_size)
         self.q = torch.randn(len(self.lengths), HEADS, HEAD_DIM, **BF16)
         inner = (page_size, KV_HEADS) if layout == "NHD" else (KV_HEADS, page_size)
         self.kv = torch.randn(self.pages, 2, *inner, HEAD_DIM, **BF16)
+        self.packed = torch.cat(self.kv.unbind(1), dim=-1) if packed else None
         workspace = torch.empty(128 << 20, dtype=torch.uint8, device=DEVICE)
         self.wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, layout)
         self.name = decode_name(page_size)
@@ -184,7 +188,8 @@ class Decode(Paged):
 
     def run(self, **options: Any) -> Any:
         self.plan()
-        return self.wrapper.run(self.q, self.kv, **options)
+        cache = self.kv if self.packed is None else self.packed.split(HEAD_DIM, dim=-1)
+        return self.wrapper.run(self.q, cache, **options)
 
 
 class Prefill(Paged):
@@ -402,6 +407,8 @@ def calls() -> dict[str, Callable[[], Any]]:
         "decode, with lse": lambda: single.run(return_lse=True),
         "decode, pages of 16": paged.run,
         "decode, HND": hnd.run,
+        "decode, packed": Decode(16, packed=True).run,
+        "decode, packed HND": Decode(16, "HND", packed=True).run,
         "mla decode, views": mla.run,
     }
 

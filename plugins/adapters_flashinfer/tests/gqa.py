@@ -250,6 +250,8 @@ class Pages:
         elif layout == "HND":
             k, v = k.transpose(1, 2), v.transpose(1, 2)
         k, v = k.contiguous(), v.contiguous()
+        if form == "packed":  # elements of one place's keys and values are in turn
+            return torch.cat([k, v], dim=-1).split(k.shape[-1], dim=-1)
         return (k, v) if form in ("pair", "flat pair") else torch.stack([k, v], dim=1)
 
 

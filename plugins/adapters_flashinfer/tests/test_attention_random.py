@@ -30,6 +30,7 @@ few = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 layouts = st.sampled_from(["NHD", "HND"])
+forms = st.sampled_from(["pair", "one", "packed"])
 counts = st.lists(st.integers(0, 3), min_size=1, max_size=4)
 
 
@@ -55,10 +56,12 @@ def tables(draw):
     return page_size, indptr, i32(*numbers, *[10**6] * slack), i32(*last)
 
 
-def caches(page_size, layout, one):
+def caches(page_size, layout, form):
     shape = (16, page_size, HKV, D) if layout == "NHD" else (16, HKV, page_size, D)
+    if form == "packed":
+        return random(*shape[:-1], 2 * D).split(D, dim=-1)
     pair = random(*shape), random(*shape)
-    return torch.stack(pair, dim=1) if one else pair
+    return torch.stack(pair, dim=1) if form == "one" else pair
 
 
 def compare(adapter, name, reference, wrapper, tensors):
@@ -73,25 +76,25 @@ def compare(adapter, name, reference, wrapper, tensors):
 
 
 @few
-@given(table=tables(), layout=layouts, one=st.booleans(), cores=st.booleans())
-def test_decode(flashinfer, table, layout, one, cores):
+@given(table=tables(), layout=layouts, form=forms, cores=st.booleans())
+def test_decode(flashinfer, table, layout, form, cores):
     page_size, *table = table
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
         workspace(), layout, use_tensor_cores=cores
     )
     wrapper.plan(*table, HQ, HKV, D, page_size, q_data_type=DTYPE)
-    tensors = random(len(table[2]), HQ, D), caches(page_size, layout, one)
+    tensors = random(len(table[2]), HQ, D), caches(page_size, layout, form)
     compare(DecodeAdapter(), decode_name(page_size), decode_reference, wrapper, tensors)
 
 
 @few
-@given(table=tables(), layout=layouts, one=st.booleans(), data=st.data())
-def test_prefill(flashinfer, table, layout, one, data):
+@given(table=tables(), layout=layouts, form=forms, data=st.data())
+def test_prefill(flashinfer, table, layout, form, data):
     page_size, *table = table
     rows = offsets([data.draw(st.integers(0, 5)) for _ in table[2]])
     wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace(), layout)
     wrapper.plan(rows, *table, HQ, HKV, D, page_size, causal=True, q_data_type=DTYPE)
-    tensors = random(int(rows[-1]), HQ, D), caches(page_size, layout, one)
+    tensors = random(int(rows[-1]), HQ, D), caches(page_size, layout, form)
     name = f"gqa_paged_prefill_causal_h{HQ}_kv{HKV}_d{D}_ps{page_size}"
     compare(PrefillAdapter(), name, prefill_reference, wrapper, tensors)
 

@@ -54,7 +54,7 @@ def planned(page_size=16, layout="NHD", graph=False, **options):
 @pytest.mark.parametrize("tensor_cores", [False, True])
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize("form", ["pair", "one"])
+@pytest.mark.parametrize("form", ["pair", "one", "packed"])
 @pytest.mark.parametrize("page_size", [1, 16, 64])
 def test_it_is_routed_with_the_inputs_of_the_definition(
     page_size, form, layout, graph, tensor_cores, cpu_decode

@@ -1,7 +1,7 @@
 """vLLM's sequence of calls, traced and substituted without a change to it.
 
 See `engine_sims.vllm_like`; it runs in a process of its own, on the real FlashInfer package, once
-for each layout of the cache.
+for each form and layout of the cache.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ GQA = "h4_kv2_d64"
 DECODE, PREFILL = f"gqa_paged_decode_{GQA}_ps16", f"gqa_paged_prefill_causal_{GQA}_ps16"
 
 
-@pytest.fixture(scope="module", params=["vllm", "vllm-hnd"])
+@pytest.fixture(scope="module", params=["vllm", "vllm-hnd", "vllm-packed", "vllm-packed-hnd"])
 def engine(request):
     return request.param
 

@@ -81,7 +81,7 @@ def queries(dtype=DTYPE):
 
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize("form", ["pair", "one"])
+@pytest.mark.parametrize("form", ["pair", "one", "packed"])
 @pytest.mark.parametrize("page_size", [1, 16, 64])
 def test_it_is_routed_with_the_inputs_of_the_definition(page_size, form, layout, graph):
     # No request has more queries than keys: with one key on a page, these are few.

@@ -25,6 +25,8 @@ ENGINES = {
     "sglang": ("sglang_like", {}),
     "vllm": ("vllm_like", {"layout": "NHD"}),
     "vllm-hnd": ("vllm_like", {"layout": "HND"}),
+    "vllm-packed": ("vllm_like", {"layout": "NHD", "packed": True}),
+    "vllm-packed-hnd": ("vllm_like", {"layout": "HND", "packed": True}),
 }
 
 
