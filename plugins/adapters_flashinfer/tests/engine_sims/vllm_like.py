@@ -1,8 +1,8 @@
 """The sequence of calls of vLLM's FlashInfer backend.
 
-Keys and values are one 5-D tensor; or, in newer releases, they are packed into the last dimension of
-a 4-D one, of which each call makes two views. Either comes in both layouts. Pages have 16 tokens.
-The output goes into a slice of a padded buffer, and what is returned is not looked at. Attributes of
+Keys and values are one 5-D tensor; in newer releases they are packed into the last dimension of a
+4-D one, of which each call makes two views. Either comes in both layouts. Pages have 16 tokens. The
+output goes into a slice of a padded buffer, and what is returned is not looked at. Attributes of
 wrappers are.
 """
 
