@@ -102,6 +102,46 @@ def test_calls_are_traced(dataset):
     assert [each.workload.axes for each in workloads(dataset)] == [{"M": 5}]
 
 
+LOOKS = (
+    "from flashinfer_bench.integration.slots import board\n"
+    "def now():\n    return [type(each).__name__ for each in board.active], len(board.watchers)\n"
+)
+
+
+@pytest.mark.parametrize("imported", ["flashinfer_bench.apply", "flashinfer_bench.tracing"])
+def test_importing_parts_of_the_package_enables_nothing_before_a_call(dataset, imported):
+    """Plugins that describe a library do so, while that library is being imported."""
+    program = (
+        f"{START}import torch\nimport {imported}\n{LOOKS}"
+        "assert now() == (['_Pending'], 0), now()\n"
+        f"{CALLS}assert now() == (['ApplyRuntime'], 1), now()\n"
+    )
+    both = {"FIB_ENABLE_APPLY": "1", "FIB_ENABLE_TRACING": "1"}
+    assert told(program, dataset, **both)["hits"] == {NAME: 3}
+    assert [each.workload.axes for each in workloads(dataset)] == [{"M": 5}]
+
+
+@pytest.mark.plugin("flashinfer")
+def test_importing_flashinfer_enables_nothing_before_a_call(dataset, tmp_path):
+    pytest.importorskip("flashinfer")
+    program = (
+        f"{START}import torch, warnings\nwarnings.simplefilter('ignore')\nimport flashinfer\n"
+        f"{LOOKS}assert now() == (['_Pending'], 0), now()\n"
+        f"{CALLS}assert now() == (['ApplyRuntime'], 1), now()\n"
+    )
+    workspace = {"FLASHINFER_WORKSPACE_BASE": str(tmp_path)}
+    found = told(program, dataset, FIB_ENABLE_APPLY="1", FIB_ENABLE_TRACING="1", **workspace)
+    assert found["hits"] == {NAME: 3}
+
+
+def test_what_was_disabled_before_the_first_call_stays_off(dataset):
+    program = (
+        f"{START}import torch\nfrom flashinfer_bench import disable_apply\ndisable_apply()\n"
+        "import flashinfer_bench.apply\n"
+    )
+    assert told(program + CALLS, dataset, FIB_ENABLE_APPLY="1")["hits"] == {}
+
+
 def test_both(dataset):
     both = {"FIB_ENABLE_APPLY": "1", "FIB_ENABLE_TRACING": "1"}
     assert told(START + CALLS, dataset, **both)["hits"] == {NAME: 3}

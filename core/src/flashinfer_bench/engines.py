@@ -93,6 +93,7 @@ def _wait_for_a_call() -> None:
 
     names = frozenset(_names())
     if names:
+        board.deferred = True
         board.push(_Pending(names))
     else:
         logger.warning(
@@ -142,6 +143,7 @@ class _Pending:
     def stop(self) -> None:
         from flashinfer_bench.integration.slots import board
 
+        board.deferred = False
         board.remove(self)
 
     def route(self, name: str, slot: Optional[Slot]) -> Optional[Call]:
@@ -170,6 +172,7 @@ class _Pending:
             return False
         try:
             if self in board.active:
+                board.deferred = False
                 if env.apply_mentioned():
                     _safely("apply", _enable_apply)
                 if env.tracing_mentioned():

@@ -165,23 +165,36 @@ def test_a_plan_that_was_not_seen_is_left_alone_in_a_capture(mla):
     assert MLARun().understand(wrapper, *batch.tensors).name
 
 
-def test_a_plan_that_engines_replaced_is_read_anew():
-    """SGLang replaces ``plan`` of one wrapper, and keeps the schedule that was captured."""
+@pytest.mark.parametrize("capturing", [False, True])
+def test_a_plan_that_engines_replaced_is_not_relied_on(capturing, mla):
+    """SGLang's writes a schedule that the kernel reads, and leaves the wrapper's buffers alone."""
+    from fib_adapters_flashinfer.mla import MLARun
+    from flashinfer_bench.integration.routing import UnroutableError
+
     batch, later = calls.Batch([1, 1], [3, 4]), calls.Batch([1, 1], [4, 2], seed=1)
 
-    def fast_plan(wrapper, later):
-        for name, values in later.items():
-            getattr(wrapper, f"_{name}_buf").copy_(values)
+    def fast_plan(wrapper, offsets, lengths):
+        wrapper._causal, wrapper._page_size = False, 1  # and the schedule, by the compiled module
 
     wrapper, buffers = graphed(batch)
     with calls.applied(calls.definition("decode")) as solutions:
         batch.plan(wrapper)
         wrapper.run(*batch.tensors)
         wrapper.plan = functools.partial(fast_plan, wrapper)
-        wrapper.plan({"kv_indptr": later.kv_indptr, "kv_len_arr": later.kv_lens})
+        wrapper.plan(later.kv_indptr, later.kv_lens)
         buffers["kv_indices"][:6] = later.kv_indices
+        mla.capturing = capturing
+        before = mla.calls.total()
+        wrapper.run(*batch.tensors)
+        assert mla.calls.total() == before + 1
+        with pytest.raises(UnroutableError, match="plan replaced by the caller"):
+            MLARun().understand(wrapper, *batch.tensors)
+        mla.capturing = False
+        del wrapper.plan
+        later.plan(wrapper)
         calls.close(wrapper.run(*later.tensors), later.expected()[0])
-    assert [each["kv_indices"].shape[0] for each in next(iter(solutions.values())).calls] == [7, 6]
+    (solution,) = solutions.values()
+    assert [each["kv_indices"].shape[0] for each in solution.calls] == [7, 6]
 
 
 # ------------------------------------------------------------------------- reading of offsets

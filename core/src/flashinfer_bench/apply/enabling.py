@@ -67,9 +67,10 @@ def activate() -> None:
 
     With ``FIB_ENABLE_APPLY=1``, the folder of ``FIB_APPLY_PATH`` if that is set, else the dataset
     of ``FIB_DATASET_PATH``. A failure is a warning, and apply stays off. ``FIB_ENABLE_TRACING`` is
-    seen to as well: calls of `apply` are what is traced.
+    seen to as well: calls of `apply` are what is traced. Nothing happens while an engine waits for
+    the first call that could matter; see `engines`.
     """
-    if not board.quiet and not board.asked():
+    if not (board.quiet or board.deferred or board.asked()):
         _activate()
 
 

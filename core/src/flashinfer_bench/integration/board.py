@@ -73,11 +73,15 @@ class Board:
     quiet : bool
         Whether a definition that is not in `calls` is nobody's business: nobody observes, and the
         environment has been asked what to enable.
+    deferred : bool
+        Whether the first call that could matter enables what the environment asks for: then nothing
+        is enabled before, whatever is imported.
     """
 
     def __init__(self) -> None:
         self.calls: dict[str, Call] = _Calls()
         self.quiet = False
+        self.deferred = False
         self._asked = False
         self._lock = threading.RLock()
         # No WeakSet: a slot that goes while another thread lists them breaks its iteration.

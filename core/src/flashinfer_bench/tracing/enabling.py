@@ -12,6 +12,7 @@ import warnings
 
 from flashinfer_bench import env
 from flashinfer_bench.integration.opaque import opaque
+from flashinfer_bench.integration.slots import board
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +37,9 @@ def activate() -> None:
 
     With ``FIB_TRACING_SIGNALS=1`` what was recorded is written on signals as well, where this is
     called in the main thread; see `tracing.signals`. A failure is a warning, and tracing stays off.
+    Nothing happens while an engine waits for the first call that could matter; see `engines`.
     """
-    if asked() or _COMMAND_LINE in sys.modules:
+    if board.deferred or asked() or _COMMAND_LINE in sys.modules:
         return
     try:
         if env.tracing_enabled():

@@ -1,7 +1,10 @@
 """What the plans of MLA wrappers say of their runs.
 
 All of it is read from the wrapper after it has planned, once per plan, and kept until it plans
-again, however it does that: engines put functions of their own in the place of ``plan``.
+again. Of the arrays of a plan kernels read the page numbers alone from the buffers that the wrapper
+has: offsets and lengths they take from the schedule, which nobody else can read. A ``plan`` that an
+engine has put in the place of a wrapper's own may write a schedule, and leave the buffers as they
+were (SGLang's for CUDA graphs does). So runs of such wrappers are not routed.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
 ARRAYS = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
 """What a plan is made of. The wrapper keeps each in a buffer, ``_qo_indptr_buf``."""
+
+REPLACED = "plan replaced by the caller"
+"""Reason: what the wrapper has may be of an earlier plan."""
 
 LSE_ANY, LSE_NEVER, LSE_ALWAYS = "any", "never", "always"
 
@@ -279,15 +285,15 @@ class Plans:
         Raises
         ------
         UnroutableError
-            If it has none, or one that was not seen and cannot be read now.
+            If it has none; one that was not seen and cannot be read now; or one that was not made
+            by FlashInfer.
         """
+        if "plan" in vars(wrapper):
+            raise UnroutableError(REPLACED)
         found = self._known.get(id(wrapper))
         if found is not None and found[0]() is wrapper and found[1].is_of(wrapper):
-            plan = found[1]
-            # Whoever replaces `plan` may write to the buffers for graphs and keep the schedule.
-            if not (plan.static and "plan" in vars(wrapper)) or capturing():
-                return plan
-        elif getattr(owner_of(wrapper), "_plan_info", None) is None:
+            return found[1]
+        if getattr(owner_of(wrapper), "_plan_info", None) is None:
             raise UnroutableError("not planned")
         if self._failed and self._failed.get(wrapper) is owner_of(wrapper)._plan_info:
             raise UnroutableError(FAILED)

@@ -313,6 +313,14 @@ class Candidate(ABC):
         """
         return {}
 
+    def waiting_times(self) -> dict[int, int]:
+        """Return how long each of its threads has waited for a core, in nanoseconds.
+
+        That is while they could have run, and others did. Those of its descendants count, too.
+        Without an override nothing is known.
+        """
+        return {}
+
     def keep_on(self, cores: Set[int]) -> bool:
         """Keep the process on some cores of the CPU; return whether that is done.
 

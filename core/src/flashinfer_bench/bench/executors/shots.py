@@ -12,7 +12,12 @@ from flashinfer_bench.bench.executors.base import Shot
 from flashinfer_bench.bench.executors.conversation import Conversation, new_token
 from flashinfer_bench.bench.executors.frozen import FrozenTree, why_not
 from flashinfer_bench.bench.executors.log import printable
-from flashinfer_bench.bench.executors.threads import cores_of, keep_on, thread_times
+from flashinfer_bench.bench.executors.threads import (
+    cores_of,
+    keep_on,
+    thread_times,
+    waiting_times,
+)
 from flashinfer_bench.bench.timing.base import collector_paused
 from flashinfer_bench.bench.transport import messages as wire
 from flashinfer_bench.bench.transport.channel import pack
@@ -160,6 +165,10 @@ class Shooting(Conversation):
     def thread_times(self) -> dict[int, int]:
         """Return the processor time of each thread; see `Candidate.thread_times`."""
         return thread_times(self.pid)
+
+    def waiting_times(self) -> dict[int, int]:
+        """Return how long each thread has waited for a core; see `Candidate.waiting_times`."""
+        return waiting_times(self.pid)
 
     def keep_on(self, cores: Set[int]) -> bool:
         """Keep the process on some cores; see `Candidate.keep_on`."""

@@ -27,7 +27,8 @@ Noise makes the first three fail now and then, so `Violation.disputable` tells t
 to be made again, in a fresh process, before anyone is convicted. Where the machine might be the
 reason (``excess <= noise``), nobody is: `Violation.undecided`. What the timer has not seen is then
 added to the latency (`Inquiry.added_ms`), so that nobody gains by it either. So *allowed* can be
-tight where *noise* is not.
+tight where *noise* is not. Noise is what the reference shows of it, and what the system tells of
+this very process: how long others had the cores while it could have run.
 
 The same goes for a device that works by itself, such as a GPU: the wait beyond the samples is the
 device's *or* the host's, and a solution that makes the host work for long has hidden nothing.
@@ -125,6 +126,10 @@ class Excess:
         """What there is of it, if it is more than allowed; otherwise 0."""
         return self.ms if self.too_much else 0.0
 
+    def noisier(self, ms: float) -> Excess:
+        """Return it with more room for noise."""
+        return replace(self, noise_ms=self.noise_ms + ms)
+
     @property
     def may_be_noise(self) -> bool:
         """Whether honest solutions may vary by as much."""
@@ -205,6 +210,8 @@ class Claim:
         As of `stage_time`.
     device : str
         Where the calls ran.
+    waited_ms : float
+        As of `Taken`: how long others held up an exchange.
     """
 
     calls: tuple[TimedCall, ...]
@@ -213,6 +220,7 @@ class Claim:
     floor: Optional[Floor] = None
     poisoned_bytes: int = 0
     device: str = "cpu"
+    waited_ms: float = 0.0
 
     @property
     def latency_ms(self) -> float:
@@ -263,7 +271,8 @@ def inquire(claim: Claim, normals: Normals) -> Inquiry:
     exchanged = exchange_time(calls, latency, normals, claim.device)
     staged = stage_time(calls, latency, normals, claim.poisoned_bytes)
     described = describe_time(calls, latency, normals)
-    inquiry = Inquiry(None, hidden, exchanged, staged, described)
+    times = (each.noisier(claim.waited_ms) for each in (hidden, exchanged, staged, described))
+    inquiry = Inquiry(None, *times)
     found = _disputed(latency, inquiry)
     if found is not None and len(calls) < _FEWEST_CALLS:
         found = replace(found, undecided=True)

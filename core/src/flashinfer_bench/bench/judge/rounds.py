@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
+from flashinfer_bench.bench.executors.threads import waited_here
 from flashinfer_bench.bench.judge.shots import shoot
 from flashinfer_bench.bench.stopping.fixed import Fixed
 from flashinfer_bench.bench.stopping.plan import Ending, Step, TimingPlan
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.judge.shots import TimedCall
     from flashinfer_bench.tensors.vary import Freedom, Variation
 
-
+_NS_PER_MS = 1e6
 _SETTLING = 2
 """Uncounted calls after a look. The process was stopped, and its caches have gone to others: the
 first call afterwards takes 5-20 % longer on a CPU, the third 1-5 %, as measured."""
@@ -36,10 +37,13 @@ class Taken:
         All of them, in the order taken.
     ending : str
         What ended them: ``rule``, ``max_samples`` or ``max_seconds``.
+    waited_ms : float
+        How long an exchange was held up since others had the cores: milliseconds, in the mean.
     """
 
     calls: tuple[TimedCall, ...]
     ending: str
+    waited_ms: float = 0.0
 
 
 def fixed_rounds(count: int, warmup: int, iterations: int) -> TimingPlan:
@@ -143,7 +147,8 @@ def take_calls(
         if ending is Ending.MAX_SECONDS:  # there may have been no look so far
             begin(len(course.calls), 1, True)
             course.take(Step(warmup=0, calls=1), time.monotonic())
-    return Taken(tuple(course.calls), ending.value)
+        waited_ms = course.waited_ms()
+    return Taken(tuple(course.calls), ending.value, waited_ms)
 
 
 class _Course:
@@ -162,6 +167,8 @@ class _Course:
         self._plan = plan
         self._variation_of, self._visit = variation_of, visit
         self._disturbed = False
+        self._shots = 0
+        self._waited = candidate.waiting_times(), waited_here()
         self.calls: list[TimedCall] = []
 
     def take(self, step: Step, began: float) -> None:
@@ -183,7 +190,15 @@ class _Course:
     def _shoot(self, place: Optional[int]) -> TimedCall:
         candidate, timer, deadline = self._shot
         self._disturbed = False
+        self._shots += 1
         return shoot(candidate, self._variation_of(place), timer, deadline)
+
+    def waited_ms(self) -> float:
+        """Return how long the candidate's slowest thread, and this one, waited in each exchange."""
+        candidate, (before, here) = self._shot[0], self._waited
+        after = candidate.waiting_times()
+        longest = max((after[each] - before.get(each, 0) for each in after), default=0)
+        return (longest + waited_here() - here) / self._shots / _NS_PER_MS if longest else 0.0
 
     def ending(self, seconds: float) -> Optional[Ending]:
         return self._plan.ending([call.sample_ms for call in self.calls], seconds)

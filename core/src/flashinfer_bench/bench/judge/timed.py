@@ -263,6 +263,7 @@ def time_distrusting(
         floor=attempt.baseline.floor,
         poisoned_bytes=poisoned_bytes(attempt),
         device=session.device,
+        waited_ms=taken.waited_ms,
     )
     facts = _facts(attempt, course, len(taken.calls))
     return TimedRun(measurement_of(taken), facts, claim).against(normal)
