@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flashinfer_bench.bench.judge import rounds
 from flashinfer_bench.bench.judge.baseline import prepare_baseline
 from flashinfer_bench.bench.judge.checks import secret_batch
 from flashinfer_bench.bench.judge.deadline import Deadline
@@ -65,6 +66,39 @@ def course(executor: Any, problems: Any, session: Any) -> Any:
 def adaptive(**changes: Any) -> TimingPlan:
     values = {"warmup": 2, "batch": 10, "min_samples": 30, "max_samples": 100}
     return TimingPlan(RelativeStandardError(), **{**values, **changes})
+
+
+class TestWaiting:
+    """How long others had the cores, as the system tells."""
+
+    @pytest.fixture
+    def waiting(self, course: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+        def take(*times: dict[int, int], here: tuple[int, int] = (0, 0)) -> float:
+            told, own = iter(times), iter(here)
+            made = course()
+            monkeypatch.setattr(
+                type(made._candidate), "waiting_times", lambda self: next(told), raising=False
+            )
+            monkeypatch.setattr(rounds, "waited_here", lambda: next(own))
+            return float(made.take(fixed_rounds(2, 1, 4)).waited_ms)
+
+        return take
+
+    def test_it_is_that_of_the_thread_that_waited_longest_in_each_exchange(
+        self, waiting: Any
+    ) -> None:
+        before, after = {1: 5_000_000, 2: 0}, {1: 6_000_000, 2: 20_000_000}
+        assert waiting(before, after) == 2.0  # two rounds of five
+        assert waiting(before, after, here=(0, 10_000_000)) == 3.0
+
+    def test_threads_that_are_new_have_waited_since_they_began(self, waiting: Any) -> None:
+        assert waiting({1: 50_000_000}, {1: 50_000_000, 7: 10_000_000}) == 1.0
+
+    def test_where_the_system_does_not_tell_nothing_is_known(self, waiting: Any) -> None:
+        assert waiting({}, {}, here=(0, 10_000_000)) == 0.0
+
+    def test_threads_that_are_gone_do_not_count(self, waiting: Any) -> None:
+        assert waiting({1: 0, 2: 7}, {1: 10_000_000}) == 1.0
 
 
 class TestBatches:

@@ -365,6 +365,24 @@ class TestInquiry:
         assert found is not None
         assert (found.rule, found.undecided) == ("hidden time", undecided)
 
+    @pytest.mark.parametrize("times", [{"overhead": 0.9}, {"change": 1.0}, {"stage": 9.0}])
+    @pytest.mark.parametrize(("waited", "undecided"), [(0.0, False), (0.3, False), (9.0, True)])
+    def test_who_was_kept_from_the_cores_for_as_long_is_not_convicted(
+        self, times: dict[str, float], waited: float, undecided: bool
+    ) -> None:
+        """And gains nothing: what is added to the latency is the same."""
+        found = inquire(claim(jittered(**times), waited_ms=waited), QUIET)
+        assert found.violation is not None
+        assert found.violation.undecided is undecided
+        assert found.added_ms == inquire(claim(jittered(**times)), QUIET).added_ms > 0.5
+
+    @pytest.mark.parametrize("waited", [0.0, 9.0])
+    def test_waiting_allows_nothing(self, waited: float) -> None:
+        calls = jittered(overhead=0.9)
+        without, found = (inquire(claim(calls, waited_ms=ms), QUIET) for ms in (0.0, waited))
+        assert found.hidden.allowed_ms == without.hidden.allowed_ms
+        assert inquire(claim(jittered(), waited_ms=waited), QUIET).violation is None
+
     def test_what_is_certain_comes_first(self) -> None:
         slow = replace(QUIET, overhead=Normal(9.0, 0.1, 75), exchange=Normal(9.3, 0.1, 75))
         calls = jittered(sample=0.2, overhead=9.5, stage=9.0)

@@ -20,6 +20,8 @@ from flashinfer_bench.bench.executors.threads import (
     cores_of,
     keep_on,
     thread_times,
+    waited_here,
+    waiting_times,
 )
 
 if TYPE_CHECKING:
@@ -146,17 +148,55 @@ def test_what_ended_threads_have_done_is_not_lost():
         assert spent > 2 * (now[one.pid] - before[one.pid])
 
 
+def test_who_shares_a_core_waits_for_it():
+    """Each runs half of the time, and waits for the other half; who is alone hardly waits."""
+    with child(BESIDE) as one:
+        assert keep_on({ALLOWED[0]}, one.pid)
+        one.work()
+        before, began = waiting_times(one.pid), time.monotonic_ns()
+        one.work(20)
+        lasted_ns = time.monotonic_ns() - began
+        now = waiting_times(one.pid)
+    waited_ns = max(now[thread] - before[thread] for thread in before)
+    assert 0.2 * lasted_ns < waited_ns <= lasted_ns
+
+
+def test_who_sleeps_does_not_wait():
+    with child(ASLEEP) as one:
+        one.work()
+        before, began = waiting_times(one.pid), time.monotonic_ns()
+        one.work(5)
+        now, lasted_ns = waiting_times(one.pid), time.monotonic_ns() - began
+    assert now[one.pid] - before[one.pid] < 0.5 * lasted_ns
+
+
+def test_this_thread_waits_like_any_other():
+    with child(BESIDE) as one:
+        before_cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {ALLOWED[0]})
+        try:
+            assert keep_on({ALLOWED[0]}, one.pid)
+            before, began = waited_here(), time.monotonic_ns()
+            while time.monotonic_ns() - began < 300_000_000:
+                pass
+            waited_ns = waited_here() - before
+        finally:
+            os.sched_setaffinity(0, before_cores)
+    assert waited_ns > 30_000_000
+
+
 def test_of_a_process_that_has_ended_nothing_is_known():
     with child(ALONE) as one:
         one.work()
-    assert thread_times(one.pid) == {}
+    assert thread_times(one.pid) == waiting_times(one.pid) == {}
     assert cores_of(one.pid) == frozenset()
     assert keep_on({ALLOWED[0]}, one.pid) is False
 
 
 def test_without_proc_nothing_is_known_and_nobody_moved(tmp_path):
     before = os.sched_getaffinity(0)
-    assert thread_times(os.getpid(), tmp_path) == {}
+    assert thread_times(os.getpid(), tmp_path) == waiting_times(os.getpid(), tmp_path) == {}
+    assert waited_here(tmp_path) == 0
     assert cores_of(os.getpid(), tmp_path) == frozenset()
     assert keep_on({ALLOWED[0]}, os.getpid(), tmp_path) is False
     assert os.sched_getaffinity(0) == before
@@ -248,26 +288,29 @@ GONE = 2**22 + 5
 )
 def test_what_the_system_tells_is_read(tmp_path_factory, times, data):
     proc = tmp_path_factory.mktemp("proc")
+    waits = {thread: data.draw(st.integers(0, 2**60)) for thread in times}
     for thread, spent in times.items():
-        write_task(proc, GONE, thread, f"{spent} {data.draw(st.integers(0, 9))} 3\n".encode())
+        write_task(proc, GONE, thread, f"{spent} {waits[thread]} 3\n".encode())
     expected = {**times, ENDED: 0} if times else {}
     assert thread_times(GONE, proc) == expected
+    assert waiting_times(GONE, proc) == waits
 
 
 @given(text=st.binary(max_size=20), children=st.binary(max_size=20))
 def test_whatever_it_tells_nothing_breaks(tmp_path_factory, text, children):
     proc = tmp_path_factory.mktemp("proc")
     write_task(proc, GONE, 7, text, b"" if any(c in b"0123456789" for c in children) else children)
-    found = thread_times(GONE, proc)
-    assert set(found) <= {7, ENDED}
-    assert all(isinstance(value, int) for value in found.values())
+    for found in (thread_times(GONE, proc), waiting_times(GONE, proc)):
+        assert set(found) <= {7, ENDED}
+        assert all(isinstance(value, int) for value in found.values())
 
 
 def test_children_are_looked_at(tmp_path):
     write_task(tmp_path, GONE, 1, b"5 0 0", f"{GONE + 1} {GONE + 2} ".encode())
-    write_task(tmp_path, GONE + 1, 2, b"7 0 0")
-    write_task(tmp_path, GONE + 2, 3, b"9 0 0")
+    write_task(tmp_path, GONE + 1, 2, b"7 1 0")
+    write_task(tmp_path, GONE + 2, 3, b"9 2 0")
     assert thread_times(GONE, tmp_path) == {1: 5, 2: 7, 3: 9, ENDED: 0}
+    assert waiting_times(GONE, tmp_path) == {1: 0, 2: 1, 3: 2}
 
 
 TIMES = st.dictionaries(st.integers(0, 6), st.integers(0, 10**9), max_size=6)
