@@ -121,6 +121,42 @@ class TestMapping:
         with enable_apply({"norm_k4": solution}, dataset=self.known(**WITH_EPS)):
             assert library.norm(rows(), W, 1.0)[0, 0] == -5
 
+    @pytest.mark.parametrize("agrees", [False, True])
+    @pytest.mark.parametrize("changes", [{}, WITH_EPS], ids=["same order", "other order"])
+    def test_inputs_with_gaps_are_compared_once(self, changes, agrees):
+        """As in a dataset: the first call with such strides is the original's."""
+        library, odd, sign = Library(), rows().t().contiguous().t(), 1 if agrees else -1
+
+        def solution(hidden_states, weight, eps=0.0):
+            return sign * hidden_states * weight
+
+        with enable_apply({"norm_k4": solution}, dataset=self.known(**changes)):
+            got = [float(library.norm(odd, W)[0, 0]) for _ in range(4)]
+            counted = stats()["library.norm"]
+            assert float(library.norm(rows(), W)[0, 0]) == 6 * sign
+        assert got == [6.0] * 4
+        assert counted["hit"] == (3 if agrees else 0)
+        assert counted["misses"] == {"layout": 1 if agrees else 4}
+        assert library.calls == (2 if agrees else 5)  # once more, for its outputs
+
+    def test_a_solution_that_takes_no_gaps_is_not_asked_again(self):
+        library, odd = Library(), rows().t().contiguous().t()
+
+        def solution(hidden_states, weight):
+            return hidden_states.view(-1).view(2, 4) * weight
+
+        with enable_apply({"norm_k4": solution}, dataset=self.known()):
+            assert [float(library.norm(odd, W)[0, 0]) for _ in range(3)] == [6.0] * 3
+            assert float(library.norm(rows(), W)[0, 0]) == 6
+            assert stats()["library.norm"]["hit"] == 1
+
+    def test_inputs_with_gaps_of_calls_with_more_to_them(self):
+        library, odd = Library(), rows().t().contiguous().t()
+        given = {"norm_k4": lambda hidden_states, weight: hidden_states * weight}
+        with enable_apply(given, dataset=self.known()):
+            assert library.norm(odd, W, 1e-3)[0, 0] == 6
+            assert stats()["library.norm"]["misses"] == {"argument unknown to the definition": 1}
+
     @pytest.mark.parametrize("lacking", [["weight"], []])
     def test_an_input_of_the_definition_that_the_function_lacks(self, lacking):
         """It is none of the function's others, whatever its position."""

@@ -12,26 +12,28 @@ from flashinfer_bench.apply.arguments import tell_once
 from flashinfer_bench.apply.conventions import canonical, convention, unsigned
 from flashinfer_bench.apply.curated import taken_by
 from flashinfer_bench.apply.dispatch.stats import REENTRANT
-from flashinfer_bench.apply.reconcile import ARGUMENTS, memory_of
+from flashinfer_bench.apply.guarded import MISSED, Guarded
+from flashinfer_bench.apply.reconcile import ARGUMENTS
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.integration.canonical import Canonical, reordered
 from flashinfer_bench.integration.slots import no_fallback, opaque
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from flashinfer_bench.apply.apis import Api, Bound
     from flashinfer_bench.apply.config import ApplyConfig
     from flashinfer_bench.apply.curated import Candidate
-    from flashinfer_bench.apply.dispatch import Dispatcher, Target
-    from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.apply.reconcile import Convention, Shortcut
     from flashinfer_bench.apply.tally import Tally
     from flashinfer_bench.data import Definition
     from flashinfer_bench.integration.slots import Args, Fallback, Kwargs
 
-    Take = Callable[[Args, Kwargs], Any]
-    """Answers a call, refuses it by `_MISSED`, or by an `UnroutableError` that says why."""
+    Take = Callable[[Args, Kwargs, Fallback], Any]
+    """Answers a call, refuses it by `MISSED`, or by an `UnroutableError` that says why.
+
+    What it is told as the original, it does not call.
+    """
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +41,6 @@ SIGNATURE = "signature"
 """Reason of a call that goes to the original: no call of that function can be of the definition."""
 
 _ADAPTER = "adapter failed"
-_MISSED = object()
 _ANYTHING = (Exception,)
 
 
@@ -105,13 +106,13 @@ class MappedCalls:
     def _answer(self, args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
         take = self._take or self._prepare(fallback)
         running = self._running
-        result, reason = _MISSED, None
+        result, reason = MISSED, None
         if running.now:
             reason = REENTRANT
         else:
             running.now = True
             try:
-                result = take(args, kwargs)
+                result = take(args, kwargs, fallback)
             except UnroutableError as error:
                 reason = error.reason
             except _ANYTHING:
@@ -119,7 +120,7 @@ class MappedCalls:
                 raise
             finally:
                 running.now = False
-        if result is not _MISSED:
+        if result is not MISSED:
             self._tally.hits += 1
             if self._routed and fallback is not None:
                 fallback.strict = True  # type: ignore[attr-defined]  # what stands for the original
@@ -143,21 +144,21 @@ class MappedCalls:
     def _plan(self, original: Fallback) -> Take:
         api, definition, function = self._api, self._definition, self._candidate.function
         name = self._candidate.definition
-        guarded: Optional[_Guarded] = None
+        guarded: Optional[Guarded] = None
         if definition is not None:
-            guarded = _Guarded(api.name, self._candidate, definition, self._config, self._tally)
+            guarded = Guarded(api.name, self._candidate, definition, self._config, self._tally)
         if isinstance(api.signature, Canonical):
             if guarded is not None:
                 return _reordering(guarded, api.signature)
             assert function is not None
-            return canonical(function, api.signature, taken_by(function))
+            return _alone(canonical(function, api.signature, taken_by(function)))
         if api.bind is not None:
             meaning = unsigned(api, name, definition, original)
             bind = partial(_bind_by_adapter, api, definition)
             return _taking(bind, guarded.run if guarded else _by_keyword(function), meaning)
         if api.signature is None and guarded is not None and not _is_in_place(guarded.definition):
             # A library's own arguments may be others; apply has been given the definition's.
-            return guarded.take if api.definition_of is None else _counted(guarded)
+            return _alone(guarded.take if api.definition_of is None else _counted(guarded))
         if api.signature is None and definition is None:
             return _as_it_comes(function)
         takes = None if function is None else taken_by(function)
@@ -168,47 +169,64 @@ class MappedCalls:
         return every if meaning.shortcut is None else _quickly(guarded, meaning.shortcut, every)
 
 
-def _quickly(guarded: _Guarded, usual: Shortcut, every: Take) -> Take:
+def _quickly(guarded: Guarded, usual: Shortcut, every: Take) -> Take:
     """Return what answers the usual call at once, and leaves others to `every`."""
     idle, most = usual.idle, usual.most
     least = max(usual.inputs, default=-1) + 1
     as_it_is = usual.inputs == tuple(range(most))
 
-    def take(args: Args, kwargs: Kwargs) -> Any:
+    def take(args: Args, kwargs: Kwargs, original: Fallback) -> Any:
         given = len(args)
         if kwargs or not least <= given <= most:
-            return every(args, kwargs)
+            return every(args, kwargs, original)
         for position, default in idle:
             # A default that is an equal, but another object, is found out the long way.
             if position < given and args[position] is not default:
-                return every(args, kwargs)
+                return every(args, kwargs, original)
         inputs = args if as_it_is else tuple([args[position] for position in usual.inputs])
         return guarded.take(inputs, None)
 
     return take
 
 
-class _Declining:
-    """Stands for the original where canonical arguments are put into order."""
+class _Later:
+    """Stands for the original in a dispatcher: the call goes there later, if it is refused.
 
-    order: Any = None
+    Parameters
+    ----------
+    original : callable
+        What stands for it in a routed call: may be asked for the outputs of other inputs.
+    """
+
+    __slots__ = ("_original",)
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    order = property(fset=lambda self, order: setattr(self._original, "order", order))
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
+        return MISSED
 
     def decline(self, reason: str) -> Any:
         raise UnroutableError(reason)
 
+    def outputs(self, *inputs: Any) -> Any:
+        """Return the outputs of the definition, computed by the original."""
+        return self._original.outputs(*inputs)
 
-def _reordering(guarded: _Guarded, signature: Canonical) -> Take:
+
+def _reordering(guarded: Guarded, signature: Canonical) -> Take:
     """Return what answers calls with canonical arguments by a solution of a known definition."""
-    declining: Any = _Declining()
-    call = reordered(
-        lambda args, _kwargs, _fallback: guarded.take(args, None),
-        signature,
-        list(guarded.definition.inputs),
-    )
-    return lambda args, _kwargs: call(args, None, declining)
+    call = reordered(guarded.answer, signature, list(guarded.definition.inputs))
+    return lambda args, _kwargs, original: call(args, None, _Later(original))
 
 
-def _counted(guarded: _Guarded) -> Take:
+def _alone(take: Callable[[Args, Kwargs], Any]) -> Take:
+    return lambda args, kwargs, _original: take(args, kwargs)
+
+
+def _counted(guarded: Guarded) -> Callable[[Args, Kwargs], Any]:
     """Return what answers calls with all arguments of the definition, and no others."""
     inputs, outputs = (
         list(each) for each in (guarded.definition.inputs, guarded.definition.outputs)
@@ -228,16 +246,16 @@ def _counted(guarded: _Guarded) -> Take:
 def _taking(
     bind: Callable[[Args, Kwargs], Bound], run: Callable[[Bound], Any], meaning: Convention
 ) -> Take:
-    def take(args: Args, kwargs: Kwargs) -> Any:
+    def take(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
         bound = bind(args, kwargs)
         result = run(bound)
-        return result if result is _MISSED else meaning.deliver(bound, result)
+        return result if result is MISSED else meaning.deliver(bound, result)
 
     return take
 
 
 def _refusal(reason: str) -> Take:
-    def refuse(_args: Args, _kwargs: Kwargs) -> Any:
+    def refuse(_args: Args, _kwargs: Kwargs, _original: Fallback) -> Any:
         raise UnroutableError(reason)
 
     return refuse
@@ -264,129 +282,9 @@ def _is_in_place(definition: Definition) -> bool:
 
 def _as_it_comes(function: Optional[Callable[..., Any]]) -> Take:
     assert function is not None
-    return lambda args, kwargs: function(*args, **(kwargs or {}))
+    return lambda args, kwargs, _original: function(*args, **(kwargs or {}))
 
 
 def _by_keyword(function: Optional[Callable[..., Any]]) -> Callable[[Bound], Any]:
     assert function is not None
     return lambda bound: function(**bound.inputs)
-
-
-class _Guarded:
-    """Runs a candidate through the dispatcher of its definition.
-
-    Parameters
-    ----------
-    api : str
-        Name of the API.
-    candidate : Candidate
-        What is run.
-    definition : Definition
-        Says what it may be run for.
-    config : ApplyConfig
-        Of the dispatcher.
-    tally : Tally
-        Counts what the dispatcher refuses.
-    """
-
-    def __init__(
-        self,
-        api: str,
-        candidate: Candidate,
-        definition: Definition,
-        config: ApplyConfig,
-        tally: Tally,
-    ) -> None:
-        self.definition = definition
-        self._label = f"{candidate.name} (for {api})"
-        self._candidate = candidate
-        self._config = config
-        self._tally = tally
-        self._target: Optional[Target] = None
-        self._dispatchers: dict[Any, Dispatcher] = {}
-
-    def resolve(self, key: Optional[ApplyKey]) -> Target:
-        """Return the candidate, built at the first time: it is the one for all keys.
-
-        Raises
-        ------
-        BuildError
-            If it cannot be built.
-        """
-        if self._target is None:
-            self._target = self._build()
-        return self._target
-
-    def _build(self) -> Target:
-        from flashinfer_bench.apply.dispatch import Target
-
-        function, solution = self._candidate.function, self._candidate.solution
-        if function is not None:
-            return Target.from_callable(
-                function, self.definition, by_keyword=True, solution=self._label
-            )
-        from flashinfer_bench.compile import default_registry
-
-        assert solution is not None
-        runnable = default_registry().build(self.definition, solution)
-        return Target.from_runnable(runnable, self.definition, self._label)
-
-    def _dispatcher(self, args: Sequence[Any]) -> Dispatcher:
-        """Return the dispatcher for the device of the first tensor."""
-        for each in args:
-            device = getattr(each, "device", None)
-            if device is not None:
-                found = self._dispatchers.get(device)
-                return found or self._make_dispatcher(device, str(device))
-        return self._dispatchers.get(None) or self._make_dispatcher(None, "cpu")
-
-    def _make_dispatcher(self, key: Any, device: str) -> Dispatcher:
-        from flashinfer_bench.apply.dispatch import Dispatcher
-
-        made = Dispatcher(
-            self.definition,
-            self,
-            self._config,
-            key_builder=None,  # there is one solution for all sizes
-            device=device if device.startswith(("cpu", "cuda")) else "cpu",
-        )
-        if self._dispatchers.setdefault(key, made) is made:
-            self._tally.include(made)
-        return self._dispatchers[key]
-
-    def take(self, args: Args, kwargs: Kwargs) -> Any:
-        """Answer a call with the arguments of the definition."""
-        values = (*args, *kwargs.values()) if kwargs else args
-        return self._dispatcher(values).call(args, kwargs, _miss)
-
-    def run(self, bound: Bound) -> Any:
-        """Return the outputs of a call, or that it was refused."""
-        args = tuple(bound.inputs.values())
-        dispatcher = self._dispatcher(args)
-        buffers = self._direct(bound)
-        if not buffers:
-            return dispatcher.call(args, None, _miss)
-        # What is refused with these buffers is so without: it is asked, and counted, once.
-        missed = dispatcher.call((*args, *buffers), None, _miss) is _MISSED
-        return _MISSED if missed else buffers
-
-    def _direct(self, bound: Bound) -> tuple[Any, ...]:
-        """Return the buffers of all outputs, if the solution may write straight into them."""
-        from flashinfer_bench.apply.dispatch.ordinary import is_plain
-
-        target, given = self._target, bound.buffers
-        if target is None or target.native_style != "destination":
-            return ()
-        if len(given) != len(self.definition.outputs):
-            return ()
-        buffers = tuple(given[index] for index in range(len(given)))
-        memory = [memory_of(buffer) for buffer in buffers]
-        apart = len({*memory}) == len(memory)
-        used = {memory_of(value) for value in bound.inputs.values()}
-        free = apart and used.isdisjoint(memory)
-        return buffers if free and all(is_plain(each) for each in buffers) else ()
-
-
-def _miss(*_args: Any, **_kwargs: Any) -> Any:
-    """Is the fallback of the dispatcher: the call goes to the original later."""
-    return _MISSED

@@ -127,6 +127,7 @@ class Board:
 
     def clear(self) -> None:
         """Take all runtimes out."""
+        self.deferred = False
         with self._changing():
             self._set(())
 

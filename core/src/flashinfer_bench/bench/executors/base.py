@@ -314,11 +314,7 @@ class Candidate(ABC):
         return {}
 
     def waiting_times(self) -> dict[int, int]:
-        """Return how long each of its threads has waited for a core, in nanoseconds.
-
-        That is while they could have run, and others did. Those of its descendants count, too.
-        Without an override nothing is known.
-        """
+        """Return how long each could have run while others did; as of `thread_times`."""
         return {}
 
     def keep_on(self, cores: Set[int]) -> bool:
