@@ -33,6 +33,8 @@ class Case(NamedTuple):
     answer: Any
     alone: Timed | None = None
     """The patched call with an original that does nothing."""
+    own: Timed | None = None
+    """What the caller does for the call itself: it does not count."""
 
 
 def tensor(*shape: str, dtype: str = "bfloat16") -> dict[str, Any]:
@@ -180,24 +182,44 @@ def decodes() -> Iterator[Case]:
     with put_on(DecodeAdapter()):
         run, hnd = planned("NHD").run, planned("HND").run
 
+        def anew(cache: Any) -> Any:
+            return cache.permute(0, 1, 2, 3, 4)
+
+        def halves(cache: Any) -> Any:
+            return cache.split(64, dim=-1)
+
         def view(q: Any, cache: Any, **options: Any) -> Any:
-            return run(q, cache.permute(0, 1, 2, 3, 4), **options)
+            return run(q, anew(cache), **options)
+
+        def split(q: Any, cache: Any, **options: Any) -> Any:
+            return run(q, halves(cache), **options)
+
+        def split_hnd(q: Any, cache: Any, **options: Any) -> Any:
+            return hnd(q, halves(cache), **options)
 
         answer = run(q, pair, return_lse=True)
-        for name, timed in (
+        packed = torch.cat(both.unbind(1), dim=-1)
+        for name, timed, *own in (
             ("paged decode", (run, (q, pair), {})),
             ("paged decode, out= and lse= (copies)", (run, (q, pair), into)),
             ("paged decode, pages as rows", (run, (q, flat), {})),
             ("paged decode, one cache", (run, (q, both), {})),
             ("paged decode, as vLLM", (run, (q, both), engine)),
-            ("paged decode, as vLLM, viewed anew", (view, (q, both), engine)),
+            ("paged decode, as vLLM, viewed anew", (view, (q, both), engine), anew, both),
             ("paged decode, one HND cache", (hnd, (q, both.transpose(2, 3)), {})),
             ("paged decode, as vLLM, HND", (hnd, (q, both.transpose(2, 3)), engine)),
+            ("paged decode, as vLLM, packed", (split, (q, packed), engine), halves, packed),
+            (
+                "paged decode, as vLLM, packed HND",
+                (split_hnd, (q, packed.transpose(1, 2)), engine),
+                *(halves, packed.transpose(1, 2)),
+            ),
         ):
             function, args, kwargs = timed
             wrapper = getattr(function, "__self__", None)
             whole = None if wrapper is None else (alone, (wrapper, *args), kwargs)
-            yield Case(name, 8000, timed, DECODE, answer, whole)
+            itself: Timed | None = (own[0], (own[1],), {}) if own else None
+            yield Case(name, 8000, timed, DECODE, answer, whole, itself)
 
 
 def cases() -> Iterator[Case]:
