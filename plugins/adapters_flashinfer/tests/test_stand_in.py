@@ -32,7 +32,8 @@ def test_everything_is_put_back(flashinfer, areas):
         during = attributes()
         with cpu_flashinfer(*areas):
             pass
-        assert all(attributes()[key] is each for key, each in during.items())
+        inner = attributes()
+        assert all(inner[key] is each for key, each in during.items())
     after = attributes()
     assert any(during[key] is not each for key, each in before.items())
     assert [key for key, each in before.items() if after[key] is not each] == []
