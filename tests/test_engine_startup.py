@@ -134,6 +134,21 @@ def test_importing_flashinfer_enables_nothing_before_a_call(dataset, tmp_path):
     assert found["hits"] == {NAME: 3}
 
 
+def test_who_asks_what_is_enabled_need_not_make_a_call(dataset):
+    program = (
+        f"{START}import torch\nimport flashinfer_bench.apply as apply\n"
+        "from flashinfer_bench.tracing import TracingRuntime\n{}\n"
+        f"{LOOKS}assert now() == (['ApplyRuntime'], 1), now()\n"
+    )
+    both = {"FIB_ENABLE_APPLY": "1", "FIB_ENABLE_TRACING": "1"}
+    for asks in (
+        "assert type(apply.get_runtime()).__name__ == 'ApplyRuntime'",
+        "assert apply.ApplyRuntime.get_instance() is not None",
+        "assert TracingRuntime.get_instance() is not None",
+    ):
+        assert told(program.replace("{}", asks) + CALLS, dataset, **both)["hits"] == {NAME: 3}
+
+
 def test_what_was_disabled_before_the_first_call_stays_off(dataset):
     program = (
         f"{START}import torch\nfrom flashinfer_bench import disable_apply\ndisable_apply()\n"

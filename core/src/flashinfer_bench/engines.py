@@ -93,8 +93,9 @@ def _wait_for_a_call() -> None:
 
     names = frozenset(_names())
     if names:
-        board.deferred = True
-        board.push(_Pending(names))
+        pending = _Pending(names)
+        board.deferred = pending.enable
+        board.push(pending)
     else:
         logger.warning(
             "nothing to apply or trace: there is no definition in %s", env.dataset_path()
@@ -143,7 +144,7 @@ class _Pending:
     def stop(self) -> None:
         from flashinfer_bench.integration.slots import board
 
-        board.deferred = False
+        board.deferred = None
         board.remove(self)
 
     def route(self, name: str, slot: Optional[Slot]) -> Optional[Call]:
@@ -154,7 +155,7 @@ class _Pending:
         @opaque
         def first(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
             call = None
-            if not is_capturing() and self._enable():  # else at a later call
+            if not is_capturing() and self.enable():  # else at a later call
                 call = board.call_of(name) if slot is None else _call_of(slot, name)
             if call is not None:
                 return call(args, kwargs, fallback)
@@ -164,7 +165,7 @@ class _Pending:
 
         return first
 
-    def _enable(self) -> bool:
+    def enable(self) -> bool:
         """Enable everything; return False, at once, while another thread is at it."""
         from flashinfer_bench.integration.slots import board
 
@@ -172,7 +173,7 @@ class _Pending:
             return False
         try:
             if self in board.active:
-                board.deferred = False
+                board.deferred = None
                 if env.apply_mentioned():
                     _safely("apply", _enable_apply)
                 if env.tracing_mentioned():

@@ -70,7 +70,7 @@ def activate() -> None:
     seen to as well: calls of `apply` are what is traced. Nothing happens while an engine waits for
     the first call that could matter; see `engines`.
     """
-    if not (board.quiet or board.deferred or board.asked()):
+    if not (board.quiet or board.deferred is not None or board.asked()):
         _activate()
 
 

@@ -42,6 +42,7 @@ if hasattr(os, "register_at_fork"):  # a thread of the parent may hold it, and i
 
 def get_runtime() -> Optional[Runtime]:
     """Return the runtime that takes calls now, or None."""
+    board.settle()
     return board.top()
 
 
@@ -152,6 +153,7 @@ class ApplyRuntime:
     @classmethod
     def get_instance(cls) -> Optional[ApplyRuntime]:
         """Return the innermost active runtime of a dataset, or None."""
+        board.settle()
         return next((each for each in reversed(board.active) if isinstance(each, cls)), None)
 
     # ------------------------------------------------------------------------------- content

@@ -73,15 +73,15 @@ class Board:
     quiet : bool
         Whether a definition that is not in `calls` is nobody's business: nobody observes, and the
         environment has been asked what to enable.
-    deferred : bool
-        Whether the first call that could matter enables what the environment asks for: then nothing
-        is enabled before, whatever is imported.
+    deferred : callable, optional
+        Enables what the environment asks for, where that waits for the first call that could
+        matter; then nothing is enabled before, whatever is imported.
     """
 
     def __init__(self) -> None:
         self.calls: dict[str, Call] = _Calls()
         self.quiet = False
-        self.deferred = False
+        self.deferred: Optional[Callable[[], object]] = None
         self._asked = False
         self._lock = threading.RLock()
         # No WeakSet: a slot that goes while another thread lists them breaks its iteration.
@@ -96,6 +96,11 @@ class Board:
     def active(self) -> tuple[Runtime, ...]:
         """The active runtimes, the outermost first."""
         return self._active
+
+    def settle(self) -> None:
+        """Enable what was deferred: somebody asks what is enabled."""
+        if self.deferred is not None:
+            self.deferred()
 
     def top(self) -> Optional[Runtime]:
         """Return the runtime that takes calls now, or None."""
@@ -127,7 +132,7 @@ class Board:
 
     def clear(self) -> None:
         """Take all runtimes out."""
-        self.deferred = False
+        self.deferred = None
         with self._changing():
             self._set(())
 

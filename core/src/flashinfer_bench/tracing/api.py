@@ -92,9 +92,9 @@ def _enable_by_rules(
 
 def disable_tracing() -> None:
     """Record no more, and write what was recorded; nothing happens if tracing is not enabled."""
-    from flashinfer_bench.tracing.runtime import TracingRuntime
+    from flashinfer_bench.tracing import runtime
 
     enabling.asked()  # what has been turned off is not turned on by the environment afterwards
-    active = TracingRuntime.get_instance()
+    active = runtime.active()
     if active is not None:
         active.stop()

@@ -39,7 +39,7 @@ def activate() -> None:
     called in the main thread; see `tracing.signals`. A failure is a warning, and tracing stays off.
     Nothing happens while an engine waits for the first call that could matter; see `engines`.
     """
-    if board.deferred or asked() or _COMMAND_LINE in sys.modules:
+    if board.deferred is not None or asked() or _COMMAND_LINE in sys.modules:
         return
     try:
         if env.tracing_enabled():

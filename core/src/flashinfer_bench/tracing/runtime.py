@@ -44,6 +44,11 @@ _active: Optional[TracingRuntime] = None
 _all: weakref.WeakSet[TracingRuntime] = weakref.WeakSet()
 
 
+def active() -> Optional[TracingRuntime]:
+    """Return the runtime that records calls now, or None."""
+    return _active
+
+
 class TracingRuntime:
     """Records the calls of the definitions of a dataset, while it is active.
 
@@ -105,7 +110,8 @@ class TracingRuntime:
     @classmethod
     def get_instance(cls) -> Optional[TracingRuntime]:
         """Return the active runtime, or None."""
-        return _active
+        board.settle()
+        return active()
 
     @property
     def is_active(self) -> bool:
