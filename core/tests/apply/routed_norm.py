@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from flashinfer_bench.apply.api import enable_apply
 from flashinfer_bench.apply.config import ApplyConfig
+from flashinfer_bench.integration import routed
 from flashinfer_bench.integration.routing import (
     Route,
     Understood,
@@ -17,6 +20,7 @@ from flashinfer_bench.integration.routing import (
     route_calls,
     signature_of,
 )
+from flashinfer_bench.integration.slots import board
 
 spec = importlib.util.spec_from_file_location(
     "runtime_dataset", Path(__file__).with_name("runtime_dataset.py")
@@ -146,3 +150,16 @@ IN_PLACE = {
     "outputs": {"sum": {**ROWS, "param": "residual"}},
     "reference": "def run(input, residual):\n    return residual + input\n",
 }
+
+
+@pytest.fixture(autouse=True)
+def nothing_enabled(monkeypatch, tmp_path):
+    monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+    for name in ("FIB_APPLY_PATH", "FIB_ENABLE_APPLY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(routed, "_counters", {})
+    board.clear()
+    yield
+    board.clear()
+    gc.collect()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import logging
 import threading
@@ -24,6 +23,7 @@ routed_norm = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(routed_norm)
 FAILS = routed_norm.FAILS
 Library = routed_norm.Library
+nothing_enabled = routed_norm.nothing_enabled
 MINUS = routed_norm.MINUS
 MINUS_EPS = routed_norm.MINUS_EPS
 TIMES = routed_norm.TIMES
@@ -34,19 +34,6 @@ dataset = routed_norm.dataset
 definition = routed_norm.definition
 enabled = routed_norm.enabled
 rows = routed_norm.rows
-
-
-@pytest.fixture(autouse=True)
-def nothing_enabled(monkeypatch, tmp_path):
-    monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-    for name in ("FIB_APPLY_PATH", "FIB_ENABLE_APPLY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(routed, "_counters", {})
-    board.clear()
-    yield
-    board.clear()
-    gc.collect()
 
 
 class TestDataset:

@@ -13,8 +13,6 @@ torch = pytest.importorskip("torch")
 from flashinfer_bench.apply.api import disable_apply, enable_apply  # noqa: E402
 from flashinfer_bench.apply.mapping import stats  # noqa: E402
 from flashinfer_bench.data import Definition, TraceSet  # noqa: E402
-from flashinfer_bench.integration import routed  # noqa: E402
-from flashinfer_bench.integration.slots import board  # noqa: E402
 
 spec = importlib.util.spec_from_file_location(
     "routed_norm", Path(__file__).with_name("routed_norm.py")
@@ -22,25 +20,13 @@ spec = importlib.util.spec_from_file_location(
 routed_norm = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(routed_norm)
 Library = routed_norm.Library
+nothing_enabled = routed_norm.nothing_enabled
 W = routed_norm.W
 WITH_EPS = routed_norm.WITH_EPS
 W_SPEC = routed_norm.ROW
 dataset = routed_norm.dataset
 definition = routed_norm.definition
 rows = routed_norm.rows
-
-
-@pytest.fixture(autouse=True)
-def nothing_enabled(monkeypatch, tmp_path):
-    monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-    for name in ("FIB_APPLY_PATH", "FIB_ENABLE_APPLY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(routed, "_counters", {})
-    board.clear()
-    yield
-    board.clear()
-    gc.collect()
 
 
 class TestMapping:

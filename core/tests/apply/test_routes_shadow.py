@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import logging
 from pathlib import Path
@@ -13,9 +12,7 @@ torch = pytest.importorskip("torch")
 
 from flashinfer_bench.apply.api import enable_apply  # noqa: E402
 from flashinfer_bench.data import Definition, TraceSet  # noqa: E402
-from flashinfer_bench.integration import routed  # noqa: E402
 from flashinfer_bench.integration.routing import Route, route_calls  # noqa: E402
-from flashinfer_bench.integration.slots import board  # noqa: E402
 
 spec = importlib.util.spec_from_file_location(
     "routed_norm", Path(__file__).with_name("routed_norm.py")
@@ -25,6 +22,7 @@ spec.loader.exec_module(routed_norm)
 AddRoute = routed_norm.AddRoute
 IN_PLACE = routed_norm.IN_PLACE
 Library = routed_norm.Library
+nothing_enabled = routed_norm.nothing_enabled
 MINUS = routed_norm.MINUS
 MINUS_EPS = routed_norm.MINUS_EPS
 NormRoute = routed_norm.NormRoute
@@ -35,19 +33,6 @@ dataset = routed_norm.dataset
 definition = routed_norm.definition
 enabled = routed_norm.enabled
 rows = routed_norm.rows
-
-
-@pytest.fixture(autouse=True)
-def nothing_enabled(monkeypatch, tmp_path):
-    monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-    for name in ("FIB_APPLY_PATH", "FIB_ENABLE_APPLY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(routed, "_counters", {})
-    board.clear()
-    yield
-    board.clear()
-    gc.collect()
 
 
 class TestShadow:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import logging
 from pathlib import Path
@@ -11,8 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flashinfer_bench.integration import routed  # noqa: E402
-from flashinfer_bench.integration.slots import board  # noqa: E402
 
 spec = importlib.util.spec_from_file_location(
     "routed_norm", Path(__file__).with_name("routed_norm.py")
@@ -20,6 +17,7 @@ spec = importlib.util.spec_from_file_location(
 routed_norm = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(routed_norm)
 Library = routed_norm.Library
+nothing_enabled = routed_norm.nothing_enabled
 W = routed_norm.W
 dataset = routed_norm.dataset
 enabled = routed_norm.enabled
@@ -40,17 +38,8 @@ AS_STORED = (
 
 
 @pytest.fixture(autouse=True)
-def nothing_enabled(monkeypatch, tmp_path):
-    monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-    for name in ("FIB_APPLY_PATH", "FIB_ENABLE_APPLY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(routed, "_counters", {})
+def no_calls_counted(monkeypatch):
     monkeypatch.setattr(torch, "fib_test_calls", 0, raising=False)
-    board.clear()
-    yield
-    board.clear()
-    gc.collect()
 
 
 def half(number=0):

@@ -18,60 +18,20 @@ from flashinfer_bench.integration.routing import (
     Understood,
     UnroutableError,
     route_calls,
-    route_stats,
 )
 from flashinfer_bench.integration.slots import board
 
 spec = importlib.util.spec_from_file_location(
-    "routed_library", Path(__file__).with_name("routed_library.py")
+    "routed_use", Path(__file__).with_name("routed_use.py")
 )
-routed_library = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(routed_library)
-Library, Runtime = routed_library.Library, routed_library.Runtime
-ScaleRoute, Scaling = routed_library.ScaleRoute, routed_library.Scaling
-missing, negative = routed_library.missing, routed_library.negative
-
-
-@pytest.fixture(autouse=True)
-def nothing_enabled(monkeypatch):
-    monkeypatch.setattr(routed, "_counters", {})
-    board.clear()
-    yield
-    board.clear()
-    gc.collect()
-
-
-@pytest.fixture
-def library():
-    return Library()
-
-
-def wrap(library, route=None):
-    return route_calls(route or ScaleRoute(), library.function())
-
-
-def enable(call=negative, *names, **more):
-    runtime = Runtime(call, *(names or ("scale_h2",)), **more)
-    board.push(runtime)
-    return runtime
-
-
-def counts(label="library.scale"):
-    return route_stats()[label]
-
-
-def watch(*names):
-    """Have calls noted; returns the notes and what ends it."""
-    notes = []
-
-    class Watcher:
-        def names(self):
-            return names
-
-        def watch(self, name, slot):
-            return lambda args, kwargs: notes.append((name, slot.label, args, kwargs))
-
-    return notes, board.watch(Watcher())
+routed_use = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(routed_use)
+Library, Runtime = routed_use.Library, routed_use.Runtime
+ScaleRoute, Scaling = routed_use.ScaleRoute, routed_use.Scaling
+missing, negative = routed_use.missing, routed_use.negative
+nothing_enabled, library = routed_use.nothing_enabled, routed_use.library
+wrap, enable = routed_use.wrap, routed_use.enable
+counts, watch = routed_use.counts, routed_use.watch
 
 
 class TestNothingEnabled:

@@ -15,6 +15,7 @@ import functools
 import logging
 import math
 import weakref
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from fib_adapters_flashinfer.common import capturing, halves, with_lse
@@ -115,6 +116,7 @@ class AttentionRoute(Route):
         found: Optional[int] = getattr(wrapper, "_qo_indptr_last", totals.queries)
         return found
 
+    @abstractmethod
     def names(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[str, ...]:
         """Return the names that a definition of such a call may have, the usual one first.
 
@@ -128,7 +130,6 @@ class AttentionRoute(Route):
         UnroutableError
             If the tensors do not go together.
         """
-        raise NotImplementedError
 
     # ------------------------------------------------------------------------------ planning
 

@@ -1,7 +1,4 @@
-"""What the adapters share: which options do nothing, scales, page caches, buffers, definitions.
-
-Each check that fails raises `UnroutableError` with a reason in constant words: the call then goes
-to the original, and is counted under that reason.
+"""What the adapters share: which options do nothing, scales, buffers, definitions.
 
 Importing this module does not import torch: adapters are made and listed where nothing is run.
 """
@@ -11,7 +8,6 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
 
-from flashinfer_bench.integration.routing import UnroutableError
 from flashinfer_bench.integration.slots import board
 
 if TYPE_CHECKING:
@@ -23,20 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-HALVES: tuple[torch.dtype, ...]
-"""Element types that the kernels of all adapters here are for."""
-
 _NUMBERS = (float, int, bool)
 _MOST_NAMES = 1024  # names are made of shapes, of which a program may have any number
-
-
-def __getattr__(name: str) -> Any:
-    if name != "HALVES":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import torch
-
-    globals()[name] = (torch.float16, torch.bfloat16)
-    return globals()[name]
 
 
 # ----------------------------------------------------------------------------------- options
@@ -57,12 +41,6 @@ def neutral(value: Any, *defaults: Any) -> bool:
     return any(value is default or bool(value == default) for default in defaults)
 
 
-def require_neutral(reason: str, value: Any, *defaults: Any) -> None:
-    """Refuse the call with `reason` unless an option does nothing; see `neutral`."""
-    if value is not None and not neutral(value, *defaults):
-        raise UnroutableError(reason)
-
-
 def unit_scale(value: Any) -> bool:
     """Return whether a scale is None or 1, as a number.
 
@@ -80,13 +58,6 @@ def unit_scale(value: Any) -> bool:
     return bool(value == 1.0)
 
 
-def require_unit_scales(reason: str, *scales: Any) -> None:
-    """Refuse the call with `reason` unless all scales are None or 1; see `unit_scale`."""
-    for scale in scales:
-        if scale is not None and not unit_scale(scale):
-            raise UnroutableError(reason)
-
-
 def capturing() -> bool:
     """Return whether a CUDA graph is being captured: then nothing may be read from the device.
 
@@ -98,69 +69,11 @@ def capturing() -> bool:
     return bool(started() and torch.cuda.is_current_stream_capturing())
 
 
-# ------------------------------------------------------------------------------- page caches
-
-
-def split_kv(cache: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return keys and values of a paged cache, as views.
-
-    Parameters
-    ----------
-    cache : tuple of two tensors, or tensor
-        Two 4-D tensors; or one 5-D tensor with keys and values in its second dimension,
-        ``[num_pages, 2, ...]``.
-
-    Raises
-    ------
-    UnroutableError
-        If it is neither.
-    """
-    import torch
-
-    if isinstance(cache, torch.Tensor):
-        if cache.dim() == 5 and cache.shape[1] == 2:
-            return cache.select(1, 0), cache.select(1, 1)
-    elif isinstance(cache, (tuple, list)) and len(cache) == 2:
-        k, v = cache
-        if isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor) and k.dim() == v.dim() == 4:
-            return k, v
-    raise UnroutableError("form of the kv cache")
-
-
-def to_nhd(pages: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return pages as ``[num_pages, page_size, num_heads, head_dim]``, as a view.
-
-    Parameters
-    ----------
-    pages : torch.Tensor
-        4-D. In layout ``"HND"`` heads come before the places in a page.
-    layout : str
-        ``"NHD"`` or ``"HND"``: ``_kv_layout`` of the wrapper.
-
-    Raises
-    ------
-    UnroutableError
-        If the layout is another one.
-    """
-    if layout == "NHD":
-        return pages
-    if layout == "HND":
-        return pages.permute(0, 2, 1, 3)
-    raise UnroutableError("kv layout")
-
-
 def halves() -> tuple[torch.dtype, ...]:
-    """Return `HALVES`, for modules that do not import torch themselves."""
+    """Return the element types that the kernels of all adapters here are for."""
     import torch
 
     return torch.float16, torch.bfloat16
-
-
-def require_halves(*tensors: torch.Tensor) -> None:
-    """Refuse the call unless all tensors are of one element type, float16 or bfloat16."""
-    first = tensors[0].dtype
-    if first not in halves() or any(tensor.dtype != first for tensor in tensors):
-        raise UnroutableError("dtype")
 
 
 # ----------------------------------------------------------------------------------- buffers
