@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from apply_dispatch import definition, tensor
 
-from flashinfer_bench.data import Definition
 from flashinfer_bench.integration.patch_manager import resolve
 from flashinfer_bench.integration.routing import Route, Understood, route_calls, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from flashinfer_bench.data import Definition
 
     Timed = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -37,39 +39,14 @@ class Case(NamedTuple):
     """What the caller does for the call itself: it does not count."""
 
 
-def tensor(*shape: str, dtype: str = "bfloat16") -> dict[str, Any]:
-    return {"shape": list(shape), "dtype": dtype}
-
-
-def definition(
-    name: str, inputs: dict[str, Any], outputs: dict[str, Any], **constants: int
-) -> Definition:
-    axes = {axis for spec in (inputs | outputs).values() for axis in spec["shape"] or ()}
-    return Definition.model_validate(
-        {
-            "name": name,
-            "op_type": "op",
-            "axes": {
-                axis: {"type": "const", "value": constants[axis]}
-                if axis in constants
-                else {"type": "var"}
-                for axis in sorted(axes)
-            },
-            "inputs": inputs,
-            "outputs": outputs,
-            "reference": f"def run({', '.join(inputs)}):\n    eps = 1e-6\n",
-        }
-    )
-
-
 NORM = definition(
-    "rmsnorm_h128",
     {"hidden_states": tensor("rows", "hidden"), "weight": tensor("hidden")},
     {"output": tensor("rows", "hidden")},
+    name="rmsnorm_h128",
+    body="eps = 1e-6",  # the route asks for that of the reference
     hidden=128,
 )
 DECODE = definition(
-    "gqa_paged_decode_h8_kv2_d64_ps1",
     {
         "q": tensor("batch", "heads", "dim"),
         "k_cache": tensor("pages", "page", "kv_heads", "dim"),
@@ -79,6 +56,7 @@ DECODE = definition(
         "sm_scale": {"shape": None, "dtype": "float32"},
     },
     {"output": tensor("batch", "heads", "dim"), "lse": tensor("batch", "heads", dtype="float32")},
+    name="gqa_paged_decode_h8_kv2_d64_ps1",
     heads=8,
     kv_heads=2,
     dim=64,

@@ -57,11 +57,17 @@ def tensor(*shape: str, dtype: str = "bfloat16") -> dict[str, Any]:
     return {"shape": list(shape), "dtype": dtype}
 
 
-def definition(inputs: dict[str, Any], outputs: dict[str, Any], **constants: int) -> Definition:
+def definition(
+    inputs: dict[str, Any],
+    outputs: dict[str, Any],
+    name: str = "",
+    body: str = "pass",
+    **constants: int,
+) -> Definition:
     axes = {axis for spec in (inputs | outputs).values() for axis in spec["shape"] or ()}
     return Definition.model_validate(
         {
-            "name": f"bench_{len(inputs)}",
+            "name": name or f"bench_{len(inputs)}",
             "op_type": "op",
             "axes": {
                 axis: {"type": "const", "value": constants[axis]}
@@ -71,7 +77,7 @@ def definition(inputs: dict[str, Any], outputs: dict[str, Any], **constants: int
             },
             "inputs": inputs,
             "outputs": outputs,
-            "reference": f"def run({', '.join(inputs)}):\n    pass\n",
+            "reference": f"def run({', '.join(inputs)}):\n    {body}\n",
         }
     )
 
