@@ -308,7 +308,7 @@ class Candidate(ABC):
     def thread_times(self) -> dict[int, int]:
         """Return the processor time of each of its threads in nanoseconds, as far as it is known.
 
-        Those of its descendants count; all that have ended are under 0. Nothing without an override.
+        Those of its descendants count; all that have ended are under 0. By default none is known.
         """
         return {}
 
