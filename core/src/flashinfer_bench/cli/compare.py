@@ -16,7 +16,7 @@ from flashinfer_bench.cli.completion import complete_solution
 from flashinfer_bench.cli.datasets import dataset_roots
 from flashinfer_bench.cli.greedy import GreedyCommand
 from flashinfer_bench.cli.logs import set_up_logging
-from flashinfer_bench.cli.options import AsJson, Definitions, LogLevel, Solutions
+from flashinfer_bench.cli.options import AsJson, Definitions, LogLevel, OneLocal, Solutions
 from flashinfer_bench.cli.replay import Workloads
 from flashinfer_bench.errors import CapabilityError, ConfigError
 
@@ -56,15 +56,6 @@ def _folder(flag: str, text: str) -> Any:
 
 Baseline = Annotated[Optional[str], _name("--baseline", "Solution to compare with.")]
 Candidate = Annotated[Optional[str], _name("--candidate", "Solution that may have got slower.")]
-Local = Annotated[
-    Optional[Path],
-    typer.Option(
-        "--local",
-        metavar="DIR",
-        show_default=False,
-        help="Dataset folder. Default: $FIB_DATASET_PATH.",
-    ),
-]
 MinEffect = Annotated[
     float,
     typer.Option(
@@ -116,7 +107,7 @@ def compare(
     ctx: typer.Context,
     first: First = None,
     second: Second = None,
-    local: Local = None,
+    local: OneLocal = None,
     baseline: Baseline = None,
     candidate: Candidate = None,
     definitions: Definitions = None,

@@ -18,6 +18,15 @@ Local = Annotated[
         help="Dataset folder; there may be several. Default: $FIB_DATASET_PATH.",
     ),
 ]
+OneLocal = Annotated[
+    Optional[Path],
+    typer.Option(
+        "--local",
+        metavar="DIR",
+        show_default=False,
+        help="Dataset folder. Default: $FIB_DATASET_PATH.",
+    ),
+]
 Hub = Annotated[
     Optional[str],
     typer.Option(

@@ -1,11 +1,10 @@
 """``fib sanitize``: taking workloads out of a dataset that no benchmark should run."""
 
-# ruff: noqa: TC001, TC003 - typer reads the annotations at run time
+# ruff: noqa: TC001 - typer reads the annotations at run time
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -13,7 +12,7 @@ import typer
 from flashinfer_bench.cli.datasets import dataset_roots
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.logs import set_up_logging
-from flashinfer_bench.cli.options import AsJson, LogLevel
+from flashinfer_bench.cli.options import AsJson, LogLevel, OneLocal
 from flashinfer_bench.cli.output import emit_json, table, talk
 
 if TYPE_CHECKING:
@@ -28,15 +27,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command("sanitize")
 def sanitize(
-    local: Annotated[
-        Optional[Path],
-        typer.Option(
-            "--local",
-            metavar="DIR",
-            show_default=False,
-            help="Dataset folder. Default: $FIB_DATASET_PATH.",
-        ),
-    ] = None,
+    local: OneLocal = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be taken out; change nothing.")
     ] = False,

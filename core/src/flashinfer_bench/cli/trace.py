@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from flashinfer_bench.cli.datasets import dataset_roots
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.logs import set_up_logging
-from flashinfer_bench.cli.options import AsJson, LogLevel
+from flashinfer_bench.cli.options import AsJson, LogLevel, OneLocal
 from flashinfer_bench.cli.output import emit_json, table, talk
 from flashinfer_bench.errors import DatasetNotFoundError, SelectionError
 
@@ -32,15 +32,7 @@ def trace() -> None:
 
 @app.command("summary")
 def summary(
-    local: Annotated[
-        Optional[Path],
-        typer.Option(
-            "--local",
-            metavar="DIR",
-            show_default=False,
-            help="Dataset folder. Default: $FIB_DATASET_PATH.",
-        ),
-    ] = None,
+    local: OneLocal = None,
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
