@@ -6,8 +6,20 @@ import atexit
 import importlib.util
 import os
 import shutil
+import signal
 import tempfile
+from importlib.metadata import entry_points
 from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("fib_tests")
+
+from fib_tests import profiles  # noqa: E402 - its assertions are to be rewritten
+
+profiles.load()
+
+PLUGINS = {point.name for point in entry_points(group="flashinfer_bench.plugins")}
 
 # Tests that run solutions lock devices, and the folder of the locks is common to all processes of
 # the machine: without one of its own, each process of a test run would wait for all others.
@@ -19,9 +31,29 @@ atexit.register(shutil.rmtree, os.environ["FIB_LOCK_PATH"], ignore_errors=True)
 if importlib.util.find_spec("triton") and not Path("/dev/nvidiactl").exists():
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "1"
-    import triton  # noqa: F401 - for what it does when it is imported
+    import triton  # for what it does when it is imported
 
     if before is None:
         del os.environ["TRITON_INTERPRET"]
     else:
         os.environ["TRITON_INTERPRET"] = before
+
+
+def pytest_configure() -> None:
+    """Heed Ctrl-C, which a shell's background job ignores, as would all that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_header() -> str:
+    """List the plugins that are installed."""
+    return f"flashinfer_bench plugins: {', '.join(sorted(PLUGINS)) or 'none'}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked ``plugin("name")`` where that plugin is not installed."""
+    for item in items:
+        for mark in item.iter_markers("plugin"):
+            missing = [name for name in mark.args if name not in PLUGINS]
+            if missing:
+                item.add_marker(pytest.mark.skip(reason=f"plugin not installed: {missing[0]}"))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import nox
 ROOT = Path(__file__).parent
 PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
 # What the meta-distribution does not pull in unless it is asked to.
-OPTIONAL_PLUGINS = ("builder_tilelang", "timing_cupti")
+OPTIONAL_PLUGINS = ("builder_tilelang", "testing")
 DEFAULT_PLUGINS = [name for name in PLUGINS if name not in OPTIONAL_PLUGINS]
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 # What the builders compile with and through; tilelang brings the apache-tvm-ffi that it needs.
@@ -47,6 +48,20 @@ def _install(session: nox.Session, *packages: str) -> None:
 def _install_torch(session: nox.Session) -> None:
     # First and pinned: a bare "torch" asked for by anything else would bring the newest release.
     _install(session, "torch", "numpy", "safetensors")
+
+
+def _needed(*plugins: str) -> list[str]:
+    """Return the folders of `plugins`, of the plugins that they need, and of core."""
+    found: dict[str, None] = {}
+    waiting = [*plugins]
+    while waiting:
+        folder = f"plugins/{waiting.pop(0)}"
+        if folder in found:
+            continue
+        found[folder] = None
+        names = re.findall(r'"fib-([a-z-]+)~=', (ROOT / folder / "pyproject.toml").read_text())
+        waiting += [name.replace("-", "_") for name in names]
+    return ["core", *found]
 
 
 def _editable(*folders: str) -> list[str]:
@@ -89,9 +104,36 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run every test, with core and all plugins installed."""
+    _run_tests(session, [])
+
+
+@nox.session
+def long(session: nox.Session) -> None:
+    """Run every test, with many examples for each property instead of few."""
+    _run_tests(session, [], FIB_TESTS_PROFILE="long")
+
+
+def _run_tests(session: nox.Session, folders: list[str], **environment: str) -> None:
     _install_everything(session, *FLASHINFER_NEEDS, *TEST_TOOLS)
     _install_flashinfer(session)
-    session.run("pytest", *_workers(), *session.posargs, env={"FIB_STRICT_PLUGINS": "1"})
+    strict = {"FIB_STRICT_PLUGINS": "1", **environment}
+    session.run("pytest", *_workers(), *folders, *session.posargs, env=strict)
+
+
+def _tests_of(name: str) -> None:
+    """Make ``tests(NAME)``: the tests of one distribution and of those that depend on it."""
+    dependent = [each for each in PLUGINS if name == "core" or f"plugins/{name}" in _needed(each)]
+    folders = [f"plugins/{each}/tests" for each in dependent]
+
+    def run(session: nox.Session) -> None:
+        _run_tests(session, ["core/tests", *folders] if name == "core" else folders)
+
+    run.__doc__ = f"Run the tests of {name}, and of what depends on it."
+    nox.session(run, name=f"tests({name})")
+
+
+for _name in ("core", *PLUGINS):
+    _tests_of(_name)
 
 
 @nox.session
@@ -114,7 +156,8 @@ def light(session: nox.Session) -> None:
 def plugin(session: nox.Session, name: str) -> None:
     """Run the tests of one plugin with core and that plugin alone."""
     _install_torch(session)
-    _install(session, *_editable("core", f"plugins/{name}"), *NEEDS.get(name, ()), *TEST_TOOLS)
+    folders = _needed(name, "testing")  # all of them are tested with the conformance kit
+    _install(session, *_editable(*folders), *NEEDS.get(name, ()), *TEST_TOOLS)
     if name == "adapters_flashinfer":
         _install_flashinfer(session)
     session.run(
@@ -129,7 +172,11 @@ def tvmffi(session: nox.Session, version: str) -> None:
     _install_torch(session)
     _install(session, *TEST_TOOLS)
     # Without the constraints, which name one version for all other sessions.
-    wanted = ("ninja", f"apache-tvm-ffi=={version}", *_editable("core", "plugins/builder_tvmffi"))
+    wanted = (
+        "ninja",
+        f"apache-tvm-ffi=={version}",
+        *_editable(*_needed("builder_tvmffi", "testing")),
+    )
     session.install("-q", "--disable-pip-version-check", *wanted)
     strict = {"FIB_STRICT_PLUGINS": "1"}
     session.run("pytest", *_workers(), "plugins/builder_tvmffi/tests", env=strict)
@@ -140,7 +187,9 @@ def tvmffi(session: nox.Session, version: str) -> None:
 def flashinfer(session: nox.Session, version: str) -> None:
     """Run the tests of the FlashInfer adapters with another release of it."""
     _install_torch(session)
-    _install(session, *_editable("core", "plugins/adapters_flashinfer"), *FLASHINFER_NEEDS)
+    # Calls are keyed by what fib-ops-llm knows of attention.
+    folders = _needed("adapters_flashinfer", "ops_llm", "testing")
+    _install(session, *_editable(*folders), *FLASHINFER_NEEDS)
     _install(session, *TEST_TOOLS)
     _install_flashinfer(session, version)
     strict = {"FIB_STRICT_PLUGINS": "1"}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from apply_dispatch import definition, tensor
 
-from flashinfer_bench.integration.patch_manager import resolve
-from flashinfer_bench.integration.routing import Route, Understood, route_calls, signature_of
+from flashinfer_bench.routing.patch_manager import resolve
+from flashinfer_bench.routing.routes import Route, Understood, route_calls, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -148,7 +148,7 @@ def planned(layout: str) -> Any:
 
 
 def decodes() -> Iterator[Case]:
-    from fib_adapters_flashinfer.decode import DecodeAdapter
+    from fib_adapters_flashinfer.gqa import DecodeAdapter
 
     q, pair, both = bf16(4, 8, 64), (bf16(20, 1, 2, 64), bf16(20, 1, 2, 64)), bf16(20, 2, 1, 2, 64)
     out, lse = bf16(4, 8, 64), torch.zeros(4, 8)

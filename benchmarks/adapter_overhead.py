@@ -45,9 +45,9 @@ from flashinfer_bench.apply.dispatch import Dispatcher, Target
 from flashinfer_bench.apply.hardware import this_hardware
 from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder
 from flashinfer_bench.data import Definition, TraceSet
-from flashinfer_bench.integration.canonical import reordered
-from flashinfer_bench.integration.opaque import opaque
-from flashinfer_bench.integration.slots import board
+from flashinfer_bench.routing.opaque import opaque
+from flashinfer_bench.routing.patch_points import router
+from flashinfer_bench.routing.routes import reordered
 from flashinfer_bench.tracing import TracingConfig, TracingRuntime
 
 if TYPE_CHECKING:
@@ -91,12 +91,12 @@ class Answering:
         """Return the definition."""
         return self._of if name == self._of.name else None
 
-    def route(self, name: str, slot: Any) -> Any:
+    def route(self, name: str, point: Any) -> Any:
         """Return what answers: as recorded solutions are put to work."""
         call = opaque(self._dispatcher.call)
-        if slot is None:
+        if point is None:
             return call
-        return reordered(call, slot.signature, list(self._of.inputs))
+        return reordered(call, point.signature, list(self._of.inputs))
 
     def stop(self) -> None:
         """Stay: there is nothing to stop."""
@@ -130,11 +130,11 @@ def seen_inputs(case: Case) -> tuple[Any, ...]:
     """Return what the adapter makes of the call, in the order of the definition."""
     found: list[dict[str, Any]] = []
 
-    def note(_name: str, slot: Any, args: tuple[Any, ...], _kwargs: Any) -> None:
-        found.append(dict(zip(slot.signature.parameters, args, strict=True)))
+    def note(_name: str, point: Any, args: tuple[Any, ...], _kwargs: Any) -> None:
+        found.append(dict(zip(point.signature.parameters, args, strict=True)))
 
     function, args, kwargs = case.patched
-    end = board.observe(note, case.definition.name)
+    end = router.observe(note, case.definition.name)
     function(*args, **kwargs)
     end()
     assert found, f"{case.name}: the adapter did not understand the call"
@@ -144,11 +144,11 @@ def seen_inputs(case: Case) -> tuple[Any, ...]:
 def measure(case: Case, rounds: int) -> list[dict[str, Any]]:
     """Time the patched call, the function form and the solution alone in turn."""
     runtime = Answering(case.definition, case.answer)
-    board.push(runtime)
+    router.push(runtime)
     try:
         rows = [timed_case(case, runtime.function, lambda: runtime.hits, rounds)]
     finally:
-        board.remove(runtime)
+        router.remove(runtime)
     if case.target_ns is not None:
         rows += [recorded(case, rounds), *traced(case, rounds)]
     return rows
@@ -251,11 +251,11 @@ def traced(case: Case, rounds: int) -> Iterator[dict[str, Any]]:
     by_axes = TracingConfig(filter_policy="keep_first_by_axes")
     for what, config in {"axes": by_axes, "preset": None}.items():
         runtime = Answering(case.definition, case.answer)
-        board.push(runtime)
+        router.push(runtime)
         try:
             times = on_minus_off(case.patched, case.definition, config, rounds)
         finally:
-            board.remove(runtime)
+            router.remove(runtime)
         yield row(f"{case.name}: tracing, {what}", times, None, None)
         if case.alone is not None:
             times = on_minus_off(case.alone, case.definition, config, rounds)

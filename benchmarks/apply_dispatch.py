@@ -29,9 +29,9 @@ import torch
 
 from flashinfer_bench.apply import apply, enable_apply
 from flashinfer_bench.apply.config import ApplyConfig
-from flashinfer_bench.apply.dispatch import Dispatcher, Target, native, recognition, runs
+from flashinfer_bench.apply.dispatch import Dispatcher, Target, native, recognition
 from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module
-from flashinfer_bench.apply.dispatch.tensor_guards import tensor_guards
+from flashinfer_bench.apply.dispatch.recognition import by_torch, tensor_guards
 from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder
 from flashinfer_bench.data import Definition
 
@@ -342,14 +342,15 @@ def recognise_by(way: str) -> None:
     found = QUICKEST
     if way == "helper":
         native.build()
-        assert type(QUICKEST()) is recognition.ByHelper
+        quickest = QUICKEST()
+        assert quickest is not None
+        assert quickest.sees_all
     else:
         checker = tensor_guards()
         assert checker is not None
-        by = recognition.ByTorch(checker) if way == "torch" else None
+        by = by_torch(checker) if way == "torch" else None
         found = lambda: by  # noqa: E731
-    for module in (dispatcher_module, runs):
-        module.recognition = found  # type: ignore[attr-defined]
+    dispatcher_module.recognition = found  # type: ignore[attr-defined]
 
 
 def table(rows: list[dict[str, Any]]) -> None:

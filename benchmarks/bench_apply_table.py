@@ -3,10 +3,10 @@
 A dataset of 60 definitions, 600 solutions and 100,000 traces of 1.6 KB is generated (or taken from
 ``--dataset``). Each measurement is taken in a process of its own:
 
-* ``cold``: nothing is kept yet. Every file is read, and the table is made and kept.
-* ``warm``: a kept table is found. Only the times of the files are looked at.
-* ``appended``: one trace file has grown since. The table is made anew, of what is kept of all other
-  files and of the beginning of this one.
+* ``cold``: there is no index of traces. Every file is read.
+* ``warm``: there is one that is up to date. Definitions and solutions are read, and it is gone
+  through.
+* ``appended``: one trace file has grown since. Its end is read as well.
 
 ``load_s`` is the call of `ApplyTable.load_or_build`, with whatever it imports; ``import_s`` the
 import of its module before; ``load_cpu_s`` the processor time of that call, ``thread_cpu_s`` what

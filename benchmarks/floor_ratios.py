@@ -15,8 +15,8 @@ from typing import Any
 
 from sample_runs import SAMPLE, Run, run_dataset
 
-from flashinfer_bench.bench.calibration import Ceilings, calibrate
-from flashinfer_bench.bench.judge.floor import physics_floor
+from fib_judge.calibration import Ceilings, calibrate
+from fib_judge.floor import physics_floor
 from flashinfer_bench.data import TraceSet
 
 _ATTEMPTS = 4

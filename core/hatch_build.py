@@ -8,7 +8,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# As in flashinfer_bench.cli.plugin_template: what tools leave in a folder that they work in.
+# As in flashinfer_bench.cli.plugin_new: what tools leave in a folder that they work in.
 _LEFT_BY_TOOLS = re.compile(
     r"__pycache__|\.(pytest|mypy|ruff)_cache|\.(venv|nox|tox|hypothesis)|build|dist|traces"
     r"|.*\.(pyc|egg-info)"

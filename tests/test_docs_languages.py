@@ -38,7 +38,7 @@ from flashinfer_bench.compile import BuilderRegistry
 from flashinfer_bench.data import Solution
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.plugins import default_catalog
-from flashinfer_bench.testing import make_solution, sample_definition
+from fib_testing import make_solution, sample_definition
 
 request = json.load(sys.stdin)
 definition = sample_definition()

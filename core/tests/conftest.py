@@ -1,35 +1,21 @@
-"""What core's tests need and may lack: torch, and the plugins that some of them go through.
-
-In an environment without torch the folders that need it are left out; in one without a plugin the
-tests marked ``plugin("name")`` are skipped. Both say so.
-"""
+"""What core's tests need and may lack: torch. Without it the folders that need it are left out."""
 
 from __future__ import annotations
 
-import signal
-from importlib.metadata import entry_points
 from importlib.util import find_spec
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-HERE = Path(__file__).parent
+if TYPE_CHECKING:
+    from pathlib import Path
+
 HAS_TORCH = find_spec("torch") is not None
 NEED_TORCH = ("tensors", "compile", "bench", "bench_candidate", "dispatch", "tracing")
-INSTALLED = {point.name for point in entry_points(group="flashinfer_bench.plugins")}
-
-
-def pytest_configure() -> None:
-    # A shell's background job ignores Ctrl-C, and so would every process that a test starts.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> list[str]:
-    lines = [f"flashinfer_bench plugins: {', '.join(sorted(INSTALLED)) or 'none'}"]
-    if not HAS_TORCH:
-        lines.append(f"torch is not installed: not collecting {', '.join(NEED_TORCH)}")
-    return lines
+    return [] if HAS_TORCH else [f"no torch: not collecting {', '.join(NEED_TORCH)}"]
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -40,10 +26,6 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        for mark in item.iter_markers("plugin"):
-            missing = [name for name in mark.args if name not in INSTALLED]
-            if missing:
-                item.add_marker(pytest.mark.skip(reason=f"plugin not installed: {missing[0]}"))
         if item.get_closest_marker("torch") and not HAS_TORCH:
             item.add_marker(pytest.mark.skip(reason="torch is not installed"))
 

@@ -325,6 +325,9 @@ def test_known_names():
         (errors.UnknownNameError, KeyError),
         (errors.StorageError, OSError),
         (errors.BuildError, RuntimeError),
+        (errors.SelectionError, LookupError),
+        (errors.TimingError, RuntimeError),
+        (errors.ProtocolError, RuntimeError),
     ],
 )
 def test_errors_are_what_callers_catch(ours, builtin):

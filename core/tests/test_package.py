@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pkgutil
 import subprocess
@@ -33,9 +34,10 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
         "msgspec",
         "safetensors",
     }
-    assert [name for name in loaded if name.startswith("flashinfer_bench.")] == [
-        "flashinfer_bench._version"
-    ]
+    assert {name for name in loaded if name.startswith("flashinfer_bench.")} == {
+        "flashinfer_bench._lazy",
+        "flashinfer_bench._version",
+    }
 
 
 def test_the_data_layer_needs_no_torch() -> None:
@@ -86,7 +88,8 @@ def test_every_module_imports_alone_and_without_torch() -> None:
     code = (
         "import importlib, sys\n"
         "for name in sys.argv[1:]:\n"
-        "    for loaded in [m for m in sys.modules if m.startswith('flashinfer_bench')]:\n"
+        "    ours = ('flashinfer_bench', 'fib_')\n"
+        "    for loaded in [m for m in sys.modules if m.startswith(ours)]:\n"
         "        del sys.modules[loaded]\n"
         "    importlib.import_module(name)\n"
         "    heavy = {'torch', 'numpy', 'safetensors'} & set(sys.modules)\n"
@@ -97,22 +100,25 @@ def test_every_module_imports_alone_and_without_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-class TestImportString:
-    def test_finds_an_attribute(self) -> None:
-        assert import_string("os.path:join") is __import__("os").path.join
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("os.path", ValueError),
+        (":join", ValueError),
+        ("os.path:", ValueError),
+        ("no_such_module_here:x", ImportError),
+        ("os.path:nope", AttributeError),
+    ],
+)
+def test_code_is_imported_by_its_name(path: str, error: type[Exception]) -> None:
+    assert import_string("os.path:join") is __import__("os").path.join
+    assert import_string("collections:OrderedDict.fromkeys")
+    with pytest.raises(error):
+        import_string(path)
 
-    def test_finds_a_dotted_attribute(self) -> None:
-        assert import_string("collections:OrderedDict.fromkeys")
 
-    @pytest.mark.parametrize("path", ["os.path", ":join", "os.path:", ""])
-    def test_refuses_a_path_without_both_sides(self, path: str) -> None:
-        with pytest.raises(ValueError, match=r"package\.module:Attribute"):
-            import_string(path)
-
-    def test_a_missing_module_is_an_import_error(self) -> None:
-        with pytest.raises(ImportError):
-            import_string("no_such_module_here:x")
-
-    def test_a_missing_attribute_is_an_attribute_error(self) -> None:
-        with pytest.raises(AttributeError):
-            import_string("os.path:nope")
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["", ".apply", ".bench", ".data", ".routing", ".tracing"])
+def test_each_name_that_a_package_exports_is_there(name: str) -> None:
+    package = importlib.import_module(f"flashinfer_bench{name}")
+    assert [each for each in package.__all__ if not hasattr(package, each)] == []

@@ -1,8 +1,7 @@
 """The side channel: solutions and fallbacks say here that they ran, and do here what they do.
 
 The source of each solution is one line that calls `answer` with its name. How it behaves is set
-from outside, so that one dataset serves for many kinds of misbehaviour. What is judged is counted
-here as well.
+from outside, so that one dataset serves for many kinds of misbehaviour.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ class _Ran(threading.local):
 problems: dict[str, Problem] = {}
 behaviours: dict[str, Behaviour] = {}
 calls: Counter[str] = Counter()
-judged: Counter[str] = Counter()
 _ran = _Ran()
 _lock = threading.Lock()
 
@@ -84,12 +82,6 @@ def note(name: str) -> int:
     with _lock:
         calls[name] += 1
         return calls[name]
-
-
-def count(**things: int) -> None:
-    """Add to the counts of what has been judged: ``calls``, ``hits``, ``keys``, ``wrong``."""
-    with _lock:
-        judged.update(things)
 
 
 def answer(name: str, definition: str, *inputs: Any) -> Any:

@@ -50,19 +50,21 @@ def transposed(problem: Problem, inputs: Inputs, rng: random.Random) -> Optional
 
 
 def with_grad(problem: Problem, inputs: Inputs, rng: random.Random) -> Optional[Inputs]:
-    places = [place for place in tensors_of(problem) if inputs[place].is_floating_point()]
-    if not places:
-        return None
-    place = rng.choice(places)
-    return replaced(inputs, place, inputs[place].clone().requires_grad_())
+    return of_floats(problem, inputs, rng, lambda value: value.clone().requires_grad_())
 
 
 def parameter(problem: Problem, inputs: Inputs, rng: random.Random) -> Optional[Inputs]:
+    return of_floats(problem, inputs, rng, lambda value: torch.nn.Parameter(value.clone()))
+
+
+def of_floats(
+    problem: Problem, inputs: Inputs, rng: random.Random, change: Callable[[Any], Any]
+) -> Optional[Inputs]:
     places = [place for place in tensors_of(problem) if inputs[place].is_floating_point()]
     if not places:
         return None
     place = rng.choice(places)
-    return replaced(inputs, place, torch.nn.Parameter(inputs[place].clone()))
+    return replaced(inputs, place, change(inputs[place]))
 
 
 def subclass(problem: Problem, inputs: Inputs, rng: random.Random) -> Optional[Inputs]:

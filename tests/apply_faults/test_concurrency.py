@@ -43,18 +43,23 @@ class Crowd:
             threading.Thread(target=self._work, args=(index,)) for index in range(THREADS)
         ]
 
-    def run_while(self, work: Callable[[], None]) -> Tally:
-        """Call while `work` goes on; return what has happened in all calls."""
+    def run_while(self, work: Callable[[], None]) -> list[str]:
+        """Call while `work` goes on; return what was wrong."""
         for thread in self._threads:
             thread.start()
         try:
             work()
+            while self.must_hit and not self._has_hits():  # a busy machine may take its time
+                time.sleep(0.01)
         finally:
             self._stop.set()
             for thread in self._threads:
                 thread.join()
-        wrong = [text for tally in self.tallies for text in tally.wrong]
-        return Tally(sum(t.calls for t in self.tallies), sum(t.hits for t in self.tallies), wrong)
+        return [text for tally in self.tallies for text in tally.wrong]
+
+    def _has_hits(self) -> bool:
+        hits = sum(tally.hits for tally in self.tallies)
+        return hits > THREADS or any(tally.wrong for tally in self.tallies)
 
     def _work(self, index: int) -> None:
         rng = random.Random(index)
@@ -113,12 +118,10 @@ def test_rebuilding_under_load(seed, make_world, tmp_path):
             time.sleep(0.02)
 
     with runtime:
-        tally = Crowd([world, other]).run_while(rebuild)
-        assert tally.wrong == []
-        assert tally.hits > THREADS
+        assert Crowd([world, other]).run_while(rebuild) == []
         # The last exchange holds, for every thread that begins now.
         assert winners_of(world) != winners_of(other)
-        assert Crowd([other]).run_while(lambda: time.sleep(0.1)).wrong == []
+        assert Crowd([other]).run_while(lambda: time.sleep(0.1)) == []
 
 
 @pytest.mark.parametrize("seed", CHANGING)
@@ -155,10 +158,10 @@ def test_a_dataset_that_is_rewritten_while_it_is_read(seed, make_world, tmp_path
     with runtime:
         crowd = Crowd([world, other], must_hit=False)
         crowd._judge = lambda verdict, ran: _only_usable(crowd, ran)  # type: ignore[method-assign]
-        assert crowd.run_while(rebuild).wrong == []
+        assert crowd.run_while(rebuild) == []
         runtime.rebuild()
         assert winners_of(world) != winners_of(other)
-        assert Crowd([other]).run_while(lambda: time.sleep(0.1)).wrong == []
+        assert Crowd([other]).run_while(lambda: time.sleep(0.1)) == []
 
 
 def _contents(world: World, aside) -> dict[str, bytes]:
@@ -168,7 +171,13 @@ def _contents(world: World, aside) -> dict[str, bytes]:
 
 
 def _only_usable(crowd: Crowd, ran: list[str]) -> str:
-    """Half of the lines gone, another of the eligible solutions may win; none else."""
+    """Half of the lines gone, another of the eligible solutions may win; none else.
+
+    A solution that passed and was found wrong later is among them: the line that says so may be
+    in the half that is missing.
+    """
+    records = [record for driver in crowd.drivers for record in driver.world.records]
+    disproved = {record.solution for record in records if record.fault == "disproved"}
     usable = {
         name
         for driver in crowd.drivers
@@ -176,7 +185,7 @@ def _only_usable(crowd: Crowd, ran: list[str]) -> str:
         for values in driver.world.recorded(problem.name)
         for name in driver.oracle.verdict(problem.name, values).allowed
     }
-    strangers = {*ran} - usable - {FALLBACK}
+    strangers = {*ran} - usable - disproved - {FALLBACK}
     return f"{strangers} must not run" if strangers else ""
 
 
@@ -188,7 +197,7 @@ def test_enabling_and_disabling_under_load(make_world, tmp_path):
             with enable(folder):
                 time.sleep(0.01)
 
-    assert Crowd([world], must_hit=False).run_while(toggle).wrong == []
+    assert Crowd([world], must_hit=False).run_while(toggle) == []
 
 
 @pytest.mark.parametrize("seed", SEEDS[:2])
@@ -208,4 +217,4 @@ def test_solutions_that_turn_wrong_while_tables_are_exchanged(seed, make_world, 
             time.sleep(0.02)
 
     with runtime:
-        assert Crowd([world, other], must_hit=False).run_while(rebuild).wrong == []
+        assert Crowd([world, other], must_hit=False).run_while(rebuild) == []

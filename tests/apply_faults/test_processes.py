@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.apply_faults import channel
 from tests.apply_faults.conftest import SEEDS
 from tests.apply_faults.world import random_world
 
@@ -63,33 +62,22 @@ def harmless(answer: dict[str, Any]) -> None:
     assert "error" not in answer, answer["error"]
     assert answer["signal"] == 0
     wrong = [text for text in answer["wrong"] if "should have run" not in text]
-    channel.count(calls=answer["calls"], hits=answer["hits"], wrong=len(wrong))
     assert wrong == []
 
 
 def test_after_a_kill_at_any_moment_the_next_process_works(nursery, task):
     whole = task(SEEDS[0])
-    first = nursery.child(**whole)
-    sound(first)
-    rng = random.Random(5)
+    sound(first := nursery.child(**whole))
+    rng, shortest_s = random.Random(5), first["seconds"]
     killed = 0
     for turn in range(KILLS):
         if turn % 2 == 0:
             shutil.rmtree(whole["cache"], ignore_errors=True)
-        moment = rng.uniform(0.0, first["seconds"] * 1.1)
+        moment = rng.uniform(0.0, shortest_s)
         killed += nursery.child(**whole, kill_after_s=moment)["signal"] == signal.SIGKILL
-        sound(nursery.child(**whole))
+        sound(whole_run := nursery.child(**whole))
+        shortest_s = min(shortest_s, whole_run["seconds"])
     assert killed >= KILLS // 4, "too few were killed in the middle to say anything"
-
-
-def test_kills_one_after_another_without_a_pause(nursery, task):
-    whole = task(SEEDS[1])
-    seconds = nursery.child(**whole)["seconds"]
-    shutil.rmtree(whole["cache"])
-    rng = random.Random(6)
-    for _ in range(KILLS):
-        nursery.child(**whole, kill_after_s=rng.uniform(0.0, seconds))
-    sound(nursery.child(**whole))
 
 
 @pytest.mark.parametrize("limit", [0, 1, 300, 5000])

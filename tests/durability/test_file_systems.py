@@ -34,7 +34,7 @@ except StorageError as error:
 after = {file: file.read_bytes() for file in root.rglob("*.json*")}
 assert after == before, "the full disk changed a file"
 assert len(TraceSet.from_path(root).traces["double"]) == added > 5
-from flashinfer_bench.data.repair import examine
+from fib_datasets.repair import examine
 assert examine(root).is_clean
 """
 
@@ -42,7 +42,7 @@ READ_ONLY = """
 import sys
 from pathlib import Path
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.data.repair import examine, repair
+from fib_datasets.repair import examine, repair
 from flashinfer_bench.errors import StorageError
 from flashinfer_bench.validate import validate_dataset
 

@@ -9,15 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fib_datasets.repair import examine
 from flashinfer_bench.data import TraceSet, read_safetensors_header, resolve_blob
-from flashinfer_bench.data.repair import examine
 from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
 from flashinfer_bench.validate import validate_dataset
 
-MANY = settings(
-    max_examples=150, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-FEW = settings(MANY, max_examples=30)
+MANY = settings(deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
@@ -105,7 +102,7 @@ FILES = (
 )
 
 
-@FEW
+@MANY
 @given(st.sampled_from(FILES), st.binary(max_size=300) | JSON.map(lambda v: json.dumps(v).encode()))
 def test_any_bytes_as_records(kills, tmp_path, file, text):
     root = kills.write_dataset(tmp_path)
@@ -114,7 +111,7 @@ def test_any_bytes_as_records(kills, tmp_path, file, text):
     check_all(root)
 
 
-@FEW
+@MANY
 @given(st.sampled_from(FILES[:3]), st.data())
 def test_any_value_in_any_record(kills, tmp_path, file, data):
     root = kills.write_dataset(tmp_path)

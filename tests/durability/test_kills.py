@@ -23,12 +23,3 @@ def test_runs_that_are_killed_are_finished_by_resume(kills, tmp_path):
     tally = kills.kill_runs(tmp_path, points=3, seed=2)
     assert tally.problems == []
     assert tally.finished >= 1
-
-
-def test_a_lost_trace_would_be_noticed(kills, tmp_path):
-    root = kills.write_dataset(tmp_path)
-    kills.trace_file(root).parent.mkdir(parents=True)
-    kills.trace_file(root).write_text("")
-    assert kills.check_appended(root, ["w0"]) != []
-    kills.trace_file(root).write_text("broken\n")
-    assert "does not load" in kills.check_appended(root, [])[0]

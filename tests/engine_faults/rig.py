@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import traceback
@@ -46,12 +47,17 @@ class Rig:
         self.calls, self.ours, self.wrong = 0, [], []
         self.solutions = Counter()
         self.mapping = answers.solutions(self.solutions)
-        self._lock = threading.Lock()
+        self._renew_lock()
+        # A thread of the parent may hold it, and is not in the child.
+        os.register_at_fork(after_in_child=self._renew_lock)
         self.may_capture = True
         self.before = drive.classes()
         modules = {name: drive.load(drive.ENGINES[name][0]) for name in CALLS}
         self.make = {name: partial(each.Engine, self.capture) for name, each in modules.items()}
         self.plain = {name: make().step() for name, make in self.make.items()}
+
+    def _renew_lock(self):
+        self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def capture(self):

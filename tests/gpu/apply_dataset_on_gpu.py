@@ -15,22 +15,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-import traceback
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from common import FIB, SAMPLE, failed, require_gpu, run_checks, told
 
 from flashinfer_bench.apply import ApplyRuntime, apply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-ROOT = Path(__file__).resolve().parents[2]
 DEVICE = "cuda:0"
-SAMPLE = ROOT / "examples" / "sample-dataset"
 NAME = "rmsnorm_h512"
 CUDA, TRITON, PYTHON = "heidi_rmsnorm_cuda", "erin_rmsnorm_triton", "alice_rmsnorm_inplace"
 WINNERS = {8: CUDA, 32: TRITON, 64: PYTHON}
@@ -115,7 +112,7 @@ def chosen(runtime: ApplyRuntime) -> dict[int, str]:
     """Return who has taken the calls of each size."""
     dispatcher = runtime._generation.dispatcher(NAME)
     assert dispatcher is not None
-    return {each.key.axes[0][1]: each.solution for each in dispatcher.entries() if each.key}
+    return {each.key.axes[0][1]: each.target.solution for each in dispatcher.entries() if each.key}
 
 
 def call_all(runtime: ApplyRuntime, winners: Mapping[int, str]) -> None:
@@ -176,12 +173,12 @@ def check_graphs() -> str | None:
         check_replays(captured)
         call_all(runtime, OTHERS)
         check_replays(captured)
-        told = missing(runtime)
+        lacking = missing(runtime)
     del runtime
     gc.collect()
     torch.cuda.empty_cache()
     check_replays(captured)
-    return told
+    return lacking
 
 
 def capture(x: torch.Tensor, weight: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor]:
@@ -206,7 +203,7 @@ def check_replays(captured: list[Any]) -> None:
 
 def check_command_line() -> None:
     """``fib apply explain`` names the same hardware and winners."""
-    command = [sys.executable, "-m", "flashinfer_bench", "apply", "explain", "--json"]
+    command = [*FIB, "apply", "explain", "--json"]
     done = subprocess.run(
         [*command, str(dataset("first")), NAME],
         capture_output=True,
@@ -215,9 +212,9 @@ def check_command_line() -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["hardware"] == torch.cuda.get_device_name(0), told["hardware"]
-    first = {key["axes"]["batch_size"]: key["contenders"][0]["solution"] for key in told["keys"]}
+    said = json.loads(done.stdout)
+    assert said["hardware"] == torch.cuda.get_device_name(0), said["hardware"]
+    first = {key["axes"]["batch_size"]: key["contenders"][0]["solution"] for key in said["keys"]}
     assert first == WINNERS, first
 
 
@@ -229,34 +226,11 @@ CHECKS = {
 }
 
 
-def run_checks(checks: Mapping[str, Callable[[], str | None]]) -> dict[str, dict[str, Any]]:
-    """Make checks; return for each what became of it, and its seconds."""
-    found = {}
-    for name, check in checks.items():
-        began = time.monotonic()
-        try:
-            result = check() or "ok"
-        except Exception:  # noqa: BLE001 - the other checks are to be made as well
-            result = traceback.format_exc()
-        found[name] = {"result": result, "seconds": round(time.monotonic() - began, 2)}
-        print(f"{name}: {result.splitlines()[-1]}", file=sys.stderr, flush=True)
-    return found
-
-
-def failed(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the names of the checks that neither went well nor were skipped."""
-    good = ("ok", "skipped")
-    return [name for name, each in found.items() if not each["result"].startswith(good)]
-
-
 def main() -> int:
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing was run", file=sys.stderr)
-        return 4
+    require_gpu()
     found = run_checks(CHECKS)
-    print(json.dumps({"device": torch.cuda.get_device_name(0), "checks": found}, indent=1))
     shutil.rmtree(scratch(), ignore_errors=True)
-    return 1 if failed(found) else 0
+    return told({"device": torch.cuda.get_device_name(0), "checks": found}, failed(found))
 
 
 if __name__ == "__main__":

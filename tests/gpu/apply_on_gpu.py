@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import json
 import statistics
 import sys
 import tempfile
@@ -22,27 +21,29 @@ from typing import TYPE_CHECKING, Any
 
 import apply_dataset_on_gpu as of_dataset
 import torch
+from common import definition, failed, require_gpu, run_checks, told
 
 from flashinfer_bench.apply.config import ApplyConfig
-from flashinfer_bench.apply.dispatch import Dispatcher, Target, is_kept, native, recognition, runs
+from flashinfer_bench.apply.dispatch import Dispatcher, Target, native, recognition
 from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module
-from flashinfer_bench.apply.dispatch.tensor_guards import tensor_guards
+from flashinfer_bench.apply.dispatch import target as target_module
+from flashinfer_bench.apply.dispatch.recognition import by_torch, tensor_guards
 from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder
 from flashinfer_bench.data import Definition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
+MATRIX = "n,k float32"
 DEFINITION = Definition.model_validate(
-    {
-        "name": "add",
-        "op_type": "op",
-        "axes": {"n": {"type": "var"}, "k": {"type": "const", "value": 64}},
-        "inputs": {"x": MATRIX, "y": MATRIX},
-        "outputs": {"z": MATRIX},
-        "reference": "def run(x, y):\n    return x + y\n",
-    }
+    definition(
+        "add",
+        "op",
+        {"n": None, "k": 64},
+        {"x": MATRIX, "y": MATRIX},
+        {"z": MATRIX},
+        "def run(x, y):\n    return x + y\n",
+    )
 )
 TRITON = """
 import torch
@@ -233,7 +234,7 @@ def check_graph_keeps_triton_kernel() -> str | None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             made.call((x, y, z), None, original)
-        assert is_kept(owner)
+        assert any(kept is owner for _, kept in target_module.kept.values())
         del made, target, module, spec, owner
     gc.collect()
     torch.cuda.empty_cache()
@@ -350,8 +351,7 @@ def note_costs(place: dict[str, float]) -> None:
 
 
 def recognise_by(by: Any) -> None:
-    for module in (dispatcher_module, runs):
-        module.recognition = lambda: by  # type: ignore[attr-defined]
+    dispatcher_module.recognition = lambda: by  # type: ignore[attr-defined]
 
 
 def ways() -> dict[str, Any]:
@@ -359,31 +359,29 @@ def ways() -> dict[str, Any]:
     found: dict[str, Any] = {"python": None}
     checker = tensor_guards()
     if checker is not None:
-        found["torch"] = recognition.ByTorch(checker)
+        found["torch"] = by_torch(checker)
     try:
         native.build()
     except Exception as error:  # noqa: BLE001
         print(f"no helper: {error}", file=sys.stderr)
     helper = native.maker()
     if helper is not None:
-        found["helper"] = recognition.ByHelper(helper)
+        found["helper"] = recognition.Recognition(helper, sees_all=True)
     return found
 
 
 def main() -> int:
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing was run", file=sys.stderr)
-        return 4
+    require_gpu()
     began = time.monotonic()
     checks: dict[str, dict[str, Any]] = {}
     ns: dict[str, dict[str, float]] = {}
     for name, by in ways().items():
         recognise_by(by)
         ns[name] = {}
-        checks[name] = of_dataset.run_checks({**CHECKS, "costs": partial(note_costs, ns[name])})
+        checks[name] = run_checks({**CHECKS, "costs": partial(note_costs, ns[name])})
     # With the quickest way that there is: the last one.
-    checks["once"] = of_dataset.run_checks(ONCE)
-    bad = {name: wrong for name, each in checks.items() if (wrong := of_dataset.failed(each))}
+    checks["once"] = run_checks(ONCE)
+    bad = {name: wrong for name, each in checks.items() if (wrong := failed(each))}
     report = {
         "device": torch.cuda.get_device_name(0),
         "torch": torch.__version__,
@@ -392,8 +390,7 @@ def main() -> int:
         "checks": checks,
         "ns": ns,
     }
-    print(json.dumps(report, indent=1))
-    return 1 if bad or "torch" not in checks else 0
+    return told(report, bad or "torch" not in checks)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ anything is not as it should be.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -21,25 +20,23 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from common import FIB, definition, parser, require_gpu, solution, told
+
+from fib_judge.calibration import Ceilings, load_ceilings
+from fib_judge.floor import physics_floor
 from flashinfer_bench.bench import Benchmark, BenchmarkConfig
-from flashinfer_bench.bench.calibration import Ceilings, load_ceilings
-from flashinfer_bench.bench.judge.floor import physics_floor
-from flashinfer_bench.bench.physical import physical_name
+from flashinfer_bench.bench.locks import physical_name
 from flashinfer_bench.data import (
     AxisConst,
     AxisVar,
-    BuildSpec,
     Definition,
     RandomInput,
     Solution,
-    SourceFile,
-    TensorSpec,
     Trace,
     TraceSet,
     Workload,
 )
 
-FIB = [sys.executable, "-m", "flashinfer_bench"]
 REFERENCE = "def run(x):\n    return x * 2\n"
 GOOD = "def run(x):\n    return x + x\n"
 ILLEGAL = """
@@ -97,45 +94,30 @@ def calibrated(device: str) -> tuple[dict[str, Any], Ceilings]:
     return json.loads(done.stdout)["ceilings"][0], ceilings
 
 
-def tensor(shape: list[str], dtype: str) -> TensorSpec:
-    """Return the declaration of a tensor."""
-    return TensorSpec(shape=shape, dtype=dtype)
+def made(name: str, op_type: str, axes: str, *tensors: str, reference: str) -> Definition:
+    """Return a definition whose axes have one letter each, and whose last tensor is the output."""
+    *inputs, output = (tensor.partition("=")[::2] for tensor in tensors)
+    sizes = dict.fromkeys(axes)
+    record = definition(name, op_type, sizes, dict(inputs), dict([output]), reference)
+    return Definition.model_validate(record)
 
 
 def product(dtype: str) -> Definition:
     """Return a product of two matrices."""
-    return Definition(
-        name="product",
-        op_type="gemm",
-        axes={name: AxisVar() for name in "mnk"},
-        inputs={"a": tensor(["m", "k"], dtype), "b": tensor(["n", "k"], dtype)},
-        outputs={"c": tensor(["m", "n"], dtype)},
-        reference="def run(a, b):\n    return a @ b.T\n",
-    )
+    tensors = (f"a=m,k {dtype}", f"b=n,k {dtype}", f"c=m,n {dtype}")
+    return made("product", "gemm", "mnk", *tensors, reference="def run(a, b): return a @ b.T\n")
 
 
 def normalisation(dtype: str) -> Definition:
     """Return a normalisation of rows."""
-    return Definition(
-        name="norm",
-        op_type="rmsnorm",
-        axes={"m": AxisVar(), "n": AxisVar()},
-        inputs={"x": tensor(["m", "n"], dtype), "w": tensor(["n"], dtype)},
-        outputs={"y": tensor(["m", "n"], dtype)},
-        reference="def run(x, w):\n    return x\n",
-    )
+    tensors = (f"x=m,n {dtype}", f"w=n {dtype}", f"y=m,n {dtype}")
+    return made("norm", "rmsnorm", "mn", *tensors, reference="def run(x, w): return x\n")
 
 
 def elementwise(dtype: str) -> Definition:
     """Return a change of each element."""
-    return Definition(
-        name="double",
-        op_type="elementwise",
-        axes={"m": AxisVar(), "n": AxisVar()},
-        inputs={"x": tensor(["m", "n"], dtype)},
-        outputs={"y": tensor(["m", "n"], dtype)},
-        reference=REFERENCE,
-    )
+    tensors = (f"x=m,n {dtype}", f"y=m,n {dtype}")
+    return made("double", "elementwise", "mn", *tensors, reference=REFERENCE)
 
 
 def cases(device: str) -> Any:
@@ -162,16 +144,16 @@ def cases(device: str) -> Any:
 
 def floors(device: str, ceilings: Ceilings) -> dict[str, Any]:
     """Hold the shortest latencies of torch, with warm caches, against the floors."""
-    from flashinfer_bench.bench.timing.cuda_event import CudaEventTimer
+    from fib_timing_cuda.cuda_event import CudaEventTimer
 
     timer, found = CudaEventTimer(), []
-    for definition, axes, call in cases(device):
+    for problem, axes, call in cases(device):
         call()
         samples = [timer.time_call(call, (), device=device)[0] for _ in range(40)]
-        floor = physics_floor(definition, axes, ceilings)
+        floor = physics_floor(problem, axes, ceilings)
         size = "x".join(map(str, axes.values()))
-        dtype = next(iter(definition.inputs.values())).dtype.value
-        name = f"{definition.name} {dtype} {size}"
+        dtype = next(iter(problem.inputs.values())).dtype.value
+        name = f"{problem.name} {dtype} {size}"
         found.append((min(samples) / floor.ms, name, min(samples), floor.ms, floor.limited_by))
     names = ("ratio", "case", "latency_ms", "floor_ms", "limited_by")
     nearest = [dict(zip(names, row, strict=True)) for row in sorted(found)[:8]]
@@ -181,35 +163,23 @@ def floors(device: str, ceilings: Ceilings) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------- recovery
 
 
-def solution(name: str, source: str) -> Solution:
-    """Return a solution in Python."""
-    return Solution(
-        name=name,
-        definition="double",
-        author="tests",
-        spec=BuildSpec(
-            language="python",
-            target_hardware=["cuda"],
-            entry_point="main.py::run",
-            destination_passing_style=False,
-        ),
-        sources=[SourceFile(path="main.py", content=source)],
-    )
-
-
 def recovery(device: str, trust: str, sandbox: str) -> dict[str, str]:
     """Evaluate good solutions in turn with such as break their context; return the statuses."""
     broken = {"illegal": ILLEGAL, "asserts": ASSERTS, "too_large": TOO_LARGE}
-    solutions = [solution("good_0", GOOD)]
+    sources = {"good_0": GOOD}
     for index, (name, source) in enumerate(broken.items()):
-        solutions += [solution(name, source), solution(f"good_{index + 1}", GOOD)]
-    definition = elementwise("float32").model_copy(update={"axes": AXES})
+        sources |= {name: source, f"good_{index + 1}": GOOD}
+    solutions = [
+        Solution.model_validate(solution(name, "double", source))
+        for name, source in sources.items()
+    ]
+    double = elementwise("float32").model_copy(update={"axes": AXES})
     workload = Workload(axes={"m": 64}, inputs={"x": RandomInput()}, uuid="w")
     dataset = TraceSet(
         root=None,
-        definitions={definition.name: definition},
-        solutions={definition.name: solutions},
-        workloads={definition.name: [Trace(definition=definition.name, workload=workload)]},
+        definitions={double.name: double},
+        solutions={double.name: solutions},
+        workloads={double.name: [Trace(definition=double.name, workload=workload)]},
     )
     config = BenchmarkConfig(
         device=device, iterations=10, warmup_runs=2, num_trials=1, trust=trust, sandbox=sandbox
@@ -219,7 +189,7 @@ def recovery(device: str, trust: str, sandbox: str) -> dict[str, str]:
         for skipped in benchmark.skipped:
             print(f"skipped {skipped.solution}: {skipped.reason}", file=sys.stderr)
     found = {}
-    for trace in result.traces.get(definition.name, []):
+    for trace in result.traces.get(double.name, []):
         assert trace.evaluation is not None
         found[trace.solution] = trace.evaluation.status.value
         last = (trace.evaluation.log or "").strip().splitlines()[-1:]
@@ -245,7 +215,7 @@ def recovery_problems(statuses: dict[str, str]) -> list[str]:
 
 def named_elsewhere(device: str, **variables: str) -> str:
     """Return the name of a device in a process with other variables."""
-    code = "import sys; from flashinfer_bench.bench.physical import physical_name; "
+    code = "import sys; from flashinfer_bench.bench.locks import physical_name; "
     code += "print(physical_name(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", code, device],
@@ -302,16 +272,13 @@ def lock_is_excluded_and_freed(device: str, scratch: Path) -> list[str]:
 
 def main() -> int:
     """Do everything and print what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--trust", default="full", choices=("full", "off"))
-    parser.add_argument("--sandbox", default="auto", choices=("auto", "strict", "off"))
-    options = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--trust", default="full", choices=("full", "off"))
+    made.add_argument("--sandbox", default="auto", choices=("auto", "strict", "off"))
+    options = made.parse_args()
+    require_gpu()
     import torch
 
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing was run", file=sys.stderr)
-        return 4
     device = options.device
     report: dict[str, Any] = {"device": torch.cuda.get_device_name(device)}
     with tempfile.TemporaryDirectory(prefix="fib-gpu-") as scratch:
@@ -329,8 +296,7 @@ def main() -> int:
     if report["locks"] != ["held", "busy", "held"]:
         problems.append(f"the lock was {report['locks']}")
     report["problems"] = problems
-    print(json.dumps(report, indent=2))
-    return 1 if problems else 0
+    return told(report, problems)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from common import FIB, definition, failed, require_gpu, run_checks, solution, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,8 +104,8 @@ def run(q, k_cache, v_cache, kv_indptr, kv_indices, {last}sm_scale):
     batch, heads, dim = q.shape
     pages, size = k_cache.shape[0], k_cache.shape[1]
     counts = kv_indptr[1:] - kv_indptr[:-1]
-    slots = torch.arange(kv_indices.shape[0], device=q.device)
-    table = (kv_indptr[:-1, None] + slots).clamp(max=kv_indices.shape[0] - 1)
+    points = torch.arange(kv_indices.shape[0], device=q.device)
+    table = (kv_indptr[:-1, None] + points).clamp(max=kv_indices.shape[0] - 1)
     used = kv_indices[table].long().clamp(0, pages - 1)
     at = torch.arange(kv_indices.shape[0] * size, device=q.device)
     lengths = {length}
@@ -246,29 +246,15 @@ class Mla(Paged):
 # ------------------------------------------------------------------------------------- dataset
 
 
-def tensor(*shape: str, dtype: str = "bfloat16") -> dict[str, Any]:
-    return {"shape": list(shape), "dtype": dtype}
-
-
-def definition(name: str, op: str, axes: dict[str, int | None], **rest: Any) -> dict[str, Any]:
-    made = {
-        axis: {"type": "var"} if value is None else {"type": "const", "value": value}
-        for axis, value in axes.items()
-    }
-    return {"name": name, "op_type": op, "axes": made, **rest}
-
-
 def norms() -> list[dict[str, Any]]:
     axes = {"batch_size": None, "hidden_size": HIDDEN}
-    rows, weight = tensor("batch_size", "hidden_size"), tensor("hidden_size")
+    rows, weight = "batch_size,hidden_size bfloat16", "hidden_size bfloat16"
     one = {"hidden_states": rows, "weight": weight}
     two = {"hidden_states": rows, "residual": rows, "weight": weight}
     out = {"output": rows}
     return [
-        definition(NORM, "rmsnorm", axes, inputs=one, outputs=out, reference=NORM_REFERENCE),
-        definition(
-            ADD_NORM, "rmsnorm", axes, inputs=two, outputs=out, reference=ADD_NORM_REFERENCE
-        ),
+        definition(NORM, "rmsnorm", axes, one, out, NORM_REFERENCE),
+        definition(ADD_NORM, "rmsnorm", axes, two, out, ADD_NORM_REFERENCE),
     ]
 
 
@@ -279,84 +265,51 @@ def decode_source(page_size: int) -> str:
     return DECODE.format(last="kv_last_page_len, ", length=length)
 
 
+PAGES = {"num_pages": None, "page_size": 1, "len_indptr": None, "num_kv_indices": None}
+INDICES = {"kv_indptr": "len_indptr int32", "kv_indices": "num_kv_indices int32"}
+CONSTRAINTS = ["len_indptr == batch_size + 1", "num_kv_indices == kv_indptr[-1].item()"]
+
+
 def decode_definition(page_size: int) -> dict[str, Any]:
-    axes = {
-        "batch_size": None,
-        "num_qo_heads": HEADS,
-        "num_kv_heads": KV_HEADS,
-        "head_dim": HEAD_DIM,
-        "num_pages": None,
-        "page_size": page_size,
-        "len_indptr": None,
-        "num_kv_indices": None,
-    }
-    cache_ = tensor("num_pages", "page_size", "num_kv_heads", "head_dim")
-    inputs = {
-        "q": tensor("batch_size", "num_qo_heads", "head_dim"),
-        "k_cache": cache_,
-        "v_cache": cache_,
-        "kv_indptr": tensor("len_indptr", dtype="int32"),
-        "kv_indices": tensor("num_kv_indices", dtype="int32"),
-        "kv_last_page_len": tensor("batch_size", dtype="int32"),
-        "sm_scale": {"shape": None, "dtype": "float32"},
-    }
-    if page_size == 1:
-        del inputs["kv_last_page_len"]
-    outputs = {
-        "output": tensor("batch_size", "num_qo_heads", "head_dim"),
-        "lse": tensor("batch_size", "num_qo_heads", dtype="float32"),
-    }
-    constraints = ["len_indptr == batch_size + 1", "num_kv_indices == kv_indptr[-1].item()"]
+    axes = {"batch_size": None, "num_qo_heads": HEADS, "num_kv_heads": KV_HEADS}
+    axes |= {"head_dim": HEAD_DIM, **PAGES, "page_size": page_size}
+    query = "batch_size,num_qo_heads,head_dim bfloat16"
+    caches = "num_pages,page_size,num_kv_heads,head_dim bfloat16"
+    last = {} if page_size == 1 else {"kv_last_page_len": "batch_size int32"}
+    inputs = {"q": query, "k_cache": caches, "v_cache": caches, **INDICES, **last}
     return definition(
-        decode_name(page_size), "gqa_paged", axes, inputs=inputs, outputs=outputs,
-        constraints=constraints, reference=decode_source(page_size),
-    )  # fmt: skip
+        decode_name(page_size),
+        "gqa_paged",
+        axes,
+        {**inputs, "sm_scale": " float32"},
+        {"output": query, "lse": "batch_size,num_qo_heads float32"},
+        decode_source(page_size),
+        constraints=CONSTRAINTS,
+    )
 
 
 def mla_definition() -> dict[str, Any]:
-    axes = {
-        "batch_size": None,
-        "num_qo_heads": MLA_HEADS,
-        "head_dim_ckv": CKV,
-        "head_dim_kpe": KPE,
-        "num_pages": None,
-        "page_size": 1,
-        "len_indptr": None,
-        "num_kv_indices": None,
-    }
+    axes = {"batch_size": None, "num_qo_heads": MLA_HEADS, "head_dim_ckv": CKV}
+    query = "batch_size,num_qo_heads,head_dim_ckv bfloat16"
     inputs = {
-        "q_nope": tensor("batch_size", "num_qo_heads", "head_dim_ckv"),
-        "q_pe": tensor("batch_size", "num_qo_heads", "head_dim_kpe"),
-        "ckv_cache": tensor("num_pages", "page_size", "head_dim_ckv"),
-        "kpe_cache": tensor("num_pages", "page_size", "head_dim_kpe"),
-        "kv_indptr": tensor("len_indptr", dtype="int32"),
-        "kv_indices": tensor("num_kv_indices", dtype="int32"),
-        "sm_scale": {"shape": None, "dtype": "float32"},
+        "q_nope": query,
+        "q_pe": "batch_size,num_qo_heads,head_dim_kpe bfloat16",
+        "ckv_cache": "num_pages,page_size,head_dim_ckv bfloat16",
+        "kpe_cache": "num_pages,page_size,head_dim_kpe bfloat16",
     }
-    outputs = {
-        "output": tensor("batch_size", "num_qo_heads", "head_dim_ckv"),
-        "lse": tensor("batch_size", "num_qo_heads", dtype="float32"),
-    }
-    constraints = ["len_indptr == batch_size + 1", "num_kv_indices == kv_indptr[-1].item()"]
     return definition(
-        MLA, "mla_paged", axes, inputs=inputs, outputs=outputs, constraints=constraints,
-        reference=MLA_DECODE,
-    )  # fmt: skip
+        MLA,
+        "mla_paged",
+        {**axes, "head_dim_kpe": KPE, **PAGES},
+        {**inputs, **INDICES, "sm_scale": " float32"},
+        {"output": query, "lse": "batch_size,num_qo_heads float32"},
+        MLA_DECODE,
+        constraints=CONSTRAINTS,
+    )
 
 
-def solution(name: str, language: str, source: str, *, into: bool = False) -> dict[str, Any]:
-    return {
-        "name": f"{language}_{name}",
-        "definition": name,
-        "author": "tests",
-        "spec": {
-            "language": language,
-            "target_hardware": ["cuda"],
-            "entry_point": "main.py::run",
-            "destination_passing_style": into,
-        },
-        "sources": [{"path": "main.py", "content": source}],
-    }
+def named(name: str, language: str, source: str, *, into: bool = False) -> dict[str, Any]:
+    return solution(f"{language}_{name}", name, source, language=language, into=into)
 
 
 @cache
@@ -366,11 +319,11 @@ def dataset() -> Path:
     os.environ.setdefault("FIB_CACHE_PATH", str(root / "cache"))
     definitions = [*norms(), decode_definition(1), decode_definition(16), mla_definition()]
     solutions = [
-        solution(NORM, "triton", NORM_TRITON, into=True),
-        solution(ADD_NORM, "python", ADD_NORM_REFERENCE),
-        solution(decode_name(1), "python", decode_source(1)),
-        solution(decode_name(16), "python", decode_source(16)),
-        solution(MLA, "python", MLA_DECODE),
+        named(NORM, "triton", NORM_TRITON, into=True),
+        named(ADD_NORM, "python", ADD_NORM_REFERENCE),
+        named(decode_name(1), "python", decode_source(1)),
+        named(decode_name(16), "python", decode_source(16)),
+        named(MLA, "python", MLA_DECODE),
     ]
     for kind, items in (("definitions", definitions), ("solutions", solutions)):
         for item in items:
@@ -490,7 +443,7 @@ def check_trace() -> dict[str, Any]:
 
 def check_benchmark() -> dict[str, Any]:
     """The solutions are judged on what was traced."""
-    command = [sys.executable, "-m", "flashinfer_bench", "run", "--local", str(dataset())]
+    command = [*FIB, "run", "--local", str(dataset())]
     quick = ["--device", DEVICE, "--iterations", "10", "--num-trials", "1", "--warmup-runs", "2"]
     done = subprocess.run([*command, *quick], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -671,7 +624,7 @@ class MlaGraph(Mla):
 def check_mla_graphs() -> dict[str, Any]:
     """Replays are planned anew, by FlashInfer or by an engine in its place: both are right."""
     from flashinfer_bench import enable_apply
-    from flashinfer_bench.integration.routing import route_stats
+    from flashinfer_bench.routing.routes import route_stats
 
     label, errors = "flashinfer.mla.BatchMLAPagedAttentionWrapper.run", {}
     for quick in (False, True):
@@ -834,42 +787,23 @@ def check_costs() -> dict[str, Any]:
     return figures
 
 
-CHECKS = (
-    *(check_builds, check_trace, check_benchmark, check_apply, check_engine_calls, check_graphs),
-    *(check_mla_graphs, check_traced_graph, check_templates, check_environment, check_costs),
-)
+CHECKS = {name[6:]: value for name, value in list(globals().items()) if name.startswith("check_")}
 
 
 def main() -> int:
     """Make all checks, or those whose names are given."""
-    if not torch.cuda.is_available():
-        print(json.dumps({"skipped": "there is no GPU"}))
-        return 4
+    require_gpu()
     try:
         import flashinfer
     except ImportError as error:
         print(json.dumps({"skipped": f"FlashInfer cannot be imported: {error}"}))
         return 4
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    found: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(0),
-        "torch": torch.__version__,
-        "flashinfer": flashinfer.__version__,
-        "checks": {},
-    }
-    for check in CHECKS:
-        if len(sys.argv) > 1 and check.__name__.removeprefix("check_") not in sys.argv[1:]:
-            continue
-        start = time.perf_counter()
-        try:
-            result = {"ok": True, **(check() or {})}
-        except Exception:  # noqa: BLE001 - it is told, and the other checks go on
-            result = {"ok": False, "error": traceback.format_exc()[-6000:]}
-        result["seconds"] = round(time.perf_counter() - start, 1)
-        found["checks"][check.__name__.removeprefix("check_")] = result
-        print(check.__name__, result["ok"], result["seconds"], file=sys.stderr, flush=True)
-    print(json.dumps(found, indent=1, default=str))
-    return 0 if all(each["ok"] for each in found["checks"].values()) else 1
+    chosen = sys.argv[1:] or CHECKS
+    found = run_checks({name: CHECKS[name] for name in chosen})
+    versions = {"torch": torch.__version__, "flashinfer": flashinfer.__version__}
+    report = {"device": torch.cuda.get_device_name(0), **versions, "checks": found}
+    return told(report, failed(found))
 
 
 if __name__ == "__main__":

@@ -11,36 +11,18 @@ of each. Exit code 1 if a fact of the device is missing, or a replay is not repr
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = ROOT / "examples" / "sample-dataset"
-FIB = [sys.executable, "-m", "flashinfer_bench"]
+from common import FIB, parser, run_sample, told, traces_of
+
 FACTS = ("driver", "sm_clock_mhz", "memory_clock_mhz", "host", "timer", "device", "plugins")
-
-
-def record(dataset: Path, options: argparse.Namespace, environment: dict[str, str]) -> None:
-    """Evaluate some solutions of the sample dataset."""
-    shutil.copytree(SAMPLE, dataset)
-    flags = [flag for name in options.definitions for flag in ("--definition", name)]
-    command = [*FIB, "run", "--local", str(dataset), "--device", options.device, "--seed", "1"]
-    subprocess.run([*command, *flags], check=False, env=environment, stdout=subprocess.DEVNULL)
-
-
-def traces_of(dataset: Path) -> list[dict[str, Any]]:
-    """Return the traces that a dataset holds."""
-    files = sorted(dataset.glob("traces/**/*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def overhead(trace: dict[str, Any]) -> int:
@@ -48,9 +30,10 @@ def overhead(trace: dict[str, Any]) -> int:
     return len(json.dumps(trace["evaluation"]["provenance"], separators=(",", ":")))
 
 
-def replayed(dataset: Path, options: argparse.Namespace, environment: dict[str, str]) -> Any:
+def replayed(dataset: Path, cache: Path, device: str) -> Any:
     """Replay everything that passed; return the exit code and what was said."""
-    command = [*FIB, "replay", "--local", str(dataset), "--json", "--device", options.device]
+    command = [*FIB, "replay", "--local", str(dataset), "--json", "--device", device]
+    environment = os.environ | {"FIB_CACHE_PATH": str(cache)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if not done.stdout.strip():
         return done.returncode, {"error": done.stderr[-2000:]}
@@ -59,17 +42,16 @@ def replayed(dataset: Path, options: argparse.Namespace, environment: dict[str, 
 
 def main() -> int:
     """Record, look, replay."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--definitions", nargs="*", default=["rmsnorm_h512", "gemm_n256_k256"])
-    options = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--definitions", nargs="*", default=["rmsnorm_h512", "gemm_n256_k256"])
+    options = made.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        environment = os.environ | {"FIB_CACHE_PATH": str(Path(scratch) / "cache")}
-        dataset = Path(scratch) / "dataset"
-        record(dataset, options, environment)
+        dataset, cache = Path(scratch, "dataset"), Path(scratch, "cache")
+        flags = [flag for name in options.definitions for flag in ("--definition", name)]
+        run_sample(dataset, cache, options.device, *flags)
         traces = traces_of(dataset)
         passed = [trace for trace in traces if trace["evaluation"]["status"] == "PASSED"]
-        code, said = replayed(dataset, options, environment)
+        code, said = replayed(dataset, cache, options.device)
     first = passed[0]["evaluation"]["provenance"] if passed else {}
     missing = [name for name in FACTS if not first.get(name)]
     replays = said.get("replays", said) if isinstance(said, dict) else said
@@ -87,9 +69,8 @@ def main() -> int:
         if isinstance(replays, list)
         else [],
     }
-    print(json.dumps(report, indent=2))
     bad = isinstance(replays, list) and any("not" in str(one.get("verdict")) for one in replays)
-    return 1 if missing or bad or not passed else 0
+    return told(report, missing or bad or not passed)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,8 @@ of ``fib run`` from an empty and from a full cache; and the verdicts that differ
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -24,9 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = ROOT / "examples" / "sample-dataset"
-EXPECTED = json.loads((ROOT / "examples" / "sources" / "expected.json").read_text())
+from common import EXPECTED, FIB, SAMPLE, parser, require_gpu, sample_traces, told, wrong_verdicts
+
 LOAD = """
 import json, sys, time
 import torch
@@ -51,39 +48,16 @@ def kind_of(solution: str) -> str:
     return "/".join(part for part in (row["language"], row["binding"]) if part)
 
 
-def fib(cache: Path, *arguments: str) -> str:
-    """Run a command with a cache of its own, and return what it prints."""
-    environment = os.environ | {
-        "FIB_CACHE_PATH": str(cache),
-        "TRITON_CACHE_DIR": str(cache / "of-triton"),
-    }
-    command = [sys.executable, "-m", "flashinfer_bench", *arguments]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"{' '.join(arguments)}: exit code {done.returncode}")
-    return done.stdout
-
-
 def build(cache: Path, device: str, names: list[str]) -> tuple[float, dict[str, dict]]:
     """Build solutions; return wall seconds and the outcome of each."""
     began = time.monotonic()
     flags = ("--local", str(SAMPLE), "--device", device, "--json", "--solutions", *names)
-    outcomes = json.loads(fib(cache, "build", *flags))["builds"]
+    places = {"FIB_CACHE_PATH": str(cache), "TRITON_CACHE_DIR": str(cache / "of-triton")}
+    done = subprocess.run(
+        [*FIB, "build", *flags], env=os.environ | places, stdout=subprocess.PIPE, text=True
+    )
+    outcomes = json.loads(done.stdout)["builds"]
     return time.monotonic() - began, {each["solution"]: each for each in outcomes}
-
-
-def run(cache: Path, device: str, names: list[str], iterations: int) -> tuple[float, list[dict]]:
-    """Evaluate solutions on a copy of the dataset; return wall seconds and the traces."""
-    with tempfile.TemporaryDirectory() as scratch:
-        dataset = Path(scratch) / "dataset"
-        shutil.copytree(SAMPLE, dataset)
-        flags = ("--local", str(dataset), "--device", device, "--iterations", str(iterations))
-        began = time.monotonic()
-        fib(cache, "run", *flags, "--seed", "1", "--solutions", *names)
-        seconds = time.monotonic() - began
-        files = sorted(dataset.glob("traces/**/*.jsonl"))
-        lines = [line for file in files for line in file.read_text().splitlines()]
-        return seconds, [json.loads(line) for line in lines]
 
 
 def wrong_builds(outcomes: dict[str, dict], wanted: str) -> list[str]:
@@ -96,19 +70,6 @@ def wrong_builds(outcomes: dict[str, dict], wanted: str) -> list[str]:
         allowed = {"failed"} if EXPECTED[name]["role"] == "no-compile" else {wanted, "built"}
         if outcome["result"] not in allowed:
             found.append(f"build of {name}: {outcome['result']}: {outcome['reason'][:300]}")
-    return found
-
-
-def wrong_verdicts(traces: list[dict], names: list[str]) -> list[str]:
-    """Verdicts that differ from the expected ones, or are missing."""
-    got = {(t["solution"], t["workload"]["uuid"]): t["evaluation"] for t in traces}
-    found = []
-    for name in names:
-        for uuid, status in EXPECTED[name]["status"].items():
-            evaluation = got.get((name, uuid), {"status": "missing", "log": ""})
-            if evaluation["status"] != status:
-                log = (evaluation["log"] or "").strip()[-300:]
-                found.append(f"{name}: {evaluation['status']}, expected {status}: {log}")
     return found
 
 
@@ -161,16 +122,13 @@ def latencies(traces: list[dict]) -> dict[str, float]:
 
 def main() -> int:
     """Build, load and run, and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--iterations", type=int, default=20)
-    parser.add_argument("--only", help="a language, or language/binding")
-    options = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--iterations", type=int, default=20)
+    made.add_argument("--only", help="a language, or language/binding")
+    options = made.parse_args()
+    require_gpu()
     import torch
 
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing was run", file=sys.stderr)
-        return 4
     names = [name for name in EXPECTED if kind_of(name).split("/")[0] in ("triton", "cuda")]
     names = [name for name in names if kind_of(name).startswith(options.only or "")]
     with tempfile.TemporaryDirectory() as scratch:
@@ -178,8 +136,9 @@ def main() -> int:
         cold_s, first = build(cold, options.device, names)
         warm_s, second = build(cold, options.device, names)
         loads = warm_loads(cold, options.device, names)
-        cold_run_s, cold_traces = run(other, options.device, names, options.iterations)
-        warm_run_s, warm_traces = run(other, options.device, names, options.iterations)
+        flags = ("--iterations", str(options.iterations), "--solutions", *names)
+        cold_run_s, cold_traces = sample_traces(other, options.device, *flags)
+        warm_run_s, warm_traces = sample_traces(other, options.device, *flags)
     wrong = wrong_builds(first, "built") + wrong_builds(second, "cached")
     wrong += wrong_verdicts(cold_traces, names) + wrong_verdicts(warm_traces, names)
     report = {
@@ -198,8 +157,7 @@ def main() -> int:
         "latency_ms": latencies(warm_traces),
         "surprises": wrong,
     }
-    print(json.dumps(report, indent=2))
-    return 1 if wrong else 0
+    return told(report, wrong)
 
 
 if __name__ == "__main__":

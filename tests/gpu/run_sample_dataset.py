@@ -11,60 +11,12 @@ an evaluation costs beyond the solution's own work, and the verdicts that differ
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = ROOT / "examples" / "sample-dataset"
-EXPECTED = json.loads((ROOT / "examples" / "sources" / "expected.json").read_text())
-
-
-def run(device: str, *flags: str) -> tuple[float, list[dict]]:
-    """Run the sample dataset; return wall seconds and the traces written."""
-    with tempfile.TemporaryDirectory() as scratch:
-        dataset = Path(scratch) / "dataset"
-        shutil.copytree(SAMPLE, dataset)
-        environment = os.environ | {"FIB_CACHE_PATH": str(Path(scratch) / "cache")}
-        command = [sys.executable, "-m", "flashinfer_bench", "run", "--local", str(dataset)]
-        began = time.monotonic()
-        subprocess.run(
-            [*command, "--device", device, "--seed", "1", *flags],
-            check=True,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-        )
-        seconds = time.monotonic() - began
-        files = sorted(dataset.glob("traces/**/*.jsonl"))
-        return seconds, [
-            json.loads(line) for file in files for line in file.read_text().splitlines()
-        ]
-
-
-def surprises(traces: list[dict]) -> list[str]:
-    """Verdicts that differ from the expected ones."""
-    found = []
-    for trace in traces:
-        allowed = EXPECTED[trace["solution"]]["status"][trace["workload"]["uuid"]]
-        status = trace["evaluation"]["status"]
-        if status != allowed:
-            last = (trace["evaluation"]["log"] or "").strip().splitlines()[-1:]
-            found.append(f"{trace['solution']}: {status}, expected {allowed}: {last}")
-    return found
-
-
-def not_run(traces: list[dict]) -> list[str]:
-    """Solutions that have no trace; those in C++ are for the CPU."""
-    seen = {trace["solution"] for trace in traces}
-    wanted = [name for name, row in EXPECTED.items() if row["language"] != "cpp"]
-    return [f"{name}: not run" for name in wanted if name not in seen]
+from common import EXPECTED, parser, require_gpu, sample_traces, told, wrong_verdicts
 
 
 def costs(traces: list[dict]) -> dict[str, float]:
@@ -77,19 +29,17 @@ def costs(traces: list[dict]) -> dict[str, float]:
 
 def main() -> int:
     """Run both runners and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda:0")
-    device = parser.parse_args().device
+    device = parser(__doc__).parse_args().device
+    require_gpu()
     import torch
 
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing was run", file=sys.stderr)
-        return 4
+    names = [name for name, row in EXPECTED.items() if row["language"] != "cpp"]  # for the CPU
     report: dict = {"device": torch.cuda.get_device_name(device), "torch": torch.__version__}
     wrong: list[str] = []
     for name, flags in {"persistent": (), "isolated": ("--use-isolated-runner",)}.items():
-        seconds, traces = run(device, *flags)
-        wrong += surprises(traces) + not_run(traces)
+        with tempfile.TemporaryDirectory() as cache:
+            seconds, traces = sample_traces(Path(cache), device, *flags)
+        wrong += wrong_verdicts(traces, names)
         timers = {t["evaluation"].get("provenance", {}).get("timer") for t in traces}
         report[name] = {
             "evaluations": len(traces),
@@ -99,8 +49,7 @@ def main() -> int:
             **{key: round(value, 2) for key, value in costs(traces).items()},
         }
     report["surprises"] = wrong
-    print(json.dumps(report, indent=2))
-    return 1 if wrong else 0
+    return told(report, wrong)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from common import definition, parser, require_gpu, solution, told
+
 MEASURES = (
     *("resource-limits", "process-limit", "network-namespace", "mount-namespace"),
     *("capabilities", "no-new-privileges", "landlock-files", "landlock-network"),
@@ -116,7 +118,7 @@ def child(measure: str, device: str) -> None:
     """Take one measure (or none) in this process, and run the kernels."""
     import torch
 
-    from flashinfer_bench.bench.candidate.confinement import confine
+    from fib_sandbox_linux.confinement import confine
 
     workdir = Path(tempfile.mkdtemp())
     os.chdir(workdir)
@@ -138,7 +140,7 @@ def child(measure: str, device: str) -> None:
     solution.run(x, torch.ones_like(x))
 
 
-def told(output: str, word: str) -> object:
+def line_of(output: str, word: str) -> object:
     """Return what a line that begins with `word` says, or None."""
     for line in output.splitlines():
         if line.startswith(word + " "):
@@ -153,13 +155,13 @@ def alone(measure: str, device: str) -> dict[str, object]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     except subprocess.TimeoutExpired:
         return {"failed": "no answer within 300 s"}
-    missing = told(done.stdout, "MISSING")
+    missing = line_of(done.stdout, "MISSING")
     if missing is not None:
         return {"missing": missing}
-    outcomes = told(done.stdout, "OUTCOMES")
+    outcomes = line_of(done.stdout, "OUTCOMES")
     if outcomes is None:
         return {"failed": f"exit code {done.returncode}: {done.stderr[-1500:]}"}
-    return {"outcomes": outcomes, "milliseconds": told(done.stdout, "TOOK")}
+    return {"outcomes": outcomes, "milliseconds": line_of(done.stdout, "TOOK")}
 
 
 def together(device: str, kind: str) -> dict[str, object]:
@@ -172,26 +174,17 @@ def together(device: str, kind: str) -> dict[str, object]:
     from flashinfer_bench.bench.sandbox import Sandbox
     from flashinfer_bench.data import Definition, Solution
 
-    tensor = {"shape": ["n"], "dtype": "float32"}
-    definition = Definition.model_validate(
-        {
-            "name": "add",
-            "op_type": "elementwise",
-            "axes": {"n": {"type": "var"}},
-            "inputs": {"x": tensor, "y": tensor},
-            "outputs": {"z": tensor},
-            "reference": "def run(x, y):\n    return x + y\n",
-        }
+    add = definition(
+        "add",
+        "elementwise",
+        {"n": None},
+        {"x": "n float32", "y": "n float32"},
+        {"z": "n float32"},
+        "def run(x, y):\n    return x + y\n",
     )
-    spec = {"language": "python", "target_hardware": ["cuda"], "entry_point": "main.py::run"}
-    solution = Solution.model_validate(
-        {
-            "name": "sandboxed",
-            "definition": "add",
-            "author": "test",
-            "spec": {**spec, "destination_passing_style": False},
-            "sources": [{"path": "main.py", "content": KERNELS}],
-        }
+    problem = (
+        Definition.model_validate(add),
+        Solution.model_validate(solution("sandboxed", "add", KERNELS)),
     )
     executor = {"fork": ForkExecutor, "spawn": SpawnExecutor}[kind](device)
     executor.start()
@@ -201,12 +194,12 @@ def together(device: str, kind: str) -> dict[str, object]:
         for _ in range(5):
             candidate = executor.spawn()
             began = time.perf_counter()
-            held = Sandbox("auto").confine(candidate, definition, solution, device=device)
+            held = Sandbox("auto").confine(candidate, *problem, device=device)
             costs.append(1e3 * (time.perf_counter() - began))
             if len(costs) < 5:
                 candidate.close()
         report = {"applied": held.applied, "missing": dict(held.missing)}
-        candidate.load(definition, solution, timeout_s=120)
+        candidate.load(*problem, timeout_s=120)
         x = torch.arange(N, dtype=torch.float32)
         candidate.put_inputs(0, [x, torch.ones(N)], {"n": N}, timeout_s=120)
         (got,) = candidate.call(0, timeout_s=300)
@@ -214,7 +207,7 @@ def together(device: str, kind: str) -> dict[str, object]:
     except CandidateError as error:
         report["failed"] = f"{error}"
     finally:
-        report["outcomes"] = told(candidate.log(), "OUTCOMES")
+        report["outcomes"] = line_of(candidate.log(), "OUTCOMES")
         report["log"] = "" if report["outcomes"] else candidate.log()[-1500:]
         executor.close()
     return {**report, "milliseconds": round(statistics.median(costs), 2)}
@@ -231,25 +224,20 @@ def broken(before: dict[str, object], under: dict[str, object]) -> list[str]:
 
 def main() -> int:
     """Try everything and print it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--child", help=argparse.SUPPRESS)
+    options = made.parse_args()
     if options.child:
         child(options.child, options.device)
         return 0
-    import torch
-
-    if not torch.cuda.is_available():
-        print(json.dumps({"error": "there is no CUDA device"}))
-        return 4
+    require_gpu()
     before = alone("none", options.device)
     report = {name: alone(name, options.device) for name in MEASURES}
     report.update({f"all, {kind}": together(options.device, kind) for kind in ("fork", "spawn")})
     verdict = {name: broken(before, under) for name, under in report.items()}
     verdict = {name: what for name, what in verdict.items() if what}
-    print(json.dumps({"without": before, **report, "broken": verdict}, indent=2))
-    return 1 if verdict or not before.get("outcomes") else 0
+    whole = {"without": before, **report, "broken": verdict}
+    return told(whole, verdict or not before.get("outcomes"))
 
 
 if __name__ == "__main__":

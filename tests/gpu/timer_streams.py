@@ -6,7 +6,6 @@ between launches are in a latency. Needs core and torch, and no plugin.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import threading
@@ -14,8 +13,9 @@ import time
 from typing import TYPE_CHECKING
 
 import torch
+from common import told
 
-from flashinfer_bench.bench.timing.cuda_event import CudaEventTimer
+from fib_timing_cuda.cuda_event import CudaEventTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,8 +128,7 @@ def main() -> int:
         "gaps": gaps,
         "us": found,
     }
-    print(json.dumps(report, indent=1))
-    return 1 if hidden or gaps or not timer._hold.fills else 0
+    return told(report, hidden or gaps or not timer._hold.fills)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What the timers of a GPU make of kernels from 2 µs to 20 ms: agreement, spread, time needed.
 
 Start it in an environment where core is installed (or on ``PYTHONPATH``); plugins with timers of
-their own, such as fib_timing_cupti, take part where they are installed::
+their own, such as fib_timing_cuda, take part where they are installed::
 
     python tests/gpu/timers_on_gpu.py [--device cuda:0] [--processes 5] [--calls 50] [--limit 230]
 
@@ -38,13 +38,18 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rules_on_gpu import LONG_US, NS_PER_US, SPREAD, by_plan, compare_rules, plans, spread
+from common import parser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from flashinfer_bench.bench.stopping import TimingPlan
     from flashinfer_bench.bench.timing import Timer
 
+LONG_US = 20.0  # from here on timers have to agree, and medians must not spread
+SPREAD = 0.01
+SHARE = 0.7  # of the time of fixed rounds
+NS_PER_US = 1e3
 SPINS_US = (2, 5, 10, 20, 50, 100, 500, 2000, 20000)
 PRODUCTS = (256, 1024, 2048, 4096, 8192)
 COPIES_MIB = (1, 16, 256, 1024)
@@ -64,7 +69,7 @@ def kernels(device: str) -> dict[str, Callable[[], object]]:
     """Return work of known lengths, and some that depends on torch's kernels."""
     import torch
 
-    from flashinfer_bench.bench.timing.known_work import work_for
+    from fib_timing_cuda.known_work import work_for
 
     work = work_for(device)
     found: dict[str, Callable[[], object]] = {f"spin {us} us": work.spin(us) for us in SPINS_US}
@@ -288,15 +293,118 @@ def _problems(row: dict[str, Any], true: float | None) -> list[str]:
     return found
 
 
+# ------------------------------------------------------------------------------------ stop rules
+
+
+def spread(medians: list[float]) -> float:
+    """Return the range of medians in percent of their median."""
+    return round(100 * (max(medians) - min(medians)) / statistics.median(medians), 2)
+
+
+def plans() -> dict[str, TimingPlan]:
+    """Return 3 rounds of 10 + 50 calls, and what the rule has by default."""
+    from flashinfer_bench.bench.config import TimingSettings
+    from flashinfer_bench.bench.stopping import TimingPlan
+
+    usual = {"warmup_runs": 10, "iterations": 50, "num_trials": 3}
+    return {
+        rule: TimingPlan.of(TimingSettings(stop_rule=rule, **usual)) for rule in ("fixed", "rse")
+    }
+
+
+def by_plan(plan: TimingPlan, take: Callable[[], float]) -> dict[str, Any]:
+    """Take the samples that a plan asks for; return their median, seconds, and how it ended."""
+    samples: list[float] = []
+    calls, begun = 0, time.perf_counter()
+    while True:
+        seconds = time.perf_counter() - begun
+        ending = plan.ending([sample / NS_PER_US for sample in samples], seconds)
+        if ending is not None:
+            break
+        step = plan.step(len(samples))
+        for _ in range(step.warmup):
+            take()
+        for _ in range(step.calls):
+            samples.append(take())
+            if plan.out_of_time(time.perf_counter() - begun):
+                break
+        calls += step.warmup + step.calls
+    return {
+        "median": statistics.median(samples),
+        "seconds": seconds,
+        "calls": calls,
+        "ending": ending.value,
+    }
+
+
+def compare_rules(
+    runs: list[dict[str, Any]], timers: Sequence[str], unsteady: Sequence[str]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return one row for each kernel and timer, one for each timer, and what is not right.
+
+    The latter are over the kernels that take at least `LONG_US`, without `unsteady` ones.
+    """
+    rows, problems = [], []
+    for kernel in runs[0]["rules"]:
+        for name in runs[0]["rules"][kernel]:
+            told = [run["rules"][kernel][name] for run in runs]
+            errors = [one["error"] for one in told if "error" in one]
+            if errors:
+                problems.append(f"{kernel}, {name}: {errors[0].strip().splitlines()[-1]}")
+                continue
+            rows.append(_rule_row(kernel, name, told))
+    for name in timers:
+        steady = [
+            row
+            for row in rows
+            if row["timer"] == name and row["us"] >= LONG_US and row["kernel"] not in unsteady
+        ]
+        if steady:
+            rows.append(_over_kernels(name, steady))
+            problems += _rule_problems(rows[-1])
+    return rows, problems
+
+
+def _rule_row(kernel: str, name: str, told: list[dict[str, Any]]) -> dict[str, Any]:
+    seconds = {rule: sum(one[rule]["seconds"] for one in told) for rule in ("fixed", "rse")}
+    medians = {rule: [one[rule]["median"] for one in told] for rule in ("fixed", "rse")}
+    return {
+        "kernel": kernel,
+        "timer": name,
+        "us": round(statistics.median(medians["rse"]), 3),
+        "fixed_s": round(seconds["fixed"] / len(told), 4),
+        "rse_share": round(seconds["rse"] / seconds["fixed"], 3),
+        "rse_calls": [one["rse"]["calls"] for one in told],
+        "endings": sorted({one["rse"]["ending"] for one in told}),
+        "fixed_spread_%": spread(medians["fixed"]),
+        "rse_spread_%": spread(medians["rse"]),
+    }
+
+
+def _over_kernels(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    keys = ("rse_share", "fixed_spread_%", "rse_spread_%")
+    worst = {f"worst {key}": max(row[key] for row in rows) for key in keys}
+    middle = {key: round(statistics.median(row[key] for row in rows), 3) for key in keys}
+    return {"kernel": f"{len(rows)} kernels", "timer": name, **middle, **worst}
+
+
+def _rule_problems(row: dict[str, Any]) -> list[str]:
+    found = []
+    if row["rse_share"] > SHARE:
+        found.append(f"rse, {row['timer']}: takes {row['rse_share']} of the time of fixed rounds")
+    if row["rse_spread_%"] > 100 * SPREAD:
+        found.append(f"rse, {row['timer']}: medians spread by {row['rse_spread_%']} %")
+    return found
+
+
 def main() -> int:
     """Measure, print, and say whether everything is as it should be."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--processes", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=50)
-    parser.add_argument("--limit", type=float, default=230.0, help="seconds for all processes")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--processes", type=int, default=5)
+    made.add_argument("--calls", type=int, default=50)
+    made.add_argument("--limit", type=float, default=230.0, help="seconds for all processes")
+    made.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = made.parse_args()
     if options.child:
         print(json.dumps(child(options.device, options.calls)))
         return 0

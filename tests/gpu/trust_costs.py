@@ -11,7 +11,6 @@ evaluation did not pass, 4 without a device.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -19,13 +18,17 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from common import ROOT, parser, require_gpu, told
+
 sys.path.insert(0, str(ROOT))
 
-from tests.exploits.corpus import Entry, read_corpus  # noqa: E402
-from tests.exploits.evaluate import Bench, Settings, write_dataset  # noqa: E402
+from tests.exploits.corpus import Entry, read_corpus
+from tests.exploits.evaluate import Bench, Settings, write_dataset
+
+if TYPE_CHECKING:
+    import argparse
 
 #: From 3 µs to 5 ms a call on a large GPU; in torch, CUDA and Triton.
 SOLUTIONS = {
@@ -94,16 +97,12 @@ def run(options: argparse.Namespace) -> dict[str, Row]:
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", metavar="NAME")
-    options = parser.parse_args()
-    import torch
-
-    if options.device != "cpu" and not torch.cuda.is_available():
-        print("no CUDA device: nothing was run", file=sys.stderr)
-        return 4
+    made = parser(__doc__)
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--only", nargs="+", metavar="NAME")
+    options = made.parse_args()
+    if options.device != "cpu":
+        require_gpu()
     rows = run(options)
     ratios = [row["wall_ratio"] for row in rows.values()]
     differences = [d for row in rows.values() if (d := row.get("latency_difference_percent"))]
@@ -114,8 +113,7 @@ def main() -> int:
         "median_latency_difference_percent": round(median(differences), 2) if differences else None,
         "solutions": rows,
     }
-    print(json.dumps(report, indent=1))
-    return 1 if any(row["failed"] for row in rows.values()) else 0
+    return told(report, any(row["failed"] for row in rows.values()))
 
 
 if __name__ == "__main__":

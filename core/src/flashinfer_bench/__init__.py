@@ -6,9 +6,9 @@ torch nor pydantic.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from flashinfer_bench._lazy import exports
 from flashinfer_bench._version import __version__
 
 if TYPE_CHECKING:
@@ -31,82 +31,22 @@ if TYPE_CHECKING:
     from flashinfer_bench.tracing import disable_tracing as disable_tracing
     from flashinfer_bench.tracing import enable_tracing as enable_tracing
 
-_DATA_NAMES = (
-    "AxisConst",
-    "AxisSpec",
-    "AxisVar",
-    "BuildSpec",
-    "CompileOptions",
-    "Correctness",
-    "DType",
-    "Definition",
-    "Environment",
-    "Evaluation",
-    "EvaluationStatus",
-    "InputSpec",
-    "Performance",
-    "RandomInput",
-    "SafetensorsInput",
-    "ScalarInput",
-    "Solution",
-    "SourceFile",
-    "SpeedupMetrics",
-    "SupportedBindings",
-    "SupportedLanguages",
-    "TensorSpec",
-    "Trace",
-    "TraceSet",
-    "TraceSetSummary",
-    "Workload",
-    "append_jsonl_file",
-    "load_json_file",
-    "load_jsonl_file",
-    "save_json_file",
-    "save_jsonl_file",
-)
-
-_APPLY_NAMES = (
-    "ApplyConfig",
-    "ApplyConfigRegistry",
-    "ApplyRuntime",
-    "apply",
-    "disable_apply",
-    "enable_apply",
-)
-
-_TRACING_NAMES = (
-    "TracingConfig",
-    "TracingConfigRegistry",
-    "TracingRuntime",
-    "disable_tracing",
-    "enable_tracing",
-)
-
-_EXPORTS = {
-    **dict.fromkeys(_APPLY_NAMES, "flashinfer_bench.apply"),
-    **dict.fromkeys(_DATA_NAMES, "flashinfer_bench.data"),
-    **dict.fromkeys(("Benchmark", "BenchmarkConfig", "EvalConfig"), "flashinfer_bench.bench"),
-    **dict.fromkeys(("Builder", "BuilderRegistry", "Runnable"), "flashinfer_bench.compile"),
-    **dict.fromkeys(("BuildError", "FibError"), "flashinfer_bench.errors"),
-    **dict.fromkeys(_TRACING_NAMES, "flashinfer_bench.tracing"),
+_NAMES = {
+    "apply": "ApplyConfig ApplyConfigRegistry ApplyRuntime apply disable_apply enable_apply",
+    "bench": "Benchmark BenchmarkConfig EvalConfig",
+    "compile": "Builder BuilderRegistry Runnable",
+    "data": (
+        "AxisConst AxisSpec AxisVar BuildSpec CompileOptions Correctness DType Definition "
+        "Environment Evaluation EvaluationStatus InputSpec Performance RandomInput "
+        "SafetensorsInput ScalarInput Solution SourceFile SpeedupMetrics SupportedBindings "
+        "SupportedLanguages TensorSpec Trace TraceSet TraceSetSummary Workload "
+        "append_jsonl_file load_json_file load_jsonl_file save_json_file save_jsonl_file"
+    ),
+    "errors": "BuildError FibError",
+    "tracing": (
+        "TracingConfig TracingConfigRegistry TracingRuntime disable_tracing enable_tracing"
+    ),
 }
 
-__all__ = ["__version__", *sorted(_EXPORTS)]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use (PEP 562)."""
-    module = _EXPORTS.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = import_module(module)
-    # `apply` is the module, which can be called: importing it has bound the name already, and
-    # whoever imports flashinfer_bench.apply must find the module there.
-    value = found if found.__name__.endswith(f".{name}") else getattr(found, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """Return the public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = exports(__name__, _NAMES)
+__all__ += ["__version__"]

@@ -20,16 +20,16 @@ import json
 import logging
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench import env
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-    from pathlib import Path
+    from collections.abc import Collection, Iterator
 
-    from flashinfer_bench.integration.import_hook import ImportHook
-    from flashinfer_bench.integration.slots import Args, Call, Fallback, Kwargs, Slot
+    from flashinfer_bench.routing.import_hook import ImportHook
+    from flashinfer_bench.routing.patch_points import Args, Call, Fallback, Kwargs, PatchPoint
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def at_startup() -> None:
         if _WAITS_FOR in sys.modules:
             prepare()
             return
-        from flashinfer_bench.integration.import_hook import ImportHook
+        from flashinfer_bench.routing.import_hook import ImportHook
 
         _hook = ImportHook(prepare)
         _hook.wait_for({_WAITS_FOR})
@@ -89,13 +89,13 @@ def _anything_asked() -> bool:
 
 
 def _wait_for_a_call() -> None:
-    from flashinfer_bench.integration.slots import board
+    from flashinfer_bench.routing.patch_points import router
 
     names = frozenset(_names())
     if names:
         pending = _Pending(names)
-        board.deferred = pending.enable
-        board.push(pending)
+        router.deferred = pending.enable
+        router.push(pending)
     else:
         logger.warning(
             "nothing to apply or trace: there is no definition in %s", env.dataset_path()
@@ -110,17 +110,11 @@ def _names() -> Iterator[str]:
         yield path.stem  # by convention the name; a name with odd characters is told by its file
     chosen = env.apply_path()
     for path in layout.files(chosen / layout.SOLUTIONS, ".json") if chosen is not None else ():
-        name = _definition_in(path)
-        if name is not None:
-            yield name
-
-
-def _definition_in(path: Path) -> Optional[str]:
-    try:
-        name = json.loads(path.read_bytes()).get("definition")
-    except (OSError, ValueError, AttributeError):  # it is told when it is really read
-        return None
-    return name if isinstance(name, str) else None
+        # What cannot be read is told when it is really read.
+        with suppress(OSError, ValueError, AttributeError):
+            name = json.loads(path.read_bytes()).get("definition")
+            if isinstance(name, str):
+                yield name
 
 
 class _Pending:
@@ -142,21 +136,22 @@ class _Pending:
         return self._names
 
     def stop(self) -> None:
-        from flashinfer_bench.integration.slots import board
+        from flashinfer_bench.routing.patch_points import router
 
-        board.deferred = None
-        board.remove(self)
+        router.deferred = None
+        router.remove(self)
 
-    def route(self, name: str, slot: Optional[Slot]) -> Optional[Call]:
+    def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
         """Return what enables everything, and then makes the call."""
-        from flashinfer_bench.integration.capture import is_capturing
-        from flashinfer_bench.integration.slots import board, no_fallback, opaque
+        from flashinfer_bench.routing.capture import is_capturing
+        from flashinfer_bench.routing.opaque import opaque
+        from flashinfer_bench.routing.patch_points import no_fallback, router
 
         @opaque
         def first(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
             call = None
             if not is_capturing() and self.enable():  # else at a later call
-                call = board.call_of(name) if slot is None else _call_of(slot, name)
+                call = router.call_of(name) if point is None else _call_of(point, name)
             if call is not None:
                 return call(args, kwargs, fallback)
             if fallback is None:
@@ -167,44 +162,40 @@ class _Pending:
 
     def enable(self) -> bool:
         """Enable everything; return False, at once, while another thread is at it."""
-        from flashinfer_bench.integration.slots import board
+        from flashinfer_bench.routing.patch_points import router
 
         if not _lock.acquire(blocking=False):
             return False
         try:
-            if self in board.active:
-                board.deferred = None
-                if env.apply_mentioned():
-                    _safely("apply", _enable_apply)
-                if env.tracing_mentioned():
-                    _safely("tracing", _enable_tracing)
+            if self in router.active:
+                router.deferred = None
+                _enable_all()
                 self.stop()  # last: what is patched stays patched meanwhile
         finally:
             _lock.release()
         return True
 
 
-def _call_of(slot: Slot, name: str) -> Optional[Call]:
-    """Return what takes a call now, after all slots have been filled anew."""
-    if slot.name is not None:
-        return slot.call
-    return None if slot.routes is None else slot.routes[name]
+def _call_of(point: PatchPoint, name: str) -> Optional[Call]:
+    """Return what takes a call now, after all points have been filled anew."""
+    if point.name is not None:
+        return point.call
+    return None if point.routes is None else point.routes[name]
 
 
-def _enable_apply() -> None:
-    from flashinfer_bench.apply import enabling
+def _enable_all() -> None:
+    """Enable what the environment asks for; the engine that is running must not notice errors."""
+    if env.apply_mentioned():
+        try:
+            from flashinfer_bench.apply.api import activate
 
-    enabling.activate()
+            activate()
+        except _ANYTHING:
+            logger.warning("apply stays off", exc_info=True)
+    if env.tracing_mentioned():
+        try:
+            from flashinfer_bench.tracing import api
 
-
-def _enable_tracing() -> None:
-    from flashinfer_bench.tracing import enabling
-
-    enabling.activate()
-
-
-def _safely(what: str, enable: Callable[[], None]) -> None:
-    try:
-        enable()
-    except _ANYTHING:  # the engine that is running must not notice
-        logger.warning("%s stays off", what, exc_info=True)
+            api.activate()
+        except _ANYTHING:
+            logger.warning("tracing stays off", exc_info=True)

@@ -11,37 +11,16 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
-_MOST_THREADS = 4096
-_HUGE = 2**40
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 _ARCHITECTURE = re.compile(r"\d{1,2}\.\d[af]?(\+PTX)?")
 
 # Read by gcc, clang, nvcc and the programs that they start: what they make may depend on each.
 _COMPILERS_READ = (
-    "CCC_OVERRIDE_OPTIONS",
-    "COMPILER_PATH",
-    "CPATH",
-    "CPLUS_INCLUDE_PATH",
-    "C_INCLUDE_PATH",
-    "GCC_EXEC_PREFIX",
-    "LDEMULATION",
-    "LD_RUN_PATH",
-    "LIBRARY_PATH",
-    "MACOSX_DEPLOYMENT_TARGET",
-    "NVCC_APPEND_FLAGS",
-    "NVCC_CCBIN",
-    "NVCC_PREPEND_FLAGS",
-    "SDKROOT",
-    "SOURCE_DATE_EPOCH",
-    "SPACK_CFLAGS",
-    "SPACK_CPPFLAGS",
-    "SPACK_CXXFLAGS",
-    "SPACK_INCLUDE_DIRS",
-    "SPACK_LDFLAGS",
-    "SPACK_LDLIBS",
-    "SPACK_LINK_DIRS",
-    "SPACK_RPATH_DIRS",
-    "SPACK_TARGET_ARGS",
+    *("CCC_OVERRIDE_OPTIONS", "COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH"),
+    *("GCC_EXEC_PREFIX", "LDEMULATION", "LD_RUN_PATH", "LIBRARY_PATH", "MACOSX_DEPLOYMENT_TARGET"),
+    *("NVCC_APPEND_FLAGS", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "SDKROOT", "SOURCE_DATE_EPOCH"),
+    *("SPACK_CFLAGS", "SPACK_CPPFLAGS", "SPACK_CXXFLAGS", "SPACK_INCLUDE_DIRS", "SPACK_LDFLAGS"),
+    *("SPACK_LDLIBS", "SPACK_LINK_DIRS", "SPACK_RPATH_DIRS", "SPACK_TARGET_ARGS"),
 )
 # The compilers of Nix; what follows says for which machine.
 _NIX_COMPILERS_READ = ("NIX_CFLAGS", "NIX_CXXSTDLIB", "NIX_HARDENING_ENABLE", "NIX_LDFLAGS")
@@ -81,6 +60,9 @@ VARIABLES = (
     Variable("FIB_TRACEBACK", "0", "1 prints the traceback of every error of the command line"),
 )
 
+PLUGIN_VARIABLES = ("FIB_NO_PLUGINS", "FIB_DISABLE_PLUGINS", "FIB_PLUGINS")
+"""Those that decide which plugins are loaded."""
+
 
 def _flag(name: str) -> bool:
     value = os.environ.get(name, "").strip().lower()
@@ -102,6 +84,10 @@ def _path(name: str, default: str) -> Path:
     return Path(os.environ.get(name) or default).expanduser().absolute()
 
 
+def _optional_path(name: str) -> Optional[Path]:
+    return _path(name, "") if os.environ.get(name) else None
+
+
 def dataset_path() -> Path:
     """Return ``FIB_DATASET_PATH``, the dataset that is used when none is named."""
     return _path("FIB_DATASET_PATH", "~/.cache/flashinfer_bench/dataset")
@@ -114,7 +100,7 @@ def cache_path() -> Path:
 
 def lock_path() -> Optional[Path]:
     """Return ``FIB_LOCK_PATH``, the folder of the locks of devices; None if it is not set."""
-    return _path("FIB_LOCK_PATH", "") if os.environ.get("FIB_LOCK_PATH") else None
+    return _optional_path("FIB_LOCK_PATH")
 
 
 def _one_of(name: str, *allowed: str) -> str:
@@ -147,7 +133,7 @@ def apply_mentioned() -> bool:
 
 def apply_path() -> Optional[Path]:
     """Return ``FIB_APPLY_PATH``, a folder of chosen solutions; None if it is not set."""
-    return _path("FIB_APPLY_PATH", "") if os.environ.get("FIB_APPLY_PATH") else None
+    return _optional_path("FIB_APPLY_PATH")
 
 
 def tracing_enabled() -> bool:
@@ -202,38 +188,34 @@ def probe_timeout_s() -> float:
     return seconds
 
 
-def cpu_threads() -> Optional[int]:
-    """Return ``FIB_CPU_THREADS``, or None when it is not set."""
-    text = os.environ.get("FIB_CPU_THREADS", "").strip()
-    if not text:
-        return None
-    # Beyond any machine's cores, threads only exhaust it.
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_THREADS:
-        raise ValueError(
-            f"FIB_CPU_THREADS={text!r} is not a whole number from 1 to {_MOST_THREADS}"
-        )
-    return int(text)
-
-
-def _positive(name: str) -> Optional[int]:
+def _positive(name: str, most: int = 2**40) -> Optional[int]:
     text = os.environ.get(name, "").strip()
     if not text:
         return None
-    if not text.isdecimal() or not 1 <= int(text) < _HUGE:
-        raise ValueError(f"{name}={text!r} is not a whole number from 1 on")
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise ValueError(f"{name}={text!r} is not a whole number from 1 to {most}")
     return int(text)
+
+
+def _megabytes(name: str) -> Optional[int]:
+    megabytes = _positive(name)
+    return None if megabytes is None else megabytes << 20
+
+
+def cpu_threads() -> Optional[int]:
+    """Return ``FIB_CPU_THREADS``, or None when it is not set."""
+    # Beyond any machine's cores, threads only exhaust it.
+    return _positive("FIB_CPU_THREADS", 4096)
 
 
 def sandbox_memory_bytes() -> Optional[int]:
     """Return ``FIB_SANDBOX_MEMORY_MB`` in bytes, or None when it is not set."""
-    megabytes = _positive("FIB_SANDBOX_MEMORY_MB")
-    return None if megabytes is None else megabytes << 20
+    return _megabytes("FIB_SANDBOX_MEMORY_MB")
 
 
 def sandbox_file_bytes() -> Optional[int]:
     """Return ``FIB_SANDBOX_FILE_MB`` in bytes, or None when it is not set."""
-    megabytes = _positive("FIB_SANDBOX_FILE_MB")
-    return None if megabytes is None else megabytes << 20
+    return _megabytes("FIB_SANDBOX_FILE_MB")
 
 
 def sandbox_processes() -> Optional[int]:
@@ -263,13 +245,8 @@ def show_traceback() -> bool:
     return _flag("FIB_TRACEBACK")
 
 
-def visible_cuda_devices() -> tuple[str, ...]:
-    """Return the entries of ``CUDA_VISIBLE_DEVICES`` (CUDA's own variable); empty if not set."""
-    return _names("CUDA_VISIBLE_DEVICES")
-
-
 def cuda_visible_devices() -> Optional[tuple[str, ...]]:
-    """Return the entries of ``CUDA_VISIBLE_DEVICES``, or None where it is not set: all are."""
+    """Return the entries of ``CUDA_VISIBLE_DEVICES`` (CUDA's own), or None where it is not set."""
     return _names("CUDA_VISIBLE_DEVICES") if "CUDA_VISIBLE_DEVICES" in os.environ else None
 
 

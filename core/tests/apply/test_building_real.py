@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from flashinfer_bench.apply.building import Builds
+from flashinfer_bench.apply.runtime import Builds
 from flashinfer_bench.compile import BuilderRegistry
-from flashinfer_bench.data import Definition, Solution
-from flashinfer_bench.errors import BuildCapabilityError, BuildError, UnknownNameError
+from flashinfer_bench.errors import BuildError
 
 needs_compiler = [
     pytest.mark.plugin("tvm_ffi"),
@@ -24,17 +24,6 @@ needs_compiler = [
 ]
 pytestmark = [pytest.mark.torch, pytest.mark.plugin("python")]
 
-MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
-DEFINITION = Definition.model_validate(
-    {
-        "name": "double",
-        "op_type": "op",
-        "axes": {"n": {"type": "var"}, "k": {"type": "const", "value": 4}},
-        "inputs": {"x": MATRIX},
-        "outputs": {"y": MATRIX},
-        "reference": "def run(x):\n    return x + x\n",
-    }
-)
 CPP = """
 #include <cstdint>
 
@@ -52,37 +41,13 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Double)
 PYTHON = "def run(x):\n    return x * 2\n"
 
 
-def solution(name, source=PYTHON, language="python"):
-    file = "main.cpp" if language == "cpp" else "main.py"
-    return Solution.model_validate(
-        {
-            "name": name,
-            "definition": "double",
-            "author": "author",
-            "spec": {
-                "language": language,
-                "target_hardware": ["cpu"],
-                "entry_point": f"{file}::run",
-                "destination_passing_style": language == "cpp",
-            },
-            "sources": [{"path": file, "content": source}],
-        }
-    )
+_spec = importlib.util.spec_from_file_location(
+    "fib_tests_building", Path(__file__).with_name("test_building.py")
+)
+building = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(building)
 
-
-class Source:
-    """A dataset in memory."""
-
-    def __init__(self, *solutions):
-        self.solutions = {each.name: each for each in solutions}
-
-    def definition(self, name):
-        return DEFINITION
-
-    def solution(self, name):
-        if name not in self.solutions:
-            raise UnknownNameError(f"no solution is called {name!r}")
-        return self.solutions[name]
+solution = building.solution
 
 
 @pytest.fixture(autouse=True)
@@ -95,22 +60,17 @@ def cache_folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def make():
+def make(monkeypatch):
     """Return a function that makes builds of solutions, with the builders of all plugins."""
-    registries = []
-
-    def of(*solutions):
-        registries.append(BuilderRegistry.from_catalog())
-        return Builds(Source(*solutions), registries[-1])
-
-    yield of
-    for registry in registries:
-        registry.cleanup()
+    registry = BuilderRegistry.from_catalog()
+    monkeypatch.setattr("flashinfer_bench.compile.default_registry", lambda: registry)
+    yield lambda *solutions: Builds(building.source(*solutions))
+    registry.cleanup()
 
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """Make a compiler that notes each source, and for some does what its text says."""
+    """Make a compiler that sleeps over some sources."""
     script = tmp_path / "c++"
     script.write_text(
         textwrap.dedent(
@@ -118,11 +78,6 @@ def compiler(tmp_path, monkeypatch):
             #!/bin/sh
             for each in "$@"; do
               case "$each" in *.cpp)
-                echo "$each" >> {tmp_path}/compiled
-                if grep -q DIES "$each"; then kill -9 $$; fi
-                if grep -q KILLED "$each" && [ ! -e {tmp_path}/memory ]; then
-                  echo "c++: fatal error: Killed signal terminated program cc1plus"; exit 1
-                fi
                 if grep -q SLEEPS "$each"; then echo $$ > {tmp_path}/asleep; exec sleep 600; fi;;
               esac
             done
@@ -133,11 +88,6 @@ def compiler(tmp_path, monkeypatch):
     script.chmod(0o755)
     monkeypatch.setenv("CXX", str(script))
     return tmp_path
-
-
-def compiled(folder):
-    path = folder / "compiled"
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def check(runnable):
@@ -151,12 +101,6 @@ def check(runnable):
     else:
         out = runnable(x)
     assert torch.equal(out, x + x)
-
-
-def test_python_is_built_and_works(make):
-    builds = make(solution("py"))
-    check(builds.get("py"))
-    assert builds.get("py") is builds.get("py")
 
 
 def test_python_that_cannot_be_loaded_says_why_and_costs_nobody_else(make):
@@ -176,103 +120,13 @@ def test_python_that_cannot_be_loaded_says_why_and_costs_nobody_else(make):
     check(builds.get("py"))
 
 
-def test_a_language_without_a_builder_costs_its_solutions_only(make):
-    builds = make(solution("py"), solution("fire", "fn run():\n", language="mojo"))
-    failures = builds.ahead(["fire", "py"])
-    assert set(failures) == {"fire"}
-    assert isinstance(failures["fire"], BuildCapabilityError)
-    assert "No builder for language 'mojo'" in builds.failed["fire"]
-    check(builds.get("py"))
-
-
-class TestCompilers:
-    pytestmark = needs_compiler
-
-    def test_cpp_is_compiled_ahead_next_to_python(self, make, compiler):
-        builds = make(
-            *(solution(f"cpp{i}", f"{CPP}// {i}", "cpp") for i in range(2)), solution("py")
-        )
-        assert builds.ahead(["cpp0", "cpp1", "py"], jobs=2) == {}
-        assert len(compiled(compiler)) == 2
-        for name in ("cpp0", "cpp1", "py"):
-            check(builds.get(name))
-        assert len(compiled(compiler)) == 2
-
-    def test_another_one_finds_it_on_disk(self, make, compiler):
-        make(solution("cpp", CPP, "cpp")).ahead(["cpp"])
-        check(make(solution("cpp", CPP, "cpp")).get("cpp"))
-        assert len(compiled(compiler)) == 1
-
-    def test_cpp_that_does_not_compile_says_where(self, make):
-        wrong = CPP.replace("int64_t i = 0", "int64_t i = nothing")
-        builds = make(solution("cpp", CPP, "cpp"), solution("wrong", wrong, "cpp"))
-        failures = builds.ahead(["wrong", "cpp"], jobs=2)
-        assert set(failures) == {"wrong"}
-        assert "nothing" in str(failures["wrong"])
-        assert not isinstance(failures["wrong"], BuildCapabilityError)
-        assert "main.cpp" in failures["wrong"].log
-        check(builds.get("cpp"))
-
-    def test_a_compiler_that_is_killed_costs_its_solution_only(self, make, compiler):
-        killed = solution("killed", f"{CPP}// KILLED", "cpp")
-        builds = make(killed, solution("cpp", CPP, "cpp"), solution("py"))
-        failures = builds.ahead(["killed", "cpp", "py"], jobs=2)
-        assert set(failures) == {"killed"}
-        assert "was killed" in str(failures["killed"])
-        assert "fib build --jobs 1" in failures["killed"].hint
-        check(builds.get("cpp"))
-        check(builds.get("py"))
-        # A call does not try again; who builds ahead, when there is memory, does.
-        tries = len(compiled(compiler))
-        (compiler / "memory").touch()
-        with pytest.raises(BuildCapabilityError, match="was killed"):
-            builds.get("killed")
-        assert len(compiled(compiler)) == tries
-        assert builds.ahead(["killed"]) == {}
-        check(builds.get("killed"))
-        assert builds.failed == {}
-
-    def test_neither_does_one_that_dies_without_a_word(self, make, compiler):
-        dies = solution("dies", f"{CPP}// DIES", "cpp")
-        builds = make(dies, solution("cpp", CPP, "cpp"))
-        failures = builds.ahead(["dies", "cpp"], jobs=2)
-        assert set(failures) == {"dies"}
-        assert "illed" in str(failures["dies"])
-        check(builds.get("cpp"))
-
-    def test_without_a_compiler_python_still_works(self, make, monkeypatch):
-        monkeypatch.setenv("CXX", "no-such-compiler")
-        builds = make(solution("cpp", CPP, "cpp"), solution("py"))
-        failures = builds.ahead(["cpp", "py"])
-        assert set(failures) == {"cpp"}
-        assert "no-such-compiler" in str(failures["cpp"])
-        check(builds.get("py"))
-
-    def test_two_threads_that_want_the_same_compile_it_once(self, make, compiler):
-        builds = make(solution("cpp", CPP, "cpp"))
-        meet, found = threading.Barrier(2), []
-
-        def want():
-            meet.wait(30)
-            found.append(builds.get("cpp"))
-
-        threads = [threading.Thread(target=want) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(100)
-        assert len(found) == 2
-        assert found[0] is found[1]
-        assert len(compiled(compiler)) == 1
-
-
 CHILD = """
 import sys
 import test_building_real as here
-from flashinfer_bench.apply.building import Builds
+from flashinfer_bench.apply.runtime import Builds
 
 slow = here.solution("slow", here.CPP + "// SLEEPS", "cpp")
-builds = Builds(here.Source(slow, here.solution("later")))
+builds = Builds(here.building.source(slow, here.solution("later")))
 try:
     builds.ahead(["slow", "later"], jobs=1)
 except KeyboardInterrupt:

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-from pathlib import Path
-
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+from fib_tests import table_dataset as make
 from flashinfer_bench.apply.config import ApplyConfig
 from flashinfer_bench.apply.explain import explain, explain_all
-from flashinfer_bench.apply.table import ApplyTable
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.errors import DatasetNotFoundError, SelectionError, UnknownNameError
+from flashinfer_bench.errors import SelectionError, UnknownNameError
 
-_spec = importlib.util.spec_from_file_location(
-    "fib_tests_table_dataset", Path(__file__).with_name("table_dataset.py")
-)
-make = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(make)
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 
 HERE = make.HERE
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -104,39 +90,12 @@ class TestExplain:
             "misled": {"solution": 1},
         }
 
-    def test_reasons_are_in_words(self, source):
-        found = explain(source, "scale", hardware=HERE)
-        texts = {one.name: one.refusals[0].text for one in found.solutions if one.refusals}
-        assert texts["elsewhere"] == f"recorded on {make.ELSEWHERE}"
-        assert texts["wild"] == "absolute error 0.5 > 0.01 and relative error 0.5 > 0.01"
-        assert texts["lazy"] == "TIMEOUT"
-        assert texts["misled"] == "the solution is for definition 'other'"
-        assert texts["gone"] == "there is no solution of this name"
-
-    def test_counts(self, source):
-        solutions = {one.name: one for one in explain(source, "scale", hardware=HERE).solutions}
-        fast, slow, gone = (solutions[name] for name in ("fast", "slow", "gone"))
-        assert (fast.runs, fast.counted, fast.keys, fast.won, fast.known) == (3, 2, 1, 1, True)
-        assert (slow.runs, slow.counted, slow.keys, slow.won) == (2, 2, 2, 1)
-        assert (gone.runs, gone.counted, gone.known) == (1, 0, False)
-        for one in solutions.values():
-            assert one.runs == one.counted + sum(why.runs for why in one.refusals)
-
-    def test_winners_come_first(self, source):
-        names = [one.name for one in explain(source, "scale", hardware=HERE).solutions]
-        assert names[:2] == ["slow", "fast"]
-        assert names[2:] == sorted(names[2:])
-
     def test_the_bounds_are_told(self, source):
         found = explain(source, "scale", hardware=HERE)
         assert (found.atol, found.rtol, found.both) == (0.01, 0.01, False)
         found = explain(source, "scale", ApplyConfig(max_atol=0.0, max_rtol=0.1), hardware=HERE)
         assert (found.atol, found.rtol, found.both) == (0.0, 0.1, True)
         assert all(one.winner is None for one in found.keys)
-
-    def test_other_hardware_has_other_winners(self, source):
-        found = explain(source, "scale", hardware=make.ELSEWHERE)
-        assert [one.winner.solution for one in found.keys] == ["elsewhere"]
 
     def test_some_sizes_only(self, source):
         found = explain(source, "scale", hardware=HERE, axes={"rows": 8})
@@ -169,34 +128,10 @@ class TestExplain:
         with pytest.raises(UnknownNameError, match="variable axis"):
             explain(source, "scale", hardware=HERE, axes={"depth": 4})
 
-    def test_unknown_definitions(self, source):
-        with pytest.raises(UnknownNameError, match="did you mean scale") as caught:
-            explain(source, "scales", hardware=HERE)
-        assert caught.value.unknown == ("scales",)
-
-    def test_no_dataset(self, tmp_path):
-        with pytest.raises(DatasetNotFoundError):
-            explain(tmp_path / "nowhere", "scale", hardware=HERE)
-
     def test_a_definition_without_traces(self, source):
         found = explain(source, "other", hardware=HERE)
         assert (found.keys, found.best) == ((), None)
         assert [one.name for one in found.solutions] == ["misled"]
-
-    def test_problems_of_the_dataset(self, dataset):
-        dataset.put("traces/torn.jsonl", "[1, 2")
-        (problem,) = explain(dataset.root, "scale", hardware=HERE).problems
-        assert "torn.jsonl:1: not valid" in problem
-
-    def test_it_is_plain_data(self, source):
-        found = explain(source, "scale", hardware=HERE)
-        record = json.loads(json.dumps(found.to_dict()))
-        assert record["keys"][0]["contenders"][0]["solution"] == "fast"
-        assert record["solutions"][0]["name"] == "slow"
-
-    def test_the_hardware_here_by_default(self, source, monkeypatch):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        assert explain(source, "scale").keys == ()
 
 
 class TestExplainAll:
@@ -216,42 +151,3 @@ class TestExplainAll:
         lacking = explain_all(dataset.root, hardware=HERE).definitions[-1]
         assert (lacking.definition, lacking.known, lacking.op_type) == ("aaa", False, "")
         assert lacking.refused == {"definition": 1}
-
-    def test_an_empty_dataset(self, tmp_path):
-        (tmp_path / "empty").mkdir()
-        assert explain_all(tmp_path / "empty", hardware=HERE).definitions == ()
-
-    def test_it_is_plain_data(self, source):
-        record = json.loads(json.dumps(explain_all(source, hardware=HERE).to_dict()))
-        assert [one["definition"] for one in record["definitions"]] == ["other", "scale"]
-
-
-@settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    st.lists(
-        st.builds(
-            make.trace,
-            name=st.sampled_from("abcd"),
-            latency=st.sampled_from([0.0, 1.0, 2.0]),
-            on=st.builds(make.workload, rows=st.integers(1, 3)),
-            hardware=st.sampled_from([HERE, make.ELSEWHERE]),
-            correctness=st.sampled_from([make.errors(0, 0), make.errors(9, 9)]),
-        ),
-        max_size=20,
-    )
-)
-def test_it_says_what_the_table_does(tmp_path, traces):
-    solutions = [make.solution(name) for name in "abc"]
-    root = make.Folder.of(tmp_path / "random", traces, solutions=solutions).root
-    table = ApplyTable.load_or_build(root, hardware=HERE).definitions["scale"]
-    found = explain(root, "scale", hardware=HERE)
-    told = {
-        (tuple(one.axes.items()), tuple(one.feats.items())): one.winner.solution
-        for one in found.keys
-        if one.winner is not None
-    }
-    assert told == {(key.axes, key.feats): one.solution for key, one in table.choices.items()}
-    assert found.best == (table.best and table.best.solution)
-    assert sum(one.runs for one in found.solutions) == len(traces)

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import asyncio
 import contextlib
-import copy
-import functools
-import gc
-import importlib
-import inspect
-import json
-import pickle
-import sys
 import threading
 from typing import NamedTuple
 
@@ -20,60 +10,27 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._subclasses import FakeTensorMode  # noqa: E402
 
-from flashinfer_bench.apply.api import apply, disable_apply, enable_apply  # noqa: E402
+from fib_tests.mapped_norm import (  # noqa: E402
+    KNOWN,
+    ROWS,
+    W,
+    dataset,
+    definition,
+    rows,
+    solution,
+    thrice,
+)
+from flashinfer_bench.apply.api import enable_apply  # noqa: E402
 from flashinfer_bench.apply.apis import Api, Bound, routed  # noqa: E402
 from flashinfer_bench.apply.mapping import enable_mapping, stats  # noqa: E402
-from flashinfer_bench.apply.returns import ANYTHING, returns_of  # noqa: E402
-from flashinfer_bench.data import Definition, TraceSet  # noqa: E402
 from flashinfer_bench.errors import ConfigError, DataError  # noqa: E402
-from flashinfer_bench.integration.slots import board  # noqa: E402
+from flashinfer_bench.routing.patch_points import router  # noqa: E402
 
-ROWS = {"shape": ["rows", "hidden"], "dtype": "float32"}
-WEIGHT = {"shape": ["hidden"], "dtype": "float32"}
-W = torch.ones(8)
+pytestmark = pytest.mark.usefixtures("nothing_enabled")
 
 
-@pytest.fixture(autouse=True)
-def nothing_enabled(monkeypatch, tmp_path):
-    monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
-    for name in ("FIB_APPLY_PATH", "FIB_ENABLE_APPLY"):
-        monkeypatch.delenv(name, raising=False)
-    board.clear()
-    yield
-    board.clear()
-    gc.collect()
-
-
-def definition(name="norm_h8", **changes):
-    return Definition.model_validate(
-        {
-            "name": name,
-            "op_type": "norm",
-            "axes": {"rows": {"type": "var"}, "hidden": {"type": "const", "value": 8}},
-            "inputs": {"x": ROWS, "weight": WEIGHT},
-            "outputs": {"y": ROWS},
-            "reference": "def run(x, weight):\n    return x * weight\n",
-            **changes,
-        }
-    )
-
-
-def dataset(*definitions):
-    return TraceSet(definitions={each.name: each for each in definitions or [definition()]})
-
-
-KNOWN = dataset()
 TWO = definition(outputs={"y": ROWS, "lse": {"shape": ["rows"], "dtype": "float32"}})
-
-
-def rows(value=1.0, count=2):
-    return torch.full((count, 8), float(value))
-
-
-def thrice(x, weight):
-    return 3 * x
 
 
 def always(function, of="norm_h8", name="", **fields):
@@ -121,18 +78,6 @@ class TestWaysToCall:
                     wrapped(*wrong)
             with pytest.raises(TypeError, match="multiple values"):
                 wrapped(rows(), x=rows())
-
-    def test_an_input_that_may_be_left_out_is_none_for_the_definition(self):
-        def norm(x, weight=None):
-            return -x
-
-        wrapped = always(norm)
-        with enable_mapping({"norm_h8": thrice}, dataset=KNOWN):
-            assert torch.equal(wrapped(rows(), W), rows(3))
-            for _ in range(2):
-                assert torch.equal(wrapped(rows()), rows(-1))
-                assert torch.equal(wrapped(rows(), None), rows(-1))
-            assert only()["misses"] == {"type": 4}
 
     @pytest.mark.parametrize("kind", ["function", "static", "class"])
     def test_methods_of_every_kind(self, known, kind):
@@ -194,7 +139,7 @@ class TestWaysToCall:
             calls.append(args)
             return -1
 
-        wrapped = routed(Api("compiled", definition_of=lambda args, kwargs: "norm_h8"), original)
+        wrapped = always(original, name="compiled")
         with enable_mapping({"norm_h8": thrice}, dataset=KNOWN):
             for _ in range(2):
                 assert torch.equal(wrapped(rows(), W), rows(3))
@@ -208,12 +153,6 @@ class TestWaysToCall:
                 assert wrapped(rows(), W, weight=W) == -1
             assert only()["misses"] == {"arguments": 8}
         assert len(calls) == 8
-
-    def test_names_that_are_none(self):
-        for name in (None, 3, [], ["norm_h8"], {}, b"norm_h8", torch.ones(2)):
-            wrapped = always(lambda x, weight: -x, of=name, name="odd")
-            with enable_mapping({"norm_h8": thrice}):
-                assert torch.equal(wrapped(rows(), W), rows(-1))
 
 
 class TestBuffers:
@@ -280,10 +219,6 @@ class TestBuffers:
 
     def test_views_of_inputs_are_written_as_if_at_once(self, known):
         """The solution swaps its inputs, without a copy."""
-
-        def swap(x, residual, out=None, lse=None):
-            raise AssertionError
-
         of = definition(
             inputs={"x": ROWS, "residual": ROWS},
             outputs={"a": {**ROWS, "param": "x"}, "b": {**ROWS, "param": "residual"}},
@@ -304,67 +239,10 @@ class TestBuffers:
             with pytest.raises(AssertionError):  # the same memory twice: the original decides
                 wrapped(shared, shared)
 
-    def test_two_outputs_in_one_place_are_refused(self):
-        of = definition(outputs={"a": {**ROWS, "param": "x"}, "b": {**ROWS, "param": "x"}})
-
-        def in_place(x, weight) -> None:
-            x.fill_(-1)
-
-        wrapped = always(in_place)
-        with enable_mapping({"norm_h8": lambda x, weight: (x, x)}, dataset=dataset(of)):
-            x = rows()
-            wrapped(x, W)
-            assert torch.equal(x, rows(-1))
-            assert only()["misses"] == {"signature": 1}
-
-    def test_fake_tensors_go_through_a_mapping_that_knows_the_name_alone(self):
-        wrapped = self.wrapped()
-        with FakeTensorMode(), enable_mapping({"norm_h8": thrice}):
-            x, w, out = torch.ones(2, 8), torch.ones(8), torch.ones(2, 8)
-            assert wrapped(x, w).shape == (2, 8)
-            assert wrapped(x, w, out=out) is out
-            assert wrapped(x, w, out=x) is x
-
-    def test_as_many_outputs_as_are_asked_for(self, known):
-        def attention(x, weight, out=None, lse=None, return_lse=False):
-            raise AssertionError
-
-        def named(x, weight, return_lse=False) -> Result:
-            raise AssertionError
-
-        known = dataset(TWO) if known else None
-        solution = lambda x, weight: (3 * x, x.sum(-1))  # noqa: E731
-        with enable_mapping({"norm_h8": solution}, dataset=known):
-            plain, tuples = always(attention), always(named)
-            for _ in range(3):
-                assert torch.equal(plain(rows(), W), rows(3))
-                assert type(plain(rows(), W, return_lse=True)) is tuple
-                y, lse = rows(0), torch.zeros(2)
-                assert plain(rows(), W, y, lse, True) == (y, lse)
-                assert torch.equal(y, rows(3))
-                assert torch.equal(lse, torch.full((2,), 8.0))
-                assert plain(rows(), W, lse=lse).shape == (2, 8)
-                assert type(tuples(rows(), W, return_lse=True)) is Result
-                assert torch.equal(tuples(rows(), W), rows(3))
-
     def test_misses_are_counted_once_each(self):
         """A solution that takes its outputs is offered the caller's buffers."""
-        from flashinfer_bench.data import Solution
-
         code = "def run(x, weight, y):\n    y.copy_(3 * x)\n"
-        taking = Solution.model_validate(
-            {
-                "name": "taking",
-                "definition": "norm_h8",
-                "author": "me",
-                "spec": {
-                    "language": "python",
-                    "target_hardware": ["cpu"],
-                    "entry_point": "main.py::run",
-                },
-                "sources": [{"path": "main.py", "content": code}],
-            }
-        )
+        taking = solution("taking", code=code, destination_passing_style=True)
         wrapped = self.wrapped()
         with enable_mapping({"norm_h8": taking}, dataset=KNOWN):
             assert torch.equal(wrapped(rows(), W, out=rows(0)), rows(3))
@@ -406,25 +284,6 @@ class TestNesting:
                 assert torch.equal(first(rows(0), W), rows(1101))
                 assert torch.equal(second(rows(0), W), rows(1110))
 
-    def test_a_solution_that_calls_its_function_now_and_then(self, known):
-        """By size, as one that leaves large calls to the original."""
-        wrapped = always(lambda x, weight: -x)
-        mine = lambda x, weight: wrapped(x, weight) if x.shape[0] > 4 else 3 * x  # noqa: E731
-        with enable_mapping({"norm_h8": mine}, dataset=known):
-            for _ in range(3):
-                assert torch.equal(wrapped(rows(), W), rows(3))
-                assert torch.equal(wrapped(rows(count=6), W), rows(-1, count=6))
-
-    def test_an_original_that_calls_itself_by_its_wrapped_name(self, known):
-        @apply("norm_h8")
-        def norm(x, weight, depth=0):
-            return norm(x, weight) + 1 if depth else -x
-
-        with enable_mapping({"norm_h8": thrice}, dataset=known):
-            for _ in range(2):
-                assert torch.equal(norm(rows(), W, 5), rows(4))  # depth is unknown: the original
-                assert torch.equal(norm(rows(), W), rows(3))
-
     def test_bodies_within_bodies_and_errors_in_them(self):
         wrapped = always(lambda x, weight: -x)
         times = lambda n: {"norm_h8": lambda x, weight: x * n}  # noqa: E731
@@ -438,178 +297,22 @@ class TestNesting:
             with enable_apply({"other": thrice}):
                 assert torch.equal(wrapped(rows(), W), rows(-1))
             assert torch.equal(wrapped(rows(), W), rows(3))
-        assert board.active == ()
-
-    def test_a_solution_may_disable_apply(self, known):
-        wrapped = always(lambda x, weight: -x)
-
-        def last(x, weight):
-            disable_apply()
-            return wrapped(x, weight) * 2
-
-        enable_mapping({"norm_h8": last}, dataset=known)
-        assert torch.equal(wrapped(rows(), W), rows(-2))
-        assert torch.equal(wrapped(rows(), W), rows(-1))
-
-
-class TestOddFunctions:
-    def test_what_answers_later_cannot_be_wrapped(self):
-        async def later(x, weight):
-            return -x
-
-        def one_by_one(x, weight):
-            yield -x
-
-        async def each(x, weight):
-            yield -x
-
-        class Later:
-            async def __call__(self, x, weight):
-                return -x
-
-        for function in (later, one_by_one, each, Later(), functools.partial(later, weight=W)):
-            with pytest.raises(ConfigError, match="coroutine or a generator"):
-                always(function, name="odd")
-        for other in (torch.nn.Linear, 3, None):
-            with pytest.raises(ConfigError, match="cannot be wrapped"):
-                routed(Api("odd", definition_of=lambda *call: None), other)
-
-    def test_coroutines_may_call_wrapped_functions(self, known):
-        wrapped = always(lambda x, weight: -x)
-
-        async def caller(value):
-            first = wrapped(rows(value), W)
-            await asyncio.sleep(0)
-            return first, wrapped(rows(value), W)
-
-        async def several():
-            return await asyncio.gather(*(caller(value) for value in range(8)))
-
-        with enable_mapping({"norm_h8": thrice}, dataset=known):
-            for value, results in enumerate(asyncio.run(several())):
-                assert all(torch.equal(each, rows(3 * value)) for each in results)
-
-    def test_callables_without_a_name(self, known):
-        wrapped = always(functools.partial(lambda scale, x, weight: -x, 1.0))
-        with enable_mapping({"norm_h8": functools.partial(lambda k, x, weight: k * x, 3)}):
-            assert torch.equal(wrapped(rows(), W), rows(3))
-
-        class Module(torch.nn.Module):
-            def forward(self, x, weight):
-                return 3 * x
-
-        with enable_mapping({"norm_h8": Module()}, dataset=known):
-            assert torch.equal(wrapped(rows(), W), rows(3))
-
-
-MODULE = """
-from flashinfer_bench.apply.api import apply
-
-@apply("norm_h8")
-def norm(x, weight):
-    return -x
-
-class Layer:
-    @apply("norm_h8")
-    def norm(self, x, weight):
-        "Is documented."
-        return -x
-"""
-
-
-@pytest.fixture
-def module(tmp_path, monkeypatch):
-    (tmp_path / "fib_hostile_module.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield importlib.import_module("fib_hostile_module")
-    sys.modules.pop("fib_hostile_module", None)
-
-
-class TestFunctionsAsObjects:
-    def test_a_name_that_was_imported_before(self, module):
-        from fib_hostile_module import norm as other
-
-        with enable_apply({"norm_h8": thrice}):
-            assert torch.equal(other(rows(), W), rows(3))
-            assert torch.equal(module.norm(rows(), W), rows(3))
-            assert only()["hit"] == 2
-
-    def test_pickles_copies_and_signatures(self, module):
-        with enable_apply({"norm_h8": thrice}):
-            layer = module.Layer()
-            for norm in (
-                pickle.loads(pickle.dumps(module.norm)),
-                copy.deepcopy(module.norm),
-                copy.copy(module.norm),
-                pickle.loads(pickle.dumps(layer.norm)),
-                copy.deepcopy({"layer": layer})["layer"].norm,
-                functools.partial(module.norm),
-            ):
-                assert torch.equal(norm(rows(), W), rows(3))
-        assert str(inspect.signature(module.norm)) == "(x, weight)"
-        assert str(inspect.signature(module.Layer.norm)) == "(self, x, weight)"
-        assert module.Layer.norm.__doc__ == "Is documented."
-        assert torch.equal(inspect.unwrap(module.norm)(rows(), W), rows(-1))
-
-    def test_a_module_that_is_loaded_again(self, module):
-        old = module.norm
-        with enable_apply({"norm_h8": thrice}):
-            assert torch.equal(old(rows(), W), rows(3))
-            importlib.reload(module)
-            assert module.norm is not old
-            for _ in range(2):
-                assert torch.equal(module.norm(rows(), W), rows(3))
-                assert torch.equal(old(rows(), W), rows(3))  # whoever has kept it
-            assert only()["hit"] == 5
-        assert torch.equal(module.norm(rows(), W), rows(-1))
+        assert router.active == ()
 
 
 class TestDefinitions:
-    def test_they_come_from_the_dataset_that_is_given(self, tmp_path):
-        wrapped = always(lambda x, weight: -x)
-        with enable_apply({"norm_h8": thrice}, dataset=KNOWN):
-            assert torch.equal(wrapped(rows().double(), W), rows(-1).double())
-            assert only()["misses"] == {"dtype": 1}
-        with enable_apply({"norm_h8": thrice}):
-            assert torch.equal(wrapped(rows().double(), W), rows(3).double())
-
-    def test_and_else_from_the_usual_one(self, tmp_path, monkeypatch):
-        for folder, rank in (("given", ["rows", "hidden"]), ("usual", ["hidden"])):
-            (tmp_path / folder / "definitions").mkdir(parents=True)
-            for name in ("norm_h8", *(["other"] if folder == "usual" else [])):
-                made = definition(name, inputs={"x": ROWS, "weight": {**WEIGHT, "shape": rank}})
-                path = tmp_path / folder / "definitions" / f"{name}.json"
-                path.write_text(made.model_dump_json(exclude_none=True))
-        monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "usual"))
-        mapping = {"norm_h8": thrice, "other": thrice}
-        with enable_apply(mapping, dataset=tmp_path / "given") as handle:
-            found = handle.runtime._definitions
-            assert found["norm_h8"].inputs["weight"].shape == ["rows", "hidden"]
-            assert found["other"].inputs["weight"].shape == ["hidden"]
-
     def test_a_dataset_without_a_mapping_is_refused(self, tmp_path):
         for source in (None, KNOWN, str(tmp_path)):
             with pytest.raises(ConfigError, match="there is none"):
                 enable_apply(source, dataset=KNOWN)
         with pytest.raises(FileNotFoundError):
             enable_apply({"norm_h8": thrice}, dataset=tmp_path / "none")
-        assert board.active == ()
+        assert router.active == ()
 
     def test_a_folder_of_solutions_takes_one_too(self, tmp_path, monkeypatch):
         (tmp_path / "solutions").mkdir()
-        record = {
-            "name": "thrice",
-            "definition": "norm_h8",
-            "author": "me",
-            "spec": {
-                "language": "python",
-                "target_hardware": ["cpu"],
-                "entry_point": "main.py::run",
-                "destination_passing_style": False,
-            },
-            "sources": [{"path": "main.py", "content": "def run(x, weight):\n    return 3 * x\n"}],
-        }
-        (tmp_path / "solutions" / "one.json").write_text(json.dumps(record))
+        text = solution().model_dump_json(exclude_none=True)
+        (tmp_path / "solutions" / "one.json").write_text(text)
         monkeypatch.setenv("FIB_APPLY_PATH", str(tmp_path))
         with pytest.raises(ConfigError, match="is not known"):
             enable_apply()
@@ -654,81 +357,5 @@ class TestThreads:
             thread.join(60)
         assert not any(thread.is_alive() for thread in threads)
         assert wrong == []
-        assert board.active == ()
+        assert router.active == ()
         assert all(torch.equal(function(rows(), W), rows(-1)) for function in functions)
-
-    def test_a_mapping_that_ends_while_new_functions_are_called(self, known):
-        """What was never called is worked out while calls add to it."""
-        errors = []
-
-        def watched(*_args):
-            try:
-                for _ in range(40):
-                    functions = [
-                        always(lambda x, weight: -x, of=f"d{n}", name=f"f{n}") for n in range(30)
-                    ]
-                    for function in functions:
-                        function(rows(), W)
-            except Exception as error:  # noqa: BLE001
-                errors.append(error)
-
-        threads = [threading.Thread(target=watched) for _ in range(3)]
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        try:
-            for thread in threads:
-                thread.start()
-            mapping = {f"d{n}": thrice for n in range(30)}
-            while any(thread.is_alive() for thread in threads):
-                with enable_mapping(mapping):
-                    functions = [always(lambda x, weight: -x, of="d0") for _ in range(3)]
-                    functions[0](rows(), W)
-        finally:
-            sys.setswitchinterval(interval)
-            for thread in threads:
-                thread.join()
-        assert errors == []
-
-    def test_functions_come_and_go_while_they_are_listed(self):
-        stop = threading.Event()
-
-        def come_and_go():
-            while not stop.is_set():
-                made = [always(thrice, name=f"f{n}") for n in range(20)]
-                del made
-
-        thread = threading.Thread(target=come_and_go)
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        try:
-            thread.start()
-            for _ in range(300):
-                board.slots()
-        finally:
-            stop.set()
-            thread.join()
-            sys.setswitchinterval(interval)
-
-
-def test_a_parser_that_another_thread_disturbs(monkeypatch):
-    parse, failures = ast.parse, [SystemError("recursion depth mismatch")] * 3
-
-    def disturbed(*args, **kwargs):
-        if failures:
-            raise failures.pop()
-        return parse(*args, **kwargs)
-
-    monkeypatch.setattr(ast, "parse", disturbed)
-    assert returns_of("tuple[Unknown, Unknown]").number == 2
-    assert failures == []
-    failures.extend([SystemError] * 1000)
-    assert returns_of("tuple[Unknown, Unknown]") is ANYTHING
-
-
-def test_a_wrong_number_of_outputs_is_told(known):
-    wrapped = always(lambda x, weight: -x)
-    solution = lambda x, weight: (x, x)  # noqa: E731
-    with enable_mapping({"norm_h8": solution}, dataset=KNOWN):
-        with pytest.raises((RuntimeError, DataError), match="output"):
-            wrapped(rows(), W)
-        assert only()["error"] == 1

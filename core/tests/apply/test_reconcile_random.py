@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from flashinfer_bench.apply.apis import Api  # noqa: E402
-from flashinfer_bench.apply.conventions import convention  # noqa: E402
-from flashinfer_bench.apply.returns import Returns, returns_of  # noqa: E402
-from flashinfer_bench.data import Definition  # noqa: E402
-from flashinfer_bench.errors import DataError  # noqa: E402
+from flashinfer_bench.apply import apply, enable_apply  # noqa: E402
+from flashinfer_bench.data import Definition, TraceSet  # noqa: E402
+from flashinfer_bench.routing.outputs import Returns, returns_of  # noqa: E402
 
 EMPTY = inspect.Parameter.empty
 SIZE = 3
@@ -161,13 +159,25 @@ def flat(value):
     return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
+def substituted(shape: Shape, ours: Call, solve):
+    """Call a decorated function that has the shape, with a solution mapped."""
+
+    def original(*args, **kwargs):
+        raise AssertionError("the original must not be called")
+
+    original.__signature__ = shape.signature()
+    wrapped = apply("random")(original)
+    known = TraceSet(definitions={"random": shape.definition()})
+    with enable_apply({"random": lambda **inputs: solve(list(inputs.values()))}, dataset=known):
+        args, kwargs = ours.arguments(shape)
+        return wrapped(*args, **kwargs)
+
+
 @given(shapes())
 def test_a_substituted_call_is_like_the_original(shape):
     ours, theirs = Call(shape), Call(shape)
     expected = library(shape, theirs)
-    call = convention(Api("random", shape.signature()), "random", shape.definition())
-    bound = call.bind(*ours.arguments(shape))
-    found = call.deliver(bound, solved(shape, list(bound.inputs.values())))
+    found = substituted(shape, ours, lambda inputs: solved(shape, inputs))
 
     assert type(found) is type(expected)
     if isinstance(expected, dict):
@@ -188,21 +198,15 @@ def test_a_substituted_call_is_like_the_original(shape):
 
 @given(shapes(), st.data())
 def test_outputs_that_do_not_fit_change_nothing(shape, data):
-    placed = [index for index, place in enumerate(shape.places) if isinstance(place, int)]
-    placed += [i for i, place in enumerate(shape.places) if place == "buffer" and shape.given[i]]
-    call, ours = convention(Api("random", shape.signature()), "random", shape.definition()), None
     ours = Call(shape)
-    bound = call.bind(*ours.arguments(shape))
-    results = computed(shape, list(bound.inputs.values()))
-    if not placed:
-        return
-    wrong = data.draw(st.sampled_from(placed))
+    results = computed(shape, ours.inputs)
+    wrong = data.draw(st.integers(0, shape.outputs - 1))
     results[wrong] = data.draw(
         st.sampled_from([results[wrong].double(), results[wrong][:-1], results[wrong][None]])
     )
     before = [tensor.clone() for tensor in (*ours.inputs, *ours.buffers.values())]
-    with pytest.raises(DataError, match=f"API random.*'random'.*output 'y{wrong}'"):
-        call.deliver(bound, tuple(results))
+    with pytest.raises(RuntimeError, match=f"random.*'y{wrong}'"):
+        substituted(shape, ours, lambda _inputs: tuple(results))
     after = (*ours.inputs, *ours.buffers.values())
     assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
 
@@ -213,9 +217,7 @@ def test_solutions_may_return_their_inputs_in_any_order(order, count):
     shape = Shape(4, list(range(count)), [False] * count, False, False, "none", False, "tuple")
     ours = Call(shape)
     values = [tensor.clone() for tensor in ours.inputs]
-    call = convention(Api("random", shape.signature()), "random", shape.definition())
-    bound = call.bind(*ours.arguments(shape))
-    call.deliver(bound, tuple(ours.inputs[order[index]] for index in range(count)))
+    substituted(shape, ours, lambda inputs: tuple(inputs[order[i]] for i in range(count)))
     for index in range(count):
         assert torch.equal(ours.inputs[index], values[order[index]])
 
@@ -264,15 +266,6 @@ def annotated(text):
 )
 def test_annotations(annotation, expected):
     assert returns_of(annotation, annotated(annotation)) == expected
-
-
-def test_a_named_tuple_is_made_anew():
-    shape = Shape(1, ["fresh", "fresh"], [False] * 2, False, False, "any", False, "tuple")
-    api = Api("random", shape.signature(), returns=Pair)
-    call = convention(api, "random", shape.definition())
-    found = call.deliver(call.bind((torch.ones(SIZE),), None), (1.0, 2.0))
-    assert found == Pair(1.0, 2.0)
-    assert type(found) is Pair
 
 
 @given(st.text(max_size=30))

@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import os
 import threading
 import weakref
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from flashinfer_bench.apply import ApplyConfig, ApplyRuntime, apply, enable_apply  # noqa: E402
-from flashinfer_bench.errors import ConfigError, DatasetNotFoundError  # noqa: E402
-from flashinfer_bench.integration.slots import board  # noqa: E402
+from fib_tests.runtime_dataset import Dataset  # noqa: E402
+from flashinfer_bench.apply import apply, enable_apply  # noqa: E402
+from flashinfer_bench.apply import runtime as runtime_module  # noqa: E402
+from flashinfer_bench.errors import DatasetNotFoundError  # noqa: E402
+from flashinfer_bench.routing.patch_points import router  # noqa: E402
 
-spec = importlib.util.spec_from_file_location(
-    "runtime_dataset", Path(__file__).with_name("runtime_dataset.py")
-)
-runtime_dataset = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(runtime_dataset)
-Dataset = runtime_dataset.Dataset
-
-pytestmark = pytest.mark.plugin("python")
+pytestmark = [pytest.mark.plugin("python"), pytest.mark.usefixtures("on_the_cpu")]
 
 FIRST, SECOND = 100, 1000
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch, tmp_path):
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    board.clear()
-    board.asked()
-    yield
-    board.clear()
 
 
 @pytest.fixture
@@ -62,11 +45,6 @@ def single(x):
 
 
 class TestWhatHasChanged:
-    def test_is_not_seen_before(self, dataset):
-        enable_apply(dataset.root)
-        improve(dataset)
-        assert tag_of(double) == FIRST
-
     def test_is_used_afterwards(self, dataset):
         runtime = enable_apply(dataset.root)
         assert (tag_of(double), tag_of(single), tag_of(double, 3)) == (FIRST, FIRST, 0)
@@ -90,20 +68,6 @@ class TestWhatHasChanged:
         runtime.rebuild()
         assert tag_of(double) == 5
 
-    def test_may_be_the_settings(self, dataset):
-        runtime = enable_apply(dataset.root)
-        assert tag_of(double, 3) == 0
-        runtime.rebuild(config=ApplyConfig(on_miss_policy="nearest"))
-        assert tag_of(double, 3) == FIRST
-        runtime.rebuild()
-        assert tag_of(double, 3) == FIRST
-
-    def test_does_not_start_a_runtime_that_is_not_active(self, dataset):
-        runtime = ApplyRuntime(dataset.root)
-        runtime.rebuild()
-        assert not runtime.is_active
-        assert tag_of(double) == 0
-
     def test_of_an_outer_runtime_is_seen_when_the_inner_one_stops(self, dataset, tmp_path):
         inner = Dataset(tmp_path / "inner").definition().add("inner", 2, tag=5)
         with enable_apply(dataset.root) as outer:
@@ -120,16 +84,6 @@ class TestWhatHasChanged:
         tag_of(double)
         assert runtime.stats()["double"].hits == 2
 
-    def test_what_was_taken_out_gets_another_chance(self, dataset):
-        dataset.add("raises", 4, source=runtime_dataset.RAISES)
-        runtime = enable_apply(dataset.root)
-        for _ in range(5):
-            assert tag_of(double, 4) == 0
-        errors = runtime.stats()["double"].errors
-        runtime.rebuild()
-        tag_of(double, 4)
-        assert runtime.stats()["double"].errors == errors + 1
-
 
 class TestFailures:
     def test_of_the_dataset_change_nothing(self, dataset, tmp_path):
@@ -141,80 +95,8 @@ class TestFailures:
         runtime.rebuild()
         assert tag_of(double) == SECOND
 
-    def test_of_the_settings_change_nothing(self, dataset):
-        runtime = enable_apply(dataset.root)
-        with pytest.raises(ConfigError):
-            runtime.rebuild(config=5)
-        assert tag_of(double) == FIRST
-
-    def test_torn_files_cost_themselves(self, dataset):
-        runtime = enable_apply(dataset.root)
-        dataset.put("traces/op/torn.jsonl", '{"definition": "double", "workl')
-        dataset.put("solutions/double/torn.json", "{")
-        improve(dataset)
-        runtime.rebuild()
-        assert tag_of(double) == SECOND
-
 
 class TestUnderLoad:
-    THREADS = 4
-    REBUILDS = 12
-
-    def hammer(self, change):
-        """Call from several threads while `change` runs; return what was wrong."""
-        wrong, stop, calls = [], threading.Event(), [0] * self.THREADS
-
-        def work(index):
-            try:
-                while not stop.is_set():
-                    for function in (double, single):
-                        tag = tag_of(function)
-                        if tag not in (FIRST, SECOND):
-                            wrong.append(tag)
-                    calls[index] += 1
-            except Exception as error:  # noqa: BLE001
-                wrong.append(error)
-
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(self.THREADS)]
-        for thread in threads:
-            thread.start()
-        try:
-            change()
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-        assert all(calls)
-        return wrong
-
-    def test_each_call_is_answered_by_the_old_or_the_new(self, dataset, tmp_path):
-        other = Dataset(tmp_path / "other").definition().add("other", 2, tag=SECOND)
-        runtime = enable_apply(dataset.root)
-
-        def change():
-            for index in range(self.REBUILDS):
-                runtime.rebuild((other, dataset)[index % 2].root)
-                assert tag_of(double) == (SECOND, FIRST)[index % 2]
-
-        assert self.hammer(change) == []
-
-    def test_several_threads_rebuild(self, dataset, tmp_path):
-        other = Dataset(tmp_path / "other").definition().add("other", 2, tag=SECOND)
-        runtime = enable_apply(dataset.root)
-
-        def change():
-            threads = [
-                threading.Thread(target=lambda to=to: [runtime.rebuild(to) for _ in range(3)])
-                for to in (dataset.root, other.root)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-
-        assert self.hammer(change) == []
-        assert tag_of(double) == tag_of(single)
-
     def test_a_call_that_is_running_ends_with_what_it_began_with(self, dataset):
         dataset.add(
             "waits",
@@ -258,15 +140,6 @@ class TestMemory:
         gc.collect()
         assert old() is None
 
-    def test_a_runtime_is_dropped_when_it_is_stopped(self, dataset):
-        runtime = enable_apply(dataset.root)
-        tag_of(double)
-        seen = weakref.ref(runtime)
-        runtime.stop()
-        del runtime
-        gc.collect()
-        assert seen() is None
-
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -287,10 +160,6 @@ class TestFork:
         assert tag_of(double) == FIRST
         assert self.in_child(lambda: tag_of(double)) == FIRST
 
-    def test_what_the_parent_has_not_called_yet(self, dataset):
-        enable_apply(dataset.root, ApplyConfig(aot_ratio=0.0))
-        assert self.in_child(lambda: tag_of(double)) == FIRST
-
     def test_a_child_may_change_its_own(self, dataset):
         runtime = enable_apply(dataset.root)
 
@@ -308,7 +177,7 @@ class TestFork:
         held, done = threading.Event(), threading.Event()
 
         def hold():
-            with importlib.import_module(ApplyRuntime.__module__)._rebuilding, board._lock:
+            with runtime_module.changing, router._lock:
                 held.set()
                 done.wait(60)
 

@@ -100,29 +100,12 @@ class TestOnTheCpu:
         # Each workload times its reference and each solution that is right.
         assert order == ["compiled", "fire"] * 2
 
-    def test_a_failed_one_is_not_tried_again(
-        self, benchmark_of: Any, mixed: Any, executor: Any
-    ) -> None:
-        found = benchmark_of(mixed).evaluate()
-        assert [name for _, name in executor.of("compile")].count("c") == 1
-        assert "c" not in [name for _, name in executor.of("load")]
-        logs = [t.evaluation.log for t in found.traces["double"] if t.solution == "c"]
-        assert logs == ["compile: build error\nbuild log"] * 2
-
     def test_one_whose_compiler_died_is_built_by_its_evaluation(
         self, benchmark_of: Any, problems: Any, executor: Any
     ) -> None:
         dataset = problems.dataset(problems.compiled("a", "crash"))
         assert statuses(benchmark_of(dataset).evaluate()) == {"a": "PASSED"}
         assert "a" in [name for _, name in executor.of("load")]
-
-    def test_what_was_spent_ahead_is_part_of_the_build(
-        self, benchmark_of: Any, problems: Any
-    ) -> None:
-        (trace,) = (
-            benchmark_of(problems.dataset(problems.compiled("a"))).evaluate().traces["double"]
-        )
-        assert trace.evaluation.provenance.build_s > 0.25  # as long as loading takes in a fake
 
     def test_observers(self, benchmark_of: Any, mixed: Any) -> None:
         diary = Diary()
@@ -131,22 +114,6 @@ class TestOnTheCpu:
         first_evaluation = diary.entries.index(("a", "evaluated"))
         assert sorted(diary.entries[2:first_evaluation]) == [("a", "built"), ("c", "failed")]
         assert diary.entries.index(("d", "built")) > first_evaluation
-
-    def test_without_compiled_solutions_nothing_is_told(
-        self, benchmark_of: Any, problems: Any
-    ) -> None:
-        diary = Diary()
-        benchmark_of(problems.dataset(problems.good("a")), observers=[diary]).evaluate()
-        assert diary.entries == [("started", 1), ("a", "evaluated")]
-
-    @pytest.mark.parametrize(("isolated", "loads"), [(False, 2), (True, 4)])
-    def test_each_runner_loads_what_was_compiled_once(
-        self, isolated: bool, loads: int, benchmark_of: Any, problems: Any, executor: Any
-    ) -> None:
-        dataset = problems.dataset(problems.compiled("a"), workloads=2)
-        benchmark_of(dataset, use_isolated_runner=isolated).evaluate()
-        assert len(executor.of("compile")) == 1
-        assert len(executor.of("load")) == loads
 
     def test_resumed_solutions_are_not_compiled(
         self, benchmark_of: Any, problems: Any, executor: Any
@@ -178,25 +145,6 @@ class TestAsOnGpus:
         order = stages(executor, "compiled", "fire")
         assert order.index("fire") < len(order) - 1 - order[::-1].index("compiled")
 
-    def test_two_devices_share_the_compilers(
-        self, benchmark_of: Any, mixed: Any, executor: Any
-    ) -> None:
-        found = benchmark_of(mixed, "cuda:0", "cuda:1").evaluate()
-        assert statuses(found)["c"] == "COMPILE_ERROR"
-        assert sorted(name for _, name in executor.of("compile")) == ["a", "c", "d"]
-        assert len(executor.of("spawn")) == len(executor.of("close"))
-
-    def test_what_is_for_another_device_is_skipped(self, benchmark_of: Any, problems: Any) -> None:
-        gpu = problems.solution("def run(x): return x + x", "g", language="gpu_language")
-        dataset = problems.dataset(problems.good("a"), gpu)
-        on_cpu = benchmark_of(dataset)
-        assert statuses(on_cpu.evaluate()) == {"a": "PASSED"}
-        (skip,) = on_cpu.skipped
-        assert (skip.kind, skip.solution) == ("device", "g")
-        assert skip.reason == "gpu_language works on cuda, and this run is on cpu"
-        on_gpu = benchmark_of(dataset, "cuda:0")
-        assert statuses(on_gpu.evaluate()) == {"a": "PASSED", "g": "PASSED"}
-
     def test_a_device_that_is_lost_does_not_take_the_compilers_with_it(
         self, benchmark_of: Any, problems: Any, executor: Any
     ) -> None:
@@ -210,33 +158,6 @@ class TestAsOnGpus:
 
 
 class TestNoVerdict:
-    @pytest.mark.parametrize("how", ["storage", "capability"])
-    def test_the_machine_is_not_held_against_a_solution(
-        self, how: str, benchmark_of: Any, problems: Any, executor: Any
-    ) -> None:
-        """Nothing is recorded, and the reason is told; a full disk is looked at again."""
-        if how == "storage":
-            source = (
-                "from flashinfer_bench.bench.executors.base import CandidateFailed\n"
-                "raise CandidateFailed('K: full', stage='load', kind='K', traceback='',"
-                " about='storage')\n# compile: storage"
-            )
-            bad = problems.solution(source, "a", language="compiled")
-        else:
-            bad = problems.compiled("a", how)
-        diary = Diary()
-        dataset = problems.dataset(bad, problems.compiled("b"), workloads=2)
-        benchmark = benchmark_of(dataset, observers=[diary])
-        found = benchmark.evaluate()
-        assert statuses(found) == {"b": "PASSED"}
-        assert [(skip.kind, skip.solution, skip.count) for skip in benchmark.skipped] == [
-            ("capability", "a", 1)
-        ] * 2
-        expected = "full" if how == "storage" else "capability error"
-        assert {skip.reason for skip in benchmark.skipped} == {expected}
-        assert ("a", "unavailable") in diary.entries
-        assert [name for _, name in executor.of("load")].count("a") == 2 * (how == "storage")
-
     def test_a_reference_that_finds_the_disk_full(self, benchmark_of: Any, problems: Any) -> None:
         reference = (
             "from flashinfer_bench.bench.executors.base import CandidateFailed\n"
@@ -263,25 +184,3 @@ class TestEnds:
         with pytest.raises(LookupError, match="terminal is gone"):
             benchmark_of(dataset, observers=[Bad()]).evaluate()
         assert len(executor.of("spawn")) == len(executor.of("close"))
-
-    @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-    def test_ctrl_c_while_everything_is_being_compiled(
-        self, device: str, benchmark_of: Any, problems: Any, executor: Any, monkeypatch: Any
-    ) -> None:
-        executor.gates["a"] = threading.Event()
-
-        def interrupted(scheduler: Any) -> None:
-            while not executor.of("compile"):
-                pass
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("flashinfer_bench.bench.scheduler.Scheduler._wait", interrupted)
-        diary = Diary()
-        dataset = problems.dataset(problems.compiled("a"), workloads=2)
-        with pytest.raises(KeyboardInterrupt):
-            benchmark_of(dataset, device, observers=[diary]).evaluate()
-        assert ("a", "failed") not in diary.entries
-        assert ("a", "evaluated") not in diary.entries
-        assert len(executor.of("spawn")) == len(executor.of("close"))
-        names = [thread.name for thread in threading.enumerate()]
-        assert not any(name.startswith("fib-build") for name in names)

@@ -5,20 +5,22 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
+import pluggy
 import pytest
 
 from flashinfer_bench.bench import Benchmark, BenchmarkConfig, RunObserver
-from flashinfer_bench.data import SafetensorsInput, Trace, TraceSet
 from flashinfer_bench.errors import (
     CapabilityError,
     ConfigError,
     RunnerFatalError,
-    SelectionError,
     StorageError,
 )
+from flashinfer_bench.plugins import hookimpl, hookspecs
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from flashinfer_bench.data import Trace, TraceSet
 
 CONFIG = {"device": "cpu", "warmup_runs": 1, "iterations": 2, "num_trials": 1}
 
@@ -86,15 +88,6 @@ class TestRun:
         assert found.definitions == dataset.definitions
         assert found.root == dataset.root
 
-    def test_only_this_runs_traces_come_back(self, benchmark_of: Any, problems: Any) -> None:
-        dataset = problems.dataset(problems.good("a"))
-        benchmark = benchmark_of(dataset)
-        benchmark.run_all()
-        again = benchmark.run_all()
-        assert len(again.traces["double"]) == 1
-        assert len(dataset.traces["double"]) == 2
-        assert benchmark.get_trace_set() is dataset
-
     def test_run_takes_other_settings(
         self, benchmark_of: Any, problems: Any, executor: Any
     ) -> None:
@@ -118,44 +111,6 @@ class TestRun:
         benchmark.flush()
         assert len(stored_lines(tmp_path)) == 1
         assert len(dataset.traces["double"]) == 1
-
-    def test_one_seed_for_the_whole_run(self, benchmark_of: Any, problems: Any) -> None:
-        dataset = problems.dataset(problems.good("a"), problems.good("b"), workloads=2)
-        benchmark = benchmark_of(dataset)
-
-        def seeds() -> set[int]:
-            traces = benchmark.evaluate().traces["double"]
-            return {trace.evaluation.provenance.seed for trace in traces}
-
-        first = seeds()
-        assert len(first) == 1
-        assert first != seeds()
-        assert benchmark.config.seed is None
-
-    def test_given_seed(self, benchmark_of: Any, problems: Any) -> None:
-        found = benchmark_of(problems.dataset(problems.good("a")), seed=42).evaluate()
-        assert found.traces["double"][0].evaluation.provenance.seed == 42
-
-    @pytest.mark.parametrize(("isolated", "loads"), [(False, 2), (True, 4)])
-    def test_kind_of_runner(
-        self, isolated: bool, loads: int, benchmark_of: Any, problems: Any, executor: Any
-    ) -> None:
-        dataset = problems.dataset(problems.good("a"), workloads=2)
-        benchmark_of(dataset, use_isolated_runner=isolated).evaluate()
-        assert len(executor.of("load")) == loads
-        assert len(executor.of("close")) == len(executor.of("spawn"))
-
-    def test_workloads_of_a_file(self, benchmark_of: Any, problems: Any, tmp_path: Path) -> None:
-        import torch
-        from safetensors.torch import save_file
-
-        dataset = problems.dataset(problems.good("a"), root=tmp_path)
-        save_file({"t": torch.arange(12.0).reshape(4, 3)}, tmp_path / "x.safetensors")
-        source = SafetensorsInput(path="x.safetensors", tensor_key="t")
-        dataset.workloads["double"] = [
-            Trace(definition="double", workload=problems.workload(x=source))
-        ]
-        assert statuses(benchmark_of(dataset).evaluate().traces["double"]) == [("a", "PASSED")]
 
 
 class TestObservers:
@@ -204,12 +159,6 @@ class TestObservers:
         assert len(stored_lines(tmp_path)) == 1
         assert bad.entries[-1] == ("finished",)
 
-    def test_default_methods_do_nothing(self, problems: Any) -> None:
-        observer = RunObserver()
-        observer.started(1)
-        observer.evaluation_started("d", problems.workload(), "s")
-        observer.finished()
-
 
 class TestSkips:
     def test_failing_reference_is_nobodys_trace(self, benchmark_of: Any, problems: Any) -> None:
@@ -230,42 +179,10 @@ class TestSkips:
         assert ("started", 2) in diary.entries
         assert ("skipped", "reference", "a") in diary.entries
 
-    def test_bad_workload_costs_only_itself(
-        self, benchmark_of: Any, problems: Any, tmp_path: Path
-    ) -> None:
-        dataset = problems.dataset(problems.good("a"), root=tmp_path)
-        missing = SafetensorsInput(path="none.safetensors", tensor_key="t")
-        escaping = SafetensorsInput(path="../../etc/passwd", tensor_key="t")
-        for source in (missing, escaping):
-            workload = problems.workload(x=source)
-            dataset.workloads["double"].append(Trace(definition="double", workload=workload))
-        benchmark = benchmark_of(dataset)
-        assert statuses(benchmark.run_all().traces["double"]) == [("a", "PASSED")]
-        assert [entry.kind for entry in benchmark.skipped] == ["workload", "workload"]
-
-    def test_missing_builder(self, benchmark_of: Any, problems: Any) -> None:
-        dataset = problems.dataset(problems.solution("x", "m", language="mojo"), workloads=2)
-        benchmark = benchmark_of(dataset)
-        assert benchmark.run_all().traces == {}
-        assert [(entry.kind, entry.count) for entry in benchmark.skipped] == [("capability", 2)]
-
-    def test_missing_evaluator(self, benchmark_of: Any, problems: Any) -> None:
-        benchmark = benchmark_of(problems.dataset(problems.good("a")), evaluator="absent")
-        assert benchmark.run_all().traces == {}
-        assert [entry.kind for entry in benchmark.skipped] == ["capability"]
-
     def test_a_timer_that_is_not_there_is_told_once(self, benchmark_of: Any, problems: Any) -> None:
         benchmark = benchmark_of(problems.dataset(problems.good("a")), timer="absent")
         with pytest.raises(CapabilityError, match="absent"):
             benchmark.run_all()
-        assert benchmark.skipped == ()
-
-    def test_are_those_of_the_last_run(self, benchmark_of: Any, problems: Any) -> None:
-        dataset = problems.dataset(problems.good("a"), problems.solution("x", "m", language="mojo"))
-        benchmark = benchmark_of(dataset)
-        benchmark.run_all()
-        del dataset.solutions["double"][1]
-        benchmark.run_all()
         assert benchmark.skipped == ()
 
 
@@ -299,31 +216,8 @@ class TestResume:
         assert executor.events == []
         assert diary.entries == [("started", 0), ("finished",)]
 
-    def test_after_reading_the_dataset_again(
-        self, benchmark_of: Any, problems: Any, tmp_path: Path
-    ) -> None:
-        first = problems.dataset(problems.good("a"), root=tmp_path)
-        benchmark_of(first).run_all()
-        second = problems.dataset(problems.good("a"), problems.good("b"), root=tmp_path)
-        second.traces = {"double": [Trace.model_validate(line) for line in stored_lines(tmp_path)]}
-        again = benchmark_of(second).run_all(resume=True)
-        assert statuses(again.traces["double"]) == [("b", "PASSED")]
-
 
 class TestErrors:
-    def test_nothing_to_do(self, benchmark_of: Any, problems: Any) -> None:
-        with pytest.raises(SelectionError, match="nothing to evaluate"):
-            benchmark_of(problems.dataset()).run_all()
-
-    def test_unknown_filter(self, benchmark_of: Any, problems: Any) -> None:
-        with pytest.raises(SelectionError, match="no solution is called 'q'"):
-            benchmark_of(problems.dataset(problems.good("a")), solutions=["q"]).run_all()
-
-    def test_no_such_device(self, benchmark_of: Any, problems: Any) -> None:
-        benchmark = benchmark_of(problems.dataset(problems.good("a")), device="cuda:77")
-        with pytest.raises(CapabilityError, match="cuda:77"):
-            benchmark.run_all()
-
     def test_no_processes(
         self, benchmark_of: Any, problems: Any, executor: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -369,23 +263,6 @@ class TestErrors:
 
 
 class TestLife:
-    def test_context_manager_closes(
-        self, problems: Any, executor: Any, catalog: Any, benchmark_of: Any
-    ) -> None:
-        with benchmark_of(problems.dataset(problems.good("a"))) as benchmark:
-            benchmark.evaluate()
-            benchmark.evaluate()
-            assert executor.closed == 0
-        assert executor.closed == 1
-        benchmark.close()
-        assert executor.closed == 1
-
-    def test_usable_after_close(self, problems: Any, benchmark_of: Any) -> None:
-        benchmark = benchmark_of(problems.dataset(problems.good("a")))
-        benchmark.evaluate()
-        benchmark.close()
-        assert statuses(benchmark.evaluate().traces["double"]) == [("a", "PASSED")]
-
     def test_forgotten_one_closes_too(
         self, problems: Any, executor: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -408,10 +285,6 @@ class TestLogLevel:
 
     def level(self) -> int:
         return logging.getLogger("flashinfer_bench.bench").level
-
-    def test_argument(self, problems: Any) -> None:
-        Benchmark(problems.dataset(), log_level="warning")
-        assert self.level() == logging.WARNING
 
     def test_place_of_the_first_release(self, problems: Any) -> None:
         benchmark = Benchmark(problems.dataset(), "ERROR")
@@ -455,3 +328,60 @@ class TestSeveralDevices:
         assert by_device <= {"cpu", "cpu:1"}
         assert sorted(made) == ["cpu", "cpu:1"]
         assert all(item.closed == 1 for item in made.values())
+
+
+class TestPlugins:
+    """Lifecycle hooks of plugins, in a run."""
+
+    @pytest.fixture
+    def plugin(self, catalog: Any) -> Any:
+        told: list[Any] = []
+
+        class Plugin:
+            veto: Any = None
+
+            @hookimpl
+            def fib_run_started(self, run: Any) -> None:
+                told.append(("started", run.total))
+
+            @hookimpl
+            def fib_evaluated(self, trace: Trace) -> None:
+                assert trace.evaluation is not None
+                told.append((trace.solution, trace.evaluation.status.value))
+
+            @hookimpl
+            def fib_run_finished(self, run: Any) -> None:
+                told.append(("finished", len(run.skipped)))
+
+            @hookimpl
+            def fib_veto(self, run: Any, measurement: Any) -> Any:
+                assert run.device == "cpu"
+                return self.veto and f"{self.veto}: {len(measurement.samples_ms)} samples"
+
+        plugin = Plugin()
+        manager = pluggy.PluginManager(hookspecs.PROJECT)
+        manager.add_hookspecs(hookspecs)
+        manager.register(plugin)
+        object.__setattr__(catalog, "hook", manager.hook)
+        plugin.told = told  # type: ignore[attr-defined]
+        return plugin
+
+    def test_they_are_told_of_the_run(self, benchmark_of: Any, problems: Any, plugin: Any) -> None:
+        wrong = problems.solution("def run(x): return x", "wrong")
+        benchmark_of(problems.dataset(problems.good("a"), wrong)).run_all()
+        assert plugin.told == [
+            ("started", 2),
+            ("a", "PASSED"),
+            ("wrong", "INCORRECT_NUMERICAL"),
+            ("finished", 0),
+        ]
+
+    def test_a_veto_makes_it_a_runtime_error(
+        self, benchmark_of: Any, problems: Any, plugin: Any
+    ) -> None:
+        plugin.veto = "too quick"
+        found = benchmark_of(problems.dataset(problems.good("a"))).run_all()
+        (trace,) = found.traces["double"]
+        assert trace.evaluation.status.value == "RUNTIME_ERROR"
+        assert "too quick: 2 samples" in trace.evaluation.log
+        assert trace.evaluation.performance is None

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from flashinfer_bench.bench import DefaultEvaluator
+from flashinfer_bench.bench import DefaultEvaluator, correctness
+from flashinfer_bench.bench.correctness import compare, error_histogram
 from flashinfer_bench.bench.evaluators import Check, Trial
-from flashinfer_bench.bench.judge import correctness, histogram
-from flashinfer_bench.bench.judge.correctness import Comparison, compare
-from flashinfer_bench.bench.judge.histogram import HIGHEST, LOWEST, error_histogram
-from flashinfer_bench.data import EvaluationStatus, OutputTolerance, TensorSpec, Tolerance
+from flashinfer_bench.data import EvaluationStatus, TensorSpec, Tolerance
 
 NAN, INF = math.nan, math.inf
 FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
@@ -24,26 +22,10 @@ FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
 class TestNonFinite:
     """NaN and inf are values with a place, whatever is next to them."""
 
-    special = st.sampled_from([0.0, -0.0, 1.0, -1.0, NAN, INF, -INF])
-
-    @given(st.lists(st.tuples(special, special), min_size=1, max_size=12))
-    def test_no_tolerance_makes_up_for_them(self, values: list[tuple[float, float]]) -> None:
-        actual, expected = (torch.tensor(side) for side in zip(*values, strict=True))
-        found = compare(actual, expected, atol=1e30, rtol=1e30)
-        same = [a == e or (a != a and e != e) for a, e in values]
-        finite = [math.isfinite(a) and math.isfinite(e) for a, e in values]
-        wrong = sum(not s and not f for s, f in zip(same, finite, strict=True))
-        assert found.nonfinite_mismatches == wrong
-        assert found.passes(1e-9) is (wrong == 0)
-
     def test_nan_of_another_sign_and_payload_is_nan(self) -> None:
         bits = torch.tensor([0x7FC00000, 0x7FC00001, -0x400000], dtype=torch.int32)
         found = compare(bits.view(torch.float32), torch.full((3,), NAN), atol=0.0, rtol=0.0)
         assert found.matched == 3
-
-    def test_zeros_of_both_signs_are_equal(self) -> None:
-        found = compare(torch.tensor([-0.0]), torch.tensor([0.0]), atol=0.0, rtol=0.0)
-        assert (found.matched, found.max_absolute_error) == (1, 0.0)
 
     def test_float64_that_overflows_is_finite_but_wrong(self) -> None:
         big = torch.tensor([1e308], dtype=torch.float64)
@@ -70,10 +52,6 @@ class TestComplex:
         assert found.max_absolute_error == 8.0
         assert found.first_failing is not None
         assert found.first_failing.index == (1, 1)
-
-    def test_conjugate_views(self) -> None:
-        values = torch.tensor([1 + 2j])
-        assert compare(values.conj(), torch.tensor([1 - 2j]), atol=0.0, rtol=0.0).matched == 2
 
 
 class TestIntegers:
@@ -102,15 +80,10 @@ class TestIntegers:
         assert compare(expected, actual, atol=0.0, rtol=0.0).matched == 0
         assert compare(actual, actual.clone(), atol=0.0, rtol=0.0).matched == 1
 
-    def test_small_unsigned_ones_equal_signed_ones(self) -> None:
-        actual, expected = torch.tensor([7, 8], dtype=torch.uint64), torch.tensor([7, 9])
-        assert compare(actual, expected, atol=0.0, rtol=0.0).matched == 1
-
 
 @pytest.mark.skipif(FLOAT4 is None, reason="torch has no float4")
 class TestFloat4:
     @given(st.binary(min_size=1, max_size=40), st.data())
-    @settings(max_examples=40)
     def test_pieces_change_nothing(self, codes: bytes, data: st.DataObject) -> None:
         expected = torch.frombuffer(bytearray(codes), dtype=torch.uint8).view(FLOAT4)
         changed = bytearray(codes)
@@ -134,40 +107,8 @@ class TestPieces:
         assert found.first_failing is not None
         assert found.first_failing.index == (2 * correctness._CHUNK + 1,)
 
-    def test_one_odd_piece_does_not_change_the_others(self) -> None:
-        count = 2 * correctness._CHUNK
-        expected = torch.ones(count)
-        actual = expected * 1.5
-        expected[0] = actual[0] = NAN
-        found = compare(actual, expected, atol=0.0, rtol=0.6)
-        assert found.passes(1.0)
-        assert found.max_absolute_error == 0.5
-
-
-class TestCap:
-    @given(
-        st.lists(st.floats(0, 4, width=32), min_size=1, max_size=20),
-        st.floats(0, 4),
-        st.floats(0.01, 1),
-    )
-    def test_no_element_may_be_worse(self, errors: list[float], cap: float, ratio: float) -> None:
-        actual = torch.tensor(errors)
-        found = compare(actual, torch.zeros_like(actual), atol=1.0, rtol=0.0)
-        share = sum(error <= 1.0 for error in actual.tolist()) / len(errors)
-        assert found.passes(ratio, cap) is (share >= ratio and float(actual.max()) <= cap)
-
-    def test_without_one(self) -> None:
-        assert Comparison(4, 3, 1e300, 1.0, 0, None).passes(0.75)
-
 
 class TestHistogram:
-    def test_by_decade(self) -> None:
-        expected = torch.full((6,), 100.0, dtype=torch.float64)
-        errors = torch.tensor([0.0, 1e-14, 2e-3, 5e-3, 0.5, 9e7], dtype=torch.float64)
-        found = error_histogram(expected + errors, expected)
-        assert found["absolute"] == {"<1e-12": 2, "1e-03": 2, "1e-01": 1, "1e+04": 1}
-        assert found["relative"] == {"<1e-12": 2, "1e-05": 2, "1e-03": 1, "1e+04": 1}
-
     def test_nonfinite_ones(self) -> None:
         actual = torch.tensor([NAN, NAN, INF, INF, 1.0, 2.0])
         expected = torch.tensor([NAN, 1.0, INF, -INF, 1.0, 1.0])
@@ -182,28 +123,13 @@ class TestHistogram:
         for name, count in found.items():
             assert count <= sum(near_decade(error, name) for error in errors)
 
-    def test_integers(self) -> None:
-        found = error_histogram(torch.tensor([1, 2, 13]), torch.tensor([1, 1, 1]))
-        assert found["absolute"] == {"<1e-12": 1, "1e+00": 1, "1e+01": 1}
-
-    def test_of_huge_ones_a_part_is_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(correctness, "_CHUNK", 10)
-        monkeypatch.setattr(histogram, "_PIECES", 4)
-        found = error_histogram(torch.ones(95), torch.zeros(95))
-        assert sum(found["absolute"].values()) == 35  # pieces 0, 3, 6 and the short last one
-        assert set(found["absolute"]) == {"1e+00"}
-
-    def test_nothing(self) -> None:
-        empty = torch.zeros(0)
-        assert error_histogram(empty, empty) == {"absolute": {}, "relative": {}}
-
 
 def near_decade(error: float, name: str) -> bool:
-    """Whether an error belongs to a decade, or is within 2 % of its limits."""
+    """Whether an error belongs to a decade, but for rounding at its limits."""
     if name.startswith("<"):
-        return error < 10.0**LOWEST * 1.02
+        return error < 10.0**-12 * 1.0001
     low = float(name)
-    return low * 0.98 <= error and (error < low * 10.2 or low == 10.0**HIGHEST)
+    return low * 0.9999 <= error and (error < low * 10.001 or low == 10.0**4)
 
 
 class TestEvaluator:
@@ -253,13 +179,3 @@ class TestEvaluator:
         }
         assert found.extra["tightened"] == {"z": "a reason"}
         assert found.extra["first_failing"]["output"] == "z"
-
-    def test_ratio_of_the_output_that_failed(self, two: Any, problems: Any, settings: Any) -> None:
-        own = OutputTolerance(required_matched_ratio=0.99).model_dump()
-        config = settings(required_matched_ratio=0.5, tolerances={"y": Tolerance(**own)})
-        actual = torch.ones(4, 3)
-        actual[0, 0] = 9.0
-        found = self.judge(two, problems, config, actual, torch.ones(4, 3))
-        assert not found.passed
-        assert found.correctness is not None
-        assert (found.correctness.extra or {})["required_matched_ratio"] == 0.99

@@ -1,21 +1,32 @@
-"""Digests of inputs, definitions and secret seeds."""
+"""Seeds, and digests of inputs and definitions."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from flashinfer_bench.bench.judge.digests import (
+from flashinfer_bench.bench.digests import (
     definition_digest,
+    fresh_seed,
     inputs_crc32,
-    seed_commitment,
+    trial_seed,
 )
 from flashinfer_bench.data import Definition, TensorSpec
 
 MIB = 1 << 20
+
+
+class TestSeeds:
+    def test_fresh_ones_differ_and_survive_json_readers(self) -> None:
+        drawn = {fresh_seed() for _ in range(100)}
+        assert len(drawn) == 100
+        assert all(0 <= seed < 2**53 for seed in drawn)
+
+    def test_stay_the_same_for_ever(self) -> None:
+        # A trace's seed must give the same inputs in every later release.
+        assert trial_seed(0, 0) == 1576848291327681832
+        assert trial_seed(2**53 - 1, 2) == 3918840776600264507
 
 
 class TestInputs:
@@ -34,18 +45,6 @@ class TestInputs:
         assert len(set(digests)) == 6
         assert inputs_crc32([[x, 1]]) != inputs_crc32([[x, 1.0]])
         assert inputs_crc32([[x], [x]]) != inputs_crc32([[x]])
-
-    def test_strides_do_not(self) -> None:
-        import torch
-
-        x = torch.arange(12.0).reshape(3, 4)
-        assert inputs_crc32([[x.t()]]) == inputs_crc32([[x.t().contiguous()]])
-
-    def test_types_of_few_bits(self) -> None:
-        import torch
-
-        x = torch.ones(4).to(torch.float8_e4m3fn)
-        assert inputs_crc32([[x]]) != inputs_crc32([[x.to(torch.float8_e5m2)]])
 
     def test_of_large_tensors_pieces_from_first_to_last_byte_count(self) -> None:
         import torch
@@ -67,10 +66,6 @@ class TestDefinition:
             return made
 
         return make
-
-    def test_the_description_does_not_count(self, make: Any) -> None:
-        assert definition_digest(make()) == definition_digest(make(description="of x"))
-        assert len(definition_digest(make())) == 16
 
     @pytest.mark.parametrize(
         "change",
@@ -96,16 +91,3 @@ class TestDefinition:
         assert digests[0] != digests[1]
         turned = dict(reversed(list(one.axes.items())))
         assert definition_digest(make(axes=turned)) == definition_digest(one)
-
-    def test_survives_being_stored(self, make: Any) -> None:
-        one = make(tolerance={"outputs": {"y": {"atol": 1e-3}}})
-        again = Definition.model_validate_json(one.model_dump_json(exclude_none=True))
-        assert definition_digest(again) == definition_digest(one)
-
-
-class TestCommitment:
-    @given(st.integers(0, 2**53 - 1))
-    def test_does_not_tell_the_seed(self, seed: int) -> None:
-        told = seed_commitment(seed)
-        assert (len(told), told) == (8, seed_commitment(seed))
-        assert told != f"{seed & 0xFFFFFFFF:08x}" != seed_commitment(seed + 1)

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from fib_tests.plugins import PLUGIN_FOLDER
 from flashinfer_bench.bench import Benchmark, BenchmarkConfig, BuildRun, RunObserver
-from flashinfer_bench.errors import CapabilityError, SelectionError, UnknownNameError
+from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.plugins import discover
 
 pytestmark = [
@@ -22,7 +23,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"),
 ]
 
-PLUGIN_FOLDER = Path(__file__).parent / "plugin"
 DOUBLE = """
 void run(const float *x, float *y, long n) { for (long i = 0; i < n; i++) y[i] = 2 * x[i]; }
 """
@@ -129,37 +129,22 @@ class TestRun:
             assert "the tool 'frob' was not found" in reasons[name][1]
         assert "there is no frob" in reasons["decline"][1]
 
-    def test_compilers_work_side_by_side(
-        self, in_c: Any, problems: Any, catalog: Any, tmp_path: Path
-    ) -> None:
-        """Each waits for the other to begin; one after the other they would time out."""
-        a, b = tmp_path / "a", tmp_path / "b"
-        dataset = problems.dataset(
-            in_c("a", f"note {a}", f"wait {b}"), in_c("b", f"note {b}", f"wait {a}")
-        )
-        with Benchmark(dataset, BenchmarkConfig(**SETTINGS), catalog=catalog) as benchmark:
-            found = benchmark.evaluate().traces["double"]
-        assert [str(trace.evaluation.status) for trace in found] == ["PASSED", "PASSED"]
-
     def test_a_hung_compiler_costs_its_solution_only(
         self, in_c: Any, problems: Any, catalog: Any, tmp_path: Path
     ) -> None:
         note = tmp_path / "pid"
         dataset = problems.dataset(in_c("hangs", f"hang {note}"), in_c("good"), workloads=3)
         config = BenchmarkConfig(**SETTINGS, timeout_seconds=5)
-        began = time.monotonic()
         with Benchmark(dataset, config, catalog=catalog) as benchmark:
             found = benchmark.evaluate().traces["double"]
         statuses = [(trace.solution, str(trace.evaluation.status)) for trace in found]
         assert statuses == [("hangs", "TIMEOUT"), ("good", "PASSED")] * 3
-        assert time.monotonic() - began < 60  # the limit was waited for once, not three times
         assert eventually(lambda: not alive(int(note.read_text())))
         assert "an evaluation may take 5 s" in found[0].evaluation.log
         assert found[0].evaluation.provenance.transient
 
-    @pytest.mark.parametrize("executor", ["fork", "spawn"])
     def test_the_second_run_finds_everything_in_the_cache(
-        self, executor: str, in_c: Any, problems: Any, catalog: Any
+        self, in_c: Any, problems: Any, catalog: Any
     ) -> None:
         states: list[str] = []
 
@@ -168,7 +153,7 @@ class TestRun:
                 states.append(outcome.state)
 
         dataset = problems.dataset(in_c("a"), in_c("b", code=DOUBLE + "// b"))
-        config = BenchmarkConfig(**{**SETTINGS, "executor": executor})
+        config = BenchmarkConfig(**SETTINGS)
         for _ in range(2):
             with Benchmark(dataset, config, catalog=catalog, observers=[Notes()]) as benchmark:
                 found = benchmark.evaluate().traces["double"]
@@ -297,16 +282,6 @@ class TestBuildRun:
         self.run(dataset, catalog, solutions=["good"])
         assert made.exists()
 
-    def test_selection(self, in_c: Any, problems: Any, catalog: Any) -> None:
-        dataset = problems.dataset(in_c("a"), in_c("b"), problems.good("py"))
-        assert set(self.run(dataset, catalog, solutions=["b"])[0]) == {"b"}
-        with pytest.raises(UnknownNameError, match="'c'"):
-            self.run(dataset, catalog, solutions=["c"])
-        with pytest.raises(SelectionError, match="in a language that is compiled"):
-            self.run(dataset, catalog, solutions=["py"], compile_only=True)
-        with pytest.raises(SelectionError, match="nothing to build"):
-            self.run(problems.dataset(), catalog)
-
     def test_a_device_that_is_not_there_can_be_built_for(
         self, in_c: Any, problems: Any, catalog: Any
     ) -> None:
@@ -317,33 +292,12 @@ class TestBuildRun:
             "any": "built",
         }
 
-    def test_only_what_cannot_be_built(self, problems: Any, catalog: Any) -> None:
-        told: list[Any] = []
-
-        class Notes(RunObserver):
-            def builds_started(self, total: int) -> None:
-                told.append(total)
-
-            def build_finished(self, outcome: Any) -> None:
-                told.append(outcome.state)
-
-            def finished(self) -> None:
-                told.append("finished")
-
-        dataset = problems.dataset(problems.solution("x", "mojo", language="mojo"))
-        BuildRun(dataset, BenchmarkConfig(device="cpu"), catalog, observers=[Notes()]).run()
-        assert told == [1, "unavailable", "finished"]
-
     def test_without_torch_there_is_only_compiling(
         self, in_c: Any, problems: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("flashinfer_bench.bench.build_run.find_spec", lambda name: None)
+        monkeypatch.setattr("flashinfer_bench.bench.builds.find_spec", lambda name: None)
         dataset = problems.dataset(in_c("a"))
         with pytest.raises(CapabilityError, match="needs torch") as caught:
             self.run(dataset, catalog)
         assert "compile-only" not in str(caught.value)  # it does without; builders may not
         assert self.run(dataset, catalog, compile_only=True)[0]["a"].state == "built"
-
-    def test_an_executor_that_is_not_there(self, in_c: Any, problems: Any, catalog: Any) -> None:
-        with pytest.raises(CapabilityError, match="sundial"):
-            self.run(problems.dataset(in_c("a")), catalog, executor="sundial")

@@ -1,4 +1,4 @@
-"""The whole loop with real candidate processes: nothing here is simulated."""
+"""The whole loop with real candidate processes and core alone: nothing here is simulated."""
 
 from __future__ import annotations
 
@@ -9,14 +9,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fib_tests.plugins import PLUGIN_FOLDER
 from flashinfer_bench.bench import Benchmark, BenchmarkConfig
-from flashinfer_bench.data import Evaluation, ScalarInput, TensorSpec
+from flashinfer_bench.data import (
+    Evaluation,
+    ScalarInput,
+    TensorSpec,
+    TraceSet,
+    save_json_file,
+    save_jsonl_file,
+)
+from flashinfer_bench.plugins import reset_default_catalog
 
-pytestmark = pytest.mark.plugin("python")
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SETTINGS: dict[str, Any] = {
     "device": "cpu",
@@ -25,6 +35,7 @@ SETTINGS: dict[str, Any] = {
     "num_trials": 2,
     "seed": 9,
 }
+CORE_ALONE = {"FIB_NO_PLUGINS": "1", "FIB_PLUGINS": "candidate_test_plugin"}
 
 # name: (source, expected status, transient, what its log must hold)
 BEHAVIOUR = {
@@ -81,48 +92,131 @@ BEHAVIOUR = {
 }
 
 
-@pytest.fixture(scope="module")
-def verdicts(tmp_path_factory: pytest.TempPathFactory, problems: Any) -> dict[str, Evaluation]:
-    """One run over all kinds of solutions, by the fork executor where there is one."""
-    solutions = [problems.solution(source, name) for name, (source, *_) in BEHAVIOUR.items()]
-    solutions.append(
-        problems.solution(
-            "def run(x, y):\n    y.copy_(x)\n    y.mul_(2)",
-            "destination",
-            destination_passing_style=True,
-        )
+OTHERS = {
+    "destination": "def run(x, y):\n    y.copy_(x)\n    y.mul_(2)",
+    "forgets_a_row": "def run(x, y):\n    y[1:] = x[1:] * 2",
+    "dies_only_when_timed": "import os\nn = []\ndef run(x):\n    n.append(1)\n"
+    "    return x * 2 if len(n) < 5 else os._exit(0)",
+}
+# What a solution leaves behind in its process is seen by nobody else.
+LEAVES = """
+import builtins
+before = getattr(builtins, "left_behind", 0)
+builtins.left_behind = before + 1
+print("found", before)
+def run(x):
+    return x * 2
+"""
+HANGS = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def run(x):
+    print("going", flush=True)
+    time.sleep(1000)
+"""
+SEVERAL = """
+def run(x, scale):
+    y = x * scale
+    return y, y.argmax(-1), float(y.float().sum())
+"""
+SEVERAL_IN_PLACE = """
+def run(x, scale, y, top, total):
+    y.copy_(x * scale)
+    top.copy_(y.argmax(-1))
+    total.copy_(y.float().sum())
+"""
+
+
+def _dataset(problems: Any) -> TraceSet:
+    several = problems.definition(
+        "several",
+        inputs={
+            "x": TensorSpec(shape=["n", "k"], dtype="bfloat16"),
+            "scale": TensorSpec(shape=None, dtype="float32"),
+        },
+        outputs={
+            "y": TensorSpec(shape=["n", "k"], dtype="bfloat16"),
+            "top": TensorSpec(shape=["n"], dtype="int64"),
+            "total": TensorSpec(shape=None, dtype="float32"),
+        },
+        reference=SEVERAL,
     )
-    solutions.append(
-        problems.solution(
-            "def run(x, y):\n    y[1:] = x[1:] * 2",
-            "forgets_a_row",
-            destination_passing_style=True,
-        )
+    dying = problems.definition("dying", reference="import os\ndef run(x):\n    os._exit(3)")
+    made = problems.dataset(
+        *(problems.solution(source, name) for name, (source, *_) in BEHAVIOUR.items()),
+        *(
+            problems.solution(source, name, destination_passing_style="x, y" in source)
+            for name, source in OTHERS.items()
+        ),
+        problems.solution(SEVERAL, "same", "several"),
+        problems.solution(SEVERAL_IN_PLACE, "inplace", "several", destination_passing_style=True),
+        problems.solution(SEVERAL.replace("argmax", "argmin"), "argmin", "several"),
+        problems.good("of_nothing", "dying"),
+        problems.solution(LEAVES, "a", "leaving"),
+        problems.solution(LEAVES, "b", "leaving"),
+        problems.solution(HANGS, "hangs", "slow"),
+        problems.solution("import time\ntime.sleep(1000)", "hangs_on_import", "slow"),
+        definitions=[
+            *(problems.definition(name) for name in ("double", "leaving", "slow")),
+            *(several, dying),
+        ],
     )
+    (trace,) = made.workloads["several"]
+    inputs = {**trace.workload.inputs, "scale": ScalarInput(value=0.5)}
+    workload = trace.workload.model_copy(update={"inputs": inputs})
+    made.workloads["several"] = [trace.model_copy(update={"workload": workload})]
+    (trace,) = made.workloads["leaving"]
+    again = trace.workload.model_copy(update={"uuid": "again"})
+    made.workloads["leaving"] = [trace, trace.model_copy(update={"workload": again})]
+    return made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def core_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No plugin is loaded but that of the tests, whatever is installed."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PLUGIN_FOLDER)
+        for name, value in CORE_ALONE.items():
+            patch.setenv(name, value)
         patch.setenv("FIB_CACHE_PATH", str(tmp_path_factory.mktemp("cache")))
-        with Benchmark(problems.dataset(*solutions), BenchmarkConfig(**SETTINGS)) as benchmark:
-            traces = benchmark.evaluate().traces["double"]
-            assert benchmark.skipped == ()
-    return {trace.solution: trace.evaluation for trace in traces}
+        reset_default_catalog()
+        yield
+    reset_default_catalog()
+
+
+@pytest.fixture(scope="module")
+def benchmark(core_alone: None, problems: Any) -> Iterator[Benchmark]:
+    """One fork server for all runs."""
+    with Benchmark(_dataset(problems), BenchmarkConfig(**SETTINGS)) as benchmark:
+        yield benchmark
+
+
+@pytest.fixture(scope="module")
+def found(benchmark: Benchmark) -> dict[str, Evaluation]:
+    """What came of one run over all kinds of solutions, by their names."""
+    names = ["double", "several", "dying"]
+    config = BenchmarkConfig(**SETTINGS, definitions=names)
+    traces = benchmark.evaluate(config).traces
+    (skipped,) = benchmark.skipped
+    assert (skipped.kind, "exited with code 3" in skipped.reason) == ("reference", True)
+    assert set(traces) == {"double", "several"}
+    return {trace.solution: trace.evaluation for group in traces.values() for trace in group}
 
 
 @pytest.mark.parametrize("name", BEHAVIOUR)
-def test_every_behaviour_gets_its_verdict(name: str, verdicts: dict[str, Evaluation]) -> None:
+def test_every_behaviour_gets_its_verdict(name: str, found: dict[str, Evaluation]) -> None:
     _, status, transient, log = BEHAVIOUR[name]
-    evaluation = verdicts[name]
+    evaluation = found[name]
     assert evaluation.provenance is not None
     assert (str(evaluation.status), evaluation.provenance.transient) == (status, transient)
     assert log in evaluation.log
+    assert evaluation.provenance.extra["measurement"] == "basic"
     assert Evaluation.model_validate_json(evaluation.model_dump_json()) == evaluation
 
 
-def test_destination_passing(verdicts: dict[str, Evaluation]) -> None:
-    assert verdicts["destination"].status == "PASSED"
-
-
-def test_outputs_are_poisoned(verdicts: dict[str, Evaluation]) -> None:
-    evaluation = verdicts["forgets_a_row"]
+def test_destinations_are_poisoned(found: dict[str, Evaluation]) -> None:
+    assert found["destination"].status == "PASSED"
+    evaluation = found["forgets_a_row"]
     assert evaluation.status == "INCORRECT_NUMERICAL"
     assert evaluation.correctness is not None
     assert evaluation.correctness.extra is not None
@@ -130,8 +224,19 @@ def test_outputs_are_poisoned(verdicts: dict[str, Evaluation]) -> None:
     assert evaluation.correctness.extra["first_failing"]["actual"] == "NaN"
 
 
-def test_measurement(verdicts: dict[str, Evaluation]) -> None:
-    performance, provenance = verdicts["good"].performance, verdicts["good"].provenance
+def test_a_crash_while_it_is_timed(found: dict[str, Evaluation]) -> None:
+    evaluation = found["dies_only_when_timed"]
+    assert evaluation.status == "RUNTIME_ERROR"
+    assert evaluation.log.startswith("time: ")
+
+
+def test_several_outputs(found: dict[str, Evaluation]) -> None:
+    statuses = {name: str(found[name].status) for name in ("same", "inplace", "argmin")}
+    assert statuses == {"same": "PASSED", "inplace": "PASSED", "argmin": "INCORRECT_NUMERICAL"}
+
+
+def test_measurement(found: dict[str, Evaluation]) -> None:
+    performance, provenance = found["good"].performance, found["good"].provenance
     assert performance is not None
     assert performance.samples_ms is not None
     assert len(performance.samples_ms) == 10
@@ -146,123 +251,104 @@ def test_measurement(verdicts: dict[str, Evaluation]) -> None:
     assert provenance.extra["cpu_threads"] >= 1
 
 
-def test_hang_costs_its_time_limit_only(problems: Any) -> None:
-    endless = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    endless += "def run(x):\n    print('going', flush=True)\n    time.sleep(1000)"
-    dataset = problems.dataset(
-        problems.solution(endless, "hangs"),
-        problems.solution("import time\ntime.sleep(1000)", "hangs_on_import"),
-    )
-    config = BenchmarkConfig(**SETTINGS, timeout_seconds=2, profile_baseline=False)
-    began = time.monotonic()
-    with Benchmark(dataset, config) as benchmark:
-        first, second = benchmark.evaluate().traces["double"]
-    assert time.monotonic() - began < 60
+def test_hang_costs_its_time_limit_only(benchmark: Benchmark) -> None:
+    settings = {"timeout_seconds": 4, "profile_baseline": False, "definitions": ["slow"]}
+    first, second = benchmark.evaluate(BenchmarkConfig(**SETTINGS, **settings)).traces["slow"]
     for trace in (first, second):
         assert trace.evaluation.status == "TIMEOUT"
         assert trace.evaluation.provenance.transient
-        assert trace.evaluation.provenance.wall_s < 2 + 2
+        assert trace.evaluation.provenance.wall_s < 60
     assert "going" in first.evaluation.log
-    assert "an evaluation may take 2 s" in first.evaluation.log
+    assert "an evaluation may take 4 s" in first.evaluation.log
 
 
-def test_reference_that_dies_is_a_skip(problems: Any) -> None:
-    definition = problems.definition(reference="import os\ndef run(x):\n    os._exit(3)")
-    dataset = problems.dataset(problems.good("a"), definitions=[definition])
-    with Benchmark(dataset, BenchmarkConfig(**SETTINGS)) as benchmark:
-        assert benchmark.evaluate().traces == {}
-        (entry,) = benchmark.skipped
-    assert entry.kind == "reference"
-    assert "exited with code 3" in entry.reason
-
-
-def test_scalars_and_several_outputs(problems: Any) -> None:
-    definition = problems.definition(
-        inputs={
-            "x": TensorSpec(shape=["n", "k"], dtype="bfloat16"),
-            "scale": TensorSpec(shape=None, dtype="float32"),
-        },
-        outputs={
-            "y": TensorSpec(shape=["n", "k"], dtype="bfloat16"),
-            "top": TensorSpec(shape=["n"], dtype="int64"),
-            "total": TensorSpec(shape=None, dtype="float32"),
-        },
-        reference=(
-            "def run(x, scale):\n"
-            "    y = x * scale\n"
-            "    return y, y.argmax(-1), float(y.float().sum())"
-        ),
-    )
-    inplace = (
-        "def run(x, scale, y, top, total):\n"
-        "    y.copy_(x * scale)\n"
-        "    top.copy_(y.argmax(-1))\n"
-        "    total.copy_(y.float().sum())"
-    )
-    dataset = problems.dataset(
-        problems.solution(definition.reference, "same"),
-        problems.solution(inplace, "inplace", destination_passing_style=True),
-        problems.solution(definition.reference.replace("argmax", "argmin"), "argmin"),
-        definitions=[definition],
-    )
-    workload = dataset.workloads["double"][0].workload
-    inputs = {**workload.inputs, "scale": ScalarInput(value=0.5)}
-    changed = workload.model_copy(update={"inputs": inputs})
-    dataset.workloads["double"][0] = dataset.workloads["double"][0].model_copy(
-        update={"workload": changed}
-    )
-    with Benchmark(dataset, BenchmarkConfig(**SETTINGS)) as benchmark:
-        found = benchmark.evaluate().traces["double"]
-    statuses = {trace.solution: str(trace.evaluation.status) for trace in found}
-    assert statuses == {"same": "PASSED", "inplace": "PASSED", "argmin": "INCORRECT_NUMERICAL"}
-
-
-def test_same_seed_same_outputs(problems: Any) -> None:
+def test_same_seed_same_outputs(benchmark: Benchmark) -> None:
     """Errors of a wrong solution depend on the inputs, and so show whether they are the same."""
-    dataset = problems.dataset(problems.solution("def run(x):\n    return x * 3", "wrong"))
     errors = []
-    with Benchmark(dataset) as benchmark:
-        for seed in (1, 1, 2):
-            config = BenchmarkConfig(**{**SETTINGS, "seed": seed, "profile_baseline": False})
-            evaluation = benchmark.evaluate(config).traces["double"][0].evaluation
-            assert evaluation is not None
-            assert evaluation.correctness is not None
-            errors.append(evaluation.correctness.max_absolute_error)
+    for seed in (1, 1, 2):
+        chosen = {"seed": seed, "profile_baseline": False, "solutions": ["wrong"]}
+        config = BenchmarkConfig(**{**SETTINGS, **chosen})
+        (trace,) = benchmark.evaluate(config).traces["double"]
+        assert trace.evaluation is not None
+        assert trace.evaluation.correctness is not None
+        errors.append(trace.evaluation.correctness.max_absolute_error)
     assert errors[0] == errors[1] != errors[2]
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-def test_state_of_a_process(isolated: bool, problems: Any) -> None:
-    """What a solution leaves behind in its process is seen by nobody else."""
-    leaves = (
-        "import builtins, torch\n"
-        "before = getattr(builtins, 'left_behind', 0)\n"
-        "builtins.left_behind = before + 1\n"
-        "print('found', before)\n"
-        "def run(x):\n"
-        "    return x * 2"
-    )
-    dataset = problems.dataset(
-        problems.solution(leaves, "a"), problems.solution(leaves, "b"), workloads=2
-    )
-    # Without trust nothing is evaluated once more, for which there would be a fresh process.
-    config = BenchmarkConfig(**SETTINGS, use_isolated_runner=isolated, trust="off")
-    with Benchmark(dataset, config) as benchmark:
-        found = benchmark.evaluate().traces["double"]
-    logs = [trace.evaluation.log for trace in found]
+def test_state_of_a_process(isolated: bool, benchmark: Benchmark) -> None:
+    config = BenchmarkConfig(**SETTINGS, use_isolated_runner=isolated, definitions=["leaving"])
+    logs = [trace.evaluation.log for trace in benchmark.evaluate(config).traces["leaving"]]
     first_pass, second_pass = logs[:2], logs[2:]
     assert all("found 0" in log for log in first_pass)
     # A process that is kept has been built once; a fresh one builds, and prints, again.
     assert [("found 0" in log) for log in second_pass] == [isolated, isolated]
 
 
-def test_spawn_executor(problems: Any) -> None:
-    dataset = problems.dataset(
-        problems.good("a"), problems.solution("import os\ndef run(x):\n    os._exit(1)", "exits")
-    )
-    with Benchmark(dataset, BenchmarkConfig(**SETTINGS, executor="spawn")) as benchmark:
-        found = benchmark.evaluate().traces["double"]
-    assert [str(trace.evaluation.status) for trace in found] == ["PASSED", "RUNTIME_ERROR"]
+def test_spawn_executor(benchmark: Benchmark) -> None:
+    config = BenchmarkConfig(**SETTINGS, executor="spawn", solutions=["good", "exits"])
+    traces = benchmark.evaluate(config).traces["double"]
+    statuses = {trace.solution: str(trace.evaluation.status) for trace in traces}
+    assert statuses == {"good": "PASSED", "exits": "RUNTIME_ERROR"}
+
+
+def _stored(problems: Any, root: Path, **sources: str) -> Path:
+    """Write a dataset with the smallest problem and these solutions."""
+    solutions = [problems.solution(source, name) for name, source in sources.items()]
+    dataset = problems.dataset(*solutions)
+    save_json_file(dataset.definitions["double"], root / "definitions" / "double.json")
+    for solution in dataset.solutions["double"]:
+        save_json_file(solution, root / "solutions" / f"{solution.name}.json")
+    save_jsonl_file(dataset.workloads["double"], root / "workloads" / "double.jsonl")
+    return root
+
+
+class TestPluginsOfStrangers:
+    """By the command line, as users do; the broken ones among them are only told of."""
+
+    @pytest.fixture
+    def fib_run(self, problems: Any, tmp_path: Path) -> Any:
+        source = "import os\nprint(os.environ.get('STRANGERS_SANDBOX'))\ndef run(x): return x * 2"
+        root = _stored(problems, tmp_path / "dataset", good=source)
+
+        def run(*options: str, plugins: str = "candidate_test_plugin") -> Any:
+            path = os.pathsep.join([str(PLUGIN_FOLDER), *(entry for entry in sys.path if entry)])
+            env = {"FIB_PLUGINS": plugins, "FIB_STRICT_PLUGINS": "0", "PYTHONPATH": path}
+            command = [sys.executable, "-m", "flashinfer_bench", "run", "--local", str(root)]
+            done = subprocess.run(
+                [*command, "--device", "cpu", "--iterations", "5", *options],
+                capture_output=True,
+                text=True,
+                env={**os.environ, **env},
+                check=False,
+            )
+            lines = [path.read_text() for path in (root / "traces").rglob("*.jsonl")]
+            return done, [json.loads(line)["evaluation"] for line in "".join(lines).splitlines()]
+
+        return run
+
+    def test_none_at_all(self, fib_run: Any) -> None:
+        done, evaluations = fib_run("--sandbox", "strict")
+        assert done.returncode == 4, done.stderr
+        assert "pip install fib-sandbox-linux" in done.stderr
+        assert evaluations == []
+        done, (evaluation,) = fib_run()
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("solutions run without a sandbox: none is installed") == 1
+        assert evaluation["provenance"]["extra"]["measurement"] == "basic"
+        assert evaluation["log"] == "--- output ---\nNone"
+
+    def test_a_measurement_and_a_sandbox(self, fib_run: Any) -> None:
+        plugins = "candidate_test_plugin,strangers_plugin"
+        done, (evaluation,) = fib_run("--sandbox", "strict", plugins=plugins)
+        assert done.returncode == 0, done.stderr
+        assert evaluation["status"] == "PASSED"
+        assert evaluation["provenance"]["extra"]["measurement"] == "stranger"
+        assert "cpu in True" in evaluation["log"]
+        assert "measured by a stranger, for the last time" in evaluation["log"]
+        for kind in ("measurement", "sandbox"):
+            assert done.stderr.count(f"{kind} 'raising' of") == 1
+        assert "it has come apart" in done.stderr
 
 
 RUN_FOR_EVER = """
@@ -294,24 +380,21 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_ctrl_c_keeps_traces_and_leaves_no_process(problems: Any, tmp_path: Path) -> None:
-    from flashinfer_bench.data import save_json_file, save_jsonl_file
-
-    root, note = tmp_path / "dataset", tmp_path / "pid"
+    note = tmp_path / "pid"
     endless = (
         "import os, pathlib, time\n"
         "def run(x):\n"
         f"    pathlib.Path({str(note)!r}).write_text(str(os.getpid()))\n"
         "    time.sleep(1000)"
     )
-    dataset = problems.dataset(problems.good("a_quick"), problems.solution(endless, "b_endless"))
-    save_json_file(dataset.definitions["double"], root / "definitions" / "double.json")
-    for solution in dataset.solutions["double"]:
-        save_json_file(solution, root / "solutions" / f"{solution.name}.json")
-    save_jsonl_file(dataset.workloads["double"], root / "workloads" / "double.jsonl")
+    good = "def run(x):\n    return x + x"
+    root = _stored(problems, tmp_path / "dataset", a_quick=good, b_endless=endless)
+    path = os.pathsep.join([str(PLUGIN_FOLDER), *(entry for entry in sys.path if entry)])
     with subprocess.Popen(
         [sys.executable, "-c", RUN_FOR_EVER, str(root)],
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONPATH": path},
         start_new_session=True,
     ) as process:
         try:
@@ -334,9 +417,20 @@ def has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
+@pytest.fixture
+def cuda_timers(core_alone: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    pytest.importorskip("fib_timing_cuda", reason="core alone has no timer for CUDA")
+    monkeypatch.setenv("FIB_PLUGINS", f"{CORE_ALONE['FIB_PLUGINS']},fib_timing_cuda")
+    reset_default_catalog()
+    yield
+    monkeypatch.undo()
+    reset_default_catalog()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not has_cuda(), reason="needs a CUDA device")
 @pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.usefixtures("cuda_timers")
 def test_cuda(isolated: bool, problems: Any) -> None:
     out_of_bounds = (
         "import torch\n"

@@ -4,22 +4,39 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flashinfer_bench.bench.ahead import BuildAhead
+from fib_tests.plugins import PLUGIN_FOLDER
 from flashinfer_bench.bench.benchmark import Benchmark
-from flashinfer_bench.bench.builds import Build, BuildProcesses
+from flashinfer_bench.bench.builds import BuildAhead
 from flashinfer_bench.bench.config import BenchmarkConfig
 from flashinfer_bench.bench.executors.base import Confinement
+from flashinfer_bench.bench.plan import Build
 from flashinfer_bench.bench.pool import WorkerPool
-from flashinfer_bench.bench.sandbox import NEEDED, NEEDED_ON_CPU, Sandbox, writable_folders
+from flashinfer_bench.bench.sandbox import Sandbox, pick_sandbox, writable_folders
 from flashinfer_bench.compile.store import list_entries, prune
 from flashinfer_bench.errors import CapabilityError, ConfigError
+from flashinfer_bench.plugins import Catalog, SandboxSpec
 
-ALL = tuple({name for names in (NEEDED | NEEDED_ON_CPU).values() for name in names})
+ALL = ("files", "mounts", "calls", "memory")  # of `Walls` in the plugin of strangers
+
+
+def spec(name: str, factory: str, **options: Any) -> SandboxSpec:
+    factory = f"strangers_plugin:{factory}"
+    options = {"platforms": (sys.platform,), **options}
+    return SandboxSpec(name=name, factory=factory, **options)
+
+
+@pytest.fixture(autouse=True)
+def _strangers_in_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PLUGIN_FOLDER)
+
+
+WALLS = Catalog.of(spec("walls", "Walls"))
 
 
 @pytest.fixture(autouse=True)
@@ -70,10 +87,6 @@ class TestFolders:
         assert others == [str(tmp_path), str(tmp_path / "b")]
         assert own not in others
 
-    def test_none_if_none_can_be_made(self, problem: Any, cache: Path) -> None:
-        cache.write_text("not a folder")
-        assert writable_folders(*problem) == []
-
     def test_they_are_listed_and_pruned(self, problem: Any, cache: Path) -> None:
         (folder,) = writable_folders(*problem)
         Path(folder, "kernel").write_bytes(b"x" * 100)
@@ -86,7 +99,7 @@ class TestFolders:
         assert not Path(folder).exists()
 
     def test_empty_ones_go_after_a_run(self, problem: Any, problems: Any) -> None:
-        sandbox = Sandbox()
+        sandbox = Sandbox(catalog=WALLS)
         sandbox.confine(Confined(), *problem)
         other = problems.solution("def run(x): return x", "b")
         sandbox.confine(Confined(), problems.definition(), other)
@@ -98,64 +111,84 @@ class TestFolders:
 
 
 class TestLevels:
-    def test_off_asks_for_nothing(self, problem: Any) -> None:
-        candidate = Confined()
-        assert Sandbox("off").confine(candidate, *problem) is None
-        assert Sandbox("off").confine_compiler(candidate) is None
-        assert candidate.asked == []
-
     def test_auto_says_once_what_is_missing(
         self, problem: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        sandbox = Sandbox("auto")
+        sandbox = Sandbox("auto", WALLS)
         with caplog.at_level(logging.WARNING):
             sandbox.confine_compiler(Confined())  # lacks nothing: there is nothing to say yet
             for _ in range(3):
-                sandbox.confine(Confined("landlock-files", "landlock-signals"), *problem)
+                sandbox.confine(Confined("files", "calls"), *problem)
         (record,) = caplog.records
-        assert "landlock-files (this kernel is old); landlock-signals" in record.message
-
-    def test_auto_says_nothing_if_nothing_is(
-        self, problem: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        with caplog.at_level(logging.INFO):
-            assert Sandbox("auto").confine(Confined(), *problem).applied == ALL
-        assert not caplog.records
+        assert "files (this kernel is old); calls (this kernel is old)" in record.message
 
     def test_an_executor_without_any_is_told(
         self, problem: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        Sandbox("auto").confine(Confined(applied=()), *problem)
+        Sandbox("auto", WALLS).confine(Confined(applied=()), *problem)
         assert "this executor has none" in caplog.text
 
     @pytest.mark.parametrize(
-        "names", [("landlock-files",), ("system-calls",), ("no-new-privileges",), ALL]
+        ("missing", "lacking"),
+        [(("files", "mounts"), "writing"), (("calls",), "debugging"), (ALL, "writing")],
     )
-    def test_strict_refuses(self, problem: Any, names: tuple[str, ...]) -> None:
-        with pytest.raises(CapabilityError, match="cannot be kept from") as caught:
-            Sandbox("strict").confine(Confined(*names), *problem)
-        told = [name for name in names if f"{name}: this kernel is old" in str(caught.value)]
-        assert set(told) >= set(names) - {"memory-limit"}  # which is asked for on the CPU only
+    def test_strict_refuses(self, problem: Any, missing: tuple[str, ...], lacking: str) -> None:
+        with pytest.raises(CapabilityError, match=f"cannot be kept from {lacking}") as caught:
+            Sandbox("strict", WALLS).confine(Confined(*missing), *problem)
+        assert f"{missing[0]}: this kernel is old" in str(caught.value)
         assert "--sandbox auto" in (caught.value.hint or "")
 
-    def test_strict_takes_one_of_several(self, problem: Any) -> None:
-        done = Sandbox("strict").confine(Confined("mount-namespace"), *problem, device="cpu")
-        assert done is not None
-
     def test_memory_is_limited_on_the_cpu_only(self, problem: Any) -> None:
-        sandbox = Sandbox("strict")
-        assert sandbox.confine(Confined("memory-limit"), *problem, device="cuda:0") is not None
+        sandbox = Sandbox("strict", WALLS)
+        assert sandbox.confine(Confined("memory"), *problem, device="cuda:0") is not None
         with pytest.raises(CapabilityError, match="taking all memory"):
-            sandbox.confine(Confined("memory-limit"), *problem, device="cpu")
+            sandbox.confine(Confined("memory"), *problem, device="cpu")
 
-    @pytest.mark.parametrize("value", ["0", "-1", "some", "1.5"])
-    @pytest.mark.parametrize("name", ["MEMORY_MB", "FILE_MB", "PROCESSES"])
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("MEMORY_MB", "0"), ("MEMORY_MB", "1.5"), ("FILE_MB", "-1"), ("PROCESSES", "some")],
+    )
     def test_settings_are_checked(
         self, monkeypatch: pytest.MonkeyPatch, name: str, value: str
     ) -> None:
         monkeypatch.setenv(f"FIB_SANDBOX_{name}", value)
         with pytest.raises(ConfigError, match=f"FIB_SANDBOX_{name}='{value}'"):
             Sandbox()
+
+
+class TestWhich:
+    def test_none_is_installed(self, problem: Any, caplog: pytest.LogCaptureFixture) -> None:
+        nothing = Catalog.of(spec("elsewhere", "Walls", platforms=("beos",)))
+        sandbox = Sandbox("auto", nothing)
+        for _ in range(3):
+            assert sandbox.confine(Confined("sandbox", applied=()), *problem) is not None
+        (record,) = caplog.records
+        assert "without a sandbox: none is installed for" in record.message
+        assert "pip install fib-sandbox-linux" in record.message
+        with pytest.raises(CapabilityError, match="no sandbox is installed") as caught:
+            Sandbox("strict", nothing).confine(Confined(), *problem)
+        assert "pip install fib-sandbox-linux" in (caught.value.hint or "")
+        sandbox.tidy()
+
+    @pytest.mark.parametrize(
+        ("factory", "reason"),
+        [
+            ("NotThere", "cannot be imported"),
+            ("Raises", "come apart"),
+            ("Nobody", "is no SandboxMethod"),
+        ],
+    )
+    def test_a_broken_one_loses_only_itself(
+        self, factory: str, reason: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broken = spec("broken", factory, priority=900)
+        found = pick_sandbox(Catalog.of(broken, spec("walls", "Walls")))
+        assert type(found).__name__ == "Walls"
+        assert pick_sandbox(Catalog.of(broken)) is None
+        Sandbox("auto", Catalog.of(broken))
+        (record,) = caplog.records
+        assert record.message.startswith("sandbox 'broken' of ")
+        assert reason in record.message
 
 
 class TestWhere:
@@ -174,44 +207,25 @@ class TestWhere:
         return events
 
     def test_a_worker_before_it_loads(self, executor: Any, asked: Any, problem: Any) -> None:
-        pool = WorkerPool(executor, keep=1, sandbox=Sandbox())
+        pool = WorkerPool(executor, keep=1, sandbox=Sandbox(catalog=WALLS))
         for _ in range(2):
             with pool.worker(("a",)) as worker:
                 worker.load(*problem, timeout_s=5)
                 assert worker.confinement == Confinement(ALL)
         assert [event[0] for event in asked] == ["spawn", "confine", "load"]
 
-    def test_not_without_a_sandbox(self, executor: Any, asked: Any, problem: Any) -> None:
-        for pool in (
-            WorkerPool(executor, keep=0),
-            WorkerPool(executor, keep=0, sandbox=Sandbox("off")),
-        ):
-            with pool.worker(("a",)) as worker:
-                worker.load(*problem, timeout_s=5)
-                assert worker.confinement is None
-        assert "confine" not in [event[0] for event in asked]
-
-    def test_compilers_and_what_is_only_built(
-        self, executor: Any, asked: Any, problems: Any
+    @pytest.mark.parametrize("how", ["compile", "load"])
+    def test_a_process_that_builds(
+        self, how: str, executor: Any, asked: Any, problems: Any
     ) -> None:
-        processes = BuildProcesses(executor, Sandbox())
-        processes.compile(Build(problems.definition(), problems.compiled("a")), timeout_s=5)
-        processes.load(Build(problems.definition(), problems.good("b")), timeout_s=5)
-        told = [event[0] for event in asked if event[0] in ("confine", "compile", "load")]
-        assert told == ["confine", "compile", "confine", "load"]
-
-    def test_compilers_ahead(self, executor: Any, asked: Any, problems: Any) -> None:
         build = Build(problems.definition(), problems.compiled("a"))
-        ahead = BuildAhead([build], executor, jobs=1, timeout_s=5, overlap=True, sandbox=Sandbox())
+        sandbox, make = Sandbox(catalog=WALLS), getattr(BuildAhead, how)
+        options = {"jobs": 1, "timeout_s": 5, "overlap": True, "sandbox": sandbox, "make": make}
+        ahead = BuildAhead([build], executor, **options)
         ahead.start()
-        assert ahead.outcome(build.solution) is not None
+        ahead.wait()
         ahead.close()
-        assert [event[0] for event in asked][:3] == ["spawn", "confine", "compile"]
-
-
-@pytest.mark.parametrize("level", ["off", "auto", "strict"])
-def test_the_setting_is_known(level: str) -> None:
-    assert BenchmarkConfig(sandbox=level).sandbox == level
+        assert [event[0] for event in asked][:3] == ["spawn", "confine", how]
 
 
 def test_strict_refuses_before_anything_is_evaluated(
@@ -221,7 +235,7 @@ def test_strict_refuses_before_anything_is_evaluated(
     dataset = problems.dataset(problems.good("a"))
     config = BenchmarkConfig(sandbox="strict", device="cpu")
     benchmark = Benchmark(dataset, config, catalog=catalog)
-    with benchmark, pytest.raises(CapabilityError, match="this executor has none"):
+    with benchmark, pytest.raises(CapabilityError, match="no sandbox is installed"):
         benchmark.run_all(dump_traces=False)
     assert executor.of("close")
     assert not executor.of("load")

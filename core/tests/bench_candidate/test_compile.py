@@ -10,21 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashinfer_bench.bench.executors import fork as fork_module
-from flashinfer_bench.bench.executors import server as server_module
+from fib_tests.plugins import PLUGIN_FOLDER
 from flashinfer_bench.bench.executors.base import (
-    CandidateCrashed,
     CandidateFailed,
     CandidateTimeout,
 )
 from flashinfer_bench.bench.executors.fork import ForkExecutor
 from flashinfer_bench.bench.executors.spawn import SpawnExecutor
 from flashinfer_bench.data import Solution
-from flashinfer_bench.errors import RunnerError, RunnerFatalError
+from flashinfer_bench.errors import RunnerFatalError
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler 'cc'")
 
-PLUGIN_FOLDER = Path(__file__).parents[1] / "bench" / "plugin"
 DOUBLE = """
 void run(const float *x, float *y, long n) { for (long i = 0; i < n; i++) y[i] = 2 * x[i]; }
 """
@@ -131,17 +128,6 @@ class TestRefused:
         assert caught.value.about == "raised"
         assert compiler.alive
 
-    def test_none_of_the_solution_is_run(self, compiler, definition, tmp_path):
-        """Not even what a library does when it is loaded."""
-        made = tmp_path / "made"
-        code = f"""
-            #include <fcntl.h>
-            __attribute__((constructor)) static void hello(void) {{ creat("{made}", 0600); }}
-            {DOUBLE}
-        """
-        assert compiler.compile(definition, solution(code), timeout_s=60).fresh
-        assert not made.exists()
-
 
 class TestFailures:
     def failure(self, compiler, definition, *directives, code=DOUBLE, **spec) -> CandidateFailed:
@@ -151,45 +137,10 @@ class TestFailures:
         assert caught.value.stage == "compile"
         return caught.value
 
-    def test_a_mistake_in_the_source(self, compiler, definition):
-        error = self.failure(compiler, definition, code="void run( { }\n")
-        assert (error.about, error.is_no_fault, error.builder) == ("build", False, "testc")
-        assert "main.c:1:" in error.message
-        assert "error:" in error.traceback
-
-    def test_a_full_disk(self, compiler, definition):
-        error = self.failure(compiler, definition, "storage")
-        assert (error.about, error.is_no_fault) == ("storage", True)
-        assert error.reason == "the cache has no space left\n  hint: make room"
-
-    def test_a_missing_tool(self, compiler, definition):
-        error = self.failure(compiler, definition, "capability")
-        assert (error.about, error.is_no_fault) == ("capability", True)
-        assert "'in_c': the tool 'frob' was not found" in error.reason
-
     def test_a_builder_that_quits(self, compiler, definition):
         error = self.failure(compiler, definition, "quit")
         assert (error.about, error.is_no_fault) == ("build", False)
         assert "SystemExit" in error.message
-
-    def test_a_solution_that_only_an_absent_builder_takes(self, compiler, definition):
-        error = self.failure(compiler, definition, "decline")
-        assert (error.about, error.builder) == ("capability", "")
-        assert "'testc' handles" in error.reason
-        assert "testc_frob (compiling_plugin) would, but cannot be used here" in error.reason
-        assert "there is no frob" in error.reason
-
-    def test_a_language_for_another_device(self, compiler, definition):
-        error = self.failure(compiler, definition, language="testgpu")
-        assert error.about == "capability"
-        assert "is for device 'cpu'" in error.reason
-        assert "testgpu (compiling_plugin) is for cuda" in error.reason
-
-    def test_a_crash(self, compiler, definition):
-        with pytest.raises(CandidateCrashed, match="SIGABRT") as caught:
-            compiler.compile(definition, solution(DOUBLE, "crash"), timeout_s=60)
-        assert caught.value.stage == "compile"
-        assert not compiler.alive
 
 
 def hanging(tmp_path) -> tuple[Solution, Path]:
@@ -214,22 +165,6 @@ class TestHang:
         with pytest.raises(CandidateTimeout):
             other.compile(definition, made, timeout_s=1)
         other.close()
-
-    def test_closing_from_another_thread_ends_them(
-        self, compiler, definition, tmp_path, exists, eventually
-    ):
-        made, note = hanging(tmp_path)
-
-        def close_then() -> None:
-            assert eventually(note.exists)
-            compiler.close()
-
-        thread = threading.Thread(target=close_then)
-        thread.start()
-        with pytest.raises(CandidateCrashed):
-            compiler.compile(definition, made, timeout_s=60)
-        thread.join()
-        assert eventually(lambda: not exists(int(note.read_text())))
 
 
 class TestManyThreads:
@@ -262,25 +197,6 @@ class TestManyThreads:
         assert not executor._runs.candidates
         assert not executor._compiles.candidates
 
-    def test_the_first_ones_start_one_server_of_each_kind(self, executors, monkeypatch):
-        started = []
-
-        class Counting(server_module.ForkServer):
-            def __init__(self, **options):
-                started.append(options["compile_for"])
-                super().__init__(**options)
-
-        monkeypatch.setattr(fork_module, "ForkServer", Counting)
-        executor = ForkExecutor("cpu")
-        spawns = [executor.spawn, executor.spawn_compiler] * 3
-        threads = [threading.Thread(target=spawn) for spawn in spawns]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        executor.close()
-        assert sorted(map(str, started)) == ["None", "cpu"]
-
     @pytest.mark.parametrize("kind", EXECUTORS)
     def test_closing_while_others_start(self, kind, descriptors, exists, eventually):
         before = descriptors()
@@ -304,73 +220,6 @@ class TestManyThreads:
         assert len(refused) == 4
         assert eventually(lambda: not any(exists(pid) for pid in pids))
         assert eventually(lambda: descriptors() <= before)
-
-    def test_one_failed_start_does_not_end_the_others(self, executors, monkeypatch):
-        """A candidate that dies at once, for lack of memory say, is not the server's fault."""
-        executor = ForkExecutor("cpu")
-        first = executor.spawn_compiler()
-        server = executor._compiles.server
-        attempts = []
-        spawn_from = executor._spawn_from
-
-        def dies_once(server, family):
-            attempts.append(server)
-            if len(attempts) == 1:
-                raise RunnerError("the candidate process was killed")
-            return spawn_from(server, family)
-
-        monkeypatch.setattr(executor, "_spawn_from", dies_once)
-        second = executor.spawn_compiler()
-        assert first.alive
-        assert second.alive
-        assert attempts == [server, server]
-        executor.close()
-
-
-def test_builds_of_two_threads_run_side_by_side(executor, definition, tmp_path):
-    """Each compiler waits for what the other one makes: one after the other they would not end."""
-    notes = [tmp_path / name for name in "ab"]
-    done = []
-
-    def compile_one(mine: Path, other: Path) -> None:
-        made = solution(DOUBLE, f"note {mine}", f"wait {other}", name=mine.name)
-        compiler = executor.spawn_compiler()
-        done.append(compiler.compile(definition, made, timeout_s=60))
-        compiler.close()
-
-    threads = [
-        threading.Thread(target=compile_one, args=pair) for pair in (notes, list(reversed(notes)))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [one.fresh for one in done] == [True, True]
-
-
-def test_probes_are_asked_in_the_server_once(executor, tmp_path, monkeypatch):
-    """A child finds the answers; it would have to start compilers to ask them anew."""
-    folder = tmp_path / "plugin"
-    folder.mkdir()
-    (folder / "counted_plugin.py").write_text(
-        "import os\n"
-        "from flashinfer_bench.plugins import Availability, BuilderSpec, hookimpl\n"
-        "def probe():\n"
-        f"    open({str(tmp_path / 'asked')!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
-        "    return Availability(False, 'no such thing')\n"
-        "@hookimpl\n"
-        "def fib_register_builders():\n"
-        "    yield BuilderSpec(name='counted', handles=(('counted', None),), compiles=True,\n"
-        "                      factory='counted_plugin:Builder', probe='counted_plugin:probe')\n"
-    )
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("FIB_PLUGINS", "counted_plugin")
-    own = ForkExecutor("cpu")
-    for _ in range(3):
-        own.spawn_compiler()
-    asked = (tmp_path / "asked").read_text().split()
-    assert asked == [str(own._compiles.server.pid)]
-    own.close()
 
 
 SLOW_PLUGIN = """
@@ -432,14 +281,6 @@ def test_a_probe_that_never_answers_does_not_leave_a_thread_in_the_server(
     made = solution(DOUBLE, language="quick")
     assert compiler.compile(definition, made, timeout_s=60).builder == "quick"
     executor.close()
-
-
-def test_probes_for_other_devices_are_not_asked(slow_plugin):
-    asked = slow_plugin("cuda")
-    executor = ForkExecutor("cpu")
-    executor.spawn_compiler()
-    executor.close()
-    assert not asked.exists()
 
 
 @pytest.mark.parametrize("role", ["spawn", "spawn_compiler"])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import pytest
 from hypothesis import given
@@ -18,29 +17,6 @@ def log(pipe):
     log.close()
 
 
-def test_nothing_printed(log):
-    pipe, _ = log
-    pipe.drain()
-    assert pipe.text() == ""
-
-
-def test_short_output_is_kept_whole(log):
-    pipe, writer = log
-    os.write(writer, b"first\n")
-    pipe.drain()
-    os.write(writer, "zweite Zeile: größer\n".encode())
-    pipe.drain()
-    assert pipe.text() == "first\nzweite Zeile: größer\n"
-
-
-def test_output_as_long_as_the_limits_is_kept_whole(log):
-    pipe, writer = log
-    text = "0123456789" * 15
-    os.write(writer, text.encode())
-    pipe.drain()
-    assert pipe.text() == text
-
-
 def test_long_output_keeps_head_and_tail(log):
     pipe, writer = log
     for index in range(1000):
@@ -51,50 +27,6 @@ def test_long_output_keeps_head_and_tail(log):
     assert text.endswith("000000999\n")
     assert "9850 bytes left out" in text
     assert len(text) < 250
-
-
-def test_a_character_cut_in_two_at_the_limit(log):
-    pipe, writer = log
-    os.write(writer, b"x" * 99 + "é".encode() + b"y" * 10)
-    pipe.drain()
-    assert pipe.text() == "x" * 99 + "é" + "y" * 10
-
-
-def test_a_flood_is_read_in_portions(pipe):
-    """One look must end although the other side never stops."""
-    reader, writer = pipe
-    log = LogPipe(os.dup(reader))
-    stop = threading.Event()
-
-    def flood():
-        os.set_blocking(writer, False)
-        while not stop.is_set():
-            try:
-                os.write(writer, b"x" * 4096)
-            except BlockingIOError:
-                continue
-
-    thread = threading.Thread(target=flood)
-    thread.start()
-    try:
-        for _ in range(3):
-            log.drain()
-    finally:
-        stop.set()
-        thread.join()
-    assert len(log.text()) < 2**17
-    log.close()
-
-
-def test_the_end_of_the_pipe_closes_it(log):
-    pipe, writer = log
-    os.write(writer, b"last words")
-    os.close(writer)
-    pipe.drain()
-    assert pipe.fileno() == -1
-    assert pipe.text() == "last words"
-    pipe.drain()
-    pipe.close()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 import math
 from typing import get_args
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -39,25 +38,6 @@ ENQUEUED = {"type": "Enqueued", "token": 1}
 FINISHED = {"type": "Finished", "token": 1}
 STEPS = [CHANGED, ENQUEUED, FINISHED, FIRED]
 CONTENTS = [OUTPUTS, FAILED, LOADED, COMPILED, CONFINED, *STEPS, INSPECTED]
-STAGE = {
-    "type": "Stage",
-    "token": 1,
-    "slot": 0,
-    "shifts": [64, 0],
-    "output_shift": 256,
-}
-FIRE = {
-    "type": "Fire",
-    "token": 1,
-    "timer": "cpu",
-    "mixes": [7, 0],
-    "inputs": [0],
-    "patches": [TENSOR, TENSOR],
-}
-CONFINE = {"type": "Confine", "token": 1, "level": "auto", "writable": ["/somewhere"]}
-COLLECT = {"type": "Collect", "token": 1, "budget": 1000}
-PUT = {"type": "PutInputs", "token": 1, "slot": 0, "values": [TENSOR], "axes": {"n": 1}}
-ORDERS = [STAGE, FIRE, CONFINE, COLLECT, PUT]
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -166,83 +146,8 @@ class TestRoundTrip:
         assert len(get_args(wire.Request)) == 9
         assert len(get_args(wire.Reply)) == 12
 
-    @pytest.mark.parametrize("content", CONTENTS)
-    def test_the_json_is_what_the_specification_says(self, content):
-        written = json.loads(wire.encode(reply(content)))
-        assert {**written, **content} == written
-
-
-def order(content: object) -> wire.Message:
-    return wire.REQUESTS.decode(json.dumps(content).encode())
-
-
-class TestRefusedRequests:
-    """The judge is trusted, so these would be its own mistakes."""
-
-    @pytest.mark.parametrize("content", ORDERS)
-    def test_they_are_written_as_the_specification_says(self, content):
-        written = json.loads(wire.encode(order(content)))
-        assert {**written, **content} == written
-
-    @pytest.mark.parametrize("content", ORDERS)
-    def test_each_missing_or_wrong_field(self, content):
-        for field in content:
-            for changed in (
-                {key: value for key, value in content.items() if key != field},
-                {**content, field: {"surprise": "x"}},
-                {**content, field: None},
-            ):
-                with pytest.raises(ProtocolError):
-                    order(changed)
-
-    @pytest.mark.parametrize(
-        "content",
-        [
-            {**STAGE, "shifts": [-1]},
-            {**STAGE, "shifts": [0] * (wire.MAX_VALUES + 1)},
-            {**STAGE, "output_shift": 2**48},
-            {**FIRE, "mixes": [2**48]},
-            {**FIRE, "mixes": [0] * (wire.MAX_VALUES + 1)},
-            {**FIRE, "inputs": [-1]},
-            {**FIRE, "patches": [TENSOR] * (2 * wire.MAX_VALUES + 1)},
-            {**CONFINE, "level": "off"},
-            {**CONFINE, "writable": ["x" * 5000]},
-            {**COLLECT, "budget": -1},
-            {**PUT, "ways": ["teleport"]},
-            {**PUT, "ways": ["move"] * (wire.MAX_VALUES + 1)},
-        ],
-    )
-    def test_out_of_bounds(self, content):
-        with pytest.raises(ProtocolError):
-            order(content)
-
-    def test_old_judges_say_nothing_about_ways(self):
-        assert order(PUT).ways == []
-
 
 class TestRefused:
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"address": -1},
-            {"address": 2**63},
-            {"address": 1.5},
-            {"address": "0x1000"},
-            {"span": -1},
-            {"span": 2**48},
-            {"strides": [-1]},
-            {"strides": [2**48]},
-            {"strides": [1] * 65},
-            {"strides": 1},
-        ],
-    )
-    def test_places_out_of_bounds(self, change):
-        refuse({**FIRED, "places": [{**PLACE, **change}]})
-
-    @pytest.mark.parametrize("sample", [-1e-9, 1e12, "1", None, True])
-    def test_a_latency_out_of_bounds(self, sample):
-        refuse({**FIRED, "sample_ms": sample})
-
     def test_too_many_of_what_was_fired(self):
         refuse({**FIRED, "places": [None] * (wire.MAX_VALUES + 1)})
         refuse({**FIRED, "values": [TENSOR] * (wire.MAX_VALUES + 1)})
@@ -250,72 +155,6 @@ class TestRefused:
         refuse({**INSPECTED, "changed": [0] * (wire.MAX_VALUES + 1)})
         refuse({**INSPECTED, "changed": [-1]})
         refuse({**CONFINED, "applied": ["x"] * 65})
-
-    @pytest.mark.parametrize("content", CONTENTS)
-    def test_each_missing_field(self, content):
-        for field in content:
-            refuse({key: value for key, value in content.items() if key != field})
-
-    @pytest.mark.parametrize("content", CONTENTS)
-    def test_each_field_of_a_wrong_type(self, content):
-        for field in content:
-            refuse({**content, field: {"surprise": 1}})
-            refuse({**content, field: None})
-
-    def test_a_failure_about_something_else(self):
-        refuse({**FAILED, "about": "the weather"})
-
-    def test_an_unknown_field(self):
-        refuse({**FAILED, "status": "PASSED"})
-        refuse({**OUTPUTS, "values": [{**TENSOR, "data": "AAAA"}]})
-
-    def test_an_unknown_message(self):
-        refuse({**FAILED, "type": "Passed"})
-        refuse({"type": "builtins.eval", "token": 1})
-
-    def test_a_message_of_the_other_direction(self):
-        refuse({"type": "Call", "token": 1, "slot": 0, "budget": 1})
-        with pytest.raises(ProtocolError):
-            wire.REQUESTS.decode(json.dumps(FAILED).encode())
-
-    @pytest.mark.parametrize("token", [-1, 2**53, 2**200, 1.5, "1", True, None])
-    def test_tokens_out_of_bounds(self, token):
-        refuse({**FAILED, "token": token})
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"shape": [-1]},
-            {"shape": [1] * 65},
-            {"shape": [2**48]},
-            {"shape": [1.5]},
-            {"nbytes": -1},
-            {"nbytes": 2**48},
-            {"dtype": "x" * 257},
-            {"omitted": "no"},
-            {"type": "ndarray"},
-        ],
-    )
-    def test_tensors_out_of_bounds(self, change):
-        refuse({**OUTPUTS, "values": [{**TENSOR, **change}]})
-
-    @pytest.mark.parametrize("sample", [-0.001, 1e12, "1", None, [1.0]])
-    def test_samples_out_of_bounds(self, sample):
-        refuse({**FIRED, "sample_ms": sample})
-
-    @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "nan"])
-    def test_samples_that_are_no_numbers(self, text):
-        with pytest.raises(ProtocolError):
-            wire.REPLIES.decode(json.dumps(FIRED).replace("0.5", text).encode())
-
-    def test_too_much_of_everything(self):
-        refuse({**OUTPUTS, "values": [TENSOR] * (wire.MAX_VALUES + 1)})
-        refuse({**FIRED, "notes": ["note"] * 17})
-        refuse({**FAILED, "traceback": "x" * (wire.MAX_TEXT + 1)})
-
-    def test_integers_of_more_than_64_bits(self):
-        refuse({**OUTPUTS, "values": [{"type": "IntValue", "value": 2**63}]})
-        refuse({**OUTPUTS, "values": [{"type": "IntValue", "value": 10**400}]})
 
     @pytest.mark.parametrize(
         "data",
@@ -372,10 +211,3 @@ def test_not_finite_samples_cannot_be_sent_as_numbers():
     written = wire.encode(wire.Fired(1, "1", math.nan, [], []))
     with pytest.raises(ProtocolError):
         wire.REPLIES.decode(written)
-
-
-def test_there_is_no_type_but_records_on_the_wire():
-    """No custom decoding hook, so nothing a candidate sends can name code."""
-    for codec in (wire.REQUESTS, wire.REPLIES):
-        assert codec._decoder.dec_hook is None
-    assert issubclass(wire.Record, msgspec.Struct)

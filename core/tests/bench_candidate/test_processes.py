@@ -4,52 +4,7 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from flashinfer_bench.bench.candidate import processes
-from flashinfer_bench.bench.candidate.children import kill_strays
-
-
-@pytest.fixture
-def sleeper():
-    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    yield process
-    process.kill()
-    process.wait()
-
-
-def test_own_children(sleeper):
-    assert sleeper.pid in processes.own_children()
-
-
-def test_own_children_without_the_kernel_s_list(sleeper, monkeypatch):
-    real = processes.Path.read_text
-
-    def read_text(path, *args, **kwargs):
-        if path.name == "children":
-            raise OSError("no such file")
-        return real(path, *args, **kwargs)
-
-    monkeypatch.setattr(processes.Path, "read_text", read_text)
-    assert sleeper.pid in processes.own_children()
-
-
-def test_descendants_are_found_nearest_first():
-    shell = "sh -c 'sleep 1000 & echo $!; wait' & wait"
-    process = subprocess.Popen(
-        ["sh", "-c", shell], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        grandchild = int(process.stdout.readline())
-        found = processes.descendants_of(process.pid)
-        assert len(found) == 2
-        assert found[1] == grandchild
-        assert process.pid in processes.descendants_of(os.getpid())
-    finally:
-        processes.kill_group(process.pid)
-        process.wait()
-        process.stdout.close()
-    assert processes.descendants_of(process.pid) == []
 
 
 def test_a_process_with_an_odd_name(tmp_path):
@@ -62,26 +17,6 @@ def test_a_process_with_an_odd_name(tmp_path):
     finally:
         process.kill()
         process.wait()
-
-
-def test_kill_group(sleeper):
-    processes.kill_group(sleeper.pid)
-    assert sleeper.wait(timeout=10) == -9
-    processes.kill_group(sleeper.pid)
-    processes.kill(sleeper.pid)
-
-
-def test_threads_are_counted():
-    assert processes.thread_count() >= 1
-
-
-def test_without_proc(monkeypatch):
-    def missing(path):
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr(processes.Path, "iterdir", missing)
-    assert processes.thread_count() == 1
-    assert processes.descendants_of(os.getpid()) == []
 
 
 def in_a_process(code: str) -> subprocess.CompletedProcess:
@@ -121,13 +56,3 @@ def test_strays_are_killed_and_the_others_spared():
     )
     done = in_a_process(code)
     assert done.stdout == "done\n", done.stderr
-
-
-def test_strays_that_resist_are_given_up(monkeypatch, caplog, sleeper):
-    from flashinfer_bench.bench.candidate import children
-
-    monkeypatch.setattr(children, "_STRAYS_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(children, "kill", lambda pid: None)
-    others = [pid for pid in processes.own_children() if pid != sleeper.pid]
-    kill_strays(others)
-    assert str(sleeper.pid) in caplog.text

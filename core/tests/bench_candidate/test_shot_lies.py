@@ -294,8 +294,8 @@ class TestChanged:
     def test_early_or_late_the_whole_is_what_it_is(self, shoot):
         early = shoot("tell(); time.sleep(0.5)")
         late = shoot("time.sleep(0.5); tell()")
-        assert early.change_s < 0.5 <= early.change_s + early.wall_s
-        assert late.wall_s < 0.5 <= late.change_s
+        assert early.change_s + early.wall_s >= 0.5
+        assert late.change_s >= 0.5
 
     def test_an_answer_whose_end_comes_late(self, staged):
         """Its beginning stops no clock."""

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from flashinfer_bench.bench.candidate.processes import own_children
-from flashinfer_bench.bench.executors import launch
 from flashinfer_bench.bench.executors.base import (
     CandidateCrashed,
     CandidateFailed,
@@ -106,14 +105,6 @@ def test_a_process_that_does_not_come_up(monkeypatch, tmp_path, descriptors):
         executor.spawn()
     assert descriptors() == ours
     assert not executor._candidates
-
-
-def test_no_interpreter(monkeypatch, descriptors):
-    monkeypatch.setattr(launch.sys, "executable", "/no/such/python")
-    ours = descriptors()
-    with pytest.raises(RunnerFatalError, match="no candidate can be started"):
-        SpawnExecutor("cpu").spawn()
-    assert descriptors() == ours
 
 
 def test_without_process_descriptors(plugin_in_reach, monkeypatch, definition_of, solution_of):

@@ -24,9 +24,9 @@ def fib_register_adapters():
     yield AdapterSpec(name="p1.broken", targets=["p1cli_lib.g"], factory="p1cli_adapter:Broken")
 """
 ADAPTER = """
-from flashinfer_bench.integration import Adapter, PatchSpec
+from flashinfer_bench.routing import Adapter, PatchSpec
 
-from flashinfer_bench.integration.routing import UnroutableError
+from flashinfer_bench.routing.routes import UnroutableError
 
 def no(original):
     return "it is odd"
@@ -146,18 +146,3 @@ def test_the_table_and_names_of_nothing(listed):
     assert states["p1cli_lib.*"] == "waiting"
     assert states["p1cli_absent.f"] == "off"
     assert "FIB_ADAPTERS names 'nobody', and there is no such adapter" in done.stderr
-
-
-def test_two_plugins_that_claim_one_name(listed, tmp_path):
-    (tmp_path / "p1cli_other.py").write_text(PLUGIN)
-    done = listed("--json", FIB_PLUGINS="p1cli_plugin,p1cli_other")
-    found = json.loads(done.stdout)
-    mine = [t for t in found["targets"] if t["path"] == "p1cli_lib.f"]
-    assert {t["state"] for t in mine} == {"failed"}
-    assert len(mine) == 2
-
-
-def test_help(fib):
-    done = fib("adapters", "list", "--help")
-    assert done.exit_code == 0
-    assert "--check" in done.stdout

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from contextlib import contextmanager
 
 import pytest
 
 from flashinfer_bench.compile import reset_default_registry
-from flashinfer_bench.errors import BuildError, StorageError
+from flashinfer_bench.errors import BuildError
 from flashinfer_bench.plugins import reset_default_catalog
 
 HERE = "Test CPU (2 cores)"
@@ -92,23 +89,12 @@ def test_the_tolerance_follows_the_dtype_unless_it_is_given(fib, dataset):
     assert told("--max-rtol", "-1").exit_code == 2
 
 
-@pytest.mark.parametrize("axes", [["N=16"], ["N=16", "N=16"], ["N=16,N=16"], [" N=16 "]])
-def test_one_size(fib, dataset, axes):
-    result = fib("apply", "explain", dataset.root, "double", "--hardware", HERE, "--axes", *axes)
-    assert result.exit_code == 0, result.stderr
-    keys, _ = tables(result.stdout)
-    assert {row["key"] for row in keys} == {"N=16"}
-
-
 @pytest.mark.parametrize(
     ("axes", "words"),
     [
         (["16"], "'16' is no size of an axis; write it as M=16"),
-        (["N="], "'N=' is no size"),
         (["=16"], "'=16' is no size"),
         (["N=-1"], "'N=-1' is no size"),
-        (["N=1.5"], "'N=1.5' is no size"),
-        (["N=many"], "'N=many' is no size"),
         (["N=²"], "is no size"),
         (["N=16", "N=32"], "axis 'N' has two sizes, 16 and 32"),
         (["N=16,"], "'' is no size"),
@@ -146,23 +132,6 @@ def test_a_dataset_that_is_not_there(fib, tmp_path, command):
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_hardware_without_traces_says_where_there_are_some(fib, dataset):
-    result = fib("apply", "explain", dataset.root, "double", "--hardware", "NVIDIA H10")
-    assert result.exit_code == 0
-    keys, _ = tables(result.stdout)
-    assert keys == []
-    assert "there are traces of NVIDIA H100, Test CPU (2 cores)." in result.stderr
-    assert "Did you mean 'NVIDIA H100'?" in result.stderr
-
-
-@pytest.mark.parametrize("option", ["--device", "--hardware"])
-def test_a_device_names_the_hardware_of_this_machine(fib, dataset, option):
-    result = fib("apply", "explain", dataset.root, "double", option, "cpu", "--json")
-    assert json.loads(result.stdout)["hardware"].endswith("cores)")
-    result = fib("apply", "list", dataset.root, option, "cpu", "--json")
-    assert json.loads(result.stdout)["hardware"].endswith("cores)")
-
-
 @pytest.mark.parametrize("command", [["explain", "double"], ["list"], ["build"]])
 def test_devices_that_are_none(fib, dataset, command):
     words = ("apply", command[0], dataset.root, *command[1:])
@@ -172,22 +141,6 @@ def test_devices_that_are_none(fib, dataset, command):
     result = fib(*words, "--device", "cpu", "--hardware", HERE)
     assert result.exit_code == 2
     assert "give --device or --hardware, not both" in result.stderr
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-def test_columns_line_up(fib_terminal, dataset, columns):
-    dataset.solution("a_name_that_is_far_too_long_for_a_column_of_any_table_of_this_width")
-    words = ("apply", "explain", dataset.root, "double", "--hardware", HERE)
-    code, shown = fib_terminal(*words, columns=columns, env={"NO_COLOR": "1", "TERM": "dumb"})
-    assert code == 0
-    lines = shown.splitlines()
-    assert max(map(len, lines)) <= columns
-    for title in ("Who takes double", "Solutions"):
-        at = next(index for index, line in enumerate(lines) if line.startswith(title))
-        header = lines[at + 2]
-        rows = [line for line in lines[at + 4 :] if line.strip()][:3]
-        place = header.index("runs") + len("runs")  # numbers end where their heading ends
-        assert all(line[place - 1].isdigit() and line[place] == " " for line in rows), shown
 
 
 def test_explain_as_json(fib, dataset):
@@ -219,24 +172,6 @@ def test_all_definitions_in_short(fib, dataset):
     assert (dot["keys"], dot["won"], dot["winners"], dot["not_counted"]) == ("0", "0", "", "")
     assert f"2 of 2 recorded keys have a winner on {HERE}" in result.stderr
     assert "1 run on other hardware" in result.stderr
-
-
-def test_list_takes_the_dataset_of_the_environment(fib, dataset, monkeypatch):
-    monkeypatch.setenv("FIB_DATASET_PATH", str(dataset.root))
-    result = fib("apply", "list", "--hardware", HERE, "--json")
-    document = json.loads(result.stdout)
-    assert (document["schema_version"], document["hardware"]) == (1, HERE)
-    assert {one["definition"]: one["winners"] for one in document["definitions"]} == {
-        "double": {"quick": 1, "steady": 1},
-        "dot": {},
-    }
-
-
-def test_traces_of_a_definition_that_is_not_there(fib, dataset):
-    dataset.trace("quick", definition="gone", hardware=HERE)
-    result = fib("apply", "list", dataset.root, "--hardware", HERE)
-    assert "the dataset lacks the definitions of gone" in result.stderr
-    assert "gone\t" in result.stdout
 
 
 @pytest.mark.parametrize("command", [["list"], ["explain"]])
@@ -311,14 +246,6 @@ class TestBuild:
         assert found["steady"]["result"] == "built"
         assert "Traceback" not in result.stderr
 
-    def test_a_language_that_nobody_builds(self, fib, dataset):
-        dataset.solution("quick", language="mojo")
-        result = fib("apply", "build", dataset.root, "--hardware", HERE, "--json")
-        assert result.exit_code == 4
-        built = {one["solution"]: one for one in json.loads(result.stdout)["builds"]}
-        assert (built["quick"]["result"], built["steady"]["result"]) == ("unavailable", "built")
-        assert "mojo" in built["quick"]["reason"]
-
     def test_what_a_solution_prints_is_no_data(self, fib_process, dataset):
         dataset.solution("quick", code="print('hello')\ndef run(x): return x\n")
         done = fib_process("apply", "build", dataset.root, "--hardware", HERE)
@@ -326,7 +253,7 @@ class TestBuild:
         assert "hello" not in done.stdout
         assert done.stdout.startswith("definition\t")
 
-    @pytest.mark.parametrize("jobs", ["0", "-1", "many"])
+    @pytest.mark.parametrize("jobs", ["0", "many"])
     def test_jobs_that_are_none(self, fib, dataset, jobs):
         result = fib("apply", "build", dataset.root, "--hardware", HERE, "--jobs", jobs)
         assert result.exit_code == 2
@@ -370,12 +297,6 @@ class TestHelper:
         assert "compiled before" in line
         assert native.calls == ["build"]
 
-    def test_it_may_be_left_out(self, native, build):
-        helper, line = build("--no-helper")
-        assert helper["state"] == "skipped"
-        assert "not asked for" in line
-        assert native.calls == []
-
     def test_without_a_compiler(self, build, tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("CXX", raising=False)
@@ -398,19 +319,6 @@ class TestHelper:
         }
         assert "the helper does not compile" in line
 
-    def test_one_that_does_not_work(self, native, build, monkeypatch):
-        monkeypatch.setattr(native, "maker", lambda: None)
-        helper, _ = build()
-        assert helper["state"] == "failed"
-        assert "does not work with the torch" in helper["reason"]
-
-    def test_a_cache_that_cannot_be_written(self, native, build, monkeypatch):
-        def fail():
-            raise StorageError("no space left")
-
-        monkeypatch.setattr(native, "build", fail)
-        assert build()[0] == {"state": "failed", "reason": "no space left", "log": ""}
-
 
 def test_nothing_to_build(fib, dataset):
     result = fib("apply", "build", dataset.root, "--hardware", "Another CPU (8 cores)")
@@ -419,54 +327,11 @@ def test_nothing_to_build(fib, dataset):
     assert "fib apply list" in result.stderr
 
 
-# ------------------------------------------------------------------------------ appearance
-
-
-def test_tables_are_drawn_on_a_terminal(fib_terminal, dataset):
-    code, shown = fib_terminal("apply", "explain", dataset.root, "double", "--hardware", HERE)
-    assert code == 0
-    assert "Who takes double" in shown
-    assert "\t" not in shown
-    code, shown = fib_terminal("apply", "list", dataset.root, "--hardware", HERE, columns=50)
-    assert code == 0
-    assert max(map(len, shown.splitlines())) <= 120
-
-
-def test_help_of_the_group(fib):
-    result = fib("apply", "--help")
-    assert result.exit_code == 0
-    for name in ("explain", "list", "build"):
-        assert name in result.stdout
-    assert fib("apply", "explian").exit_code == 2
-    assert "Did you mean 'explain'?" in fib("apply", "explian").stderr
-
-
-@pytest.mark.parametrize("command", [["apply"], ["apply", "explain"], ["apply", "build"]])
-def test_help_imports_nothing_heavy(command):
-    modules = loaded(*command, "--help")
-    assert not {"torch", "numpy", "msgspec", "pluggy", "rich"} & modules  # typer takes pydantic
-    assert not {name for name in modules if name.startswith("flashinfer_bench.apply")}
-
-
-def test_looking_needs_no_torch(dataset):
-    assert "torch" not in loaded("apply", "list", str(dataset.root), "--hardware", HERE)
-    options = (str(dataset.root), "double", "--hardware", HERE)
-    assert "torch" not in loaded("apply", "explain", *options)
-
-
-def loaded(*args):
-    """Return the modules that a command line loads."""
-    code = (
-        "import sys, json\n"
-        "from flashinfer_bench.cli.main import main\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=dict(os.environ),
-    )
-    return set(json.loads(done.stderr.splitlines()[-1]))
+def test_looking_needs_no_torch(fib_process, dataset, tmp_path):
+    (tmp_path / "block").mkdir()
+    for name in ("torch", "numpy"):
+        (tmp_path / f"block/{name}.py").write_text("raise ImportError('blocked by the test')")
+    env = {"PYTHONPATH": str(tmp_path / "block")}
+    for command in (["list", dataset.root], ["explain", dataset.root, "double"]):
+        done = fib_process("apply", *command, "--hardware", HERE, env=env)
+        assert done.returncode == 0, done.stderr

@@ -9,16 +9,17 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
+from fib_tests.plugins import PLUGIN_FOLDER
+
 pytestmark = [
     pytest.mark.torch,
+    pytest.mark.timeout(400),
     pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler 'cc'"),
 ]
 
-PLUGIN_FOLDER = Path(__file__).parents[1] / "bench" / "plugin"
 DOUBLE = """
 void run(const float *x, float *y, long n) { for (long i = 0; i < n; i++) y[i] = 2 * x[i]; }
 """
@@ -83,21 +84,11 @@ def test_a_table_of_what_came_of_each(fib_process, dataset):
     assert rows(again.stdout)["good_double"]["result"] == "cached"
 
 
-def test_whole_logs_are_shown_when_asked_for(fib_process, dataset):
-    arguments = ("build", "--local", dataset.root, "--compile-only", "--log")
-    done = fib_process(*arguments, "--log-level", "ERROR")
-    assert done.returncode == 1
-    assert set(rows(done.stdout)) == {"good_double", "broken_double"}
-    told = done.stderr.split("--- broken_double: ")[1]
-    assert "nonsense" in told
-    assert "^" in told
-    assert "left out 1 solutions that are not compiled" in done.stderr
-    assert "build 1/2" not in done.stderr
-
-
 def test_json(fib_process, dataset):
     add(dataset, "no_tool", "capability")
-    done = fib_process("build", "--local", dataset.root, "--compile-only", "--json")
+    add(dataset, "no_tool_either", "capability")
+    dataset.raw("solutions/unreadable.json", "{")
+    done = fib_process("build", "--local", dataset.root, "--compile-only", "--json", "--log")
     assert done.returncode == 1
     document = json.loads(done.stdout)
     assert (document["schema_version"], document["interrupted"]) == (1, False)
@@ -107,6 +98,7 @@ def test_json(fib_process, dataset):
         "good_double": "built",
         "broken_double": "failed",
         "no_tool": "unavailable",
+        "no_tool_either": "unavailable",
     }
     assert set(found["good_double"]) == {
         *("definition", "solution", "language", "binding", "builder"),
@@ -115,17 +107,17 @@ def test_json(fib_process, dataset):
     assert found["good_double"]["binding"] is None
     assert "nonsense" in found["broken_double"]["log"]
     assert "hint: install frob" in found["no_tool"]["reason"]
+    assert "nonsense" in done.stderr.split("--- broken_double: ")[1]
+    assert "left out 1 solutions that are not compiled" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("solutions", "code", "told"),
     [
-        (["no_tool"], 4, "the tool 'frob' was not found"),
-        (["mojo"], 4, "No builder for language 'mojo'"),
-        (["no_tool", "good"], 4, "frob"),
-        (["no_tool", "bad"], 1, "frob"),
+        (["no_tool", "good"], 4, "unavailable: no_tool: the tool 'frob' was not found\n  hint: "),
+        (["mojo", "bad"], 1, "No builder for language 'mojo'"),
     ],
-    ids=["a tool", "a builder", "beside a good one", "beside a bad one"],
+    ids=["a tool", "a builder"],
 )
 def test_what_is_missing_here(fib_process, maker, solutions, code, told):
     maker.definition()
@@ -135,7 +127,7 @@ def test_what_is_missing_here(fib_process, maker, solutions, code, told):
     add(maker, "bad", code=BROKEN)
     done = fib_process("build", "--local", maker.root, "--compile-only", "--solutions", *solutions)
     assert done.returncode == code, done.stderr
-    assert told in done.stdout
+    assert told in done.stderr
     assert rows(done.stdout)[solutions[0]]["result"] == "unavailable"
 
 
@@ -151,21 +143,11 @@ def test_what_is_for_another_device_is_no_failure(fib_process, maker):
     assert fib_process("build", *where, "--solutions", "host").returncode == 4
 
 
-def test_reasons_and_hints_are_told_below_the_table(fib_process, maker):
-    maker.definition()
-    for name in ("one", "two"):
-        add(maker, name, "capability")
-    done = fib_process("build", "--local", maker.root, "--compile-only")
-    assert "unavailable: 2 solutions: the tool 'frob' was not found\n  hint: install" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
         (["--solutions", "godo_double"], 2, "did you mean good_double"),
         (["--jobs", "0"], 2, "build_jobs"),
-        (["--timeout", "-1"], 2, "timeout_seconds"),
-        (["--device", "cpu:3"], 2, "cpu"),
         (["--executor", "sundial"], 4, "sundial"),
         (["--compile-only", "--solutions", "python_double"], 5, "in a language that is compiled"),
     ],
@@ -175,44 +157,6 @@ def test_usage(fib_process, dataset, arguments, code, told):
     assert done.returncode == code, done.stderr
     assert told in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_unreadable_records_are_findings(fib_process, dataset):
-    dataset.raw("solutions/broken.json", "{")
-    done = fib_process(
-        "build", "--local", dataset.root, "--compile-only", "--solutions", "good_double"
-    )
-    assert done.returncode == 1
-    assert rows(done.stdout)["good_double"]["result"] == "built"
-
-
-def test_a_time_limit(fib_process, maker, tmp_path):
-    maker.definition()
-    add(maker, "hangs", f"hang {tmp_path / 'pid'}")
-    add(maker, "good")
-    done = fib_process(
-        "build", "--local", maker.root, "--compile-only", "--timeout", "3", "-j", "1"
-    )
-    assert done.returncode == 1
-    found = rows(done.stdout)
-    assert found["hangs"]["detail"] == "no answer within 3 s; killed"
-    assert found["good"]["result"] == "built"
-
-
-def test_neither_torch_nor_a_plugin_s_compiler_comes_into_this_process(dataset):
-    """Torch takes longer to import than most solutions to compile."""
-    code = (
-        "import sys\n"
-        "from flashinfer_bench.cli.main import main\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print('torch' in sys.modules, 'rich' in sys.modules)\n"
-    )
-    command = ["build", "--local", str(dataset.root), "--compile-only", "--device", "cpu"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True
-    )
-    assert "good_double" in done.stdout
-    assert done.stdout.splitlines()[-1].split()[0] == "False"
 
 
 def test_ctrl_c_shows_what_is_done(maker, tmp_path, monkeypatch):
@@ -231,11 +175,11 @@ def test_ctrl_c_shows_what_is_done(maker, tmp_path, monkeypatch):
         env=os.environ,
     ) as process:
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 240
             while not note.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             os.killpg(process.pid, signal.SIGINT)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=120)
         finally:
             process.kill()
     assert process.returncode == 130, err
@@ -257,15 +201,3 @@ def test_a_run_uses_what_was_built(fib_process, dataset):
     )
     outcomes = {line.split("\t")[1]: line.split("\t")[4] for line in done.stdout.splitlines()[1:]}
     assert outcomes == {"good_double": "PASSED", "broken_double": "COMPILE_ERROR"}
-
-
-def test_a_run_that_finds_a_tool_missing_skips_with_the_reason(fib_process, dataset):
-    add(dataset, "no_tool", "capability")
-    quick = ("--device", "cpu", "--iterations", "2", "--warmup-runs", "0", "--num-trials", "1")
-    done = fib_process(
-        "run", "--local", dataset.root, *quick, "--solutions", "good_double", "no_tool"
-    )
-    assert done.returncode == 4
-    assert "skipped 1 evaluations:" in done.stderr
-    assert "double / no_tool: solution 'no_tool': the tool 'frob' was not found" in done.stderr
-    assert "no_tool" not in done.stdout

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from flashinfer_bench.cli.cache import _human, _parse_age, _parse_size
 from flashinfer_bench.compile.toolkit import build_lock, build_once
 
 DAY = 86400.0
@@ -76,7 +75,6 @@ def test_an_empty_cache(fib, cache):
     result = fib("cache", "list")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "0 entries" in result.stderr
-    assert json.loads(fib("cache", "list", "--json").stdout)["entries"] == []
     result = fib("cache", "prune", "--all")
     assert (result.exit_code, result.stdout) == (0, "")
 
@@ -93,9 +91,11 @@ def test_prune_without_limits_takes_what_nobody_can_use(fib, filled):
     ("options", "left"),
     [
         (["--older-than", "30d"], [0, 1]),
-        (["--older-than", "1w"], [0]),
-        (["--max-size", "3500"], [0, 1]),
+        (["--older-than", "1.5 W"], [0, 1]),
+        (["--older-than", "90m"], [0]),
         (["--max-size", "1.5kB"], [0]),
+        (["--max-size", "5000"], [0, 1]),
+        (["--max-size", "1T"], [0, 1, 2]),
         (["--older-than", "30d", "--max-size", "1KiB"], [0]),
         (["--all"], []),
     ],
@@ -135,9 +135,7 @@ def test_what_is_being_built_stays(fib, filled):
     ("options", "told"),
     [
         (["--older-than", "30"], "write it as"),
-        (["--older-than", "a while"], "write it as"),
         (["--max-size", "2 parsecs"], "write it as"),
-        (["--max-size", "-1"], "write it as"),
     ],
 )
 def test_values_that_are_not_understood(fib, filled, options, told):
@@ -147,52 +145,8 @@ def test_values_that_are_not_understood(fib, filled, options, told):
     assert numbers(filled) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90s", 90), ("1.5m", 90), ("2h", 7200), ("30d", 30 * DAY), ("1W", 7 * DAY)],
-)
-def test_ages(text, seconds):
-    assert _parse_age(text) == seconds
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("0", 0),
-        ("5000", 5000),
-        ("2k", 2000),
-        ("2 KB", 2000),
-        ("2KiB", 2048),
-        ("1.5GiB", 3 * 2**29),
-        ("1T", 10**12),
-        ("7b", 7),
-    ],
-)
-def test_sizes(text, size):
-    assert _parse_size(text) == size
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 bytes"),
-        (1023, "1023 bytes"),
-        (1536, "1.5 KiB"),
-        (3 * 2**40, "3.0 TiB"),
-        (2**60, "1048576.0 TiB"),
-    ],
-)
-def test_sizes_for_people(size, text):
-    assert _human(size) == text
-
-
 def test_a_folder_that_cannot_be_read(fib, cache):
     cache.write_text("a file in place of the folder")
     result = fib("cache", "list")
     assert result.exit_code == 4
     assert "cannot be read" in result.stderr
-
-
-def test_help_and_no_command(fib):
-    assert fib("cache", "--help").exit_code == 0
-    assert fib("cache").exit_code == 2

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from flashinfer_bench import __version__
-from flashinfer_bench.cli.main import COMMANDS, app
+from flashinfer_bench.plugins.builtin import fib_register_commands
 
 FORBIDDEN = ("torch", "pydantic", "numpy", "rich", "pluggy", "importlib.metadata", "msgspec")
+
+CORE = {spec.name: spec.summary for spec in fib_register_commands()}
 
 PLUGIN = """
 import typer
@@ -24,6 +26,10 @@ def fib_register_commands():
     yield CommandSpec(name="greet", factory="greeter:app", summary="Say hello.")
     yield CommandSpec(name="shout", factory="greeter:shout", summary="Say it loudly.")
     yield CommandSpec(name="broken", factory="greeter_that_is_not_there:app", summary="Fail.")
+    yield CommandSpec(name="report loudly", factory="greeter:shout", summary="Report loudly.")
+    yield CommandSpec(name="report best", factory="greeter:shout", summary="Steal a name.")
+    yield CommandSpec(name="run quietly", factory="greeter:shout", summary="Not in a group.")
+    yield CommandSpec(name="early", factory="greeter:shout", priority=995, summary="Be second.")
 
 def shout(word: str = "hello") -> None:
     typer.echo(word.upper())
@@ -64,32 +70,24 @@ def loaded_by(*args, env=None):
 # ----------------------------------------------------------------------------------- start-up
 
 
-@pytest.mark.parametrize("args", [["--help"], ["-h"], ["--version"]])
-def test_help_and_version_import_nothing_heavy_and_discover_no_plugin(args):
-    _, modules = loaded_by(*args)
+@pytest.mark.parametrize("args", [["--help"], ["--version"]])
+def test_help_and_version_import_nothing_heavy_and_discover_no_plugin(args, with_plugin):
+    loaded_by(*args, env=with_plugin)
+    out, modules = loaded_by(*args, env=with_plugin)
+    assert ("Say hello." in out) == (args != ["--version"])
+    assert "greeter" not in modules
     assert not {name for name in FORBIDDEN if name in modules}
     assert not {name for name in modules if name.startswith("flashinfer_bench.plugins")}
 
 
-@pytest.mark.parametrize("command", [["run"], ["report", "best"], ["validate"], []])
+@pytest.mark.parametrize("command", [["run"], ["report", "best"], ["apply", "build"]])
 def test_help_of_a_command_loads_only_that(command):
+    loaded_by("--help")
     out, modules = loaded_by(*command, "--help")
     assert "Usage:" in out
     assert not {"torch", "numpy", "rich", "flashinfer_bench.data"} & modules
-    commands = {"run", "report", "validate", "plugins"} - {*command[:1]}
+    commands = {"run", "report", "validate", "plugins", "apply"} - {*command[:1]}
     assert not {f"flashinfer_bench.cli.{name}" for name in commands} & modules
-
-
-def test_completing_a_command_loads_none():
-    env = {"_FIB_COMPLETE": "complete_bash", "COMP_WORDS": "fib ", "COMP_CWORD": "1"}
-    _, modules = loaded_by(env=env)
-    assert not {"torch", "numpy", "flashinfer_bench.data", "flashinfer_bench.cli.run"} & modules
-
-
-def test_importing_the_package_is_light():
-    code = "import sys, flashinfer_bench; print('\\n'.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not set(FORBIDDEN) & set(done.stdout.split())
 
 
 # ------------------------------------------------------------------------------ help, version
@@ -98,26 +96,21 @@ def test_importing_the_package_is_light():
 def test_help_lists_every_command(fib):
     result = fib("--help")
     assert result.exit_code == 0
-    for name, entry in COMMANDS.items():
+    for name, summary in CORE.items():
         assert name in result.stdout
-        assert entry.summary in " ".join(result.stdout.split())
+        assert summary in " ".join(result.stdout.split())
     assert "Exit codes" in result.stdout
 
 
-@pytest.mark.parametrize("flag", ["--version", "-V"])
-def test_version(fib, flag):
-    result = fib(flag)
+def test_version_and_nothing_asked(fib):
+    result = fib("--version")
     assert (result.exit_code, result.stdout) == (0, f"flashinfer-bench {__version__}\n")
-
-
-def test_nothing_asked_shows_help_and_is_a_usage_error(fib):
     result = fib()
-    assert result.exit_code == 2
-    assert result.stdout == ""
+    assert (result.exit_code, result.stdout) == (2, "")
     assert "Usage:" in result.stderr
 
 
-@pytest.mark.parametrize("name", list(COMMANDS))
+@pytest.mark.parametrize("name", list(CORE))
 def test_every_command_of_the_table_can_be_loaded(fib, name):
     result = fib(name, "--help")
     assert result.exit_code == 0, result.output
@@ -139,12 +132,9 @@ def test_both_programs_and_the_module_are_the_same(fib_process):
     ("args", "words"),
     [
         (["rport"], "no command 'rport'. Did you mean 'report'"),
-        (["xyzzy"], "no command 'xyzzy'."),
         (["report", "bst"], "No such command 'bst'. Did you mean 'best'?"),
         (["report", "best", "--lcal", "x"], "No such option: --lcal"),
-        (["--nope"], "No such option: --nope"),
         (["run", "--iterations", "many"], "Invalid value for '--iterations'"),
-        (["validate", "--log-level"], "requires an argument"),
         (["run", "stray"], "unexpected extra argument"),
     ],
 )
@@ -157,48 +147,28 @@ def test_mistakes_in_the_command_line(fib, args, words):
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    "name", ["FIB_NO_PLUGINS", "FIB_STRICT_PLUGINS", "FIB_TRACEBACK", "FIB_CPU_THREADS"]
-)
-def test_malformed_variables_are_usage_errors(fib, monkeypatch, maker, name):
-    monkeypatch.setenv(name, "perhaps")
+def test_malformed_variables_are_usage_errors(fib, monkeypatch, maker):
+    monkeypatch.setenv("FIB_CPU_THREADS", "perhaps")
     result = fib("validate", "--local", maker.sound().root)
     assert result.exit_code == 2
-    assert f"{name}='perhaps'" in result.stderr
+    assert "FIB_CPU_THREADS='perhaps'" in result.stderr
     assert fib("--help").exit_code == 0
-
-
-def test_an_unknown_log_level(fib, maker):
-    result = fib("validate", "--local", maker.sound().root, "--log-level", "LOUD")
-    assert result.exit_code == 2
-    assert "'LOUD'" in result.stderr
-    assert "DEBUG" in result.stderr
 
 
 # ------------------------------------------------------------------------------------ plugins
 
 
-@pytest.mark.parametrize(
-    ("args", "out"),
-    [
+def test_plugins_add_commands(fib_process, with_plugin):
+    for args, shown in (
         (["greet"], "hello world\n"),
         (["greet", "--name", "you"], "hello you\n"),
         (["shout", "--word", "hey"], "HEY\n"),
-    ],
-)
-def test_plugins_add_commands(fib_process, with_plugin, args, out):
-    done = fib_process(*args, env=with_plugin)
-    assert (done.returncode, done.stdout) == (0, out), done.stderr
-
-
-def test_commands_of_plugins_offer_no_second_completion(fib_process, with_plugin):
-    done = fib_process("greet", "--help", env=with_plugin)
-    assert done.returncode == 0
-    assert "--name" in done.stdout
-    assert "completion" not in done.stdout
-
-
-def test_commands_of_plugins_are_proposed_too(fib_process, with_plugin):
+    ):
+        done = fib_process(*args, env=with_plugin)
+        assert (done.returncode, done.stdout) == (0, shown), done.stderr
+    shown = fib_process("greet", "--help", env=with_plugin).stdout
+    assert "--name" in shown
+    assert "completion" not in shown  # the root offers that, once
     done = fib_process("gret", env=with_plugin)
     assert done.returncode == 2
     assert "Did you mean 'greet'" in done.stderr
@@ -210,6 +180,86 @@ def test_a_broken_plugin_breaks_its_own_command_only(fib_process, with_plugin):
     assert "greeter_that_is_not_there" in done.stderr
     assert fib_process("greet", env=with_plugin).returncode == 0
     assert fib_process("--help", env=with_plugin).returncode == 0
+
+
+def listed(done):
+    """Return the names under the heading "Commands" of a help text."""
+    lines = done.stdout.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    return [line.split()[0] for line in lines if line[2:3] != " "]
+
+
+def test_help_lists_the_commands_of_plugins_by_priority_then_name(fib_process, with_plugin):
+    names = listed(fib_process("--help", env=with_plugin))
+    assert names[:2] == ["run", "early"]
+    assert names[-3:] == ["broken", "greet", "shout"]
+    assert [name for name in names if name in CORE] == list(CORE)
+
+
+def test_plugins_add_subcommands_to_groups(fib_process, with_plugin):
+    done = fib_process("report", "--help", env=with_plugin)
+    assert "Report loudly." in done.stdout
+    assert "Steal a name." not in done.stdout
+    assert "'report best' of greeter is refused: 'report' has a command of this" in done.stderr
+    assert fib_process("report", "loudly", env=with_plugin).stdout == "HELLO\n"
+    assert "--json" in fib_process("report", "best", "--help", env=with_plugin).stdout
+    done = fib_process("run", "--help", env=with_plugin)
+    assert done.returncode == 0
+    assert "'run quietly' of greeter is refused: 'run' has no subcommands" in done.stderr
+
+
+def test_a_command_of_core_is_never_replaced(fib_process, tmp_path):
+    thief = PLUGIN.replace('name="greet"', 'name="run"').replace('"greeter:', '"thief:')
+    (tmp_path / "thief.py").write_text(thief)
+    env = {"FIB_PLUGINS": "thief", "PYTHONPATH": str(tmp_path), "FIB_STRICT_PLUGINS": "0"}
+    done = fib_process("run", "--help", env=env)
+    assert "--num-trials" in done.stdout
+    done = fib_process("--help", env=env)
+    assert listed(done).count("run") == 1
+    assert "thief registers command 'run'; refused, because core has a command" in done.stderr
+
+
+def cache_files(tmp_path):
+    return list((tmp_path / "cache").glob("commands-*.json"))
+
+
+def test_what_is_removed_or_changed_does_not_linger(fib_process, with_plugin, tmp_path):
+    assert "greet" in listed(fib_process("--help", env=with_plugin))
+    assert "greet" not in listed(fib_process("--help"))
+    assert "greet" not in listed(
+        fib_process("--help", env={**with_plugin, "FIB_DISABLE_PLUGINS": "greeter"})
+    )
+    module = tmp_path / "greeter.py"
+    module.write_text(PLUGIN.replace('name="greet"', 'name="salute"'))
+    assert "greet" not in listed(fib_process("--help", env=with_plugin))
+    assert fib_process("salute", env=with_plugin).stdout == "hello world\n"
+    module.unlink()
+    done = fib_process("--help", env=with_plugin)
+    assert listed(done) == [name for name in listed(done) if name != "salute"]
+    module.write_text(PLUGIN)
+    assert "greet" in listed(fib_process("--help", env=with_plugin))
+
+
+def test_an_installed_distribution_comes_and_goes(fib_process, tmp_path):
+    env = {"PYTHONPATH": str(tmp_path)}
+    assert "greet" not in listed(fib_process("--help", env=env))
+    (tmp_path / "greeter.py").write_text(PLUGIN)
+    metadata = tmp_path / "greeter-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: greeter\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[flashinfer_bench.plugins]\ngreeter = greeter\n")
+    assert "greet" in listed(fib_process("--help", env=env))
+    (metadata / "entry_points.txt").write_text("")
+    assert "greet" not in listed(fib_process("--help", env=env))
+
+
+@pytest.mark.parametrize("damage", ["{", "[" * 100_000])
+def test_a_damaged_cache_is_written_anew(fib_process, with_plugin, tmp_path, damage):
+    fib_process("--help", env=with_plugin)
+    (path,) = cache_files(tmp_path)
+    sound = path.read_text()
+    path.write_text(damage)
+    assert "greet" in listed(fib_process("--help", env=with_plugin))
+    assert path.read_text() == sound
 
 
 # --------------------------------------------------------------------------------- completion
@@ -232,15 +282,9 @@ def complete(words):
 
 
 def test_completion_of_commands():
-    assert complete("") == list(COMMANDS)
-    assert complete("re") == ["replay", "report"]
-    reports = ["summary", "best", "scores", "coverage", "regressions", "merge", "visualize"]
-    assert complete("report ") == reports
-
-
-def test_completion_of_options():
-    assert "--num-trials" in complete("run --num")
-    assert complete("validate --str") == ["--strict"]
+    assert set(CORE) <= set(complete(""))
+    assert "report" in complete("re")
+    assert {"summary", "best", "merge"} <= set(complete("report "))
 
 
 def test_completion_of_names(maker):
@@ -250,23 +294,6 @@ def test_completion_of_names(maker):
     assert complete(f"run --local {root} --definitions d") == ["dot", "double"]
     assert complete(f"report best --local {root} --solution al") == ["alice_double"]
     assert complete(f"run --local {root}/nowhere --definitions d") == []
-
-
-def test_completion_after_an_unknown_command_discovers_no_plugin():
-    _, modules = loaded_by(
-        env={"_FIB_COMPLETE": "complete_bash", "COMP_WORDS": "fib xyz --", "COMP_CWORD": "2"}
-    )
-    assert "pluggy" not in modules
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_can_be_installed(shell):
-    code = "from typer.main import get_command; from flashinfer_bench.cli.main import app; "
-    code += f"get_command(app).main(['--show-completion', '{shell}'], prog_name='fib')"
-    env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
-    assert done.returncode == 0, done.stderr
-    assert "_FIB_COMPLETE=complete_" in done.stdout
 
 
 # ---------------------------------------------------------------------------------- the pipe
@@ -316,9 +343,3 @@ def test_an_output_that_is_full_is_no_bug(maker):
     assert done.returncode == 4
     assert "error: cannot write the output" in done.stderr
     assert "internal error" not in done.stderr
-
-
-def test_the_app_can_be_embedded():
-    from typer.main import get_command
-
-    assert get_command(app).main(["--version"], standalone_mode=False) == 0

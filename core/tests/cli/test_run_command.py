@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-pytestmark = [pytest.mark.torch, pytest.mark.plugin("python")]
+pytestmark = [pytest.mark.torch, pytest.mark.plugin("python"), pytest.mark.timeout(400)]
 
 QUICK = ["--device", "cpu", "--iterations", "2", "--warmup-runs", "0", "--num-trials", "1"]
 WRONG = "def run(x):\n    return x * 3\n"
@@ -20,7 +20,7 @@ import pathlib, time
 
 def run(x):
     pathlib.Path({marker!r}).touch()
-    time.sleep(120)
+    time.sleep(600)
     return x * 2
 """
 
@@ -96,6 +96,7 @@ def test_json_and_selected_solutions_and_settings(fib_process, dataset, tmp_path
     assert (provenance["seed"], provenance["iterations"]) == (7, 3)
 
 
+@pytest.mark.plugin("judge")
 @pytest.mark.parametrize(("options", "mode"), [((), "full"), (("--trust", "off"), "off")])
 def test_trust(fib_process, dataset, options, mode):
     done = fib_process(
@@ -221,7 +222,7 @@ def test_a_dataset_that_cannot_be_written(fib_process, dataset):
 def test_a_disk_that_fills_up_keeps_what_was_written(fib_process, dataset):
     import resource
 
-    for index in range(12):
+    for index in range(5):
         dataset.solution(f"good_{index}", author="alice")
     limited = fib_process(
         "run", "--local", dataset.root, *QUICK,
@@ -229,11 +230,11 @@ def test_a_disk_that_fills_up_keeps_what_was_written(fib_process, dataset):
     )  # fmt: skip
     assert limited.returncode == 4, limited.stderr
     kept = traces_of(dataset.root)
-    assert 1 <= len(kept) < 15
+    assert 1 <= len(kept) < 8
     resumed = fib_process("run", "--local", dataset.root, *QUICK, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     done = [one["solution"] for one in traces_of(dataset.root)]
-    assert len(done) == len(set(done)) == 15
+    assert len(done) == len(set(done)) == 8
 
 
 # ------------------------------------------------------------------------------------- Ctrl-C
@@ -264,16 +265,14 @@ def test_ctrl_c_keeps_what_is_done(sleepy, whole_group, fib_process):
     ) as process:
         try:
             _wait_for((sleepy.root / "asleep").exists, process)
-            begun = time.monotonic()
             if whole_group:
                 os.killpg(process.pid, signal.SIGINT)
             else:
                 process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=120)
         finally:
             process.kill()
     assert process.returncode == 130, err
-    assert time.monotonic() - begun < 60
     assert "interrupted after 1 evaluations" in err
     assert "Traceback" not in err
     assert set(rows(out)) == {"a_quick"}
@@ -282,7 +281,7 @@ def test_ctrl_c_keeps_what_is_done(sleepy, whole_group, fib_process):
 
 
 def _wait_for(condition, process):
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while not condition():
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline

@@ -34,15 +34,6 @@ def test_a_narrow_terminal_loses_nothing(fib_terminal, maker):
     assert "..." not in text
 
 
-def test_json_is_json_on_a_terminal_too(fib_terminal, maker):
-    import json
-
-    code, shown = fib_terminal("report", "best", "--json", "--local", maker.sound().root)
-    assert code == 0
-    assert "\x1b" not in shown
-    assert json.loads(shown)["best"][0]["solution"] == "alice_double"
-
-
 def test_no_colour_when_asked(fib_terminal, maker):
     maker.sound()
     maker.trace("gone")
@@ -85,17 +76,3 @@ def test_a_run_shows_a_bar_then_a_table(fib_terminal, maker):
     assert "6 evaluations in" in end
     assert "traces written to" in end
     assert "\x1b[?25h" in shown  # the cursor is back
-
-
-@pytest.mark.torch
-@pytest.mark.plugin("python")
-def test_a_dumb_terminal_gets_lines(fib_terminal, maker):
-    maker.definition()
-    maker.workload()
-    maker.solution()
-    code, shown = fib_terminal(
-        "run", "--local", maker.root, "--device", "cpu", "--iterations", "2", "--num-trials", "1",
-        env={"TERM": "dumb"},
-    )  # fmt: skip
-    assert code == 0, shown
-    assert "[1/1] PASSED double / alice_double" in plain(shown)

@@ -36,14 +36,6 @@ def test_warnings_count_only_when_asked(fib, maker, flags, code):
     assert result.stdout.splitlines()[1].startswith("warning\t")
 
 
-def test_warnings_can_be_hidden(fib, maker):
-    maker.sound()
-    maker.trace("gone")
-    result = fib("validate", "--local", maker.root, "--errors-only")
-    assert result.stdout == ""
-    assert "1 warnings" in result.stderr
-
-
 def test_json(fib, maker):
     maker.sound()
     maker.raw("definitions/op/broken.json", '{"name": "x",\n "op_type": }')
@@ -55,32 +47,6 @@ def test_json(fib, maker):
     (finding,) = dataset["findings"]
     assert (finding["severity"], finding["check"]) == ("error", "definitions")
     assert (finding["path"], finding["line"]) == ("definitions/op/broken.json", 2)
-
-
-def test_several_datasets_are_checked_one_by_one(fib, maker, tmp_path):
-    other = type(maker)(tmp_path / "other")
-    other.sound().solution("lost", definition="triple")
-    result = fib("validate", "--local", maker.sound().root, other.root)
-    assert result.exit_code == 1
-    assert str(other.root) in result.stdout.splitlines()[1]
-    assert result.stderr.count("errors") == 2
-
-
-def test_hostile_names_do_not_reach_the_terminal(fib, maker):
-    maker.sound()
-    maker.raw("solutions/x.json", json.dumps({"name": "\x1b[2J", "definition": 3}))
-    result = fib("validate", "--local", maker.root)
-    assert "\x1b" not in result.output
-
-
-def test_help_of_the_remedy_is_told(fib, maker):
-    maker.sound()
-    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
-    maker.raw("blob/x.safetensors", pointer)
-    maker.from_blob("blob/x.safetensors", uuid="w3")
-    result = fib("validate", "--local", maker.root)
-    assert result.exit_code == 0
-    assert "git lfs pull" in result.stdout
 
 
 def test_one_layer(fib, maker):
@@ -103,11 +69,6 @@ def test_an_unknown_layer(fib, maker):
     assert result.exit_code in (2, 5)
     assert "no layer 'tracks'" in result.stderr
     assert "benchmark" in result.stderr
-
-
-def test_layers_of_mutants_make_no_sense(fib, maker):
-    result = fib("validate", maker.sound().root, "--layer", "trace", "--mutants")
-    assert result.exit_code == 2
 
 
 def test_jobs(fib_process, maker):
@@ -133,5 +94,3 @@ def test_a_definition_without_a_baseline_is_no_fault(fib, maker, flags):
     assert fib("validate", maker.root, "--errors-only", *flags).stdout == ""
     (dataset,) = json.loads(fib("validate", maker.root, "--json").stdout)["datasets"]
     assert (dataset["errors"], dataset["warnings"], dataset["notes"]) == (0, 0, 1)
-    gaps = fib("report", "coverage", "--local", maker.root, "--gaps", "--strict")
-    assert gaps.exit_code == 1

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import weakref
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from flashinfer_bench.compile.toolkit import LoadedPython, load_python
-from flashinfer_bench.errors import BuildError, StorageError, UnsafePathError
+from flashinfer_bench.errors import BuildError, UnsafePathError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 X = torch.arange(8.0).reshape(2, 4)
 
@@ -32,12 +34,6 @@ def load(definition):
 
 def scratch_files(cache_folder: Path) -> list[Path]:
     return list((cache_folder / "scratch").rglob("*.py"))
-
-
-def test_the_function_works(load, make_solution):
-    loaded = load(make_solution())
-    assert torch.equal(loaded.function(X, X), 2 * X)
-    assert loaded.destination_passing_style is False
 
 
 def test_a_package_of_many_files(load, make_solution):
@@ -64,25 +60,6 @@ def test_files_that_are_not_python_lie_beside_it(load, make_solution):
     )
     loaded = load(make_solution(files={"main.py": source, "kernels/k.cu": "// kernel"}))
     assert loaded.function(None, None) == "// kernel"
-
-
-def test_a_callable_object_can_be_the_entry(load, make_solution):
-    source = "class K:\n    def __call__(self, x, y):\n        return x * y\nkernel = K()\n"
-    loaded = load(make_solution(source, entry_point="main.py::kernel"))
-    assert torch.equal(loaded.function(X, X), X * X)
-
-
-def test_the_package_is_named_after_prefix_name_and_content(load, make_solution):
-    loaded = load(make_solution(name="My Kernel!"))
-    assert loaded.package.startswith("test_my_kernel_")
-    assert len(loaded.package.rpartition("_")[2]) == 64
-
-
-def test_the_same_solution_can_be_loaded_twice(load, make_solution):
-    source = "calls = []\ndef run(x, y):\n    calls.append(1)\n    return len(calls)\n"
-    first, second = load(make_solution(source)), load(make_solution(source))
-    assert first.package != second.package
-    assert [first.function(X, X), first.function(X, X), second.function(X, X)] == [1, 2, 1]
 
 
 def test_cleaning_removes_files_and_modules_and_can_be_repeated(load, make_solution, cache_folder):
@@ -123,25 +100,6 @@ class TestErrors:
         assert "importing main.py failed: main.py:2: SyntaxError: " in str(error)
         assert "def run(x, y)" in error.log
 
-    def test_a_syntax_error_in_a_helper(self, load, make_solution):
-        solution = make_solution(
-            files={"main.py": "from .sub import helper", "sub/helper.py": "x = = 1"}
-        )
-        assert "sub/helper.py:1: SyntaxError" in str(self.fails(load, solution))
-
-    def test_null_bytes_are_a_syntax_error_of_that_file(self, load, make_solution):
-        assert "importing main.py failed" in str(self.fails(load, make_solution("x = 1\0")))
-
-    def test_an_import_error(self, load, make_solution):
-        error = self.fails(load, make_solution("import torch\n\nimport no_such_module_xyz\n"))
-        assert "main.py:3: ModuleNotFoundError: No module named 'no_such_module_xyz'" in str(error)
-
-    def test_any_exception(self, load, make_solution):
-        error = self.fails(load, make_solution("def f():\n    raise ValueError('no gpu')\nf()\n"))
-        assert "main.py:2: ValueError: no gpu" in str(error)
-        assert 'File "main.py", line 3' in error.log
-        assert str(Path(__file__).parent) not in error.log
-
     @pytest.mark.parametrize(
         "statement",
         [
@@ -157,27 +115,14 @@ class TestErrors:
     def test_nothing_that_a_solution_raises_ends_the_process(self, load, make_solution, statement):
         self.fails(load, make_solution(statement))
 
-    def test_an_interrupt_by_the_user_is_passed_on(self, load, make_solution, cache_folder):
-        with pytest.raises(KeyboardInterrupt):
-            load(make_solution("raise KeyboardInterrupt"))
-        assert scratch_files(cache_folder) == []
-
     def test_a_missing_symbol_with_a_suggestion(self, load, make_solution):
         error = self.fails(load, make_solution("def rum(x, y): pass\n_private = 1\n"))
         assert "main.py defines no 'run'" in str(error)
         assert error.hint == "Did you mean 'rum'?"
 
-    def test_a_missing_symbol_without_one(self, load, make_solution):
-        assert self.fails(load, make_solution("x = 1\n")).hint is None
-
     def test_a_symbol_that_cannot_be_called(self, load, make_solution):
         assert "'run' is a int, which cannot be called" in str(
             self.fails(load, make_solution("run = 3\n"))
-        )
-
-    def test_a_wrong_signature(self, load, make_solution):
-        assert "takes 1 positional arguments" in str(
-            self.fails(load, make_solution("def run(x): pass\n"))
         )
 
     @pytest.mark.parametrize(
@@ -191,11 +136,6 @@ class TestErrors:
         assert sys.meta_path == meta_path
         assert scratch_files(cache_folder) == []
 
-    def test_the_error_does_not_hold_on_to_the_solution_s_frames(self, load, make_solution):
-        error = self.fails(load, make_solution("big = [0] * 1000\nraise ValueError\n"))
-        assert error.__context__ is None
-        assert error.__cause__ is None
-
     def test_unsafe_paths_are_refused_before_anything_runs(self, definition, make_solution):
         solution = make_solution()
         evil = solution.model_copy(
@@ -208,18 +148,6 @@ class TestErrors:
         )
         with pytest.raises(UnsafePathError):
             load_python(definition, evil, prefix="test")
-
-    def test_a_full_disk_is_no_fault_of_the_solution(self, definition, make_solution, monkeypatch):
-        opened = os.open
-
-        def full(path, flags, *args, **kwargs):
-            if str(path).endswith("main.py"):
-                raise OSError(28, "No space left on device")
-            return opened(path, flags, *args, **kwargs)
-
-        monkeypatch.setattr(os, "open", full)
-        with pytest.raises(StorageError):
-            load_python(definition, make_solution(), prefix="test")
 
 
 @pytest.mark.parametrize("entry", ["json.py", "types.py", "__init__.py", "__main__.py"])
@@ -235,27 +163,3 @@ def test_an_entry_file_with_a_special_name_may_import_the_file_beside_it(
 def test_sources_are_text_whatever_encoding_they_declare(load, make_solution, encoding):
     source = f"# -*- coding: {encoding} -*-\ndef run(x, y):\n    return 'é'"
     assert load(make_solution(source)).function(X, X) == "é"
-
-
-def test_a_byte_order_mark_in_a_source(load, make_solution):
-    assert load(make_solution("\ufeffdef run(x, y):\n    return 1")).function(X, X) == 1
-
-
-def test_an_exception_that_cannot_be_shown(load, make_solution):
-    source = """
-class Odd(Exception):
-    @property
-    def __cause__(self):
-        raise SystemExit(4)
-
-    __context__ = __traceback__ = __cause__
-
-raise Odd
-"""
-    with pytest.raises(BuildError, match="Odd"):
-        load(make_solution(source))
-
-
-def test_a_module_that_puts_something_else_in_its_place(load, make_solution):
-    with pytest.raises(BuildError, match="defines no 'run'"):
-        load(make_solution("import sys\nsys.modules[__name__] = None"))

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from flashinfer_bench.compile.logs import shorten
 from flashinfer_bench.compile.toolkit import build_failed, describe_exception, first_error
-from flashinfer_bench.compile.toolkit.logs import shorten
 
 GCC = """\
 In file included from kernel.cpp:1:
@@ -25,8 +25,6 @@ LINKER = """\
 kernel.cpp:(.text+0x5): undefined reference to `missing()'
 collect2: error: ld returned 1 exit status
 """
-
-MSVC = "kernel.cpp\r\nkernel.cpp(3): fatal error C1083: Cannot open include file: 'x.h'\r\n"
 
 PYTHON = """\
 Traceback (most recent call last):
@@ -131,7 +129,6 @@ a.cpp:9:5: error: 'x' was not declared
         (GCC, "kernel.cpp:7:5: error: 'foo' was not declared"),
         (NVCC, 'kernel.cu(14): error: identifier "blockIdxx" is undefined'),
         (LINKER, "kernel.cpp:(.text+0x5): undefined reference"),
-        (MSVC, "kernel.cpp(3): fatal error C1083"),
         (PYTHON, "ImportError: libcudart"),
         ("sh: 1: nvcc: not found\n", "sh: 1: nvcc: not found"),
         ("cannot find -lcublas\nmore\n", "cannot find -lcublas"),
@@ -157,10 +154,6 @@ def test_a_build_error_says_the_first_error_and_keeps_the_whole_log():
     assert error.hint == "Install CUDA."
 
 
-def test_a_silent_compiler_is_told_as_such():
-    assert str(build_failed("s", "linking", "")) == "solution 's': linking failed: no message"
-
-
 def raised_by(root, files, entry):
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -181,29 +174,11 @@ def test_the_place_is_the_innermost_one_in_the_solution(tmp_path):
     assert "json/decoder.py" in log
 
 
-def test_frames_above_the_solution_are_left_out(tmp_path):
-    _, log = describe_exception(raised_by(tmp_path, {"m.py": "1/0\n"}, "m.py"), tmp_path)
-    assert "raised_by" not in log
-    assert str(tmp_path) not in log
-    assert log.splitlines()[-1] == "ZeroDivisionError: division by zero"
-
-
 def test_a_syntax_error_is_placed_where_it_is(tmp_path):
     error = raised_by(tmp_path, {"sub/m.py": "x = 1\ndef f(:\n"}, "sub/m.py")
     headline, log = describe_exception(error, tmp_path)
     assert headline == "sub/m.py:2: SyntaxError: invalid syntax"
     assert "def f(:" in log
-
-
-def test_a_syntax_error_elsewhere_keeps_the_place_in_the_solution(tmp_path):
-    error = raised_by(tmp_path, {"m.py": "eval('1 +')\n"}, "m.py")
-    headline, _ = describe_exception(error, tmp_path)
-    assert headline.startswith("m.py:1: SyntaxError")
-
-
-def test_an_error_from_elsewhere_has_no_place(tmp_path):
-    headline, _ = describe_exception(ValueError("odd"), tmp_path)
-    assert headline == "ValueError: odd"
 
 
 def test_exceptions_may_be_malicious(tmp_path):
@@ -216,17 +191,3 @@ def test_exceptions_may_be_malicious(tmp_path):
     headline, _ = describe_exception(raised_by(tmp_path, {"m.py": text}, "m.py"), tmp_path)
     assert headline.startswith("m.py:4: ")
     assert "Odd" in headline
-
-
-def test_a_huge_message_is_cut_in_the_headline_only(tmp_path):
-    error = raised_by(tmp_path, {"m.py": "raise ValueError('x' * 5000)\n"}, "m.py")
-    headline, log = describe_exception(error, tmp_path)
-    assert len(headline) == 600
-    assert len(log) > 5000
-
-
-def test_the_cause_is_in_the_log(tmp_path):
-    text = "try:\n    1/0\nexcept ZeroDivisionError as e:\n    raise ValueError('b') from e\n"
-    headline, log = describe_exception(raised_by(tmp_path, {"m.py": text}, "m.py"), tmp_path)
-    assert headline == "m.py:4: ValueError: b"
-    assert log.index("ZeroDivisionError") < log.index("ValueError: b")

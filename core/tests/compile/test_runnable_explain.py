@@ -75,22 +75,6 @@ class TestEveryWayToCall:
         assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "broken"
         assert caught.value.__cause__ is None
 
-    def test_a_success_asks_nothing(self, make, way, dps):
-        def refuse(error):
-            raise AssertionError("asked")
-
-        WAYS[way](make(lambda x, y, z=None: x, dps=dps, explain=refuse))
-
-
-def test_without_a_definition_too(make):
-    with pytest.raises(BuildError, match="line 3"):
-        make(failing, of=None)(left=1)
-
-
-def test_without_an_explanation_everything_comes_through(make):
-    with pytest.raises(Compiling):
-        make(failing, explain=None)(X, X)
-
 
 @pytest.mark.parametrize("raised", [RuntimeError("broken, too"), RecursionError(), SystemExit(3)])
 def test_an_explanation_that_fails_does_not_hide_the_error(make, caplog, raised):
@@ -107,12 +91,6 @@ def test_an_explanation_that_fails_does_not_hide_the_error(make, caplog, raised)
     assert type(raised).__name__ in caplog.text
 
 
-@pytest.mark.parametrize("answer", ["text", ValueError("not a BuildError"), BuildError, 0])
-def test_an_explanation_of_another_type_is_none(make, answer):
-    with pytest.raises(Compiling):
-        make(failing, explain=lambda error: answer)(X, X)
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_what_is_no_error_is_not_explained(make, error):
     def leave(x, y):
@@ -120,23 +98,6 @@ def test_what_is_no_error_is_not_explained(make, error):
 
     with pytest.raises(error):
         make(leave, explain=lambda error: BuildError("asked"))(X, X)
-
-
-def test_the_call_after_a_failed_one_is_asked_about_anew(make):
-    outcomes = iter([Compiling("first"), None, Compiling("second")])
-
-    def run(x, y):
-        outcome = next(outcomes)
-        if outcome is not None:
-            raise outcome
-        return x
-
-    runnable = make(run)
-    with pytest.raises(BuildError, match="first"):
-        runnable(X, X)
-    assert runnable(X, X) is X
-    with pytest.raises(BuildError, match="second"):
-        runnable(X, X)
 
 
 def test_the_arguments_are_let_go_with_the_error(make):
@@ -154,23 +115,3 @@ def test_the_arguments_are_let_go_with_the_error(make):
         assert call()() is None
     finally:
         gc.enable()
-
-
-def test_a_runnable_that_is_cleaned_up_explains_nothing(make):
-    asked = []
-    runnable = make(failing, explain=asked.append)
-    runnable.cleanup()
-    with pytest.raises(RuntimeError, match="cleaned up"):
-        runnable(X, X)
-    assert asked == []
-
-
-def test_what_explains_is_let_go_with_the_function(make):
-    def local(error):
-        return None
-
-    runnable, reference = make(failing, explain=local), weakref.ref(local)
-    runnable.cleanup()
-    del local
-    gc.collect()
-    assert reference() is None

@@ -21,12 +21,6 @@ def test_of_equals_the_first_is_best(make):
     assert trace_set.get_best_trace(NAME).solution == "s0_v1"
 
 
-def test_failures_are_not_the_best(make):
-    failed = [make.trace("f", status=s) for s in ("TIMEOUT", "INCORRECT_NUMERICAL")]
-    assert make.trace_set(*failed).get_best_trace(NAME) is None
-    assert make.trace_set(*failed, make.trace()).get_best_trace(NAME).solution == "alice_v1"
-
-
 def test_the_best_for_exactly_these_axes(make):
     traces = [*traces_of(make, 5.0, m=4), *traces_of(make, 1.0, m=8)]
     trace_set = make.trace_set(*traces)
@@ -35,11 +29,6 @@ def test_the_best_for_exactly_these_axes(make):
     assert trace_set.get_best_trace(NAME, {}) is None
     assert trace_set.get_best_trace(NAME, {"M": 8, "N": 8}) is None
     assert trace_set.get_best_trace(NAME) is traces[0]
-
-
-def test_unknown_definitions_have_no_best_trace(make):
-    assert make.trace_set().get_best_trace("none") is None
-    assert make.trace_set().filter_traces("none") == []
 
 
 @pytest.mark.parametrize(
@@ -60,8 +49,3 @@ def test_absolute_and_relative_errors_have_their_own_bounds(make):
     assert trace_set.filter_traces(NAME, atol=0.5, rtol=0.0001) == []
     assert trace_set.get_best_trace(NAME, max_abs_error=0.5) is not None
     assert trace_set.get_best_trace(NAME, max_abs_error=0.5, max_rel_error=1e-4) is None
-
-
-def test_filtering_keeps_the_order(make):
-    traces = traces_of(make, 1.0, 3.0, 2.0)
-    assert make.trace_set(*traces).filter_traces(NAME) == traces

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.data import TraceSet, is_lfs_pointer, read_safetensors_header, resolve_blob
-from flashinfer_bench.data.blobs import MAX_HEADER_BYTES, SAFETENSORS_TO_DTYPE
-from flashinfer_bench.data.dtypes import DType
-from flashinfer_bench.errors import BlobError, DataError, StorageError, UnsafePathError
+from flashinfer_bench.data.blobs import MAX_HEADER_BYTES
+from flashinfer_bench.errors import BlobError, UnsafePathError
 
 POINTER = (
     "version https://git-lfs.github.com/spec/v1\n"
@@ -57,14 +56,10 @@ def test_a_header(path):
     }
 
 
-def test_no_tensors(path):
-    path.write_bytes(safetensors({}))
-    assert read_safetensors_header(path) == {}
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
+        (None, "does not exist"),
         (b"", "shorter than 8 bytes"),
         (b"\0" * 7, "shorter than 8 bytes"),
         (safetensors({}, length=3), "header of 3 bytes in a file of 10"),
@@ -85,35 +80,23 @@ def test_no_tensors(path):
         (safetensors({"a": entry(shape=(1.5,))}), "must be integers"),
         (safetensors({"a": entry(shape=(True, 2))}), "must be integers"),
         (safetensors({"a": entry(offsets=(-8, 0))}), "must be integers"),
-        (safetensors({"a": entry(shape=(1 << 40, 1 << 40))}), "is too large"),
+        (safetensors({"a": entry(shape=(1 << 40, 1 << 40))}), "does not fit"),
         (safetensors({"a": entry()}, b"\0" * 7), "does not fit bytes 0 to 8 of 7"),
         (safetensors({"a": entry(shape=(3,))}, b"\0" * 8), "does not fit"),
         (safetensors({"a": entry(offsets=(8, 0))}, b"\0" * 8), "does not fit"),
+        (safetensors({"a": entry(shape=(0, 10**30), offsets=(0, 0))}), "must be integers"),
+        # The library refuses these, too.
+        (safetensors({"a": entry(), "b": entry()}, b"\0" * 8), "begins at byte 0"),
+        (safetensors({"a": entry(offsets=(8, 16))}, b"\0" * 16), "begins at byte 8"),
+        (safetensors({"a": entry()}, b"\0" * 16), "bytes belong to no tensor"),
     ],
 )
 def test_what_is_no_safetensors_file(path, content, problem):
-    path.write_bytes(content)
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(BlobError, match=problem) as caught:
         read_safetensors_header(path)
     assert caught.value.path == path
-
-
-def test_the_wrong_tensor_is_named(path):
-    path.write_bytes(safetensors({"good": entry(), "bad": entry("F64")}, b"\0" * 8))
-    with pytest.raises(BlobError) as caught:
-        read_safetensors_header(path)
-    assert caught.value.field == "bad"
-
-
-def test_a_missing_file(path):
-    with pytest.raises(BlobError, match="does not exist") as caught:
-        read_safetensors_header(path)
-    assert caught.value.path == path
-
-
-def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(BlobError, match="cannot be read: Is a directory"):
-        read_safetensors_header(tmp_path)
 
 
 @given(st.binary(max_size=200))
@@ -132,42 +115,6 @@ def header_or_error(path):
         isinstance(dtype, str) and isinstance(shape, tuple) for dtype, shape in header.values()
     )
     return header
-
-
-_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
-_ENTRIES = st.fixed_dictionaries(
-    {
-        "dtype": st.sampled_from(["F32", "I8", "F4", "BOOL"]) | _VALUES,
-        "shape": st.lists(st.integers(-1, 4), max_size=3) | _VALUES,
-        "data_offsets": st.tuples(st.integers(-1, 40), st.integers(-1, 40)) | _VALUES,
-    }
-)
-
-
-@given(st.dictionaries(st.text(max_size=3), _ENTRIES | _VALUES, max_size=3), st.integers(0, 64))
-def test_any_entries_are_a_header_or_a_blob_error(tmp_path_factory, header, size):
-    path = tmp_path_factory.getbasetemp() / "entries.safetensors"
-    path.write_bytes(safetensors(header, b"\0" * size))
-    header_or_error(path)
-
-
-@given(st.data())
-def test_a_changed_byte_is_a_header_or_a_blob_error(tmp_path_factory, data):
-    path = tmp_path_factory.getbasetemp() / "changed.safetensors"
-    content = bytearray(safetensors({"a": entry(), "b": entry("I8", (4,), (8, 12))}, b"\0" * 12))
-    content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(bytes(content))
-    header_or_error(path)
-
-
-def test_names_of_dtypes_are_those_of_the_format():
-    assert set(SAFETENSORS_TO_DTYPE.values()) == {dtype.value for dtype in DType}
 
 
 # ----------------------------------------------------------------------------------------- pointers
@@ -208,13 +155,6 @@ def test_paths_outside(tmp_path, name):
         resolve_blob(root, name)
 
 
-def test_a_root_that_is_a_prefix_of_another(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data2").mkdir()
-    with pytest.raises(UnsafePathError, match="leads out of the dataset"):
-        resolve_blob(tmp_path / "data", "../data2/x")
-
-
 def test_links_that_leave_the_root(tmp_path):
     root = tmp_path / "dataset"
     root.mkdir()
@@ -226,12 +166,6 @@ def test_links_that_leave_the_root(tmp_path):
             resolve_blob(root, name)
 
 
-def test_links_inside_the_root(tmp_path):
-    (tmp_path / "real").write_text("")
-    (tmp_path / "link").symlink_to("real")
-    assert resolve_blob(tmp_path, "link") == tmp_path.resolve() / "real"
-
-
 def test_a_loop_of_links(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
@@ -240,12 +174,6 @@ def test_a_loop_of_links(tmp_path):
     except UnsafePathError:
         return
     assert found.is_relative_to(tmp_path.resolve())
-
-
-def test_a_root_behind_a_link(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "root").symlink_to("real")
-    assert resolve_blob(tmp_path / "root", "x") == tmp_path.resolve() / "real" / "x"
 
 
 def test_the_cache_of_a_hub_keeps_files_beside_the_dataset(tmp_path):
@@ -314,11 +242,6 @@ def test_a_tensor_file_is_not_overwritten(dataset, torch):
         trace_set.add_workload_blob_tensor(NAME, "u", {"a": torch.zeros(1)})
 
 
-def test_tensors_of_unknown_definitions_are_refused(dataset, torch):
-    with pytest.raises(DataError, match="definition 'other' is not in the dataset"):
-        TraceSet.from_path(dataset).add_workload_blob_tensor("other", "u", {"a": torch.ones(1)})
-
-
 def test_the_identity_cannot_leave_the_folder(dataset, torch):
     trace_set = TraceSet.from_path(dataset)
     path = trace_set.add_workload_blob_tensor(NAME, "../../../evil", {"a": torch.ones(1)})
@@ -326,15 +249,10 @@ def test_the_identity_cannot_leave_the_folder(dataset, torch):
     assert trace_set.get_workload_blob_tensor(path)["a"].item() == 1
 
 
-def test_writing_where_it_is_impossible(dataset, torch, writer):
-    writer.text("blob", "a file")
-    with pytest.raises(StorageError, match="cannot write"):
-        TraceSet.from_path(dataset).add_workload_blob_tensor(NAME, "u", {"a": torch.ones(1)})
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
+        (safetensors({"a": entry(), "b": entry()}, b"\0" * 8), "begins at byte 0"),
         (None, "does not exist"),
         (POINTER.encode(), "Git LFS pointer"),
         (b"junk", "not a safetensors"),
@@ -347,19 +265,17 @@ def test_reading_what_is_no_tensor_file(dataset, torch, writer, content, problem
         TraceSet.from_path(dataset).get_workload_blob_tensor("blob/x.safetensors")
 
 
-def test_reading_outside_the_dataset(dataset, torch):
-    with pytest.raises(UnsafePathError):
-        TraceSet.from_path(dataset).get_workload_blob_tensor("../x.safetensors")
-
-
-def test_a_header_whose_tensors_overlap(dataset, torch, writer):
-    overlapping = {"a": entry(), "b": entry()}
-    writer.text("blob/x.safetensors", safetensors(overlapping, b"\0" * 8))
-    with pytest.raises(BlobError, match="begins at byte 0"):
-        TraceSet.from_path(dataset).get_workload_blob_tensor("blob/x.safetensors")
-
-
 def test_tensors_that_share_memory(dataset, torch):
     trace_set, whole = TraceSet.from_path(dataset), torch.arange(4.0)
     path = trace_set.add_workload_blob_tensor(NAME, "w", {"all": whole, "some": whole[1:3]})
     assert trace_set.get_workload_blob_tensor(path)["some"].tolist() == [1.0, 2.0]
+
+
+def test_packed_floats_are_stored_so_that_every_reader_can(dataset, torch):
+    from safetensors.torch import load_file
+
+    packed = torch.tensor([1, 2, 255], dtype=torch.uint8)
+    trace_set = TraceSet.from_path(dataset)
+    tensors = {"t": packed.view(torch.float4_e2m1fn_x2)}
+    path = trace_set.add_workload_blob_tensor(NAME, "w", tensors)
+    assert torch.equal(load_file(dataset / path)["t"], packed)

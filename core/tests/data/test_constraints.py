@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.data import evaluate_constraint, parse_constraint
-from flashinfer_bench.data.constraints import MAX_BITS, MAX_LENGTH
+from flashinfer_bench.data.constraints import MAX_BITS
 from flashinfer_bench.errors import DataError
 
 
@@ -73,49 +73,23 @@ def test_what_is_no_expression_is_refused(text):
         parse_constraint(text)
 
 
-def test_names_are_listed():
-    constraint = parse_constraint("total_q == indptr[-1].item() + n")
-    assert constraint.names == {"total_q", "indptr", "n"}
-
-
-def test_decidable_needs_all_axes():
-    constraint = parse_constraint("a + b == c")
-    assert constraint.decidable({"a": 1, "b": 2, "c": 3, "d": 4})
-    assert not constraint.decidable({"a": 1, "b": 2})
-
-
-def test_a_missing_axis_is_named():
-    with pytest.raises(DataError, match="needs axis 'b'; given are a"):
-        evaluate_constraint("a == b", {"a": 1})
-    with pytest.raises(DataError, match="given are none"):
-        evaluate_constraint("a == b", {})
-
-
-def test_a_missing_axis_behind_a_short_cut_is_not_needed():
-    assert evaluate_constraint("a == 1 or b == 1", {"a": 1}) is True
-
-
-@pytest.mark.parametrize("text", ["a // 0 == 1", "a % 0 == 1", "0 // (a - a) == 1"])
-def test_division_by_zero(text):
-    with pytest.raises(DataError, match="divides by zero"):
-        evaluate_constraint(text, {"a": 1})
-
-
-@pytest.mark.parametrize("text", ["a ** a ** a == 1", "2 ** 100000 == a", "2 ** (0 - 1) == a"])
-def test_exponents_are_small(text):
-    with pytest.raises(DataError, match="exponent"):
-        evaluate_constraint(text, {"a": 9})
-
-
-@pytest.mark.parametrize("text", ["10 ** 200 > a", "a * a * a * a * a > 1"])
-def test_results_are_small(text):
-    with pytest.raises(DataError, match=f"more than {MAX_BITS} bits"):
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a == b", "needs axis 'b'; given are a"),
+        ("a // 0 == 1", "divides by zero"),
+        ("a % 0 == 1", "divides by zero"),
+        ("0 // (a - a) == 1", "divides by zero"),
+        ("a ** a ** a == 1", "exponent"),
+        ("2 ** 100000 == a", "exponent"),
+        ("2 ** (0 - 1) == a", "exponent"),
+        ("10 ** 200 > a", f"more than {MAX_BITS} bits"),
+        ("a * a * a * a * a > 1", f"more than {MAX_BITS} bits"),
+    ],
+)
+def test_what_cannot_be_evaluated(text, problem):
+    with pytest.raises(DataError, match=problem):
         evaluate_constraint(text, {"a": 1 << 63})
-
-
-def test_long_texts_are_refused():
-    with pytest.raises(DataError, match=f"at most {MAX_LENGTH}"):
-        parse_constraint("a" * (MAX_LENGTH + 1))
 
 
 @pytest.mark.parametrize("text", ["(" * 450 + "a" + ")" * 450, "-" * 900 + "a", "not " * 200 + "a"])
@@ -125,10 +99,6 @@ def test_deep_texts_are_refused_or_evaluated(text):
     except DataError:
         return
     assert isinstance(result, bool)
-
-
-def test_odd_comparisons_print_no_warning():
-    assert not parse_constraint("1 is 2").axes_only
 
 
 _NAMES = st.sampled_from(["a", "b", "c"])
@@ -162,15 +132,6 @@ def test_agrees_with_python(left, operation, number, comparison, right, axes):
     text = f"{left} {operation} {number} {comparison} {right}"
     value = _OPERATORS[operation](axes[left], number)
     assert evaluate_constraint(text, axes) is _COMPARISONS[comparison](value, axes[right])
-
-
-@given(st.text(max_size=60), _AXES)
-def test_any_text_is_decided_or_refused(text, axes):
-    try:
-        result = evaluate_constraint(text, axes)
-    except DataError:
-        return
-    assert isinstance(result, bool)
 
 
 @given(st.text("ab01+-*/%()<>=!. ~not and or[]", max_size=40), _AXES)

@@ -22,10 +22,6 @@ def run_in_process(script, *args):
     return result.stdout.splitlines()[-1]
 
 
-def test_importing():
-    assert run_in_process("import flashinfer_bench.data") == "loaded:"
-
-
 def test_every_module_of_the_layer():
     script = """
         import importlib, pkgutil
@@ -55,19 +51,6 @@ def test_the_whole_life_of_a_dataset(dataset, tmp_path):
         definition.get_output_shapes({"M": 3})
     """
     assert run_in_process(script, dataset, tmp_path / "out") == "loaded:"
-
-
-def test_headers_of_tensor_files(dataset, writer):
-    writer.text("x.safetensors", b"\x02\0\0\0\0\0\0\0{}")
-    script = """
-        import sys
-        from pathlib import Path
-        from flashinfer_bench.data import is_lfs_pointer, read_safetensors_header, resolve_blob
-        path = resolve_blob(Path(sys.argv[1]), "x.safetensors")
-        assert not is_lfs_pointer(path)
-        assert read_safetensors_header(path) == {}
-    """
-    assert run_in_process(script, dataset) == "loaded:"
 
 
 def test_without_torch_tensors_say_what_is_missing(dataset, tmp_path):

@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 
 from flashinfer_bench.data import SpeedupMetrics
 from flashinfer_bench.data.ranking import (
-    Runs,
-    combine,
     digest_runs,
-    find_baseline,
     rank_scores,
-    score_runs,
 )
 from flashinfer_bench.errors import DataError
 
@@ -41,12 +37,6 @@ def test_the_score_is_the_mean_speedup_over_the_baseline(make):
     )
     score = trace_set.get_solution_score("alice_v1")
     assert score == SpeedupMetrics(avg_speedup=2.5, n_workloads=2, n_definitions=1)
-
-
-def test_the_speedup_over_the_reference_does_not_enter(make):
-    fast = make.trace("alice_v1", latency_ms=2.0, speedup=100.0)
-    trace_set = make.trace_set(make.run("baseline", 4.0), fast)
-    assert trace_set.get_solution_score("alice_v1").avg_speedup == 2.0
 
 
 def test_of_several_traces_the_fastest_counts_on_both_sides(make):
@@ -84,28 +74,13 @@ def test_one_failure_makes_the_score_zero(make, status):
     assert trace_set.get_solution_score("alice_v1").avg_speedup == 0.0
 
 
-def test_a_failure_makes_the_score_zero_even_if_it_passed_later(make):
-    trace_set = make.trace_set(
-        make.run("baseline", 4.0), make.run("alice", status="TIMEOUT"), make.run("alice", 2.0)
-    )
-    assert trace_set.get_solution_score("alice_v1").avg_speedup == 0.0
-
-
-def test_the_baseline_is_not_scored(make):
-    trace_set = make.trace_set(make.run("baseline", 4.0))
-    assert trace_set.get_solution_score("baseline_v1") is None
-
-
-def test_unknown_solutions_have_no_score(make):
-    assert make.trace_set().get_solution_score("none") is None
-
-
-def test_without_comparable_workloads_there_is_no_score(make):
-    assert make.trace_set().get_solution_score("alice_v1") is None
+def test_what_has_no_score(make):
     trace_set = make.trace_set(
         make.run("baseline", 4.0, uuid="w1"), make.run("alice", 2.0, uuid="w2")
     )
-    assert trace_set.get_solution_score("alice_v1") is None
+    for name in ("baseline_v1", "unknown", "alice_v1"):  # which has no workload in common
+        assert trace_set.get_solution_score(name) is None
+    assert make.trace_set().get_solution_score("alice_v1") is None
 
 
 def test_the_baseline_may_be_another_author(make):
@@ -136,68 +111,14 @@ def test_a_pass_without_a_real_latency_is_an_error(make, latency):
         trace_set.get_solution_score("alice_v1")
 
 
-def test_summary_says_where_a_latency_is_wrong(make):
-    trace_set = make.trace_set(make.run("baseline", 4.0), invalid(make.run("alice"), 0.0))
-    assert "latency of 0.0 ms" in trace_set.summary().unranked[NAME]
-
-
 def test_a_pass_without_performance_is_an_error(make):
     trace = make.run("alice")
     trace.evaluation.performance = None
     with pytest.raises(DataError, match="has a latency of nan"):
-        digest_runs([trace])
-
-
-def test_workload_traces_do_not_count(make):
-    assert digest_runs([make.trace(None)]) == Runs({}, set())
+        digest_runs([trace]).usable()
 
 
 # --------------------------------------------------------------------------------------- invariants
-
-_LATENCY = st.floats(1e-3, 1e3)
-_LATENCIES = st.dictionaries(st.sampled_from(["w1", "w2", "w3"]), _LATENCY)
-
-
-@given(_LATENCIES, _LATENCIES)
-def test_swapping_solution_and_baseline_on_one_workload_inverts_the_score(mine, theirs):
-    shared = mine.keys() & theirs.keys()
-    score = score_runs("s", "b", Runs({"s": mine, "b": theirs}, set()))
-    if not shared:
-        assert score is None
-        return
-    speedups = [theirs[uuid] / mine[uuid] for uuid in shared]
-    assert min(speedups) * (1 - 1e-12) <= score.avg_speedup <= max(speedups) * (1 + 1e-12)
-    assert score.n_workloads == len(shared)
-    if len(shared) == 1:
-        inverse = score_runs("b", "s", Runs({"s": mine, "b": theirs}, set()))
-        assert math.isclose(score.avg_speedup * inverse.avg_speedup, 1.0)
-
-
-@given(_LATENCIES.filter(bool), st.floats(0.5, 2.0))
-def test_a_uniformly_faster_solution_scores_higher(theirs, factor):
-    mine = {uuid: latency / factor for uuid, latency in theirs.items()}
-    score = score_runs("s", "b", Runs({"s": mine, "b": theirs}, set()))
-    assert math.isclose(score.avg_speedup, factor)
-
-
-@given(st.data())
-def test_digests_do_not_depend_on_the_order_of_traces(make, data):
-    traces = [
-        make.run(author, ms, uuid=uuid, status=status)
-        for author, ms, uuid, status in data.draw(
-            st.lists(
-                st.tuples(
-                    st.sampled_from(["alice", "bob"]),
-                    st.sampled_from([1.0, 2.0, 3.0]),
-                    st.sampled_from(["w1", "w2"]),
-                    st.sampled_from(["PASSED", "PASSED", "TIMEOUT"]),
-                ),
-                max_size=8,
-            )
-        )
-    ]
-    assert digest_runs(traces) == digest_runs(data.draw(st.permutations(traces)))
-
 
 _SCORES = st.dictionaries(
     st.sampled_from(["alice", "bob", "zoe"]),
@@ -216,13 +137,3 @@ def test_rankings_are_sorted_complete_and_stable(per_definition):
     for author, score in ranking:
         assert math.isclose(again[author].avg_speedup, score.avg_speedup, abs_tol=1e-12)
         assert score.n_definitions == sum(author in one for one in per_definition)
-
-
-def test_combining_one_score_changes_nothing():
-    score = SpeedupMetrics(avg_speedup=1.7, n_workloads=3)
-    assert combine([score]) == score
-
-
-def test_find_baseline(make):
-    solutions = [make.solution("a"), make.solution("b", author="baseline")]
-    assert find_baseline("d", solutions, "baseline").name == "b"

@@ -10,11 +10,11 @@ import subprocess
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.data import storage
-from flashinfer_bench.data.storage import append_lines, lock_path, locked, replace_file
+from flashinfer_bench.data.storage import append_lines, locked, replace_file
 from flashinfer_bench.errors import StorageError
 
 
@@ -32,11 +32,6 @@ def test_lines_are_appended(path):
     assert path.read_bytes() == b"one\ntwo\nthree\n"
 
 
-def test_no_lines_make_no_file(path):
-    append_lines(path, [])
-    assert not path.exists()
-
-
 def test_a_complete_last_line_is_terminated_first(path):
     path.parent.mkdir()
     path.write_bytes(b'{"a":1}')
@@ -51,33 +46,15 @@ def test_a_broken_last_line_stays_a_line_of_its_own(path):
     assert path.read_bytes() == b'{broken\n{"b":2}\n'
 
 
-def test_a_torn_last_line_is_moved_aside(path, caplog):
-    path.parent.mkdir()
-    path.write_bytes(b'{"a":1}\n{"b": "tw')
-    append_lines(path, [b'{"c":3}\n'])
-    assert path.read_bytes() == b'{"a":1}\n{"c":3}\n'
-    assert path.with_name("x.jsonl.torn").read_bytes() == b'{"b": "tw\n'
-    assert "moved an unfinished last line" in caplog.text
-
-
-def test_several_torn_lines_are_all_kept(path):
-    path.parent.mkdir()
-    for text in (b'{"a', b'{"b'):
-        with path.open("ab") as file:
-            file.write(text)
-        append_lines(path, [b"{}\n"])
-    assert path.read_bytes() == b"{}\n{}\n"
-    assert path.with_name("x.jsonl.torn").read_bytes() == b'{"a\n{"b\n'
-
-
 @pytest.mark.parametrize("size", [10, storage._BLOCK - 1, storage._BLOCK, 3 * storage._BLOCK + 7])
-def test_torn_lines_of_any_length_are_found(path, size):
+def test_torn_lines_of_any_length_are_moved_aside(path, size, caplog):
     path.parent.mkdir()
     torn = b'{"x": "' + b"y" * size
     path.write_bytes(b"{}\n" + torn)
     append_lines(path, [b"{}\n"])
     assert path.read_bytes() == b"{}\n{}\n"
     assert path.with_name("x.jsonl.torn").read_bytes() == torn + b"\n"
+    assert "moved an unfinished last line" in caplog.text
 
 
 _RECORDS = st.lists(
@@ -85,7 +62,6 @@ _RECORDS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=50)
 @given(_RECORDS, st.data())
 def test_after_a_cut_anywhere_no_whole_record_is_lost(tmp_path_factory, records, data):
     path = tmp_path_factory.mktemp("cut") / "x.jsonl"
@@ -97,12 +73,6 @@ def test_after_a_cut_anywhere_no_whole_record_is_lost(tmp_path_factory, records,
     whole = path.read_bytes().count(b"\n") - 1
     assert kept == [*records[:whole], {"last": True}]
     assert sum(map(len, lines[: whole + 1])) > cut or whole == len(lines)
-
-
-def test_the_lock_is_hidden_and_beside_the_file(path):
-    append_lines(path, [b"{}\n"])
-    assert {file.name for file in path.parent.iterdir()} == {"x.jsonl", ".x.jsonl.lock"}
-    assert lock_path(path).parent == path.parent
 
 
 def test_a_held_lock_is_waited_for_and_then_named(path):
@@ -121,14 +91,7 @@ def test_a_held_lock_is_waited_for_and_then_named(path):
         thread.join()
     [message] = errors
     assert "another process has held its lock for 0.05 s" in message
-    assert str(lock_path(path)) in message
-
-
-def test_a_lock_is_given_back_after_an_error(path):
-    with pytest.raises(ZeroDivisionError), locked(path):
-        raise ZeroDivisionError
-    with locked(path, timeout_s=0.1):
-        pass
+    assert str(path.with_name(".x.jsonl.lock")) in message
 
 
 def test_a_lock_of_a_dead_process_is_free(path, python):
@@ -147,28 +110,14 @@ def test_a_lock_of_a_dead_process_is_free(path, python):
         pass
 
 
-def test_threads_lose_nothing(path):
-    def append(name):
-        for number in range(25):
-            append_lines(path, [f'{{"{name}": {number}}}\n'.encode()])
-
-    threads = [threading.Thread(target=append, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    lines = path.read_text().splitlines()
-    assert sorted(lines) == sorted(f'{{"{name}": {n}}}' for name in "abc" for n in range(25))
-
-
-def test_two_processes_append_a_thousand_traces_each(dataset, python):
+def test_two_processes_append_at_the_same_time(dataset, python):
     script = """
         import sys
         from flashinfer_bench.data import Trace, TraceSet
         trace_set = TraceSet.from_path(sys.argv[1])
         template = trace_set.traces["gemm_n8_k4"][0]
         sys.stdin.readline()
-        for number in range(1000):
+        for number in range(200):
             workload = template.workload.model_copy(update={"uuid": f"{sys.argv[2]}-{number}"})
             trace_set.add_traces([template.model_copy(update={"workload": workload})])
     """
@@ -181,11 +130,11 @@ def test_two_processes_append_a_thousand_traces_each(dataset, python):
     from flashinfer_bench.data import TraceSet
 
     uuids = [trace.workload.uuid for trace in TraceSet.from_path(dataset).traces["gemm_n8_k4"]]
-    assert len(uuids) == 3 + 2000
-    assert set(uuids[3:]) == {f"{name}-{n}" for name in ("one", "two") for n in range(1000)}
+    assert len(uuids) == 3 + 400
+    assert set(uuids[3:]) == {f"{name}-{n}" for name in ("one", "two") for n in range(200)}
     for name in ("one", "two"):  # each writer's own order is kept
         mine = [uuid for uuid in uuids if uuid.startswith(name)]
-        assert mine == [f"{name}-{number}" for number in range(1000)]
+        assert mine == [f"{name}-{number}" for number in range(200)]
 
 
 # ---------------------------------------------------------------------------------- replacing files
@@ -205,34 +154,3 @@ def test_a_new_file_has_ordinary_permissions(path):
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-
-
-def test_readers_see_the_old_content_or_the_new(path):
-    contents = [bytes([letter]) * 100_000 for letter in b"ab"]
-    replace_file(path, contents[0])
-    done = threading.Event()
-
-    def write():
-        for number in range(30):
-            replace_file(path, contents[number % 2])
-        done.set()
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    while not done.is_set():
-        assert path.read_bytes() in contents
-    thread.join()
-
-
-def test_a_folder_in_the_place_of_the_file(path):
-    path.mkdir(parents=True)
-    with pytest.raises(StorageError, match="Is a directory"):
-        replace_file(path, b"")
-    with pytest.raises(StorageError, match="Is a directory"):
-        append_lines(path, [b"{}\n"])
-
-
-def test_very_long_names(tmp_path):
-    path = tmp_path / ("x" * 245 + ".json")
-    replace_file(path, b"{}")
-    assert path.read_bytes() == b"{}"

@@ -9,7 +9,6 @@ import pytest
 
 from flashinfer_bench.data import Definition, Solution, Trace
 from flashinfer_bench.data.json_codec import decode
-from flashinfer_bench.data.validation_errors import field_path
 from flashinfer_bench.errors import DataError
 
 PATH = Path("d/x.json")
@@ -40,6 +39,7 @@ def changed(record, path, value):
     [
         ("name", ..., "this field is missing"),
         ("name", 3, "valid string, not 3"),
+        ("op_type", "", "at least 1 character"),
         ("axes.M.type", "expr", "'const', 'var'"),
         ("axes.N.value", "eight", "valid integer, not 'eight'"),
         ("axes.N.value", -1, "greater than or equal to 0, not -1"),
@@ -91,7 +91,9 @@ def test_solution(make, path, value, message):
         ("workload.inputs.a.type", "custom", "'random', 'scalar', 'safetensors'"),
         ("workload.inputs.s", {"type": "scalar", "value": "x"}, "not 'x'"),
         ("workload.inputs.t", {"type": "safetensors", "path": "p"}, "this field is missing"),
+        ("workload.axes.M", 2.0, "valid integer"),
         ("evaluation.status", "GOOD", "'PASSED', 'INCORRECT_SHAPE'"),
+        ("evaluation.timestamp", "", "at least 1 character"),
         ("evaluation.environment.hardware", "", "at least 1 character"),
         ("evaluation.correctness", ..., "correctness must be given when the status is PASSED"),
         ("evaluation.performance.latency_ms", -1.0, "not -1.0"),
@@ -99,6 +101,7 @@ def test_solution(make, path, value, message):
         ("evaluation.correctness.max_absolute_error", -1, "not negative"),
         ("workload.inputs.a.type", ..., "this field is missing"),
         ("solution", None, "solution is missing: give both"),
+        ("evaluation", None, "evaluation is missing: give both"),
     ],
 )
 def test_trace(make, path, value, message):
@@ -146,22 +149,3 @@ def test_what_is_no_object_at_all(record):
         error = error_of(cls, record)
         assert error.field is None
         assert "object" in error.message or "dictionary" in error.message
-
-
-@pytest.mark.parametrize(
-    ("location", "data", "path"),
-    [
-        ((), {}, ""),
-        (("a",), {"a": 1}, "a"),
-        (("a",), {}, "a"),
-        (("a", "tag", "b"), {"a": {"b": 1}}, "a.b"),
-        (("a", "tag", "b"), {"a": {}}, "a.b"),
-        (("a", 1, "b"), {"a": [0, {"b": 1}]}, "a.1.b"),
-        (("a", 5), {"a": [0]}, "a"),
-        (("a", "k", "[key]"), {"a": {"k": 1}}, "a.k"),
-        (("a", "int"), {"a": "x"}, "a"),
-        (("a", "b"), None, ""),
-    ],
-)
-def test_field_path(location, data, path):
-    assert field_path(location, data) == path

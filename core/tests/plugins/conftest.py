@@ -1,7 +1,7 @@
-"""Fixture distributions, built as wheels and installed by pip into a folder that is thrown away.
+"""Fixture distributions, installed into a folder that is thrown away.
 
-Nothing here is simulated: each plugin is found by its metadata, imported by its entry point, and
-observed from a process of its own. No network is used.
+Each plugin is found by its metadata, imported by its entry point, and observed from a process of
+its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from dataclasses import dataclass, field
 from textwrap import dedent
 from typing import TYPE_CHECKING
@@ -28,7 +27,7 @@ MAIN = "from flashinfer_bench.cli.main import main; main()"
 
 @dataclass(frozen=True)
 class Distribution:
-    """What goes into a wheel: modules by file name, and entry points by name."""
+    """What is installed: modules by file name, and entry points by name."""
 
     name: str
     modules: dict[str, str]
@@ -36,27 +35,19 @@ class Distribution:
     version: str = "1.0"
     requires: tuple[str, ...] = ()
 
-    def write_wheel(self, folder: Path) -> Path:
-        stem = f"{self.name.replace('-', '_')}-{self.version}"
-        info = f"{stem}.dist-info"
+    def install(self, site: Path) -> None:
+        """Leave what pip leaves of a wheel, as far as anybody reads it."""
+        info = f"{self.name.replace('-', '_')}-{self.version}.dist-info"
         files = {name: dedent(source) for name, source in self.modules.items()}
-        files[f"{info}/METADATA"] = self._metadata()
-        files[f"{info}/WHEEL"] = (
-            "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        requires = "".join(f"Requires-Dist: {text}\n" for text in self.requires)
+        described = f"Metadata-Version: 2.1\nName: {self.name}\nVersion: {self.version}\n"
+        files[f"{info}/METADATA"] = described + requires
         points = "".join(f"{name} = {target}\n" for name, target in self.entry_points.items())
         files[f"{info}/entry_points.txt"] = f"[flashinfer_bench.plugins]\n{points}"
-        names = [*files, f"{info}/RECORD"]
-        files[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in names)
-        path = folder / f"{stem}-py3-none-any.whl"
-        with zipfile.ZipFile(path, "w") as wheel:
-            for name, text in files.items():
-                wheel.writestr(name, text)
-        return path
-
-    def _metadata(self) -> str:
-        requires = "".join(f"Requires-Dist: {text}\n" for text in self.requires)
-        return f"Metadata-Version: 2.1\nName: {self.name}\nVersion: {self.version}\n{requires}"
+        for name, text in files.items():
+            path = site / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
 
 
 def _builder(name: str, module: str, *, factory: str = "Impl", probe: str = "") -> str:
@@ -346,7 +337,7 @@ class Environment:
             env={**inherited, "PYTHONPATH": str(self.site), **self.variables, **variables},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=280,
         )
 
     def fib(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
@@ -360,17 +351,6 @@ class Environment:
         return json.loads(done.stdout)
 
 
-def install(distributions: tuple[Distribution, ...], folder: Path) -> Environment:
-    """Build wheels, and have pip install them into ``folder/site``."""
-    wheels = [str(each.write_wheel(folder)) for each in distributions]
-    site = folder / "site"
-    pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "install"]
-    options = ["-q", "--no-index", "--no-deps", "--no-compile", "--target", str(site)]
-    done = subprocess.run([*pip, *options, *wheels], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return Environment(site)
-
-
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory):
     """Every fixture distribution, good and bad, side by side.
@@ -378,7 +358,9 @@ def environment(tmp_path_factory):
     One of them is disabled. Where the plugin with the slow probes is not the subject, it is too,
     and the other probes have all the time that a busy machine may need.
     """
-    installed = install(ALL, tmp_path_factory.mktemp("environment"))
+    installed = Environment(tmp_path_factory.mktemp("environment"))
+    for distribution in ALL:
+        distribution.install(installed.site)
     installed.variables.update(FIB_DISABLE_PLUGINS="unwanted,slow", FIB_PROBE_TIMEOUT_S="60")
     return installed
 

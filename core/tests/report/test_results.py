@@ -1,13 +1,17 @@
-"""From traces to results, and the choice among them."""
+"""From traces to results, the choice among them, and what may be compared."""
 
 from __future__ import annotations
 
 import pytest
 
 from flashinfer_bench.data import TraceSet
+from flashinfer_bench.data.run_source import Clock
 from flashinfer_bench.errors import UnknownNameError
-from flashinfer_bench.report import Selection, collect_results, latest_results
-from flashinfer_bench.report.results import UNKNOWN_AUTHOR
+from flashinfer_bench.report import Selection, collect_results, latest_results, with_intervals
+from flashinfer_bench.report.results import UNKNOWN_AUTHOR, UNTOLD, mixtures, split_by_setting
+
+EVENT, CUPTI = Clock("cuda_event", "cold", "rse", "beside"), Clock("cupti", "cold", "rse", "beside")
+WARM = Clock("cupti", "warm")
 
 
 @pytest.fixture
@@ -19,53 +23,30 @@ def trace_set(maker):
     return TraceSet.from_path(maker.root)
 
 
-def test_a_trace_becomes_a_result(trace_set):
-    result = collect_results(trace_set)[1]
-    assert (result.definition, result.op_type) == ("double", "op")
-    assert (result.solution, result.author, result.language) == ("alice_double", "alice", "python")
-    assert (result.workload, result.axes) == ("w1", {"N": 16})
-    assert (result.latency_ms, result.reference_latency_ms, result.speedup) == (0.5, 2.0, 4.0)
-    assert result.max_absolute_error == 1e-6
-    assert result.passed
+def test_traces_become_results(trace_set):
+    results = collect_results(trace_set)
+    assert len(results) == 5  # workloads are none
+    good, bad = results[1], results[-1]
+    assert (good.definition, good.op_type) == ("double", "op")
+    assert (good.solution, good.author, good.language) == ("alice_double", "alice", "python")
+    assert (good.workload, good.axes) == ("w1", {"N": 16})
+    assert (good.latency_ms, good.reference_latency_ms, good.speedup) == (0.5, 2.0, 4.0)
+    assert good.max_absolute_error == 1e-6
+    assert good.passed
+    assert (bad.status, bad.passed, bad.samples_ms) == ("TIMEOUT", False, ())
+    assert bad.latency_ms is bad.speedup is bad.max_absolute_error is None
 
 
-def test_a_failure_has_no_numbers(trace_set):
-    result = collect_results(trace_set)[-1]
-    assert result.status == "TIMEOUT"
-    assert not result.passed
-    assert result.latency_ms is result.speedup is result.max_absolute_error is None
-    assert result.samples_ms == ()
-
-
-def test_workloads_are_no_results(maker):
+def test_traces_outlive_what_they_are_about(maker):
     maker.sound()
-    assert len(collect_results(TraceSet.from_path(maker.root))) == 4
-
-
-def test_a_solution_that_is_gone_has_an_unknown_author(maker):
-    maker.sound()
-    maker.trace("gone")
-    result = collect_results(TraceSet.from_path(maker.root))[-1]
-    assert (result.author, result.language) == (UNKNOWN_AUTHOR, "")
-
-
-def test_a_definition_that_is_gone_has_no_op_type(maker):
-    maker.sound()
-    maker.trace(definition="gone")
-    assert collect_results(TraceSet.from_path(maker.root))[-1].op_type == ""
-
-
-def test_without_a_time_of_the_reference_there_is_no_speedup(maker):
-    maker.sound()
-    maker.trace(uuid="w3", reference_ms=0.0, speedup=7.0)
-    result = collect_results(TraceSet.from_path(maker.root))[-1]
-    assert (result.latency_ms, result.reference_latency_ms, result.speedup) == (1.0, None, None)
-
-
-def test_samples_are_kept(maker):
-    maker.sound()
-    maker.trace(samples_ms=[1.0, 2.0])
-    assert collect_results(TraceSet.from_path(maker.root))[-1].samples_ms == (1.0, 2.0)
+    maker.trace("gone", samples_ms=[1.0, 2.0])
+    maker.trace(definition="lost", reference_ms=0.0, speedup=7.0)
+    trace_set = TraceSet.from_path(maker.root)
+    by_name = {(one.definition, one.solution): one for one in collect_results(trace_set)}
+    gone, lost = by_name["double", "gone"], by_name["lost", "alice_double"]
+    assert (gone.author, gone.language, gone.samples_ms) == (UNKNOWN_AUTHOR, "", (1.0, 2.0))
+    assert (lost.op_type, lost.latency_ms, lost.speedup) == ("", 1.0, None)
+    assert len(collect_results(trace_set, Selection(solutions=("gone",)))) == 1
 
 
 @pytest.mark.parametrize(
@@ -90,30 +71,18 @@ def test_selection(trace_set, selection, count):
 @pytest.mark.parametrize(
     ("selection", "words"),
     [
-        ({"definitions": ("dubble",)}, "no definition 'dubble'"),
+        ({"definitions": ("dubble",)}, "no definition 'dubble'.*did you mean: double"),
         ({"solutions": ("alice",)}, "no solution 'alice'"),
         ({"op_types": ("conv",)}, "no op_type 'conv'"),
         ({"authors": ("zoe", "alice", "yan")}, "no author 'zoe', 'yan'"),
     ],
 )
 def test_unknown_names_are_refused(trace_set, selection, words):
-    with pytest.raises(UnknownNameError, match=words) as caught:
+    with pytest.raises(UnknownNameError, match=f"(?s){words}") as caught:
         collect_results(trace_set, Selection(**selection))
+    unknown = [name for names in selection.values() for name in names if name != "alice"]
+    assert list(caught.value.unknown) == (unknown or ["alice"])
     assert caught.value.hint
-
-
-def test_close_names_are_proposed(trace_set):
-    with pytest.raises(UnknownNameError) as caught:
-        collect_results(trace_set, Selection(definitions=("dubble",)))
-    assert caught.value.hint == "did you mean: double"
-    assert caught.value.unknown == ("dubble",)
-
-
-def test_a_recorded_solution_may_be_selected_after_it_is_gone(maker):
-    maker.sound()
-    maker.trace("gone")
-    found = collect_results(TraceSet.from_path(maker.root), Selection(solutions=("gone",)))
-    assert len(found) == 1
 
 
 def test_the_latest_of_each_solution_workload_and_device_counts(make_result):
@@ -128,3 +97,57 @@ def test_the_latest_of_each_solution_workload_and_device_counts(make_result):
 def test_at_the_same_time_the_later_line_counts(make_result):
     first, second = make_result(latency_ms=1.0), make_result(latency_ms=2.0)
     assert latest_results([first, second]) == [second]
+
+
+def test_what_passed_is_kept_once_with_each_timer(make_result):
+    runs = [
+        make_result(clock=clock, timestamp=f"2026-01-0{day}")
+        for day, clock in ((1, EVENT), (2, CUPTI), (3, EVENT), (4, WARM))
+    ]
+    assert latest_results(runs) == [runs[2], runs[1], runs[3]]
+
+
+def test_a_failure_replaces_all_before_it_and_a_pass_replaces_failures(make_result):
+    passed = make_result(clock=EVENT, timestamp="2026-01-01")
+    failed = make_result(status="TIMEOUT", timestamp="2026-01-02")
+    again = make_result(clock=CUPTI, timestamp="2026-01-03")
+    assert latest_results([passed, failed]) == [failed]
+    assert latest_results([passed, failed, again]) == [again]
+
+
+def test_a_failure_counts_with_every_timer_of_its_definition(make_result):
+    event, cupti = make_result(clock=EVENT), make_result("bob_1", clock=CUPTI)
+    failed = make_result("carl_1", status="TIMEOUT")
+    elsewhere = make_result("carl_2", status="TIMEOUT", definition="other")
+    far = make_result("carl_3", status="TIMEOUT", hardware="Another")
+    found = split_by_setting([event, cupti, failed, elsewhere, far])
+    assert found == {
+        ("Another", UNTOLD): [far],
+        ("Test CPU", ("cuda_event", "cold")): [event, failed, elsewhere],
+        ("Test CPU", ("cupti", "cold")): [cupti, failed, elsewhere],
+    }
+    assert mixtures(found) == {"Test CPU": [("cuda_event", "cold"), ("cupti", "cold")]}
+
+
+def test_intervals_are_computed_from_samples_that_count(make_result):
+    samples = (5.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
+    old = make_result(samples_ms=samples, dropped=1, dropped_rows=((0, 1),), latency_ms=1.3)
+    bare = make_result("b_1")
+    known = make_result("c_1", samples_ms=samples, interval_ms=(0.1, 9.0))
+    failed = make_result("d_1", status="TIMEOUT")
+    filled = with_intervals([old, bare, known, failed])
+    low, high = filled[0].interval_ms
+    assert 1.0 <= low <= 1.3 <= high <= 1.6
+    assert filled[1:] == [bare, known, failed]
+
+
+def test_intervals_of_stored_traces(maker):
+    maker.definition()
+    maker.solution()
+    maker.workload()
+    maker.trace(samples_ms=[1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6])
+    found = collect_results(TraceSet.from_path(maker.root))
+    (filled,) = with_intervals(found)
+    assert filled.interval_ms is not None
+    assert filled.samples_ms == found[0].samples_ms
+    assert filled.log == found[0].log

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
-import sys
-from statistics import median
 
 import pytest
 
@@ -26,8 +23,9 @@ RUNS = 250
 SLACK = 3 * math.sqrt(0.95 * 0.05 / RUNS)
 
 
-@pytest.mark.parametrize("count", [30, 150])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "count"), [*((name, 150) for name in NAMES), *((name, 30) for name in NAMES[1::3])]
+)
 def test_held_as_often_as_promised(coverage_benchmark, name, count) -> None:
     row = coverage_benchmark.measure((name, count, RUNS, 11))
     low, high = coverage_benchmark.PROMISED
@@ -41,34 +39,3 @@ def test_ticks_that_say_no_more_are_not_trusted(coverage_benchmark, name) -> Non
     row = coverage_benchmark.measure((name, 150, 100, 11))
     assert row["coverage"] >= coverage_benchmark.PROMISED[0]
     assert row["half_width_percent"] > 1.5
-
-
-def test_every_promised_timer_is_tested(coverage_benchmark) -> None:
-    timers = coverage_benchmark.load_synthetic().TIMERS
-    assert {timer.name for timer in timers if timer.promised} == set(NAMES)
-
-
-def test_made_up_medians_are_true(coverage_benchmark) -> None:
-    """The median of one very long run is the one that is said to be true."""
-    for timer in coverage_benchmark.load_synthetic().TIMERS:
-        if timer.resolution:
-            continue  # known without rounding only
-        samples, true = timer.take(random.Random(12), 40_000)
-        assert median(samples) == pytest.approx(true, rel=0.01), timer.name
-
-
-def test_ticks_are_ticks(coverage_benchmark) -> None:
-    for timer in coverage_benchmark.load_synthetic().TIMERS:
-        if timer.resolution:
-            samples, true = timer.take(random.Random(13), 4_000)
-            assert all((2 * value).is_integer() for value in samples)
-            assert sum(samples) / len(samples) == pytest.approx(true, abs=0.3)
-
-
-def test_command(coverage_benchmark, capsys, monkeypatch) -> None:
-    command = ["interval_coverage", "--runs", "20", "--timer", "long bursts", "--jobs", "1"]
-    monkeypatch.setattr(sys, "argv", command)
-    assert coverage_benchmark.main() == 0
-    printed = capsys.readouterr().out
-    assert "long bursts" in printed
-    assert "n = 600" in printed

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 
 import pytest
 from hypothesis import given
@@ -35,36 +34,14 @@ class TestQuantile:
         assert t_quantile(confidence, math.inf) == pytest.approx(normal, rel=1e-8)
         assert t_quantile(confidence, 1e6) == pytest.approx(normal, rel=1e-5)
 
-    @given(st.floats(0.01, 0.9999), st.floats(0.5, 1e5))
-    def test_is_the_inverse(self, confidence, freedom) -> None:
-        p = two_sided_p(t_quantile(confidence, freedom), freedom)
-        assert p == pytest.approx(1 - confidence, rel=1e-6)
-
-    def test_fewer_degrees_reach_further(self) -> None:
-        reaches = [t_quantile(0.95, freedom) for freedom in (1, 1.5, 2, 4.7, 20, 1e3, math.inf)]
-        assert reaches == sorted(reaches, reverse=True)
-
 
 class TestTwoSidedP:
     @given(st.floats(0, 1e3))
     def test_cauchy_in_closed_form(self, value) -> None:
         assert two_sided_p(value, 1) == pytest.approx(1 - 2 / math.pi * math.atan(value), abs=1e-10)
 
-    @given(st.floats(0, 1e3))
-    def test_two_degrees_in_closed_form(self, value) -> None:
-        expected = 1 - value / math.sqrt(2 + value * value)
-        assert two_sided_p(value, 2) == pytest.approx(expected, abs=1e-10)
-
     @given(st.floats(-50, 50), st.floats(0.5, 1e6))
     def test_symmetric_and_a_share(self, value, freedom) -> None:
         p = two_sided_p(value, freedom)
         assert 0 <= p <= 1
         assert p == two_sided_p(-value, freedom)
-
-    def test_ends(self) -> None:
-        assert two_sided_p(0.0, 3) == pytest.approx(1.0)
-        assert two_sided_p(math.inf, 3) == 0.0
-        assert two_sided_p(1.959964, math.inf) == pytest.approx(0.05, rel=1e-6)
-
-    def test_normal_quantile(self) -> None:
-        assert normal_quantile(0.3) == NormalDist().inv_cdf(0.3)

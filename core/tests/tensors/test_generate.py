@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import save_file
 
 from flashinfer_bench.data import Definition, Workload
-from flashinfer_bench.errors import BlobError, CapabilityError, DataError, UnsafePathError
-from flashinfer_bench.tensors import generate_inputs, save_blob, to_python_type, to_torch_dtype
-from flashinfer_bench.tensors.generate import coerce_scalar
+from flashinfer_bench.data.blob_tensors import save_tensors
+from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
+from flashinfer_bench.tensors import generate_inputs, random_tensor, to_python_type, to_torch_dtype
 
 
 def matrix(dtype="float32"):
@@ -57,18 +57,6 @@ class TestRandom:
         (value,) = generate_inputs(definition, make_workload(definition), seed=1, root=None)
         assert type(value) is to_python_type(dtype)
 
-    def test_sizes_of_zero_and_literal_sizes(self, make_definition, make_workload):
-        definition = make_definition({"x": {"shape": ["n", "2", "k"], "dtype": "float16"}})
-        workload = make_workload(definition, {"n": 0})
-        (x,) = generate_inputs(definition, workload, seed=1, root=None)
-        assert tuple(x.shape) == (0, 2, 4)
-
-    def test_const_axes_may_be_listed_in_the_workload(self, make_definition, make_workload):
-        definition = make_definition()
-        workload = make_workload(definition, {"n": 2, "k": 99})
-        (x,) = generate_inputs(definition, workload, seed=1, root=None)
-        assert tuple(x.shape) == (2, 4)
-
 
 class TestDeterminism:
     INPUTS = MappingProxyType(
@@ -82,11 +70,6 @@ class TestDeterminism:
             definition, make_workload(definition, uuid=uuid), seed=seed, root=None
         )
         return dict(zip(names, values, strict=True))
-
-    def test_twice_the_same(self, make_definition, make_workload):
-        first = self.generate(make_definition, make_workload)
-        second = self.generate(make_definition, make_workload)
-        assert all(same(first[name], second[name]) for name in first)
 
     def test_the_order_and_the_presence_of_other_inputs_change_nothing(
         self, make_definition, make_workload
@@ -105,25 +88,12 @@ class TestDeterminism:
         second = self.generate(make_definition, make_workload, **change)
         assert not any(same(first[name], second[name]) for name in first)
 
-    def test_two_inputs_alike_get_different_values(self, make_definition, make_workload):
-        definition = make_definition({"x": matrix(), "y": matrix()})
-        x, y = generate_inputs(definition, make_workload(definition), seed=1, root=None)
-        assert not torch.equal(x, y)
-
     def test_the_global_seed_plays_no_part(self, make_definition, make_workload):
         torch.manual_seed(1)
         first = self.generate(make_definition, make_workload)
         torch.manual_seed(2)
         second = self.generate(make_definition, make_workload)
         assert all(same(first[name], second[name]) for name in first)
-
-    def test_the_device_plays_no_part(self, make_definition, make_workload):
-        definition = make_definition({"x": matrix()})
-        workload = make_workload(definition)
-        (meta,) = generate_inputs(definition, workload, seed=1, root=None, device="meta")
-        (plain,) = generate_inputs(definition, workload, seed=1, root=None, device="cpu")
-        assert meta.device.type == "meta"
-        assert plain.device.type == "cpu"
 
 
 class TestProbabilities:
@@ -133,24 +103,6 @@ class TestProbabilities:
         assert (probs >= 0).all()
         assert torch.allclose(probs.sum(-1), torch.ones(3))
         assert len({tuple(row.tolist()) for row in probs}) == 3
-
-    def test_they_keep_their_type(self, make_definition, make_workload):
-        definition = make_definition({"target_probs": matrix("bfloat16")}, op_type="sampling")
-        (probs,) = generate_inputs(definition, make_workload(definition), seed=1, root=None)
-        assert probs.dtype is torch.bfloat16
-        assert (probs >= 0).all()
-
-    def test_probs_elsewhere_are_ordinary(self, make_definition, make_workload):
-        definition = make_definition({"probs": matrix()}, op_type="op")
-        (probs,) = generate_inputs(definition, make_workload(definition), seed=1, root=None)
-        assert (probs < 0).any()
-
-    def test_other_inputs_of_a_sampling_definition_are_ordinary(
-        self, make_definition, make_workload
-    ):
-        definition = make_definition({"logits": matrix()}, op_type="sampling")
-        (logits,) = generate_inputs(definition, make_workload(definition), seed=1, root=None)
-        assert (logits < 0).any()
 
 
 class TestScalar:
@@ -192,11 +144,6 @@ class TestScalar:
             generate_inputs(definition, workload, seed=1, root=None)
         assert caught.value.field == "inputs.s"
 
-    def test_nan_is_a_float_and_no_integer(self):
-        assert coerce_scalar(float("nan"), "float32") != coerce_scalar(float("nan"), "float32")
-        with pytest.raises(DataError):
-            coerce_scalar(float("nan"), "int32")
-
     def test_a_scalar_for_a_tensor_is_refused(self, make_definition, make_workload):
         definition = make_definition({"x": matrix()})
         workload = make_workload(definition, x={"type": "scalar", "value": 1.0})
@@ -220,19 +167,12 @@ class TestIncompleteWorkloads:
             generate_inputs(definition, workload, seed=1, root=None)
         assert caught.value.field == "inputs.w"
 
-    def test_inputs_that_the_definition_does_not_have_are_passed_over(
-        self, make_definition, make_workload
-    ):
-        definition = make_definition()
-        workload = make_workload(definition, extra={"type": "random"})
-        assert len(generate_inputs(definition, workload, seed=1, root=None)) == 1
-
 
 class TestFiles:
     @pytest.fixture
     def blob(self, tmp_path):
         def write(content, name="t.safetensors"):
-            save_blob(tmp_path / "blob" / name, {"t": content})
+            save_tensors(tmp_path / "blob" / name, {"t": content})
             return tmp_path
 
         return write
@@ -246,17 +186,9 @@ class TestFiles:
     def test_every_type_is_read_as_it_was_written(
         self, make_definition, make_workload, blob, dtype
     ):
-        from flashinfer_bench.tensors import random_tensor
-
         content = random_tensor((3, 4), dtype, seed=9)
         value = self.one(make_definition, make_workload, blob(content), matrix(dtype))
         assert same(value, content)
-
-    @pytest.mark.parametrize("path", ["blob/t.safetensors", "./blob/t.safetensors"])
-    def test_paths_are_relative_to_the_root(self, make_definition, make_workload, blob, path):
-        root = blob(torch.ones(3, 4))
-        value = self.one(make_definition, make_workload, root, matrix(), from_file(path))
-        assert torch.equal(value, torch.ones(3, 4))
 
     def test_a_scalar_may_be_stored_as_any_tensor_of_one_element(
         self, make_definition, make_workload, blob
@@ -265,13 +197,6 @@ class TestFiles:
             value = self.one(make_definition, make_workload, blob(content), scalar("float32"))
             assert value == 2.5
             assert type(value) is float
-
-    def test_what_is_read_owns_its_memory(self, make_definition, make_workload, blob):
-        root = blob(torch.ones(3, 4))
-        value = self.one(make_definition, make_workload, root, matrix())
-        (root / "blob" / "t.safetensors").write_bytes(b"\0" * 8)
-        value.add_(1)
-        assert torch.equal(value, torch.full((3, 4), 2.0))
 
     def test_another_shape_is_refused_with_both_shapes(self, make_definition, make_workload, blob):
         root = blob(torch.ones(4, 3))
@@ -283,16 +208,6 @@ class TestFiles:
         assert "the file has shape [4, 3] of float32" in text
         assert caught.value.field == "inputs.x"
 
-    def test_another_type_is_refused_with_both_types(self, make_definition, make_workload, blob):
-        root = blob(torch.ones(3, 4, dtype=torch.int64))
-        with pytest.raises(BlobError, match=r"\[3, 4\] of int32, but .* \[3, 4\] of int64"):
-            self.one(make_definition, make_workload, root, matrix("int32"))
-
-    def test_a_tensor_for_a_scalar_is_refused(self, make_definition, make_workload, blob):
-        root = blob(torch.ones(3))
-        with pytest.raises(BlobError, match=r"must be a scalar of float32, but .* \[3\]"):
-            self.one(make_definition, make_workload, root, scalar("float32"))
-
     def test_a_missing_key_is_refused_with_those_there_are(
         self, make_definition, make_workload, blob, tmp_path
     ):
@@ -302,10 +217,20 @@ class TestFiles:
         with pytest.raises(BlobError, match=r"no tensor 't' .* has kv_indices, kv_indptr"):
             self.one(make_definition, make_workload, tmp_path, matrix())
 
-    def test_a_missing_file_is_named(self, make_definition, make_workload, tmp_path):
-        with pytest.raises(BlobError, match="no such tensor file") as caught:
+    @pytest.mark.parametrize(
+        "content",
+        [b"", b"not tensors at all", (2**62).to_bytes(8, "little") + b"{}"],
+        ids=["empty", "text", "huge header"],
+    )
+    def test_what_is_no_tensor_file_is_refused(
+        self, make_definition, make_workload, tmp_path, content
+    ):
+        path = tmp_path / "blob" / "t.safetensors"
+        path.parent.mkdir()
+        path.write_bytes(content)
+        with pytest.raises(BlobError, match="not a readable safetensors file") as caught:
             self.one(make_definition, make_workload, tmp_path, matrix())
-        assert caught.value.path == tmp_path / "blob" / "t.safetensors"
+        assert caught.value.path == path
 
     def test_without_a_root_no_file_can_be_read(self, make_definition, make_workload):
         with pytest.raises(BlobError, match="has no folder") as caught:
@@ -317,13 +242,6 @@ class TestFiles:
         root = blob(torch.ones(3, 4)) / "blob"
         with pytest.raises(UnsafePathError):
             self.one(make_definition, make_workload, root, matrix(), from_file(path))
-
-    def test_a_damaged_file_is_refused(self, make_definition, make_workload, blob):
-        root = blob(torch.ones(3, 4))
-        file = root / "blob" / "t.safetensors"
-        file.write_bytes(file.read_bytes()[:-5])
-        with pytest.raises(BlobError, match="not a readable safetensors file"):
-            self.one(make_definition, make_workload, root, matrix())
 
 
 class TestTooLarge:
@@ -348,7 +266,3 @@ class TestTooLarge:
         with pytest.raises(DataError, match="too large for any machine") as caught:
             self.generate(size)
         assert caught.value.field == "inputs.x"
-
-    def test_for_this_machine(self):
-        with pytest.raises(CapabilityError, match="cannot be allocated"):
-            self.generate(2**57)

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from flashinfer_bench.data import (  # noqa: E402
@@ -23,10 +23,11 @@ from flashinfer_bench.data import (  # noqa: E402
     Workload,
 )
 from flashinfer_bench.tensors import random_tensor, to_torch_dtype, vary  # noqa: E402
-from flashinfer_bench.tensors.rotor import Rotor, digest  # noqa: E402
-from flashinfer_bench.tensors.vary import (  # noqa: E402
+from flashinfer_bench.tensors.vary import (  # noqa: E402  # noqa: E402
     ALIGNMENT,
     Freedom,
+    Rotor,
+    digest,
     draw_variation,
     freedoms,
     patch_count,
@@ -107,7 +108,6 @@ def test_the_judge_and_the_process_see_the_same(
         assert variation.slot == 2
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     shape=st.lists(st.integers(1, 40), min_size=1, max_size=3).map(tuple),
     dtype=st.sampled_from(DTYPES),
@@ -176,23 +176,6 @@ def test_columns_of_recorded_numbers_are_rotated_by_numbers_of_their_own() -> No
     assert not {tuple(row.tolist()) for row in value} & {tuple(row.tolist()) for row in seen}
 
 
-@pytest.mark.parametrize("shape", [(4,), (5, 1), (4, 2), (7, 3, 2)])
-def test_few_columns_are_mixed_too(shape: tuple[int, ...]) -> None:
-    definition, workload = problem({"x": RECORDED}, shape)
-    value = torch.randn(shape)
-    (free,) = freedoms(definition, workload, [value])
-    variation = replace(draw_variation([free], [value], 0, random.Random(1)), patches=())
-    (seen,) = varied([free], [value], variation)
-    assert not torch.equal(seen, value)
-    assert torch.equal(seen.sort(0).values, value.sort(0).values)
-
-
-def test_too_few_rows_are_left_as_they_are() -> None:
-    definition, workload = problem({"x": RECORDED}, (3, 5))
-    (free,) = freedoms(definition, workload, [torch.randn(3, 5)])
-    assert (free.way, free.patched) == ("move", False)
-
-
 def test_recorded_indices_only_move() -> None:
     definition, workload = problem({"x": RECORDED}, (1000,), "int32")
     value = torch.arange(1000, dtype=torch.int32)
@@ -258,17 +241,6 @@ def test_no_two_calls_see_the_same_values_or_addresses() -> None:
     assert all((address - addresses[0]) % ALIGNMENT == 0 for address in addresses)
 
 
-def test_the_generator_alone_decides() -> None:
-    definition, workload = problem({"x": RandomInput(), "y": RECORDED}, dtype="int32")
-    inputs = [torch.randint(99, (64, 96), dtype=torch.int32) for _ in range(2)]
-    free = freedoms(definition, workload, inputs)
-    first, again = (draw_variation(free, inputs, 1, random.Random(9)) for _ in range(2))
-    assert first.shifts == again.shifts
-    assert first.output_shift == again.output_shift
-    assert torch.equal(first.patches[0].positions, again.patches[0].positions)
-    assert torch.equal(first.patches[0].values, again.patches[0].values)
-
-
 @pytest.mark.parametrize("elements", [1, 255, 256, 257, 5000, 1 << 20, 1 << 24])
 def test_patches_are_spread_over_the_whole_tensor(elements: int) -> None:
     count = patch_count(elements)
@@ -308,29 +280,12 @@ def test_most_rows_of_a_large_tensor_change_when_the_call_is_made() -> None:
     assert len(rows) == 8192
 
 
-def test_a_patch_names_no_place_twice() -> None:
-    definition, workload = problem({"x": RandomInput()}, (300,), "int64")
-    value = torch.randint(99, (300,))
-    free = freedoms(definition, workload, [value])
-    for seed in range(20):
-        (patch,) = draw_variation(free, [value], 0, random.Random(seed)).patches
-        assert len(set(patch.positions.tolist())) == len(patch.positions) == len(patch.values)
-        assert set(patch.values.tolist()) <= set(value.tolist())
-
-
 @pytest.mark.parametrize("way", ["signs", "columns", "rotate", "move", "fixed"])
 def test_a_changed_input_is_noticed(way: Any) -> None:
     rotor = Rotor(torch.randn(100, 100), way)
     view = rotor.at(0 if way == "fixed" else 64)
     assert rotor.is_intact()
     view[50, 50] += 1
-    assert not rotor.is_intact()
-
-
-def test_an_input_that_was_sorted_in_place_is_noticed() -> None:
-    rotor = Rotor(torch.randn(4096), "rotate")
-    view = rotor.at(64)
-    view.copy_(view.sort().values)
     assert not rotor.is_intact()
 
 
@@ -388,8 +343,3 @@ def test_a_large_tensor_is_digested_in_blocks() -> None:
         numbers.add(digest(changed))
     assert len(numbers) == 4
     assert digest(large) not in numbers
-
-
-def test_all_types_are_covered() -> None:
-    for dtype in DTYPES:
-        assert to_torch_dtype(dtype) is not None

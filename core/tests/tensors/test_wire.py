@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flashinfer_bench.errors import ProtocolError
@@ -41,7 +40,6 @@ def test_every_type_survives(name, shape):
     assert_round_trip(random_tensor(shape, name, seed=1))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(PLAIN),
     shape=st.lists(st.integers(0, 4), max_size=5),
@@ -55,39 +53,6 @@ def test_any_bits_survive(name, shape, data):
     tensor = tensor_from_bytes(name, shape, content)
     found_name, found_shape, found = tensor_to_bytes(tensor)
     assert (found_name, list(found_shape), bytes(found)) == (name, shape, content)
-
-
-@pytest.mark.parametrize("name", ["complex64", "uint16", "uint32", "uint64"])
-def test_types_that_no_definition_declares_survive_too(name):
-    assert_round_trip(torch.arange(6).to(to_torch_dtype(name)).reshape(2, 3))
-
-
-def test_nan_keeps_its_bits():
-    tensor = torch.tensor([0x7FC00001, 0x7F800001, -0x400000], dtype=torch.int32)
-    assert_round_trip(tensor.view(torch.float32))
-
-
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        torch.arange(12).reshape(3, 4).t(),
-        torch.arange(12)[::3],
-        torch.ones(1).expand(3, 4),
-        torch.ones(3, requires_grad=True),
-        torch.arange(24).reshape(2, 3, 4).permute(2, 0, 1)[1:, :, ::2],
-    ],
-    ids=["transposed", "strided", "expanded", "grad", "permuted"],
-)
-def test_any_layout_is_written_row_by_row(tensor):
-    _, _, data = tensor_to_bytes(tensor)
-    assert bytes(data) == raw(tensor.detach())
-    assert_round_trip(tensor.detach())
-
-
-def test_a_conjugated_view_is_resolved():
-    tensor = torch.tensor([1 + 2j, 3 - 4j]).conj()
-    name, shape, data = tensor_to_bytes(tensor)
-    assert tensor_from_bytes(name, shape, bytes(data)).tolist() == [1 - 2j, 3 + 4j]
 
 
 def test_a_contiguous_tensor_is_not_copied():
@@ -105,14 +70,6 @@ def test_a_contiguous_tensor_is_not_copied():
 def test_what_has_no_plain_bytes_is_refused(tensor):
     with pytest.raises(TypeError, match="no plain bytes"):
         tensor_to_bytes(tensor)
-
-
-def test_a_quantised_tensor_is_refused():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer releases of torch say that it will go
-        quantised = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
-    with pytest.raises(TypeError):
-        tensor_to_bytes(quantised)
 
 
 def test_a_writable_buffer_is_shared_and_a_read_only_one_is_not():
@@ -158,7 +115,6 @@ def test_the_number_of_bytes_must_fit(shape, size):
         tensor_from_bytes("float32", shape, bytes(size))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     name=st.one_of(st.sampled_from(PLAIN), st.text(max_size=12)),
     shape=st.lists(st.integers(-(2**64), 2**64), max_size=4),
@@ -176,7 +132,6 @@ def test_nonsense_raises_nothing_but_a_protocol_error(name, shape, content):
 class TestSpans:
     """Strided memory of another process: every number may be a lie."""
 
-    @settings(max_examples=100, deadline=None)
     @given(
         name=st.sampled_from([*PLAIN, "complex64", "complex128"]),
         sizes=st.lists(st.integers(0, 4), max_size=4),
@@ -218,17 +173,6 @@ class TestSpans:
         with pytest.raises(ProtocolError):
             tensor_from_span("float32", shape, strides, bytes(span))
 
-    def test_strides_of_a_long_contiguous_tensor_are_no_shape(self):
-        shape, strides = [2, 1, 1, 1, 1], [2**40, 2**40, 2**40, 2**20, 1]
-        with pytest.raises(ProtocolError):
-            tensor_from_span("int8", shape, strides, b"12")
-        got = tensor_from_span("int8", [2, 1, 1, 1, 1], [1, 2**40, 2**40, 2**20, 1], b"\1\2")
-        assert got.flatten().tolist() == [1, 2]
-
     def test_a_mask_holds_nothing_but_true_and_false(self):
         got = tensor_from_span("bool", [3], [1], b"\0\7\xff")
         assert got.view(torch.uint8).tolist() == [0, 1, 1]
-
-    def test_an_unknown_type(self):
-        with pytest.raises(ProtocolError, match="float33"):
-            tensor_from_span("float33", [1], [1], b"1234")

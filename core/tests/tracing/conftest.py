@@ -1,24 +1,14 @@
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fib_tests import recorded
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-# Test modules import it under this name.
-spec = importlib.util.spec_from_file_location(
-    "fib_tests_tracing", Path(__file__).with_name("recorded_dataset.py")
-)
-assert spec is not None
-assert spec.loader is not None
-recorded = importlib.util.module_from_spec(spec)
-sys.modules[spec.name] = recorded
-spec.loader.exec_module(recorded)
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -36,7 +26,7 @@ def sink() -> Any:
 def nothing_active(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Neither the environment nor another test records."""
     from flashinfer_bench.apply import disable_apply
-    from flashinfer_bench.integration.slots import board
+    from flashinfer_bench.routing.patch_points import router
     from flashinfer_bench.tracing import disable_tracing
 
     monkeypatch.delenv("FIB_ENABLE_TRACING", raising=False)
@@ -44,4 +34,4 @@ def nothing_active(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     disable_tracing()
     disable_apply()
-    assert not board.in_use
+    assert not router.in_use

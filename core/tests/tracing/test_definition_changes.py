@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fib_tests_tracing import DECODE, GEMM, decode_inputs, definition, gemm_inputs, tensor, written
 
+from fib_tests.recorded import DECODE, GEMM, decode_inputs, definition, gemm_inputs, tensor, written
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.tracing import TracingConfig, TracingRuntime
 

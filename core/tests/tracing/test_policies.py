@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from fib_tests_tracing import DECODE, GEMM, UNTOLD, decode_inputs, gemm_inputs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from fib_tests.recorded import (
+    DECODE,
+    GEMM,
+    UNTOLD,
+    decode_inputs,
+    definition,
+    gemm_inputs,
+    tensor,
+)
 from flashinfer_bench.tracing import FilterPolicy, TracingConfig, TracingRuntime, WorkloadEntry
 from flashinfer_bench.tracing.layout import Layout
 from flashinfer_bench.tracing.policies import (
@@ -59,10 +67,9 @@ def test_draining_forgets_entries_but_not_keys(sizes: list[int], k: int, cut: in
         assert kept(parts, sizes) == kept(make(), sizes)
 
 
-@settings(deadline=None)
 @given(SIZES, st.integers(1, 3))
 def test_the_fast_path_recognises_what_would_not_be_admitted(sizes: list[int], k: int) -> None:
-    for policy in (KeepNone(), KeepFirstK(k), KeepFirstKByAxes(k)):
+    for policy in (KeepFirstK(k), KeepFirstKByAxes(k)):
         recognised = fast(policy, Layout(GEMM))
         for size in sizes:
             args = (torch.empty(size, 4), torch.empty(8, 4))
@@ -110,13 +117,6 @@ class TestRandom:
         assert first == sorted(set(first))
         assert first == kept(KeepRandomK(k, seed), [0] * calls), "a seed decides it"
 
-    def test_what_is_displaced_is_returned(self) -> None:
-        policy, entries = KeepRandomK(2, 1), [entry(order) for order in range(200)]
-        displaced = [policy.keep(each) for each in entries if policy.admit({}, {})]
-        gone = {each.order for each in displaced if each is not None}
-        assert gone
-        assert not gone & {each.order for each in policy.drain()}
-
     def test_the_fast_path_counts_as_the_slow_one(self) -> None:
         slow, quick = KeepRandomK(3, 7), KeepRandomK(3, 7)
         skipped = fast(quick, Layout(GEMM))
@@ -141,7 +141,6 @@ class TestAverageLength:
         layout = Layout(DECODE)
         return layout.read(args)[0], dict(zip(layout.names, args, strict=True))
 
-    @settings(max_examples=60, deadline=None)
     @given(
         st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), max_size=12),
         st.integers(1, 2),
@@ -187,11 +186,6 @@ class TestAverageLength:
 
         assert [admit(1, 5), admit(1, 5), admit(2, 5), admit(1, 6)] == [True, False, True, True]
 
-    def test_without_a_pointer_one_is_as_good_as_another(self) -> None:
-        policy = KeepFirstByAvgSeqLen()
-        assert [policy.admit({"M": m}, {}) for m in (1, 2)] == [True, False]
-        assert KeepFirstByAvgSeqLen().fast_path(Layout(GEMM)) is not None
-
     def test_an_empty_batch_is_no_error(self) -> None:
         policy = KeepFirstByAvgSeqLen()
         empty = {"kv_indptr": torch.tensor([0], dtype=torch.int32)}
@@ -226,3 +220,21 @@ def test_a_users_policy_costs_only_its_own(root, sink, change):
     assert tracing.flush()["written"] == 1
     assert [entry.def_name for entry in sink.entries] == [DECODE.name]
     assert tracing.stats()["errors"] == 1
+
+
+@pytest.mark.parametrize(
+    ("constraint", "totals"),
+    [
+        ("n == p[-1].item()", {"p": "n"}),
+        ("p[-1].item() == n", {"p": "n"}),
+        ("n == p[-1]", {"p": "n"}),
+        ("n == p[0].item()", {}),
+        ("n <= p[-1].item()", {}),
+        ("m == p[-1].item()", {}),
+        ("n == max(p)[-1].item()", {}),
+        ("n == p[-1].item() + 1", {}),
+    ],
+)
+def test_axes_that_are_totals(constraint: str, totals: dict[str, str]) -> None:
+    inputs = {"x": tensor("n"), "p": tensor("len_p", dtype="int32")}
+    assert Layout(definition("d", inputs, {}, (constraint,))).totals == totals

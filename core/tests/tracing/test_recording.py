@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-import threading
 from typing import Any
 
 import pytest
 import torch
-from fib_tests_tracing import DECODE, GEMM, UNTOLD, Sink, decode_inputs, gemm_inputs, written
 
+from fib_tests.recorded import (
+    DECODE,
+    GEMM,
+    UNTOLD,
+    Sink,
+    decode_inputs,
+    definition,
+    gemm_inputs,
+    tensor,
+)
 from flashinfer_bench.apply import apply, enable_apply
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.errors import ConfigError, UnknownNameError
-from flashinfer_bench.integration.canonical import signature_of
-from flashinfer_bench.integration.slots import Slot, board
+from flashinfer_bench.routing.patch_points import PatchPoint, router
+from flashinfer_bench.routing.routes import signature_of
 from flashinfer_bench.tracing import (
-    FilterPolicy,
     OnlinePolicy,
-    PolicyRegistry,
     TracingConfig,
     TracingRuntime,
     enable_tracing,
@@ -43,16 +48,6 @@ def runtime(root: Any, sink: Any = None, config: Any = BY_AXES) -> TracingRuntim
 
 class TestForms:
     """Each way to make a call is recorded as the same workload."""
-
-    def test_function_form(self, root: Any, sink: Sink) -> None:
-        with runtime(root, sink, ALL):
-            a, b = gemm_inputs()
-            assert apply(GEMM.name, args=(a, b), fallback=lambda *x: len(x)) == 2
-            assert apply(GEMM.name, args=(a, b, None), fallback=lambda *x: len(x)) == 3
-            assert apply(GEMM.name, kwargs={"B": b, "A": a}, fallback=lambda **x: len(x)) == 2
-            assert apply(GEMM.name, (a,), {"B": b}, fallback=lambda *x, **y: len(y)) == 1
-        assert sink.axes() == [{"M": 3}] * 4
-        assert [each.order for each in sink.entries] == [0, 1, 2, 3]
 
     def test_decorated_functions(self, root: Any, sink: Sink) -> None:
         @apply(GEMM.name)
@@ -94,69 +89,21 @@ class TestForms:
         plain(a, b)
         assert len(sink.entries) == 6, "nothing is recorded afterwards"
 
-    def test_methods_and_rest(self, root: Any, sink: Sink) -> None:
-        class Layer:
-            @apply(GEMM.name)
-            def forward(self, A: Any, B: Any, *rest: Any, **more: Any) -> int:
-                return len(rest) + len(more)
-
-        a, b = gemm_inputs()
-        with runtime(root, sink, ALL) as tracing:
-            layer = Layer()
-            assert [layer.forward(a, b), layer.forward(a, b, 1), layer.forward(a, b, x=1)] == [
-                0,
-                1,
-                1,
-            ]
-        assert sink.axes() == [{"M": 3}]
-        assert tracing.stats()["rejected"] == {"arguments": 2}
-
-    def test_slots_without_a_name(self, root: Any, sink: Sink) -> None:
-        """Those of patched functions: the parameters are named as the inputs of definitions."""
-        names = [*DECODE.inputs, "kv_last_page_len"]
-        parameters = [
-            inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names[:-1]
-        ] + [inspect.Parameter(names[-1], inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)]
-        slot = Slot(None, "library.run", inspect.Signature(parameters))
-        board.connect(slot)
-        assert slot.routes is None
-        with runtime(root, sink, ALL) as tracing:
-            call = slot.routes[DECODE.name]
-            inputs = decode_inputs([2, 3])
-            assert call((*inputs, None), None, lambda *args: "original") == "original"
-            assert call((*inputs, inputs[0]), None, lambda *args: "original") == "original"
-            assert slot.routes[GEMM.name] is None, "no call from there can be one of that"
-            assert "library.run as gemm_n8_k4" in tracing.problems
-        assert sink.axes() == [
-            {"batch_size": 2, "num_pages": 64, "len_indptr": 3, "num_kv_indices": 5}
-        ]
-
     def test_patched_functions_are_matched_by_name_alone(self, root: Any, sink: Sink) -> None:
         """What a definition calls otherwise is something else, whatever its position."""
-        unknown = [Slot(None, f"library.run{n}", each) for n, each in enumerate(UNKNOWN)]
-        known = Slot(None, "library.mm", signature_of("B", "A", bias=None))
-        for slot in (*unknown, known):
-            board.connect(slot)
+        unknown = [PatchPoint(None, f"library.run{n}", each) for n, each in enumerate(UNKNOWN)]
+        known = PatchPoint(None, "library.mm", signature_of("B", "A", bias=None))
+        for point in (*unknown, known):
+            router.connect(point)
         with runtime(root, sink, ALL) as tracing:
-            assert [slot.routes[GEMM.name] for slot in unknown] == [None] * len(unknown)
+            assert [point.routes[GEMM.name] for point in unknown] == [None] * len(unknown)
             a, b = gemm_inputs()
             assert known.routes[GEMM.name]((b, a, None), None, lambda *args: "original")
             assert known.routes[GEMM.name]((b, a, a), None, lambda *args: "original")
-        assert {*tracing.problems} == {f"{slot.label} as {GEMM.name}" for slot in unknown}
+        assert {*tracing.problems} == {f"{point.label} as {GEMM.name}" for point in unknown}
         assert "no parameter is input 'B'" in tracing.problems[f"library.run0 as {GEMM.name}"]
         assert sink.axes() == [{"M": 3}]
         assert tracing.stats()["rejected"] == {"arguments": 1}
-
-    def test_an_output_of_the_name_of_a_canonical_input(self, root: Any, sink: Sink) -> None:
-        """Patched functions hand in no outputs."""
-        slot = Slot(None, "library.mm", signature_of("A", "B", C=None))
-        board.connect(slot)
-        with runtime(root, sink, ALL):
-            call = slot.routes[GEMM.name]
-            a, b = gemm_inputs()
-            call((a, b, None), None, lambda *args: "original")
-            call((a, b, b), None, lambda *args: "original")
-        assert sink.axes() == [{"M": 3}]
 
     def test_collect(self, root: Any, sink: Sink) -> None:
         a, b = gemm_inputs()
@@ -235,54 +182,41 @@ class TestWhatIsKept:
         assert sink.entries[0].nbytes() == 2 * (a.numel() + strided.numel())
 
     def test_calls_of_something_else_are_counted(self, root: Any, sink: Sink) -> None:
+        a, b = gemm_inputs()
+        args = decode_inputs([1, 1])
         with runtime(root, sink) as tracing:
-            tracing.collect(GEMM.name, gemm_inputs(dtype=torch.float32))
-            tracing.collect(GEMM.name, ("x", None))
-            tracing.collect(GEMM.name, gemm_inputs())
-        assert tracing.stats()["rejected"] == {"dtype": 1, "not a tensor": 1}
+            for odd in ((a, b.float()), ("x", b), (a[0], b), (a, b[:3])):
+                tracing.collect(GEMM.name, odd)
+            for wrong in ((args[0][:1], *args[1:]), (*args[:5], None)):
+                tracing.collect(DECODE.name, wrong)
+            tracing.collect(GEMM.name, (a, b))
+        assert tracing.stats()["rejected"] == {
+            "dtype": 1,
+            "not a tensor": 1,
+            "rank": 1,
+            "constant axis": 1,
+            "constraint": 1,
+            "scalar": 1,
+        }
         assert sink.axes() == [{"M": 3}], "what was rejected has not used up its size"
+
+    def test_axes_that_disagree_and_literal_sizes(self, tmp_path: Any, sink: Sink) -> None:
+        made = definition("s", {"x": tensor("n", "n"), "y": tensor("n")}, {}).model_dump()
+        made["inputs"]["y"]["shape"] = ["n", "3"]
+        dataset = TraceSet(root=tmp_path, definitions={"s": type(GEMM).model_validate(made)})
+        tracing = runtime(dataset, sink)
+        for x, y in (((2, 3), (2, 3)), ((2, 2), (2, 4)), ((2, 2), (2, 3))):
+            tracing.collect("s", [torch.empty(size, dtype=torch.float16) for size in (x, y)])
+        assert tracing.flush()["written"] == 1
+        assert tracing.stats()["rejected"] == {"axes disagree": 1, "constant axis": 1}
 
     def test_keep_none_is_not_even_wanted(self, root: Any, sink: Sink) -> None:
         config = {GEMM.name: TracingConfig(filter_policy="keep_none"), UNTOLD.name: ALL}
         with runtime(root, sink, config):
-            assert board.wanted() == [UNTOLD.name]
-
-    def test_scalars_of_any_make(self, root: Any, sink: Sink) -> None:
-        with runtime(root, sink, ALL) as tracing:
-            for scale in (1, 0.5, torch.tensor(0.25), torch.tensor([2], dtype=torch.int64)):
-                tracing.collect(DECODE.name, decode_inputs([1], scale=scale))
-            tracing.collect(DECODE.name, decode_inputs([1], scale=None))
-        scales = [each.scalars()["sm_scale"] for each in sink.entries]
-        assert scales == [1.0, 0.5, 0.25, 2.0]
-        assert {type(each) for each in scales} == {float}
-        assert tracing.stats()["rejected"] == {"scalar": 1}
+            assert router.wanted() == [UNTOLD.name]
 
 
 class TestOwnPolicies:
-    def test_a_policy_of_the_user(self, root: Any, sink: Sink) -> None:
-        class EverySecond(FilterPolicy):
-            def __init__(self) -> None:
-                self.seen, self.entries = 0, []
-
-            def submit(self, entry: Any) -> None:
-                self.seen += 1
-                if self.seen % 2:
-                    self.entries.append(entry)
-
-            def drain(self) -> list[Any]:
-                drained, self.entries = self.entries, []
-                return drained
-
-            def reset(self) -> None:
-                self.seen = 0
-
-        registry = PolicyRegistry.get_instance()
-        registry.register_filter_policy("every_second", EverySecond, override=True)
-        with runtime(root, sink, TracingConfig(filter_policy="every_second")) as tracing:
-            for m in range(1, 6):
-                tracing.collect(GEMM.name, gemm_inputs(m))
-        assert sink.axes() == [{"M": 1}, {"M": 3}, {"M": 5}]
-
     @pytest.mark.parametrize("where", ["admit", "keep", "drain"])
     def test_one_that_fails(self, root: Any, sink: Sink, where: str, caplog: Any) -> None:
         class Broken(OnlinePolicy):
@@ -316,7 +250,7 @@ class TestOwnPolicies:
             enable_tracing(root, TracingConfig(input_dump_policy="dump"))
         with pytest.raises(ConfigError, match="no tensor input 'X'; it has A, B"):
             enable_tracing(root, {GEMM.name: TracingConfig(["X"])})
-        assert not board.in_use
+        assert not router.in_use
 
 
 class TestErrors:
@@ -333,14 +267,6 @@ class TestErrors:
         assert (stats["written"], stats["lost"]) == (1, 3)
         assert sum("could not be written" in each.message for each in caplog.records) == 1
 
-    def test_a_tensor_that_cannot_be_copied(self, root: Any, sink: Sink) -> None:
-        gone = torch.empty(3, 4, dtype=torch.float16)
-        gone.untyped_storage().resize_(0)
-        with runtime(root, sink, TracingConfig("dump_all")) as tracing:
-            out = apply(GEMM.name, (gone, gemm_inputs()[1]), fallback=lambda *x: "original")
-        assert out == "original"
-        assert tracing.stats()["errors"] == 1
-
     def test_arguments_that_cannot_even_be_listed(self, root: Any, sink: Sink) -> None:
         def failing() -> Any:
             yield gemm_inputs()[0]
@@ -351,15 +277,6 @@ class TestErrors:
             tracing.collect(GEMM.name, given)
         assert tracing.stats()["rejected"] == {"arguments": 4}
         assert not sink.axes()
-
-    def test_what_the_program_raises_goes_on(self, root: Any, sink: Sink) -> None:
-        @apply(GEMM.name)
-        def fails(A: Any, B: Any) -> None:
-            raise KeyError("its own")
-
-        with runtime(root, sink), pytest.raises(KeyError, match="its own"):
-            fails(*gemm_inputs())
-        assert sink.axes() == [{"M": 3}]
 
 
 def test_compiled_programs_are_recorded(root: Any, sink: Sink) -> None:
@@ -381,27 +298,3 @@ def test_compiled_programs_are_recorded(root: Any, sink: Sink) -> None:
     assert sink.axes() == [{"M": 3}, {"M": 4}]
     assert tracing.stats()["errors"] == 0
     assert torch.equal(program(a, b), (a + 1) @ b.T * 2)
-
-
-def test_threads_lose_nothing(root: Any, sink: Sink) -> None:
-    with runtime(root, sink) as tracing:
-
-        def work(offset: int) -> None:
-            for m in range(200):
-                tracing.collect(GEMM.name, gemm_inputs(1 + (m + offset) % 200))
-                if m % 50 == offset:
-                    tracing.flush()
-
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-        [each.start() for each in threads]
-        [each.join() for each in threads]
-    assert sorted(each["M"] for each in sink.axes()) == list(range(1, 201))
-    assert tracing.stats()["errors"] == 0
-
-
-def test_a_workload_is_written_once_by_two_runs(root: Any) -> None:
-    for _ in range(2):
-        with enable_tracing(root, BY_AXES) as tracing:
-            tracing.collect(GEMM.name, gemm_inputs())
-    assert tracing.flush()["written"] == 0
-    assert len(written(root)) == 1

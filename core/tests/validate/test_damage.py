@@ -7,13 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.validate import CHECKS, Severity, validate_dataset
-
-RELAXED = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+from flashinfer_bench.validate import Severity, known_checks, validate_dataset
 
 
 @pytest.fixture
@@ -47,7 +45,7 @@ def damaged(root, choose, damage):
 
 def check_report(copy, report):
     for finding in report.findings:
-        assert finding.check in CHECKS
+        assert finding.check in known_checks()
         assert finding.message
         assert not finding.path.is_absolute()
         assert finding.line is None or finding.line >= 1
@@ -59,7 +57,6 @@ def check_report(copy, report):
         assert any(f.path == relative and f.severity is Severity.ERROR for f in report.findings)
 
 
-@RELAXED
 @given(st.integers(0, 50), st.binary(max_size=60), st.integers(0, 2000), st.integers(0, 40))
 def test_bytes_put_anywhere(whole, choose, garbage, place, dropped):
     def damage(content):
@@ -69,12 +66,7 @@ def test_bytes_put_anywhere(whole, choose, garbage, place, dropped):
     check_report(*damaged(whole, choose, damage))
 
 
-@RELAXED
-@given(st.integers(0, 50), st.integers(0, 3000))
-def test_files_cut_off_anywhere(whole, choose, place):
-    check_report(*damaged(whole, choose, lambda content: content[: place % (len(content) + 1)]))
-
-
+MISSING = object()
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5),
     lambda inner: (
@@ -94,73 +86,26 @@ def paths_in(value, at=()):
     return found
 
 
-def replaced(value, path, new):
-    if not path:
-        return new
-    copy = value.copy()
-    copy[path[0]] = replaced(value[path[0]], path[1:], new)
-    return copy
-
-
-@RELAXED
-@given(st.integers(0, 50), st.integers(0, 500), JSON)
-def test_values_of_another_kind_anywhere(whole, choose, place, new):
+@given(st.integers(0, 50), st.integers(0, 500), st.just(MISSING) | JSON)
+def test_values_of_another_kind_or_missing_anywhere(whole, choose, place, new):
     def damage(content):
+        first, *others = content.splitlines() or [b""]
         try:
-            record = json.loads(content.splitlines()[0])
-        except (ValueError, UnicodeDecodeError):
+            box = [json.loads(first)]
+        except ValueError:
             return content
-        paths = paths_in(record)
-        changed = replaced(record, paths[place % len(paths)], new)
-        return json.dumps(changed).encode() + b"\n" + b"\n".join(content.splitlines()[1:])
-
-    check_report(*damaged(whole, choose, damage))
-
-
-@RELAXED
-@given(st.integers(0, 50), st.integers(0, 500))
-def test_fields_missing_anywhere(whole, choose, place):
-    def damage(content):
-        try:
-            record = json.loads(content.splitlines()[0])
-        except (ValueError, UnicodeDecodeError):
-            return content
-        paths = [path for path in paths_in(record) if path and isinstance(path[-1], str)]
-        path = paths[place % len(paths)]
-        holder = record
-        for key in path[:-1]:
+        paths = paths_in(box)[1:]
+        *parents, last = paths[place % len(paths)]
+        holder = box
+        for key in parents:
             holder = holder[key]
-        del holder[path[-1]]
-        return json.dumps(record).encode() + b"\n" + b"\n".join(content.splitlines()[1:])
+        if new is not MISSING:
+            holder[last] = new
+        elif holder is not box:
+            del holder[last]
+        return b"\n".join([json.dumps(box[0]).encode(), *others])
 
     check_report(*damaged(whole, choose, damage))
-
-
-@pytest.mark.parametrize(
-    "rewrite",
-    [
-        lambda text: "\ufeff" + text,
-        lambda text: text.replace("\n", "\r\n"),
-        lambda text: text.replace("\n", "\n\n"),
-        lambda text: text.rstrip("\n"),
-    ],
-    ids=["byte-order mark", "line ends of Windows", "blank lines", "no last line end"],
-)
-def test_harmless_differences_are_no_findings(whole, rewrite):
-    for path in files_of(whole):
-        if path.suffix == ".jsonl":
-            path.write_bytes(rewrite(path.read_text()).encode())
-    assert validate_dataset(whole).errors == ()
-
-
-def test_one_record_over_several_lines(maker):
-    maker.definition()
-    maker.solution()
-    path = maker.workload()
-    path.write_text(json.dumps(json.loads(path.read_text()), indent=2))
-    report = validate_dataset(maker.root)
-    assert report.findings == ()
-    assert report.counts["workloads"] == 1
 
 
 def test_a_deep_document_is_refused_not_fatal(maker):

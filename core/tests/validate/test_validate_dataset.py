@@ -1,43 +1,47 @@
-"""The report as a whole: a sound dataset has no findings; what is broken is no exception."""
+"""Validating a dataset: reports, layers, what cannot be read, and several processes."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from flashinfer_bench.errors import DatasetNotFoundError, SelectionError
-from flashinfer_bench.validate import CHECKS, Severity, validate_dataset
+from fib_tests.dataset_maker import DatasetMaker
+from flashinfer_bench.errors import (
+    CapabilityError,
+    DatasetNotFoundError,
+    SelectionError,
+    UnknownNameError,
+)
+from flashinfer_bench.validate import (
+    Severity,
+    known_checks,
+    known_layers,
+    validate_dataset,
+)
+
+LAYERS = known_layers()
 
 
-def test_a_sound_dataset_has_no_findings(maker):
-    report = validate_dataset(maker.sound().root)
-    assert report.findings == ()
-    assert report.counts == {"definitions": 1, "solutions": 2, "workloads": 2, "traces": 4}
-
-
-def test_it_changes_nothing(maker):
+def test_a_sound_dataset_has_no_findings_and_stays_as_it_is(maker):
     root = maker.sound().root
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    validate_dataset(root)
+    report = validate_dataset(root)
+    assert report.findings == ()
+    assert report.counts == {"definitions": 1, "solutions": 2, "workloads": 2, "traces": 4}
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
-def test_a_missing_folder_is_an_error(tmp_path):
+def test_what_is_no_dataset(tmp_path):
     with pytest.raises(DatasetNotFoundError, match="does not exist"):
         validate_dataset(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
-
-
-def test_a_file_in_place_of_the_folder_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DatasetNotFoundError, match="not a folder"):
         validate_dataset(tmp_path / "file")
-
-
-def test_an_empty_folder_has_nothing_to_check(tmp_path):
     with pytest.raises(SelectionError, match="nothing in the dataset"):
         validate_dataset(tmp_path)
 
@@ -125,15 +129,8 @@ def test_findings_are_in_the_order_of_the_checks_then_of_place(maker):
     maker.workload(uuid="w9", axes={})
     maker.workload(uuid="w8", axes={})
     found = [(f.check, str(f.path), f.line or 0) for f in validate_dataset(maker.root).findings]
-    assert found == sorted(found, key=lambda f: (CHECKS.index(f[0]), f[1], f[2]))
+    assert found == sorted(found, key=lambda f: (list(known_checks()).index(f[0]), f[1], f[2]))
     assert {check for check, _, _ in found} == {"layout", "definitions", "solutions", "workloads"}
-
-
-def test_counts_by_check(maker):
-    maker.sound()
-    maker.solution("lost_a", definition="lost")
-    maker.solution("lost_b", definition="lost")
-    assert validate_dataset(maker.root).by_check() == {("solutions", "error"): 2}
 
 
 def test_old_datasets_keep_workloads_among_the_traces(maker):
@@ -146,14 +143,6 @@ def test_old_datasets_keep_workloads_among_the_traces(maker):
     assert report.counts["workloads"] == report.counts["traces"] == 1
 
 
-def test_workloads_after_the_traces_that_use_them_are_known(maker):
-    maker.definition()
-    maker.solution()
-    maker.trace(uuid="w1")  # traces/op/double.jsonl is read before traces/workloads/…
-    maker.workload(uuid="w1", folder="traces/workloads")
-    assert validate_dataset(maker.root).findings == ()
-
-
 def test_torch_is_neither_needed_nor_imported(maker):
     root = maker.sound().root
     code = (
@@ -162,3 +151,71 @@ def test_torch_is_neither_needed_nor_imported(maker):
         f"assert validate_dataset({str(root)!r}).findings == ()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(root).parent)
+
+
+# --------------------------------------------------------------------------------------- layers
+
+
+def test_an_unknown_layer_is_named(maker):
+    with pytest.raises(UnknownNameError, match="no layer 'tracks'") as caught:
+        validate_dataset(maker.sound().root, ["tracks"])
+    assert "layout, definition" in caught.value.hint
+
+
+@pytest.fixture(scope="module")
+def broken_everywhere(tmp_path_factory):
+    maker = DatasetMaker(tmp_path_factory.mktemp("broken"))
+    maker.sound()
+    maker.raw("definitions/notes.txt", "")
+    maker.raw("definitions/op/broken.json", "{")
+    maker.solution("lost", definition="lost")
+    maker.workload(uuid="w9", axes={})
+    maker.trace("gone")
+    return maker.root
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_has_the_findings_of_its_checks(broken_everywhere, layer):
+    everything = validate_dataset(broken_everywhere).findings
+    report = validate_dataset(broken_everywhere, [layer])
+    assert report.findings == tuple(f for f in everything if f.check in LAYERS[layer])
+    assert report.layers == (layer,)
+    # Records are read only where they are needed.
+    assert ("traces" in report.counts) is (layer not in ("layout", "definition", "solution"))
+
+
+# ---------------------------------------------------------------------------- several processes
+
+
+def test_two_processes_find_what_one_finds(maker):
+    """Facts that cross files: uuids, workloads, solutions, baselines, blobs."""
+    maker.sound()
+    maker.definition("triple", op_type="gemm")
+    maker.solution("bob_triple", definition="triple", author="bob")
+    maker.solution("lost", definition="lost")
+    maker.from_blob("blob/none.safetensors", uuid="w3")
+    maker.workload(uuid="w1", axes={"N": 99}, folder="workloads/more")
+    maker.workload(uuid="w5", folder="traces/workloads")
+    for name in ("gone", "gone", "alice_double"):
+        maker.trace(name, uuid="w5")
+    maker.trace("gone", uuid="w6")
+    path = maker.root / "traces/op/double.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:5]))
+    for number, line in enumerate(lines[5:]):
+        path.with_name(f"part{number}.jsonl").write_bytes(line + b"broken\n" + line[:50])
+    one, two = (validate_dataset(maker.root, jobs=jobs) for jobs in (1, 2))
+    assert one.findings
+    assert two == one
+
+
+def test_a_killed_process_is_told(maker, tmp_path, monkeypatch):
+    maker.sound()
+    (tmp_path / "block").mkdir()
+    (tmp_path / "block/sitecustomize.py").write_text(
+        "import os, sys\nif 'spawn_main' in str(sys.orig_argv): os.kill(os.getpid(), 9)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "block"), prepend=os.pathsep)
+    with pytest.raises(CapabilityError, match="was killed") as caught:
+        validate_dataset(maker.root, jobs=2)
+    assert "--jobs 1" in caught.value.hint

@@ -10,9 +10,10 @@ import warnings
 
 import torch
 
-from flashinfer_bench.integration.patch_manager import Order, PatchManager
-from flashinfer_bench.integration.routing import route_stats
-from flashinfer_bench.integration.slots import Everything, board
+from fib_adapters_flashinfer.gqa import DecodeAdapter, PrefillAdapter, RaggedAdapter
+from flashinfer_bench.routing.patch_manager import Order, PatchManager
+from flashinfer_bench.routing.patch_points import Everything, router
+from flashinfer_bench.routing.routes import route_stats
 
 torch.set_num_threads(1)  # the tensors are small: handing them round takes longer than the work
 
@@ -39,11 +40,11 @@ class Solutions:
     def definition(self, name):
         return None
 
-    def route(self, name, slot):
+    def route(self, name, point):
         function = self.functions.get(name)
         if function is None:
             return None
-        parameters = list(slot.signature.parameters)
+        parameters = list(point.signature.parameters)
 
         def call(args, kwargs, fallback):
             assert not kwargs
@@ -54,7 +55,7 @@ class Solutions:
         return call
 
     def stop(self):
-        board.remove(self)
+        router.remove(self)
 
     @property
     def calls(self):
@@ -102,7 +103,7 @@ def routed(adapter, functions):
     """Have calls of an adapter's targets answered by functions, by name of the definition."""
     runtime = Solutions(functions)
     with patched(adapter):
-        board.push(runtime)
+        router.push(runtime)
         try:
             yield runtime
         finally:
@@ -304,3 +305,51 @@ def plan_decode(wrapper, pages, *, table=None, **options):
     table = pages.table if table is None else table
     wrapper.plan(*table, HQ, HKV, D, pages.page_size, **options)
     return wrapper
+
+
+ROWS, PLACES = i32(0, 4, 5, 12), i32(0, 9, 10, 17)
+SIZES = f"h{HQ}_kv{HKV}_d{D}"
+
+
+class Kind:
+    """A class of wrappers, with a plan and tensors of three requests."""
+
+    def __init__(self, name, adapter, definition, reference):
+        self.name, self.adapter, self.label = name, adapter, adapter.route.label
+        self.definition, self.reference = definition, reference
+
+    def planned(self, dtype=DTYPE, layout="NHD", **options):
+        import flashinfer
+
+        options, pages = {"q_data_type": dtype, **options}, Pages()
+        if self.name == "decode":
+            return plan_decode(decoder(pages, layout), pages, **options)
+        options = {"causal": True, **options}
+        if self.name == "prefill":
+            wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace(), layout)
+            wrapper.plan(ROWS, *pages.table, HQ, HKV, D, 16, **options)
+        else:
+            wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(workspace(), layout)
+            wrapper.plan(ROWS, PLACES, HQ, HKV, D, **options)
+        return wrapper
+
+    def tensors(self, dtype=DTYPE, kv=None, layout="NHD"):
+        q = random(3 if self.name == "decode" else 12, HQ, D, dtype=dtype)
+        if self.name != "ragged":
+            return q, Pages(dtype=kv or dtype).cache(layout)
+        shape = (17, HKV, D) if layout == "NHD" else (HKV, 17, D)
+        return q, random(*shape, dtype=kv or dtype), random(*shape, dtype=kv or dtype)
+
+    def routed(self):
+        """Have its definition answered by the reference."""
+        return routed(self.adapter(), {self.definition: self.reference})
+
+
+KINDS = {
+    kind: Kind(kind, *about)
+    for kind, *about in (
+        ("decode", DecodeAdapter, decode_name(16), decode_reference),
+        ("prefill", PrefillAdapter, f"gqa_paged_prefill_causal_{SIZES}_ps16", prefill_reference),
+        ("ragged", RaggedAdapter, f"gqa_ragged_prefill_causal_{SIZES}", ragged_reference),
+    )
+}

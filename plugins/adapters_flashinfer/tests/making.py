@@ -6,7 +6,8 @@ import contextlib
 import json
 from pathlib import Path
 
-from flashinfer_bench.integration import PatchManager
+from flashinfer_bench.apply import enable_apply
+from flashinfer_bench.routing import PatchManager
 
 RMS = """import torch
 
@@ -29,60 +30,61 @@ def run(hidden_states, residual, weight):
 GEMM = "import torch\n\ndef run(A, B):\n    return torch.matmul(A, B.T)\n"
 
 
-def _definition(name, op_type, inputs, outputs, reference, dtype, sizes, tags=()):
-    axes = {axis: {"type": "const", "value": value} for axis, value in sizes.items()}
-    shapes = {**inputs, **outputs}
-    free = {axis for shape in shapes.values() for axis in shape or () if axis not in axes}
-    spec = {
-        each: {"shape": shape, "dtype": "float32" if shape is None else dtype}
-        for each, shape in shapes.items()
-    }
+def tensor(*axes, dtype="bfloat16"):
+    return {"shape": list(axes), "dtype": dtype}
+
+
+SCALAR = {"shape": None, "dtype": "float32"}
+
+
+def define(name, op_type, sizes, inputs, outputs, reference=None, **more):
+    """A definition: `sizes` are those of the constant axes, all others are variable."""
+    shapes = [spec["shape"] or () for spec in (*inputs.values(), *outputs.values())]
+    axes = {axis: {"type": "var"} for shape in shapes for axis in shape}
     return {
         "name": name,
         "op_type": op_type,
-        "tags": list(tags),
-        "axes": {**{axis: {"type": "var"} for axis in sorted(free)}, **axes},
-        "inputs": {each: spec[each] for each in inputs},
-        "outputs": {each: spec[each] for each in outputs},
-        "reference": reference,
+        "axes": {**axes, **{axis: {"type": "const", "value": n} for axis, n in sizes.items()}},
+        "inputs": inputs,
+        "outputs": outputs,
+        "reference": reference or f"def run({', '.join(inputs)}):\n    raise NotImplementedError\n",
+        **more,
     }
 
 
 def rmsnorm(hidden, eps="1e-6", *, takes_eps=False, tags=(), kind="rmsnorm", dtype="bfloat16"):
     """A definition of a norm, as the datasets have them; perhaps with eps as an input."""
-    rows = ["batch_size", "hidden_size"]
-    inputs = {"hidden_states": rows, "weight": ["hidden_size"]}
+    rows = tensor("batch_size", "hidden_size", dtype=dtype)
+    inputs = {"hidden_states": rows, "weight": tensor("hidden_size", dtype=dtype)}
     if takes_eps:
         reference = RMS.format(parameters=", eps", before="pass", eps="eps")
-        inputs["eps"] = None
+        inputs["eps"] = SCALAR
     else:
         reference = RMS.format(parameters="", before=f"EPS = {eps}", eps="EPS")
-    name = f"{kind}_h{hidden}"
-    sizes = {"hidden_size": hidden}
-    return _definition(name, "rmsnorm", inputs, {"output": rows}, reference, dtype, sizes, tags)
+    name, sizes = f"{kind}_h{hidden}", {"hidden_size": hidden}
+    return define(name, "rmsnorm", sizes, inputs, {"output": rows}, reference, tags=list(tags))
 
 
 def fused(hidden, eps="1e-6", *, outputs=("output",), kind="fused_add_rmsnorm", dtype="bfloat16"):
     """A definition of a fused norm; `outputs` in the order that the reference returns them."""
-    rows = ["batch_size", "hidden_size"]
+    rows = tensor("batch_size", "hidden_size", dtype=dtype)
     values = {"output": "y", "residual_out": "x.to(hidden_states.dtype)"}
-    returned = ", ".join(values[each] for each in outputs)
-    return _definition(
+    weight = tensor("hidden_size", dtype=dtype)
+    return define(
         f"{kind}_h{hidden}",
         "rmsnorm",
-        {"hidden_states": rows, "residual": rows, "weight": ["hidden_size"]},
-        dict.fromkeys(outputs, rows),
-        FUSED.format(eps=eps, returned=returned),
-        dtype,
         {"hidden_size": hidden},
+        {"hidden_states": rows, "residual": rows, "weight": weight},
+        dict.fromkeys(outputs, rows),
+        FUSED.format(eps=eps, returned=", ".join(values[each] for each in outputs)),
     )
 
 
 def gemm(n, k, dtype="float16"):
     """A definition of a matrix product with a transposed weight, as the datasets have them."""
-    inputs, outputs = {"A": ["M", "K"], "B": ["N", "K"]}, {"C": ["M", "N"]}
-    sizes = {"N": n, "K": k}
-    return _definition(f"gemm_n{n}_k{k}", "gemm", inputs, outputs, GEMM, dtype, sizes)
+    inputs = {"A": tensor("M", "K", dtype=dtype), "B": tensor("N", "K", dtype=dtype)}
+    outputs, sizes = {"C": tensor("M", "N", dtype=dtype)}, {"N": n, "K": k}
+    return define(f"gemm_n{n}_k{k}", "gemm", sizes, inputs, outputs, GEMM)
 
 
 def dataset(folder, *definitions):
@@ -125,3 +127,11 @@ def patched(*adapters):
         yield manager
     finally:
         manager.unpatch_all()
+
+
+@contextlib.contextmanager
+def enabled(folder, definition, solution=None, tag=0.0):
+    """Have a definition of a dataset answered inside a block; yields its solution."""
+    solution = Solution(definition, tag) if solution is None else solution
+    with enable_apply({definition["name"]: solution}, dataset=dataset(folder, definition)):
+        yield solution

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-import warnings
 
 import torch
+from making import SCALAR, define, tensor
 
 from fib_adapters_flashinfer.mla import WRAPPER, MLAAdapter
 from flashinfer_bench.apply import enable_apply
 from flashinfer_bench.data import Definition, TraceSet
-from flashinfer_bench.integration.patch_manager import PatchManager
-from flashinfer_bench.integration.routing import route_stats
+from flashinfer_bench.routing.patch_manager import PatchManager
+from flashinfer_bench.routing.routes import route_stats
 
 HEADS, CKV, KPE = 4, 128, 64
 SCALE = 1.0 / math.sqrt(128 + 64)
@@ -93,42 +93,31 @@ def name_of(stage, page_size=1, heads=HEADS, ckv=CKV, kpe=KPE):
 def definition(stage, page_size=1, dtype="bfloat16", **sizes):
     """Return a definition as the public dataset has them, in sizes for tests."""
     rows = "batch_size" if stage == "decode" else "total_q"
-    values = {"num_qo_heads": HEADS, "head_dim_ckv": CKV, "head_dim_kpe": KPE, **sizes}
-    const = {name: {"type": "const", "value": value} for name, value in values.items()}
-    const["page_size"] = {"type": "const", "value": page_size}
-    var = {key: {"type": "var"} for key in (rows, "num_pages", "len_indptr", "num_kv_indices")}
-
-    def tensor(*axes, dtype=dtype):
-        return {"shape": list(axes), "dtype": dtype}
-
+    const = {"num_qo_heads": HEADS, "head_dim_ckv": CKV, "head_dim_kpe": KPE, **sizes}
     offsets = tensor("len_indptr", dtype="int32")
     inputs = {
-        "q_nope": tensor(rows, "num_qo_heads", "head_dim_ckv"),
-        "q_pe": tensor(rows, "num_qo_heads", "head_dim_kpe"),
-        "ckv_cache": tensor("num_pages", "page_size", "head_dim_ckv"),
-        "kpe_cache": tensor("num_pages", "page_size", "head_dim_kpe"),
+        "q_nope": tensor(rows, "num_qo_heads", "head_dim_ckv", dtype=dtype),
+        "q_pe": tensor(rows, "num_qo_heads", "head_dim_kpe", dtype=dtype),
+        "ckv_cache": tensor("num_pages", "page_size", "head_dim_ckv", dtype=dtype),
+        "kpe_cache": tensor("num_pages", "page_size", "head_dim_kpe", dtype=dtype),
         **({} if stage == "decode" else {"qo_indptr": offsets}),
         "kv_indptr": offsets,
         "kv_indices": tensor("num_kv_indices", dtype="int32"),
     }
     if page_size > 1:
-        var["requests"] = {"type": "var"}
         inputs["kv_last_page_len"] = tensor("requests", dtype="int32")
-    inputs["sm_scale"] = {"shape": None, "dtype": "float32"}
-    return Definition.model_validate(
+    made = define(
+        name_of(stage, page_size),
+        "mla_paged",
+        {**const, "page_size": page_size},
+        {**inputs, "sm_scale": SCALAR},
         {
-            "name": name_of(stage, page_size),
-            "op_type": "mla_paged",
-            "axes": {**const, **var},
-            "constraints": ["num_kv_indices == kv_indptr[-1].item()"],
-            "inputs": inputs,
-            "outputs": {
-                "output": tensor(rows, "num_qo_heads", "head_dim_ckv"),
-                "lse": tensor(rows, "num_qo_heads", dtype="float32"),
-            },
-            "reference": f"def run({', '.join(inputs)}):\n    raise NotImplementedError\n",
-        }
+            "output": tensor(rows, "num_qo_heads", "head_dim_ckv", dtype=dtype),
+            "lse": tensor(rows, "num_qo_heads", dtype="float32"),
+        },
+        constraints=["num_kv_indices == kv_indptr[-1].item()"],
     )
+    return Definition.model_validate(made)
 
 
 class Solution:
@@ -220,14 +209,6 @@ def wrapper(device="cpu", **options):
 def refused():
     """Return how many calls of MLA were refused so far, by reason."""
     return dict(route_stats().get(LABEL, {}).get("refused", {}))
-
-
-@contextlib.contextmanager
-def quietly():
-    """Let FlashInfer say that positional arguments are deprecated."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
 
 
 def close(actual, expected):

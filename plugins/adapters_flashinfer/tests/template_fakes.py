@@ -6,7 +6,7 @@ from typing import NamedTuple, Optional, Union
 
 import torch
 
-from fib_adapters_flashinfer.templates.registry import Api
+from fib_adapters_flashinfer.templates import Api
 
 
 class Var:

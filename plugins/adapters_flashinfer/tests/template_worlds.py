@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import torch
+from making import SCALAR, dataset, define, tensor
 
 from fib_adapters_flashinfer.templates.route import TemplateRoute
 from flashinfer_bench.apply import enable_apply
-from flashinfer_bench.integration.routing import route_calls, route_stats
+from flashinfer_bench.routing.routes import route_calls, route_stats
 
 
 class Counted:
@@ -51,27 +49,12 @@ class World:
 
 def definition(folder, name, inputs, outputs, sizes, *, eps=None, op_type="fake"):
     """Write a definition of bfloat16 tensors; None stands for a scalar."""
-    shapes = {**inputs, **outputs}
-    free = {axis for shape in shapes.values() for axis in shape or () if axis not in sizes}
-    spec = {
-        each: {"shape": shape, "dtype": "float32" if shape is None else "bfloat16"}
-        for each, shape in shapes.items()
-    }
-    made = {
-        "name": name,
-        "op_type": op_type,
-        "axes": {
-            **{axis: {"type": "var"} for axis in sorted(free)},
-            **{axis: {"type": "const", "value": size} for axis, size in sizes.items()},
-        },
-        "inputs": {each: spec[each] for each in inputs},
-        "outputs": {each: spec[each] for each in outputs},
-        "reference": f"def run({', '.join(inputs)}):\n    EPS = {eps}\n    return x\n",
-    }
-    file = Path(folder) / "definitions" / op_type / f"{name}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(made), encoding="utf-8")
-    return str(folder)
+    inputs, outputs = (
+        {name: SCALAR if axes is None else tensor(*axes) for name, axes in each.items()}
+        for each in (inputs, outputs)
+    )
+    reference = f"def run({', '.join(inputs)}):\n    EPS = {eps}\n    return x\n"
+    return dataset(folder, define(name, op_type, sizes, inputs, outputs, reference))
 
 
 def rows(n=3, h=8, fill=1.0, dtype=torch.bfloat16):

@@ -1,9 +1,11 @@
-"""The template of the attention adapters: plans and runs are paired, however plans are made."""
+"""Attention: plans and runs are paired, however plans are made, and whatever state they leave."""
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import gc
+import threading
+import weakref
 
 import pytest
 import torch
@@ -11,28 +13,33 @@ from gqa import (
     DTYPE,
     HKV,
     HQ,
+    KINDS,
+    PLACES,
+    ROWS,
     D,
     Pages,
     Refusals,
+    Solutions,
     agree,
     decode_name,
     decode_reference,
     decoder,
     i32,
+    patched,
     plan_decode,
+    ragged_reference,
     random,
     routed,
+    workspace,
 )
 
-from fib_adapters_flashinfer.decode import DecodeAdapter, DecodeRoute
-from fib_adapters_flashinfer.planned import FAILED, last_of, ledger
-from fib_adapters_flashinfer.prefill import PrefillAdapter
-from fib_adapters_flashinfer.ragged import RaggedAdapter
-from flashinfer_bench.integration.routing import UnroutableError
+from fib_adapters_flashinfer.attention import planned
+from fib_adapters_flashinfer.gqa import DecodeAdapter, DecodeRoute, RaggedAdapter
+from flashinfer_bench import enable_apply
+from flashinfer_bench.routing.patch_points import router
+from flashinfer_bench.routing.routes import UnroutableError
 
 NAME = decode_name(16)
-ADAPTERS = (DecodeAdapter, PrefillAdapter, RaggedAdapter)
-DEVICE = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -51,46 +58,6 @@ def runtime():
 # ------------------------------------------------------------------------------ plans and runs
 
 
-def test_a_plan_that_was_made_before_counts(kernels):
-    pages, q = Pages(), random(3, HQ, D)
-    wrapper = plan_decode(decoder(Pages()), pages)
-    wanted = wrapper.run(q, pages.cache())
-    with routed(DecodeAdapter(), {NAME: decode_reference}) as runtime:
-        agree(wrapper.run(q, pages.cache()), wanted)
-    assert runtime.calls == 1
-
-
-def test_each_plan_replaces_the_one_before(runtime):
-    pages = Pages()
-    wrapper = plan_decode(decoder(Pages()), pages)
-    wrapper.run(random(3, HQ, D), pages.cache())
-    for counts in ([1], [2, 2], [1, 0, 2, 3]):
-        indptr = i32(0, *torch.tensor(counts).cumsum(0).tolist())
-        indices = torch.arange(int(indptr[-1]), dtype=torch.int32)
-        plan_decode(wrapper, pages, table=(indptr, indices, torch.full((len(counts),), 16).int()))
-        q = random(len(counts), HQ, D)
-        wrapper.run(q, pages.cache())
-        assert runtime.inputs["kv_indptr"].tolist() == indptr.tolist()
-        assert runtime.inputs["kv_indices"].tolist() == indices.tolist()
-
-
-def test_what_does_not_change_is_worked_out_once_a_plan(runtime, monkeypatch):
-    learnt = []
-    learn = DecodeRoute._learn
-    monkeypatch.setattr(
-        DecodeRoute, "_learn", lambda self, *args: learnt.append(1) or learn(self, *args)
-    )
-    pages = Pages()
-    wrapper = plan_decode(decoder(Pages()), pages)
-    for _ in range(5):
-        wrapper.run(random(3, HQ, D), pages.cache())
-        wrapper.run_return_lse(random(3, HQ, D), pages.cache())
-    assert len(learnt) == 1
-    plan_decode(wrapper, pages)
-    wrapper.run(random(3, HQ, D), pages.cache())
-    assert len(learnt) == 2
-
-
 def test_caches_of_several_sizes_take_turns(runtime):
     """As layers of one model may have them: names and shapes follow the tensors, not the plan."""
     pages, other = Pages(), Pages()
@@ -104,17 +71,6 @@ def test_caches_of_several_sizes_take_turns(runtime):
     assert runtime.calls == 4
 
 
-def test_a_plan_that_fails_leaves_nothing_behind(runtime):
-    pages = Pages()
-    wrapper = plan_decode(decoder(Pages(), graph=True), pages)
-    wrapper.run(random(3, HQ, D), pages.cache())
-    assert wrapper in ledger.planned
-    with pytest.raises(ValueError, match="batch size should be fixed"):
-        plan_decode(wrapper, pages, table=(i32(0, 1), i32(1), i32(16)))
-    assert ledger.planned[wrapper].refusal == FAILED
-    assert wrapper not in ledger.totals
-
-
 def test_an_object_that_was_never_planned_is_for_the_original_to_refuse(runtime):
     refusals = Refusals(DecodeRoute.label)
     with pytest.raises(AttributeError):
@@ -125,14 +81,14 @@ def test_an_object_that_was_never_planned_is_for_the_original_to_refuse(runtime)
 def test_objects_are_forgotten_with_their_last_reference(runtime):
     pages = Pages()
     gc.collect()
-    before = len(ledger.planned)
+    before = len(planned)
     wrappers = [plan_decode(decoder(Pages()), pages) for _ in range(4)]
     for each in wrappers:
         each.run(random(3, HQ, D), pages.cache())
-    assert len(ledger.planned) == before + 4
+    assert len(planned) == before + 4
     del wrappers, each, runtime.again
     gc.collect()
-    assert len(ledger.planned) == before
+    assert len(planned) == before
 
 
 def test_one_plan_for_several_objects(runtime):
@@ -181,25 +137,6 @@ def test_plans_that_pass_by_ours_are_noticed(graph, tensor_cores, runtime):
     agree(found, wrapper.run(q, pages.cache(), return_lse=True))
 
 
-def test_plans_that_an_engine_puts_on_the_object_are_noticed(runtime):
-    from flashinfer.decode import fast_decode_plan
-
-    pages, q = Pages(), random(3, HQ, D)
-    wrapper = plan_decode(decoder(Pages()), pages)
-    wrapper.begin_forward = functools.partial(fast_decode_plan, wrapper)
-    wrapper.run(q, pages.cache())
-    wrapper.begin_forward(
-        i32(0, 1, 2, 3), i32(3, 2, 1), i32(1, 2, 3), HQ, HKV, D, 16, data_type=DTYPE,
-        q_data_type=DTYPE, non_blocking=True,
-    )  # fmt: skip
-    assert wrapper.begin_forward.func is fast_decode_plan
-    found = wrapper.run(q, pages.cache())
-    assert runtime.calls == 2
-    assert runtime.inputs["kv_indices"].tolist() == [3, 2, 1]
-    runtime.stop()
-    agree(found, wrapper.run(q, pages.cache()))
-
-
 def test_what_a_fast_plan_changes_goes_to_the_original(runtime):
     pages, q = Pages(), random(3, HQ, D)
     wrapper = plan_decode(decoder(Pages()), pages)
@@ -232,47 +169,15 @@ def test_pages_in_use_are_a_view_of_the_buffer_that_is_made_once_a_plan(runtime)
     assert first.tolist() == pages.indices.tolist()
 
 
-class Asked:
-    """Stands for offsets on a device: counts how often somebody waits for them."""
-
-    def __init__(self, values):
-        self.values, self.device, self.times = values, DEVICE, 0
-
-    def __getitem__(self, place):
-        self.times += 1
-        return self.values[place]
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_the_device_is_asked_once_a_plan_and_only_if_the_plan_does_not_say(known):
-    class Wrapper:
-        pass
-
-    route, wrapper = DecodeRoute(), Wrapper()
-    vars(wrapper).update(vars(plan_decode(decoder(Pages()), Pages())))
-    offsets = wrapper._paged_kv_indptr_buf = Asked(i32(0, 2, 3, 6))
-    wrapper._paged_kv_indices_buf = torch.arange(9, dtype=torch.int32)
-    q = random(3, HQ, D)
-    if known:
-        route.note(wrapper, (i32(0, 2, 3, 6),), {})
-    for _ in range(3):
-        planned = route.planned(wrapper, q)
-        assert route.pages(planned).tolist() == [0, 1, 2, 3, 4, 5]
-    assert offsets.times == (0 if known else 1)
-    wrapper._plan_info = object()
-    route.planned(wrapper, q)
-    assert offsets.times == (1 if known else 2)
-
-
 def test_the_device_is_never_asked_while_a_graph_is_captured(runtime, kernels):
     pages, q = Pages(), random(3, HQ, D)
     wrapper = plan_decode(decoder(Pages(), graph=True), pages)
     runtime.functions[NAME] = lambda q, *others: (torch.zeros_like(q), torch.zeros(q.shape[:2]))
-    ledger.forget(wrapper)
+    planned.forget(wrapper)
     kernels.capturing = True
     wrapper.run(q, pages.cache())
     assert runtime.inputs["kv_indices"] is wrapper._paged_kv_indices_buf
-    assert ledger.planned[wrapper].total is None
+    assert planned.get(wrapper).total is None
     kernels.capturing = False
     wrapper.run(q, pages.cache())
     assert runtime.inputs["kv_indices"].tolist() == pages.indices.tolist()
@@ -285,11 +190,11 @@ def test_fewer_pages_than_the_offsets_say_go_to_the_original(runtime, kernels):
     pages = Pages()
     wrapper = plan_decode(decoder(Pages()), pages)
     wrapper._paged_kv_indices_buf = pages.indices[:4]
-    ledger.forget(wrapper)
+    planned.forget(wrapper)
     refusals = Refusals(DecodeRoute.label)
     wrapper.run(random(3, HQ, D), pages.cache())
     assert refusals.new() == {"plan without its pages": 1}
-    ledger.forget(wrapper)
+    planned.forget(wrapper)
     kernels.capturing = True
     runtime.functions[NAME] = lambda q, *others: (torch.zeros_like(q), torch.zeros(q.shape[:2]))
     wrapper.run(random(3, HQ, D), pages.cache())  # nobody can know
@@ -304,18 +209,243 @@ def test_offsets_on_another_device_go_to_the_original():
         route.planned(wrapper, torch.zeros(3, HQ, D, device="meta"))
 
 
-@pytest.mark.parametrize(
-    ("args", "kwargs", "wanted"),
-    [
-        ((i32(0, 3),), {}, 3),
-        ((), {"indptr": i32(0, 4)}, 4),
-        ((), {}, None),
-        ((None,), {}, None),
-        (([0, 5],), {}, None),
-        ((i32(),), {}, None),
-        ((torch.zeros(3, device="meta"),), {}, None),
-    ],
-)
-def test_totals_are_read_from_the_arguments_of_a_plan_on_the_host(args, kwargs, wanted):
-    assert last_of((0, "indptr"), args, kwargs) == wanted
-    assert last_of(None, args, kwargs) is None
+# ------------------------------------------------------------------------------------- buffers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_go_into_a_buffer_that_is_given_though_they_are_not_returned(kind):
+    """The kernels write to the buffer whenever there is one."""
+    wrapper, tensors = KINDS[kind].planned(), KINDS[kind].tensors()
+    wanted, sums = wrapper.run(*tensors, return_lse=True)
+    lse = torch.full_like(sums, 7.0)
+    with KINDS[kind].routed():
+        found = wrapper.run(*tensors, lse=lse, return_lse=False)
+    torch.testing.assert_close(found, wanted, atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(lse, sums, atol=2e-2, rtol=2e-2)
+
+
+# --------------------------------------------------------------------------------------- plans
+
+
+def test_a_plan_that_fails_halfway_has_runs_go_to_the_original_until_the_next(monkeypatch):
+    """Page numbers are the new plan's by then, and the schedule and the scale are the old one's."""
+    pages = Pages()
+    wrapper, (q, cache) = KINDS["decode"].planned(), KINDS["decode"].tensors()
+    with KINDS["decode"].routed() as runtime:
+        wrapper.run(q, cache)
+        assert runtime.calls == 1
+        refusals = Refusals(DecodeRoute.label)
+        fail_in_the_kernel(wrapper, monkeypatch)
+        with pytest.raises(RuntimeError, match="workspace"):
+            plan_decode(wrapper, pages, table=(i32(0, 1, 2, 6), *pages.table[1:]), sm_scale=0.3)
+        monkeypatch.undo()
+        with pytest.raises(AssertionError):  # the stand-in compares offsets and schedule
+            wrapper.run(q, cache)
+        assert runtime.calls == 1
+        assert refusals.new() == {"its last plan failed": 1}
+        plan_decode(wrapper, pages)
+        wrapper.run(q, cache)
+        assert runtime.calls == 2
+
+
+def fail_in_the_kernel(wrapper, monkeypatch):
+    import flashinfer.decode
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("the workspace is too small")
+
+    kernels = flashinfer.decode.get_batch_decode_module()
+    monkeypatch.setattr(kernels, "plan", fail)
+
+
+def test_more_queries_than_were_planned_go_to_the_original_if_only_the_device_knows():
+    """Rows that no request has are left as they are by the kernels."""
+    kind = KINDS["prefill"]
+    wrapper, (_, cache) = kind.planned(), kind.tensors()
+    vars(wrapper).pop("_qo_indptr_last", None)  # as earlier releases are, and plans of engines
+    with kind.routed() as runtime:
+        refusals = Refusals(kind.label)
+        with contextlib.suppress(AttributeError, AssertionError, RuntimeError, ValueError):
+            wrapper.run(random(14, HQ, D), cache)  # what comes of it is for the release to say
+        assert refusals.new() == {"number of queries": 1}
+        assert runtime.calls == 0
+
+
+# --------------------------------------------------------------------------------------- sizes
+
+
+def test_latent_attention_has_a_key_head_for_each_query_head():
+    """The name of the definition has no number of key heads."""
+    from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
+
+    wrapper = BatchPrefillWithRaggedKVCacheWrapper(workspace(), "NHD")
+    wrapper.plan(
+        i32(0, 2, 5), i32(0, 4, 9), HQ, HKV, 192, head_dim_vo=128, causal=True, q_data_type=DTYPE
+    )
+    tensors = random(5, HQ, 192), random(9, HKV, 192), random(9, HKV, 128)
+    wanted = wrapper.run(*tensors)
+    with routed(
+        RaggedAdapter(), {f"mla_ragged_prefill_causal_h{HQ}_qk192_vo128": ragged_reference}
+    ) as runtime:
+        refusals = Refusals(KINDS["ragged"].label)
+        torch.testing.assert_close(wrapper.run(*tensors), wanted)
+    assert refusals.new() == {"shapes": 1}
+    assert runtime.calls == 0
+
+
+@pytest.mark.parametrize("kind", ["decode", "prefill"])
+def test_values_unlike_keys_go_to_the_original_however_often_others_came(kind):
+    wrapper, (q, (k, v)) = KINDS[kind].planned(), KINDS[kind].tensors()
+    with KINDS[kind].routed() as runtime:
+        wrapper.run(q, (k, v))
+        refusals = Refusals(KINDS[kind].label)
+        with contextlib.suppress(RuntimeError, AssertionError, ValueError):
+            wrapper.run(q, (k, v[:, :, :, : D // 2]))
+        assert refusals.new() == {"shapes": 1}
+        assert runtime.calls == 1
+
+
+# --------------------------------------------------------------------------------------- leaks
+
+
+def test_what_was_enabled_is_not_kept_by_an_object_that_lives_on():
+    class Weights:
+        """Something large that a solution holds."""
+
+    def enable():
+        weights = Weights()
+
+        def solution(*args):
+            assert weights
+            return decode_reference(*args)
+
+        runtime = Solutions({NAME: solution})
+        with patched(DecodeAdapter()):
+            router.push(runtime)
+            wrapper.run(*tensors)
+            runtime.stop()
+            assert runtime.calls == 1
+        return weakref.ref(weights)
+
+    wrapper, tensors = KINDS["decode"].planned(), KINDS["decode"].tensors()
+    held = enable()
+    gc.collect()
+    assert held() is None
+
+
+def test_page_tables_that_an_engine_dropped_are_not_kept():
+    """Engines plan past ours, and other tensors are the table then."""
+    pages = Pages()
+    wrapper, (q, cache) = KINDS["decode"].planned(), KINDS["decode"].tensors()
+    with KINDS["decode"].routed() as runtime:
+        wrapper.run(q, cache)
+        held = [
+            weakref.ref(getattr(wrapper, f"_paged_kv_{each}_buf"))
+            for each in ("indptr", "indices", "last_page_len")
+        ]
+        runtime.seen.clear()
+        del runtime.again
+        for each, tensor in zip(("indptr", "indices", "last_page_len"), pages.table, strict=True):
+            setattr(wrapper, f"_paged_kv_{each}_buf", tensor.clone())
+        wrapper._plan_info = type(wrapper._plan_info)(wrapper._plan_info)
+        wrapper.run(q, cache)
+        gc.collect()
+        assert [each() for each in held] == [None, None, None]
+
+
+@pytest.mark.parametrize("kind", ["prefill", "ragged"])
+def test_more_queries_than_keys_go_to_the_original_unless_there_are_no_keys(kind):
+    """References make no number of a query that sees no key, and kernels make one."""
+    kind, table = KINDS[kind], Pages().table
+    # Of paged keys, the first request has 32, the second 1, the third 40; of others 9, 1 and 7.
+    many = i32(0, 4, 7, 12)
+    where = (*table, HQ, HKV, D, 16) if kind.name == "prefill" else (PLACES, HQ, HKV, D)
+    for queries, routed_calls in ((many, 0), (ROWS, 1)):
+        with kind.routed() as runtime:
+            wrapper, refusals = kind.planned(), Refusals(kind.label)
+            wrapper.plan(queries, *where, causal=True, q_data_type=DTYPE)
+            wrapper.run(*kind.tensors())
+            assert runtime.calls == routed_calls
+            assert refusals.new() == ({} if routed_calls else {"more queries than keys": 1})
+
+
+# ------------------------------------------------------------------------------------ outputs
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("kind", ["decode", "prefill", "ragged"])
+def test_outputs_to_compare_with_touch_no_buffer_of_the_caller(kind, layout):
+    kind = KINDS[kind]
+    wrapper, tensors = kind.planned(layout=layout), kind.tensors(layout=layout)
+    route, original = kind.adapter.route, type(wrapper).run
+    wanted = wrapper.run(*tensors, return_lse=True)
+    out, lse = torch.full_like(wanted[0], 7), torch.full_like(wanted[1], 7)
+    understood = route.understand(wrapper, *tensors, out=out, lse=lse, return_lse=True)
+    copies = tuple(
+        each.clone() if isinstance(each, torch.Tensor) else each for each in understood.inputs
+    )
+    agree(route.outputs(original, understood, copies), wanted)
+    assert bool((out == 7).all())
+    assert bool((lse == 7).all())
+    found = route.deliver(understood, wanted)
+    assert found[0] is out
+    assert torch.equal(out, wanted[0])
+
+
+# ---------------------------------------------------------------------------------- patching
+
+
+def test_wrappers_of_several_threads_do_not_disturb_each_other(runtime):
+    failures = []
+
+    def work(seed):
+        try:
+            torch.manual_seed(seed)
+            pages = Pages()
+            wrapper = decoder(Pages())
+            for turn in range(8):
+                last = i32(*(1 + (seed + turn + i) % 16 for i in range(3)))
+                plan_decode(wrapper, pages, table=(pages.indptr, pages.indices, last))
+                q = random(3, HQ, D)
+                agree(
+                    wrapper.run(q, pages.cache()),
+                    decode_reference(
+                        q, pages.k, pages.v, pages.indptr, pages.indices, D**-0.5, last
+                    )[0],
+                )
+        except BaseException as error:  # noqa: BLE001 - of another thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not failures
+    assert runtime.calls == 6 * 8
+
+
+def test_enabling_and_disabling_while_a_plan_stands(kernels):
+    pages, q = Pages(), random(3, HQ, D)
+    wrapper = plan_decode(decoder(Pages()), pages)
+    wanted = wrapper.run(q, pages.cache(), return_lse=True)
+    for turn in range(3):
+        with routed(DecodeAdapter(), {NAME: decode_reference}) as runtime:
+            agree(wrapper.run(q, pages.cache(), return_lse=True), wanted)
+            if turn == 1:
+                plan_decode(wrapper, pages)
+                agree(wrapper.run(q, pages.cache(), return_lse=True), wanted)
+        assert runtime.calls == 1 + (turn == 1)
+        agree(wrapper.run(q, pages.cache(), return_lse=True), wanted)
+
+
+def test_a_solution_that_does_not_know_partly_used_pages_is_not_asked():
+    pages, q = Pages(), random(3, HQ, D)
+    wrapper = plan_decode(decoder(pages), pages)
+    wanted = wrapper.run(q, pages.cache())
+
+    def solution(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale):
+        raise AssertionError("it would take the last pages for full")
+
+    with patched(DecodeAdapter()), enable_apply({NAME: solution}):
+        agree(wrapper.run(q, pages.cache()), wanted)

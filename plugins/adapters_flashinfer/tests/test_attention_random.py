@@ -8,6 +8,7 @@ from gqa import (
     DTYPE,
     HKV,
     HQ,
+    SIZES,
     D,
     agree,
     decode_name,
@@ -22,13 +23,9 @@ from gqa import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fib_adapters_flashinfer.decode import DecodeAdapter
-from fib_adapters_flashinfer.prefill import PrefillAdapter
-from fib_adapters_flashinfer.ragged import RaggedAdapter
+from fib_adapters_flashinfer.gqa import DecodeAdapter, PrefillAdapter, RaggedAdapter
 
-few = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+few = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 layouts = st.sampled_from(["NHD", "HND"])
 forms = st.sampled_from(["pair", "one", "packed"])
 counts = st.lists(st.integers(0, 3), min_size=1, max_size=4)
@@ -64,7 +61,17 @@ def caches(page_size, layout, form):
     return torch.stack(pair, dim=1) if form == "one" else pair
 
 
-def compare(adapter, name, reference, wrapper, tensors):
+def buffers(graph, requests, *names):
+    """Return options for a wrapper that is used in CUDA graphs: longer than what is in use."""
+    sizes = {"indptr": requests + 1, "indices": 32, "len": requests}
+    made = {
+        name: torch.zeros(next(n for key, n in sizes.items() if key in name), dtype=torch.int32)
+        for name in names
+    }
+    return {"use_cuda_graph": True, **made} if graph else {}
+
+
+def compare(adapter, name, reference, wrapper, tensors, **attributes):
     """Run with and without a solution; both answer the same."""
     wanted = wrapper.run(*tensors, return_lse=True)
     with routed(adapter, {name: reference}) as runtime:
@@ -73,41 +80,68 @@ def compare(adapter, name, reference, wrapper, tensors):
     assert runtime.calls == 2
     agree(found, wanted)
     agree(only, wanted[0])
+    inputs = runtime.inputs
+    assert inputs["q"] is tensors[0]
+    assert inputs["sm_scale"] == D**-0.5
+    for each, attribute in attributes.items():
+        assert inputs[each] is getattr(wrapper, attribute), each
+    return inputs
+
+
+PAGED = ("paged_kv_indptr_buf", "paged_kv_indices_buf", "paged_kv_last_page_len_buf")
 
 
 @few
-@given(table=tables(), layout=layouts, form=forms, cores=st.booleans())
-def test_decode(flashinfer, table, layout, form, cores):
+@given(table=tables(), layout=layouts, form=forms, cores=st.booleans(), graph=st.booleans())
+def test_decode(flashinfer, table, layout, form, cores, graph):
     page_size, *table = table
+    requests = len(table[2])
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-        workspace(), layout, use_tensor_cores=cores
+        *(workspace(), layout),
+        use_tensor_cores=cores,
+        **buffers(graph, requests, *(f"{name}fer" for name in PAGED)),
     )
     wrapper.plan(*table, HQ, HKV, D, page_size, q_data_type=DTYPE)
-    tensors = random(len(table[2]), HQ, D), caches(page_size, layout, form)
-    compare(DecodeAdapter(), decode_name(page_size), decode_reference, wrapper, tensors)
+    tensors = random(requests, HQ, D), caches(page_size, layout, form)
+    adapter, name = DecodeAdapter(), decode_name(page_size)
+    where = {"kv_indptr": "_paged_kv_indptr_buf"}
+    inputs = compare(adapter, name, decode_reference, wrapper, tensors, **where)
+    of_page_tables(inputs, page_size, table)
+
+
+def of_page_tables(inputs, page_size, table):
+    assert inputs["kv_indices"].tolist() == table[1][: int(table[0][-1])].tolist()
+    assert (inputs["kv_last_page_len"] is None) == (page_size == 1)
 
 
 @few
-@given(table=tables(), layout=layouts, form=forms, data=st.data())
-def test_prefill(flashinfer, table, layout, form, data):
+@given(table=tables(), layout=layouts, form=forms, graph=st.booleans(), data=st.data())
+def test_prefill(flashinfer, table, layout, form, graph, data):
     page_size, *table = table
     rows = offsets([data.draw(st.integers(0, 5)) for _ in table[2]])
-    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace(), layout)
+    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(
+        workspace(), layout, **buffers(graph, len(table[2]), "qo_indptr_buf", *PAGED)
+    )
     wrapper.plan(rows, *table, HQ, HKV, D, page_size, causal=True, q_data_type=DTYPE)
     tensors = random(int(rows[-1]), HQ, D), caches(page_size, layout, form)
-    name = f"gqa_paged_prefill_causal_h{HQ}_kv{HKV}_d{D}_ps{page_size}"
-    compare(PrefillAdapter(), name, prefill_reference, wrapper, tensors)
+    adapter, name = PrefillAdapter(), f"gqa_paged_prefill_causal_{SIZES}_ps{page_size}"
+    where = {"kv_indptr": "_paged_kv_indptr_buf", "qo_indptr": "_qo_indptr_buf"}
+    inputs = compare(adapter, name, prefill_reference, wrapper, tensors, **where)
+    of_page_tables(inputs, page_size, table)
 
 
 @few
-@given(lengths=counts, layout=layouts, extra=st.integers(0, 3), data=st.data())
-def test_ragged(flashinfer, lengths, layout, extra, data):
+@given(lengths=counts, layout=layouts, extra=st.integers(0, 3), graph=st.booleans(), data=st.data())
+def test_ragged(flashinfer, lengths, layout, extra, graph, data):
     rows = offsets([data.draw(st.integers(0, 5)) for _ in lengths])
     places = offsets(lengths)
-    wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(workspace(), layout)
+    wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(
+        workspace(), layout, **buffers(graph, len(lengths), "qo_indptr_buf", "kv_indptr_buf")
+    )
     wrapper.plan(rows, places, HQ, HKV, D, causal=True, q_data_type=DTYPE)
     length = int(places[-1]) + extra
     shape = (length, HKV, D) if layout == "NHD" else (HKV, length, D)
     tensors = random(int(rows[-1]), HQ, D), random(*shape), random(*shape)
-    name = f"gqa_ragged_prefill_causal_h{HQ}_kv{HKV}_d{D}"
-    compare(RaggedAdapter(), name, ragged_reference, wrapper, tensors)
+    adapter, name = RaggedAdapter(), f"gqa_ragged_prefill_causal_{SIZES}"
+    where = {"kv_indptr": "_kv_indptr_buf", "qo_indptr": "_qo_indptr_buf"}
+    compare(adapter, name, ragged_reference, wrapper, tensors, **where)

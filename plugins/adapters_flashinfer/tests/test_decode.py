@@ -23,7 +23,7 @@ from gqa import (
     workspace,
 )
 
-from fib_adapters_flashinfer.decode import DecodeAdapter, DecodeRoute
+from fib_adapters_flashinfer.gqa import DecodeAdapter, DecodeRoute
 
 LABEL = DecodeRoute.label
 
@@ -49,39 +49,6 @@ def planned(page_size=16, layout="NHD", graph=False, **options):
 
 
 # ------------------------------------------------------------------------------------- routed
-
-
-@pytest.mark.parametrize("tensor_cores", [False, True])
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize("form", ["pair", "one", "packed"])
-@pytest.mark.parametrize("page_size", [1, 16, 64])
-def test_it_is_routed_with_the_inputs_of_the_definition(
-    page_size, form, layout, graph, tensor_cores, cpu_decode
-):
-    pages = Pages(page_size)
-    wrapper = plan_decode(decoder(pages, layout, graph, use_tensor_cores=tensor_cores), pages)
-    q, cache = random(3, HQ, D), pages.cache(layout, form)
-    wanted = wrapper.run(q, cache, return_lse=True)
-    with routed(DecodeAdapter(), {decode_name(page_size): decode_reference}) as runtime:
-        plan_decode(wrapper, pages)
-        before = cpu_decode.calls.total()
-        agree(wrapper.run(q, cache, return_lse=True), wanted)
-        agree(wrapper.run(q, cache), wanted[0])
-    assert runtime.calls == 2
-    assert runtime.name == decode_name(page_size)
-    assert cpu_decode.calls.total() == before
-    inputs = runtime.inputs
-    assert inputs["q"] is q
-    torch.testing.assert_close(inputs["k_cache"], pages.k, rtol=0, atol=0)
-    torch.testing.assert_close(inputs["v_cache"], pages.v, rtol=0, atol=0)
-    assert inputs["kv_indptr"] is wrapper._paged_kv_indptr_buf
-    assert inputs["kv_indices"].tolist() == pages.indices.tolist()
-    assert inputs["sm_scale"] == D**-0.5
-    if page_size == 1:
-        assert inputs["kv_last_page_len"] is None
-    else:
-        assert inputs["kv_last_page_len"] is wrapper._paged_kv_last_page_len_buf
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
@@ -137,12 +104,6 @@ def test_the_scale_that_forward_sets_counts(runtime):
     assert runtime.inputs["sm_scale"] == D**-0.5
 
 
-def test_scales_that_are_whole_numbers_become_floats(runtime):
-    wrapper, pages = planned(sm_scale=1)
-    wrapper.run(random(3, HQ, D), pages.cache())
-    assert type(runtime.inputs["sm_scale"]) is float
-
-
 def test_scales_of_one_do_nothing(runtime):
     wrapper, pages = planned()
     q = random(3, HQ, D)
@@ -163,15 +124,6 @@ def test_buffers_are_filled_and_returned(runtime):
     runtime.stop()
     agree(found, wrapper.run(q, pages.cache(), return_lse=True))
     assert bool((padded[3:] == 7).all())
-
-
-def test_sums_alone_go_into_their_buffer_if_they_are_not_to_be_returned(runtime):
-    wrapper, pages = planned()
-    lse = torch.full((3, HQ), 7.0)
-    found = wrapper.run(random(3, HQ, D), pages.cache(), lse=lse)
-    assert isinstance(found, torch.Tensor)
-    assert runtime.calls == 1
-    agree(lse, decode_reference(*runtime.inputs.values())[1])
 
 
 def test_subclasses_are_routed(runtime):

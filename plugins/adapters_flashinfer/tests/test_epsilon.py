@@ -8,15 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from making import Solution, dataset, patched, rmsnorm
+from making import enabled, patched, rmsnorm
 
 from fib_adapters_flashinfer.epsilon import (
-    OTHER_EPS,
-    eps_problem,
     epsilon_of,
     reference_epsilons,
     same_eps,
-    takes_eps,
 )
 from flashinfer_bench.apply import enable_apply
 
@@ -75,14 +72,6 @@ def test_what_decides_in_which_order():
     assert epsilon_of(definition(two, tags=["eps:1e-6"])) == 1e-6
 
 
-def test_problems_are_told():
-    assert eps_problem(definition("EPS = 1e-5"), 1e-5) is None
-    assert eps_problem(definition("EPS = 1e-5"), 1e-6) == OTHER_EPS
-    assert eps_problem(definition("EPS = 1e-5\nmy_eps = 1e-6"), 1e-6) == OTHER_EPS
-    assert eps_problem(definition("EPS = 1e-5", inputs=["x", "eps"]), 0.1) is None
-    assert takes_eps(definition(inputs=["x", "eps"]))
-
-
 @given(st.floats(1e-12, 1e-2))
 def test_an_epsilon_in_float32_is_the_same(eps):
     assert same_eps(torch.tensor(eps, dtype=torch.float32).item(), eps)
@@ -108,12 +97,10 @@ def test_calls(flashinfer, cpu_norm, tmp_path, what):
     from fib_adapters_flashinfer.norm import NormAdapter
 
     made, eps, answered = CALLS[what]
-    solution = Solution(made)
     # Values so small that the epsilon decides.
     x, w = torch.full((3, H), 1e-3).bfloat16(), torch.ones(H).bfloat16()
     expected = flashinfer.norm.rmsnorm(x, w, eps)
-    folder = dataset(tmp_path, made)
-    with patched(NormAdapter()), enable_apply({made["name"]: solution}, dataset=folder):
+    with patched(NormAdapter()), enabled(tmp_path, made) as solution:
         found = flashinfer.norm.rmsnorm(x, w, eps)
     assert len(solution.calls) == answered
     torch.testing.assert_close(found, expected)
@@ -149,8 +136,6 @@ def test_what_is_known_is_asked_anew_when_another_definition_is_enabled(
     with patched(NormAdapter()):
         for eps in ("1e-5", "1e-6", "1e-5"):
             made = rmsnorm(H, eps)
-            solution = Solution(made)
-            folder = dataset(tmp_path / eps, made)
-            with enable_apply({made["name"]: solution}, dataset=folder):
+            with enabled(tmp_path / eps, made) as solution:
                 flashinfer.norm.rmsnorm(x, w, 1e-5)
             assert len(solution.calls) == (eps == "1e-5")

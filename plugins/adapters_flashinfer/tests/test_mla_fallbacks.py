@@ -53,30 +53,6 @@ def test_options_that_the_original_refuses_here(mla, options):
     refuses(mla, reason, batch, raises=(ValueError, TypeError), **options)
 
 
-def test_an_option_of_a_release_to_come():
-    from fib_adapters_flashinfer.mla import MLARun
-    from flashinfer_bench.integration.routing import UnroutableError
-
-    wrapper = calls.wrapper()
-    batch = calls.Batch([1], [3])
-    batch.plan(wrapper)
-    with pytest.raises(UnroutableError, match="option"):
-        MLARun().understand(wrapper, *batch.tensors, window_left=4)
-    assert MLARun().understand(wrapper, *batch.tensors, window_left=None).name
-
-
-def test_a_page_table_of_the_run():
-    from fib_adapters_flashinfer.mla import MLARun
-    from flashinfer_bench.integration.routing import UnroutableError
-
-    batch = calls.Batch([1], [3])
-    wrapper = calls.wrapper()
-    batch.plan(wrapper)
-    for option in ("kv_len", "page_table"):
-        with pytest.raises(UnroutableError, match="page table"):
-            MLARun().understand(wrapper, *batch.tensors, **{option: batch.kv_lens})
-
-
 def test_a_profiler(mla):
     batch = calls.Batch([1], [3])
     buffer = torch.zeros(8)
@@ -111,34 +87,29 @@ def test_a_buffer_of_another_shape_is_refused_by_the_original(mla):
     refuses(mla, "buffer of the caller", batch, raises=ValueError, lse=wrong, return_lse=True)
 
 
-def test_queries_of_another_number_than_planned():
+def test_what_the_original_need_not_be_asked_for():
+    """Options of a release to come, tables of the run, and tensors that do not go together."""
     from fib_adapters_flashinfer.mla import MLARun
-    from flashinfer_bench.integration.routing import UnroutableError
+    from flashinfer_bench.routing.routes import UnroutableError
 
     batch, more = calls.Batch([1, 1], [3, 4]), calls.Batch([1, 1, 1], [1, 1, 1])
     wrapper = calls.wrapper()
     batch.plan(wrapper)
-    with pytest.raises(UnroutableError, match="shape differs"):
-        MLARun().understand(wrapper, *more.tensors)
-
-
-def test_tensors_that_do_not_go_together():
-    from fib_adapters_flashinfer.mla import MLARun
-    from flashinfer_bench.integration.routing import UnroutableError
-
-    batch = calls.Batch([1, 1], [3, 4])
-    wrapper = calls.wrapper()
-    batch.plan(wrapper)
     q_nope, q_pe, ckv, kpe = batch.tensors
-    for odd in (
-        (q_nope[:1], q_pe, ckv, kpe),
-        (q_nope, q_pe, ckv[..., :64], kpe),
-        (q_nope, q_pe, ckv, kpe[:2]),
-        (q_nope[0], q_pe, ckv, kpe),
-        (q_nope, q_pe, ckv.flatten(0, 1), kpe),
+    assert MLARun().understand(wrapper, *batch.tensors, window_left=None).name
+    for tensors, options, reason in (
+        (batch.tensors, {"window_left": 4}, "option"),
+        (batch.tensors, {"kv_len": batch.kv_lens}, "page table"),
+        (batch.tensors, {"page_table": batch.kv_lens}, "page table"),
+        (more.tensors, {}, "shape differs"),
+        ((q_nope[:1], q_pe, ckv, kpe), {}, "shape"),
+        ((q_nope, q_pe, ckv[..., :64], kpe), {}, "shape"),
+        ((q_nope, q_pe, ckv, kpe[:2]), {}, "shape"),
+        ((q_nope[0], q_pe, ckv, kpe), {}, "shape"),
+        ((q_nope, q_pe, ckv.flatten(0, 1), kpe), {}, "shape"),
     ):
-        with pytest.raises(UnroutableError, match="shape"):
-            MLARun().understand(wrapper, *odd)
+        with pytest.raises(UnroutableError, match=reason):
+            MLARun().understand(wrapper, *tensors, **options)
 
 
 def test_a_run_without_a_plan_raises_as_before():
@@ -150,15 +121,3 @@ def test_a_run_without_a_plan_raises_as_before():
             wrapper.run(*batch.tensors)
         assert calls.refused().get("not planned")
     assert str(after.value) == str(before.value)
-
-
-def test_a_plan_that_raises_leaves_nothing_behind():
-    batch = calls.Batch([1, 1], [3, 4])
-    with calls.applied(calls.definition("decode")) as solutions:
-        wrapper = calls.wrapper()
-        batch.plan(wrapper)
-        with pytest.raises(TypeError, match="missing"):
-            wrapper.plan(*batch.arrays)
-        batch.plan(wrapper)
-        calls.close(wrapper.run(*batch.tensors), batch.expected()[0])
-        assert len(next(iter(solutions.values())).calls) == 1

@@ -44,16 +44,6 @@ def test_each_plan_counts_for_the_runs_that_follow_it():
     assert [len(each.calls) for each in solutions.values()] == [6, 1]
 
 
-def test_plans_of_wrappers_are_kept_apart():
-    one, two = calls.Batch([1, 1], [3, 4]), calls.Batch([1, 1], [5, 2], seed=1)
-    with calls.applied(calls.definition("decode")):
-        first, second = calls.wrapper(), calls.wrapper()
-        one.plan(first)
-        two.plan(second)
-        calls.close(first.run(*one.tensors), one.expected()[0])
-        calls.close(second.run(*two.tensors), two.expected()[0])
-
-
 def test_a_plan_made_before_anything_was_enabled():
     batch = calls.Batch([1, 1], [3, 4])
     wrapper = calls.wrapper()
@@ -63,20 +53,8 @@ def test_a_plan_made_before_anything_was_enabled():
         assert len(next(iter(solutions.values())).calls) == 1
 
 
-def test_layers_share_a_plan():
-    batch = calls.Batch([1, 1], [3, 4])
-    layers = [calls.Batch([1, 1], [3, 4], seed=seed) for seed in range(3)]
-    with calls.applied(calls.definition("decode")) as solutions:
-        wrapper = calls.wrapper()
-        batch.plan(wrapper)
-        for layer in layers:
-            layer.kv_indices = batch.kv_indices
-            calls.close(wrapper.run(*layer.tensors), layer.expected()[0])
-    assert len(next(iter(solutions.values())).calls) == 3
-
-
 def test_wrappers_are_not_kept_alive():
-    from fib_adapters_flashinfer.mla_plans import plans
+    from fib_adapters_flashinfer.mla import plans
 
     gc.collect()
     before = len(plans)
@@ -93,7 +71,7 @@ def test_wrappers_are_not_kept_alive():
 
 
 def test_attributes_that_engines_overwrite_count_at_run_time():
-    from fib_adapters_flashinfer.mla_plans import owner_of
+    from fib_adapters_flashinfer.mla import owner_of
 
     batch = calls.Batch([2, 1], [3, 4])
     with calls.applied(calls.definition("prefill_causal")) as solutions:
@@ -121,18 +99,6 @@ def graphed(batch, room=8):
     return calls.wrapper(use_cuda_graph=True, backend="fa2", **buffers), buffers
 
 
-def test_outside_of_a_capture_only_the_pages_in_use_are_passed():
-    batch = calls.Batch([1, 1], [3, 4])
-    wrapper, buffers = graphed(batch)
-    with calls.applied(calls.definition("decode")) as solutions:
-        batch.plan(wrapper)
-        calls.close(wrapper.run(*batch.tensors), batch.expected()[0])
-    (given,) = next(iter(solutions.values())).calls
-    assert given["kv_indices"].shape == (7,)
-    assert given["kv_indices"].data_ptr() == buffers["kv_indices"].data_ptr()
-    assert given["kv_indptr"].data_ptr() == buffers["kv_indptr"].data_ptr()
-
-
 def test_a_capture_gets_the_buffers_that_replays_will_fill(mla):
     from fib_adapters_flashinfer.mla import MLARun
 
@@ -153,7 +119,7 @@ def test_a_capture_gets_the_buffers_that_replays_will_fill(mla):
 
 def test_a_plan_that_was_not_seen_is_left_alone_in_a_capture(mla):
     from fib_adapters_flashinfer.mla import MLARun
-    from flashinfer_bench.integration.routing import UnroutableError
+    from flashinfer_bench.routing.routes import UnroutableError
 
     batch = calls.Batch([1], [3])
     wrapper, _ = graphed(batch)
@@ -169,7 +135,7 @@ def test_a_plan_that_was_not_seen_is_left_alone_in_a_capture(mla):
 def test_a_plan_that_engines_replaced_is_not_relied_on(capturing, mla):
     """SGLang's writes a schedule that the kernel reads, and leaves the wrapper's buffers alone."""
     from fib_adapters_flashinfer.mla import MLARun
-    from flashinfer_bench.integration.routing import UnroutableError
+    from flashinfer_bench.routing.routes import UnroutableError
 
     batch, later = calls.Batch([1, 1], [3, 4]), calls.Batch([1, 1], [4, 2], seed=1)
 
@@ -222,7 +188,7 @@ def i32(*values):
     ],
 )
 def test_what_offsets_say(queries, pages, lens, page_size, stage, problem):
-    from fib_adapters_flashinfer.mla_plans import read_host
+    from fib_adapters_flashinfer.mla import read_host
 
     host = read_host(i32(*queries), i32(*pages), i32(*lens), page_size)
     assert (host.stage, host.problem) == (stage, problem)

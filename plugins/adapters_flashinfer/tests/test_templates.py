@@ -10,11 +10,11 @@ import pytest
 import template_calls as calls
 import torch
 
-from fib_adapters_flashinfer import targets
-from fib_adapters_flashinfer.templates import TemplateAdapter, names, registry
+from fib_adapters_flashinfer.templates import FIRST, TemplateAdapter, read_apis
+from fib_adapters_flashinfer.templates.plan import definition_name
 from fib_adapters_flashinfer.templates.route import TemplateRoute
 from flashinfer_bench.apply import enable_apply
-from flashinfer_bench.integration.routing import UnroutableError, route_calls, route_stats
+from flashinfer_bench.routing.routes import UnroutableError, route_calls, route_stats
 
 ANYTHING = (Exception,)
 # References that take long at any size, or compute one element at a time.
@@ -36,7 +36,7 @@ WRONG_TEMPLATES = {"silu_and_mul_scaled_nvfp4_experts_quantize": "rank of an inp
 @pytest.fixture(scope="module")
 def adapter(flashinfer):
     made = TemplateAdapter()
-    if not registry.read_apis():
+    if not read_apis():
         pytest.skip(f"flashinfer {flashinfer.__version__} has no trace templates")
     return made
 
@@ -49,7 +49,7 @@ def routed(adapter):
         (spec, adapter.route(spec.path), plan)
         for spec in specs
         if adapter.route(spec.path) is not None
-        for plan in adapter.route(spec.path).plans
+        for plan in adapter.route(spec.path).plans.values()
     ]
 
 
@@ -77,10 +77,9 @@ def test_all_but_a_few_are_routed_and_the_rest_say_why(adapter):
 
 
 def test_functions_with_an_adapter_of_their_own_are_left_to_it(adapter):
-    by_hand = {path.split(".", 2)[2] for path in (*targets.NORM, *targets.DECODE, *targets.MLA)}
-    mine = {spec.path for spec in adapter.late_targets()} | {*targets.TEMPLATES}
-    assert not {path for path in mine for name in by_hand if path.endswith(f".{name}")}
-    found = {api.function.__qualname__ for api in registry.read_apis() if api.is_by_hand}
+    mine = {spec.path.rpartition(".")[2] for spec in adapter.late_targets()} | {FIRST}
+    assert not mine & {"rmsnorm", "fused_add_rmsnorm", "gemma_rmsnorm"}
+    found = {api.function.__qualname__ for api in read_apis() if api.is_by_hand}
     assert {"rmsnorm", "BatchDecodeWithPagedKVCacheWrapper.run"} <= found
 
 
@@ -95,7 +94,7 @@ def test_names_are_those_of_flashinfer(routed):
     compared = 0
     for _spec, _route, plan in routed:
         sizes = calls.sizes_of(plan.template)
-        ours = names.definition_name(plan.template, sizes)
+        ours = definition_name(plan.template, sizes)
         theirs = getattr(plan.template, "definition_name", None)
         if theirs is not None:  # since 0.6.14
             compared += 1
@@ -105,7 +104,7 @@ def test_names_are_those_of_flashinfer(routed):
 
 def test_patterns_match_the_names_and_nothing_of_other_families(routed):
     for spec, route, plan in routed:
-        name = names.definition_name(plan.template, calls.sizes_of(plan.template))
+        name = definition_name(plan.template, calls.sizes_of(plan.template))
         assert route.could_be(name)
         assert spec.wanted([name])
         assert not route.could_be("conv2d_h4")
@@ -270,7 +269,7 @@ def _reference(plan, inputs):
 
 def test_releases_without_templates_have_nothing_to_route(flashinfer):
     made = TemplateAdapter()
-    if registry.read_apis():
+    if read_apis():
         pytest.skip(f"flashinfer {flashinfer.__version__} has templates")
     (first,) = made.targets()
     assert "0.6.10" in first.expects(flashinfer.silu_and_mul)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fib_adapters_flashinfer.templates import registry
+from fib_adapters_flashinfer.templates import read_apis
 
 HERE = Path(__file__).parent
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.plugin("flashinfer")
 @pytest.fixture
 def program(flashinfer, tmp_path):
     """Runs a program with the FlashInfer of these tests; returns what it prints as JSON."""
-    if not registry.read_apis():
+    if not read_apis():
         pytest.skip(f"flashinfer {flashinfer.__version__} has no trace templates")
 
     def run(body, **variables):
@@ -110,7 +110,7 @@ def test_a_generated_adapter_from_enabling_to_disabling(program):
         import flashinfer
         from flashinfer.activation import silu_and_mul as by_value
         from flashinfer_bench.apply import disable_apply, enable_apply
-        from flashinfer_bench.integration import installation
+        from flashinfer_bench.routing import installation
 
         engine = types.ModuleType("engine")
         engine.silu_and_mul = flashinfer.silu_and_mul
@@ -181,7 +181,7 @@ def test_a_library_that_is_imported_after_enabling(program):
         import sys
         import torch
         from flashinfer_bench.apply import disable_apply, enable_apply
-        from flashinfer_bench.integration import installation
+        from flashinfer_bench.routing import installation
 
         calls = []
 
@@ -198,48 +198,3 @@ def test_a_library_that_is_imported_after_enabling(program):
         """
     )
     assert found == [True, 1, 2.0, True]
-
-
-def test_watchers_are_told_of_calls_with_the_template_s_inputs(program):
-    found = program(
-        """
-        import json
-        import torch
-        import flashinfer
-        from flashinfer_bench.integration.slots import board
-
-        told = []
-
-        def note(name, slot, args, kwargs):
-            told.append([name, list(slot.signature.parameters)[: len(args)], len(args)])
-
-        watching = board.observe(note, "silu_and_mul_h64")
-        try:
-            flashinfer.silu_and_mul(torch.randn(4, 64).bfloat16())
-        except Exception:
-            pass
-        watching()
-        print(json.dumps(told))
-        """
-    )
-    assert found == [["silu_and_mul_h64", ["input"], 1]]
-
-
-def test_a_function_that_cannot_be_routed_says_why(program):
-    found = program(
-        """
-        import json
-        import flashinfer
-        from flashinfer_bench.apply import enable_apply
-        from flashinfer_bench.integration import installation
-
-        with enable_apply({"batch_attention_run_h8_d64": lambda **_: None}):
-            statuses = installation.default().statuses()
-        found = [each for each in statuses if "BatchAttention" in each.path]
-        print(json.dumps([[each.path, each.state, each.reason] for each in found]))
-        """
-    )
-    ((path, state, reason),) = found
-    assert path.endswith("BatchAttention.run")
-    assert state == "unroutable"
-    assert "what its object was given before" in reason

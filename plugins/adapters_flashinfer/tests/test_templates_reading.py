@@ -7,14 +7,14 @@ import pytest
 import template_fakes as fakes
 import torch
 from hypothesis import given
-from template_fakes import Const, Scalar, Tensor, Var, api, template
+from template_fakes import Const, Tensor, Var, api, template
 from template_worlds import Counted, World, rows
 
-from fib_adapters_flashinfer.templates import names
+from fib_adapters_flashinfer.templates import plan as names
 from fib_adapters_flashinfer.templates.results import UnsupportedError
 from fib_adapters_flashinfer.templates.route import TemplateRoute
 from flashinfer_bench.apply import enable_apply
-from flashinfer_bench.integration.routing import UnroutableError
+from flashinfer_bench.routing.routes import UnroutableError
 
 ROWS = fakes.ROWS
 
@@ -75,7 +75,7 @@ def test_what_a_template_does_not_tell_is_not_routed(reason):
 def test_one_template_of_several_may_be_of_no_use():
     bad = template("bad", inputs={"w": Tensor(ROWS)})
     route = TemplateRoute(api(fakes.scale, bad, template(), choose=lambda **_: bad))
-    assert [plan.template.name_prefix for plan in route.plans] == ["scale"]
+    assert [plan.template.name_prefix for plan in route.plans.values()] == ["scale"]
     world = World(route._api, "scale_h8", lambda x: x)
     world(rows())
     assert world.reasons == ["no template for the call"]
@@ -105,7 +105,7 @@ def test_outputs_for_comparison_leave_the_call_s_tensors_alone():
         after = _tensors((args, kwargs))
         assert all(map(torch.equal, before, after)), described.path
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        assert len(outputs) == len(route.plans[0].results.outputs)
+        assert len(outputs) == len(next(iter(route.plans.values())).results.outputs)
         expected = described.function(*args, **kwargs)
         first = expected if isinstance(expected, torch.Tensor) else _tensors((args, kwargs))
         assert any(torch.equal(outputs[0], each) for each in _tensors(first))
@@ -152,29 +152,6 @@ def test_the_dataset_s_name_is_taken_if_only_that_is_enabled():
 SIZE = st.integers(1, 10**6)
 
 
-@given(
-    parts=st.lists(st.tuples(st.sampled_from([None, "", "h", "kv", "ps"]), SIZE), max_size=5),
-    prefix=st.sampled_from([None, "gqa_paged", "mm_M1_16"]),
-)
-def test_names_follow_flashinfer_s_rule(parts, prefix):
-    axes = {"n": Var(), **{f"axis{i}": Const(short) for i, (short, _) in enumerate(parts)}}
-    made = template(prefix, axes=axes, op_type="family")
-    sizes = {f"axis{i}": size for i, (_, size) in enumerate(parts)}
-    words = [
-        f"{f'axis{i}' if short is None else short}{size}"
-        for i, (short, size) in enumerate(parts)
-        if short != ""
-    ]
-    name = names.definition_name(made, sizes)
-    assert name == "_".join(["family" if prefix is None else prefix, *words])
-    assert TemplateRoute.could_be.__get__(_Patterns(names.patterns(made)))(name)
-
-
-class _Patterns:
-    def __init__(self, definitions):
-        self.definitions = definitions
-
-
 @given(size=SIZE, top_k=SIZE)
 def test_aliases_keep_the_sizes(size, top_k):
     assert names.aliases(f"top_p_sampling_v{size}") == (f"top_p_sampling_from_probs_v{size}",)
@@ -202,9 +179,3 @@ def test_fixed_sizes_are_checked():
     with pytest.raises(UnroutableError) as caught:
         route.understand(rows(h=8))
     assert caught.value.reason == "sizes differ"
-
-
-def test_scalars_are_handed_on_as_they_are():
-    inputs = {"x": Tensor(ROWS), "scale": Scalar(param="factor")}
-    world = World(api(fakes.scale, template(inputs=inputs)), "scale_h8", lambda x, scale: x * scale)
-    assert torch.equal(world(rows(), 3.0), rows(fill=3.0))

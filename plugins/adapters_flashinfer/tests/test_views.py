@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import pickle
 import weakref
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_adapters_flashinfer.paged import as_pages
 from fib_adapters_flashinfer.views import Views
 
 
@@ -103,30 +101,21 @@ CHANGES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-def test_an_object_with_other_memory_or_another_form_has_other_views(change, mode):
+@given(
+    st.lists(st.sampled_from([None, None, None, *CHANGES]), max_size=12),
+    st.sampled_from([torch.enable_grad, torch.inference_mode]),
+)
+def test_an_object_with_other_memory_or_another_form_has_other_views(changes, mode):
     with mode():
         views, x = Views(), cache()
-        for _ in range(3):
-            views.of(x, turned)
-        change(x)
-        for _ in range(3):
+        for change in changes:
+            if change is not None:
+                with contextlib.suppress(RuntimeError):  # some cannot be after what came before
+                    change(x)
             assert same(views.of(x, turned), turned(x))
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from([None, None, None, *CHANGES]), max_size=12))
-def test_any_number_of_changes(changes):
-    views, x = Views(), cache()
-    for change in changes:
-        if change is not None:
-            with contextlib.suppress(RuntimeError):  # some cannot be after what came before
-                change(x)
-        assert same(views.of(x, turned), turned(x))
-
-
-@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
 def test_neither_tensor_nor_memory_is_kept_alive(mode):
     with mode():
         views, x = Views(), cache()
@@ -182,26 +171,3 @@ def test_what_stands_for_tensors_in_a_transform():
     x = cache()
     expected = [3 * each[:, 0].sum() for each in (x, 2 * x)]
     assert torch.equal(torch.vmap(inside)(torch.stack([x, 2 * x])), torch.stack(expected))
-
-
-def test_a_cache_stays_as_it_was_for_others():
-    views, x = Views(), cache()
-    for _ in range(3):
-        views.of(x, halves)
-    assert not vars(x)
-    assert torch.equal(pickle.loads(pickle.dumps(x)), x)
-
-
-@pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize("shape", [(5, 2, 3, 4, 8), (5, 2, 4, 8)])
-def test_pages_are_the_same_whether_kept_or_new(layout, shape):
-    x = torch.randn(shape).half()
-    expected = list(x.unbind(1))
-    if x.dim() == 4:
-        expected = [part.unsqueeze(1) for part in expected]
-    elif layout == "HND":
-        expected = [part.transpose(1, 2) for part in expected]
-    for _ in range(4):
-        assert same(as_pages(x, layout, torch.float16), expected)
-        # Another object for the same memory, as engines make with each call.
-        assert same(as_pages(x.view(shape), layout, torch.float16), expected)

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 import fib_builder_cuda_torch
-from flashinfer_bench.testing import (
+from fib_testing import (
     BuilderCase,
     BuilderConformance,
     FailingSolution,
+    PluginConformance,
     make_solution,
     sample_definition,
 )
@@ -77,3 +78,9 @@ class TestCuda(BuilderConformance):
                 edit=lambda text: text.replace("x[i] + y[i]", "x[i] - y[i]"),
             ),
         )
+
+
+class TestPlugin(PluginConformance):
+    @pytest.fixture
+    def case(self):
+        return "fib_builder_cuda_torch"

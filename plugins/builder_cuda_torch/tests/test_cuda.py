@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from fib_builder_cuda_torch.builder import TorchBuilder
 from fib_builder_cuda_torch.installation import packaged_cuda_headers
-from fib_builder_cuda_torch.ninjafile import BUILD_FILE, ninja_file
-from flashinfer_bench.compile.toolkit import cuda_home
+from fib_native_toolkit import cuda_home
 from flashinfer_bench.errors import BuildError, CapabilityError
 
 
@@ -22,12 +21,10 @@ class TestWithoutAGpu:
         # The object only: what it would be linked with is in torch's builds for CUDA alone.
         solution = make_solution("stable.cu", language="cuda")
         plan = TorchBuilder().plan(definition, solution)
-        (tmp_path / "sources").mkdir()
-        (tmp_path / "sources" / "stable.cu").write_text(source("stable.cu"))
-        (tmp_path / BUILD_FILE).write_text(ninja_file(plan.settings, "fib_name"))
-        command = [*plan.settings.ninja.command, "objects/0_stable.o"]
-        subprocess.run(command, cwd=tmp_path, check=True)
-        made = (tmp_path / "objects" / "0_stable.o").read_bytes()
+        (tmp_path / "stable.cu").write_text(source("stable.cu"))
+        command = [*plan.settings.compilers["cuda"], "-DTORCH_EXTENSION_NAME=fib_name"]
+        subprocess.run([*command, "-c", "stable.cu", "-o", "made.o"], cwd=tmp_path, check=True)
+        made = (tmp_path / "made.o").read_bytes()
         assert b"fib_name" in made
         assert b"sm_90a" in made or b"compute_90a" in made
 
@@ -35,7 +32,7 @@ class TestWithoutAGpu:
         files = {"src/kernel.cu": "__global__ void k() {\n  int x = undefined_name;\n}\n"}
         with pytest.raises(BuildError) as caught:
             TorchBuilder().compile(definition, make_solution(files=files, language="cuda"))
-        assert "sources/src/kernel.cu(2): error: identifier" in str(caught.value)
+        assert "src/kernel.cu(2): error: identifier" in str(caught.value)
 
     def test_an_architecture_that_nvcc_does_not_know(
         self, definition, make_solution, cuda_torch, own_cache, monkeypatch
@@ -66,13 +63,6 @@ def check(runnable, arguments):
 
 @pytest.mark.gpu
 class TestOnAGpu:
-    def test_a_module(self, build, make_solution, on_gpu):
-        solution = make_solution("binding.cpp", "kernel.cu", language="cuda")
-        runnable = build(solution)
-        assert runnable.metadata.destination_passing_style is True
-        check(runnable, on_gpu)
-        assert not build(solution).metadata.misc["fresh"]
-
     def test_operators_with_the_stable_abi(self, build, make_solution, on_gpu):
         check(build(make_solution("stable.cu", language="cuda")), on_gpu)
 
@@ -142,29 +132,6 @@ class TestOnAGpu:
 
     def test_compiled_for_this_gpu(self, build, make_solution):
         runnable = build(make_solution("binding.cpp", "kernel.cu", language="cuda"))
-        log = runnable.metadata.misc["library"].rpartition("/")[0] + "/compiler.log"
+        log = Path(runnable.metadata.misc["library"]).parents[1] / "compiler.log"
         major, minor = torch.cuda.get_device_capability()
-        with open(log, encoding="utf-8") as file:  # noqa: PTH123 - a plain name
-            assert f"sm_{major}{minor}" in file.read()
-
-    def test_another_process_loads_what_is_compiled(self, definition, build, make_solution):
-        solution = make_solution("binding.cpp", "kernel.cu", language="cuda")
-        build(solution)
-        code = (
-            "import sys, time\n"
-            "import torch\n"
-            "from fib_builder_cuda_torch.builder import TorchBuilder\n"
-            "from flashinfer_bench.data import Definition, Solution\n"
-            "d = Definition.model_validate_json(sys.argv[1])\n"
-            "s = Solution.model_validate_json(sys.argv[2])\n"
-            "start = time.perf_counter()\n"
-            "runnable = TorchBuilder().build(d, s)\n"
-            "took = (time.perf_counter() - start) * 1e3\n"
-            "print(runnable.metadata.misc['fresh'], torch.cuda.is_initialized())\n"
-            "print(f'warm load: {took:.1f} ms', file=sys.stderr)\n"
-        )
-        arguments = [d.model_dump_json(exclude_unset=True) for d in (definition, solution)]
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments], check=True, stdout=subprocess.PIPE, text=True
-        )
-        assert done.stdout == "False False\n"
+        assert f"sm_{major}{minor}" in log.read_text(encoding="utf-8")

@@ -8,35 +8,7 @@ import sys
 import pytest
 
 from fib_builder_cuda_torch import loading
-from fib_builder_cuda_torch.builder import TorchBuilder
 from flashinfer_bench.errors import BuildError
-
-
-@pytest.fixture
-def library(make_solution, definition, own_cache):
-    """Return a function that compiles a file and returns the library's path."""
-    return lambda *names, **files: (
-        TorchBuilder().compile(definition, make_solution(*names, files=files or None)).library
-    )
-
-
-def test_a_module(library):
-    path = library("bare.cpp")
-    loaded = loading.load_library(path, "s", operators=False)
-    assert loaded.name == path.stem
-    assert loaded.module.run() // 100 == 1
-    assert path.stem not in sys.modules
-    assert loading.load_library(path, "s", operators=False) is loaded
-
-
-def test_operators(library):
-    import torch
-
-    path = library("returns.cpp")
-    loaded = loading.load_library(path, "s", operators=True)
-    assert loaded.module is None
-    assert getattr(torch.ops, loaded.name).run.overloads() == ["default"]
-    assert path.with_name(loading.LOADS).is_file()
 
 
 def test_what_is_no_library(tmp_path):
@@ -89,11 +61,3 @@ class TestTrial:
         monkeypatch.setattr(loading, "_libraries", {})
         assert loading.load_library(compiled("return 1;"), "s", operators=True).module is None
         assert not compiled("return 1;").with_name(loading.LOADS).exists()
-
-    def test_a_cache_that_cannot_be_written(self, compiled, monkeypatch):
-        def refuse(path):
-            raise PermissionError(path)
-
-        monkeypatch.setattr(loading, "_libraries", {})
-        monkeypatch.setattr("pathlib.Path.touch", refuse)
-        assert loading.load_library(compiled("return 1;"), "s", operators=True).name == "a"

@@ -21,7 +21,7 @@ def test_the_example_prints_what_it_says():
     assert done.stdout == f"{said}\n"
 
 
-@pytest.mark.parametrize("suffix", sorted(scan.COMPILED_SUFFIXES))
+@pytest.mark.parametrize("suffix", sorted(scan.KINDS))
 def test_all_kinds_of_files_are_named(suffix):
     assert f"`{suffix}`" in README
 

@@ -8,39 +8,7 @@ from fib_builder_cuda_torch import scan
 from flashinfer_bench.errors import BuildError
 
 
-class TestSources:
-    def test_headers_and_other_files_are_not_compiled(self, make_solution):
-        files = {
-            "main.cpp": "//", "a/b.cu": "", "c.cc": "", "d.cxx": "", "e.C": "", "f.c++": "",
-            "g.h": "", "h.cuh": "", "i.hpp": "", "j.py": "", "k.CU": "", "l": "",
-        }  # fmt: skip
-        compiled = scan.compiled_sources(make_solution(files=files))
-        assert compiled == ("main.cpp", "a/b.cu", "c.cc", "d.cxx", "e.C", "f.c++")
-        assert [path for path in compiled if scan.is_cuda(path)] == ["a/b.cu"]
-
-    @pytest.mark.parametrize(
-        ("line", "answer"),
-        [
-            ("#include <cuda_runtime.h>", True),
-            ("#include <cuda.h>", True),
-            ('  #  include "cublas_v2.h"', True),
-            ("#include <c10/cuda/CUDAStream.h>", True),
-            ("#include <ATen/cuda/CUDAContext.h>", True),
-            ("#include <ATen/core/Tensor.h>", False),
-            ('#include "my_cuda.h"', False),
-            ("// see <cuda.h>", False),
-        ],
-    )
-    def test_headers_of_cuda(self, make_solution, line, answer):
-        files = {"main.cpp": "//", "a.h": f"#pragma once\n{line}\n"}
-        assert scan.includes_cuda(make_solution(files=files)) is answer
-
-
 class TestOperators:
-    @pytest.mark.parametrize("name", ["returns.cpp", "writes.cpp", "library.cpp"])
-    def test_they_are_seen(self, make_solution, name):
-        assert scan.registers_operators(make_solution(name))
-
     @pytest.mark.parametrize(
         "text",
         [

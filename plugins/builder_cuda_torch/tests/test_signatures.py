@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fib_builder_cuda_torch.entry import find_entry_point
 from fib_builder_cuda_torch.loading import load_library
 from fib_builder_cuda_torch.signatures import from_docstring, style_of
-from flashinfer_bench.compile.toolkit import Arity
+from fib_native_toolkit import Arity
 from flashinfer_bench.errors import BuildError
 
 
@@ -61,10 +61,6 @@ class TestStyle:
     def test_it_is_told_from_the_signature(self, style, symbol, destination_passing):
         assert style(symbol) is destination_passing
 
-    @pytest.mark.parametrize("stated", [True, False])
-    def test_an_overload_for_each_convention(self, style, stated):
-        assert style("both", destination_passing_style=stated) is stated
-
     @pytest.mark.parametrize(
         ("symbol", "message"),
         [
@@ -82,10 +78,6 @@ class TestStyle:
         assert style("two", two_outputs) is False
         with pytest.raises(BuildError, match="is annotated to return a tuple of 2"):
             style("two")
-
-    def test_without_any_knowledge_it_is_the_default_of_the_format(self, definition, make_solution):
-        unknown = type("Unknown", (), {"__call__": lambda *a, **k: None, "__signature__": 3})()
-        assert style_of(unknown, [], definition, make_solution("bare.cpp")) is True
 
 
 class TestDocstrings:
@@ -117,12 +109,6 @@ class TestDocstrings:
             "Counts:\n1. g(x)\n2. nothing\n\n2. f(x: int, y: int) -> None\n"
         )
         assert [arity_of(s) for s in from_docstring(doc, "f")] == [Arity(1, 1), Arity(2, 2)]
-
-    @pytest.mark.parametrize(
-        "doc", [None, "", "Adds.", "f(x", "f(x: int)", "g(x: int) -> int", "f(x: 'a) -> int"]
-    )
-    def test_nothing_is_known(self, doc):
-        assert from_docstring(doc, "f") == []
 
     @given(st.text(alphabet="f()[]<>,:'\"\\ =*->/1.\n", max_size=60))
     def test_whatever_is_written_there(self, text):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fib_builder_python
-from flashinfer_bench.testing import (
+from fib_testing import (
     BuilderCase,
     BuilderConformance,
     FailingSolution,

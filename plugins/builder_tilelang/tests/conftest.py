@@ -1,30 +1,18 @@
-"""Definitions and solutions, made the way that dataset files are: from JSON."""
+"""The problem that the tests of all builders pose, in TileLang."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
-import torch
 
 from fib_builder_tilelang.builder import TileLangBuilder
-from flashinfer_bench.data import Definition, Solution
-
-DEFINITION = {
-    "name": "scaled_add_h8",
-    "op_type": "op",
-    "axes": {"tokens": {"type": "var"}, "hidden": {"type": "const", "value": 8}},
-    "inputs": {
-        "x": {"shape": ["tokens", "hidden"], "dtype": "float32"},
-        "y": {"shape": ["tokens", "hidden"], "dtype": "float32"},
-        "scale": {"shape": None, "dtype": "float32"},
-    },
-    "outputs": {"out": {"shape": ["tokens", "hidden"], "dtype": "float32"}},
-    "reference": "def run(x, y, scale):\n    return (x + y) * scale\n",
-}
+from fib_tests.builds import cache_folder
+from fib_tests.scaled_add import (
+    build,
+    definition,
+    inputs,
+    maker_of,
+    run_in_child,
+)
 
 KERNEL = """
 import tilelang
@@ -47,11 +35,6 @@ RETURNS = (
     + "\ndef run(x, y, scale):\n"
     "    return scaled_add(x.numel())(x.flatten(), y.flatten(), scale).view(x.shape)\n"
 )
-WRITES = (
-    KERNEL.replace("TARGET", 'target="c", execution_backend="cython"')
-    + "\ndef run(x, y, scale, out):\n"
-    "    scaled_add(x.numel())(x.flatten(), y.flatten(), scale, out.flatten())\n"
-)
 
 
 @pytest.fixture(scope="session")
@@ -61,79 +44,28 @@ def kernel_cache(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def cache_folder(tmp_path_factory, monkeypatch, kernel_cache):
-    """Give each test a cache of its own."""
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("FIB_CACHE_PATH", str(folder))
+def tilelang_cache(monkeypatch, kernel_cache):
     monkeypatch.setenv("TILELANG_CACHE_DIR", str(kernel_cache))
-    return folder
 
 
 @pytest.fixture
 def in_child():
-    """Return a function that runs Python code in a process of its own."""
-
-    def run(code, **variables):
-        return subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=os.environ | variables,
-        ).stdout
-
-    return run
-
-
-@pytest.fixture
-def definition():
-    """``out = (x + y) * scale``."""
-    return Definition.model_validate_json(json.dumps(DEFINITION))
+    """Return a function that runs Python code in a process of its own, and returns its output."""
+    return lambda code, **variables: run_in_child(code, **variables).stdout
 
 
 @pytest.fixture
 def sources():
-    """The same solution in both conventions."""
-    return {"returns": RETURNS, "writes": WRITES}
+    """A solution, to be changed."""
+    return {"returns": RETURNS}
+
+
+@pytest.fixture
+def builder_class():
+    return TileLangBuilder
 
 
 @pytest.fixture
 def make_solution():
     """Return a function that makes a solution from a source, or from several files."""
-
-    def make(source=RETURNS, *, name="my_solution", files=None, entry="main.py::run", **spec):
-        common = {"language": "tilelang", "target_hardware": ["cpu"], "entry_point": entry}
-        record = {
-            "name": name,
-            "definition": DEFINITION["name"],
-            "author": "tester",
-            "spec": common | spec,
-            "sources": [
-                {"path": path, "content": text}
-                for path, text in (files or {"main.py": source}).items()
-            ],
-        }
-        return Solution.model_validate_json(json.dumps(record))
-
-    return make
-
-
-@pytest.fixture
-def build(definition):
-    """Return a function that builds a solution, and cleans up after the test."""
-    made = []
-
-    def run(solution, of=None):
-        made.append(TileLangBuilder().build(of or definition, solution))
-        return made[-1]
-
-    yield run
-    for runnable in made:
-        runnable.cleanup()
-
-
-@pytest.fixture
-def inputs():
-    """Two matrices of 3 by 8 and a scale."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(3, 8, generator=generator), torch.randn(3, 8, generator=generator), 0.5
+    return maker_of(RETURNS, "tilelang", "cpu")

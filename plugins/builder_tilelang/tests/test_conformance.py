@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 import fib_builder_tilelang
-from flashinfer_bench.testing import (
+from fib_testing import (
     BuilderCase,
     BuilderConformance,
     FailingSolution,
+    PluginConformance,
     make_solution,
     sample_definition,
 )
@@ -84,3 +85,9 @@ class TestTileLangBuilder(BuilderConformance):
             ),
             tolerates=TOLERATED,
         )
+
+
+class TestPlugin(PluginConformance):
+    @pytest.fixture
+    def case(self):
+        return "fib_builder_tilelang"

@@ -51,30 +51,16 @@ def states(tmp_path_factory):
     return json.loads(done.stdout)
 
 
-def test_nothing_stands_in_front_of_the_path(states):
+def test_the_process_is_as_before_but_for_variables_of_its_own(states):
     before, after = states
-    assert after["path"][: len(before["path"])] == before["path"]
-    added = after["path"][len(before["path"]) :]
-    assert all("tilelang" in folder for folder in added)
-
-
-def test_child_processes_find_what_they_found_before(states):
-    before, after = states
-    assert after["environment"]["PYTHONPATH"] == before["environment"]["PYTHONPATH"] == "/a:/b"
-
-
-def test_only_variables_of_its_own_are_new(states):
-    before, after = states
+    path = before.pop("path")
+    assert after["path"][: len(path)] == path
+    assert all("tilelang" in folder for folder in after.pop("path")[len(path) :])
     new = set(after["environment"]) - set(before["environment"])
     assert new <= {"TL_CUTLASS_PATH", "TL_TEMPLATE_PATH", "TVM_LIBRARY_PATH"}
-    kept = {name: after["environment"][name] for name in before["environment"]}
-    assert kept == before["environment"]
-
-
-@pytest.mark.parametrize("thing", ["hook", "filters", "threads", "tasks"])
-def test_the_rest_is_as_before(states, thing):
-    before, after = states
-    assert after[thing] == before[thing]
+    for name in new:
+        del after["environment"][name]
+    assert after == before
 
 
 def test_an_installation_that_is_broken(tmp_path, in_child):
@@ -143,19 +129,3 @@ def test_temporary_files_go_with_the_process(
     assert done.stdout.splitlines()[-3:] == printed
     assert list(temporary.iterdir()) == []
     assert list((cache / "scratch").glob("*/*")) == []
-
-
-def test_only_modules_of_tilelang_have_another_tempfile(in_child):
-    printed = in_child(
-        "from fib_builder_tilelang.loading import load_tilelang\n"
-        "load_tilelang()\n"
-        "import sys, tempfile\n"
-        "other = [name for name, module in list(sys.modules.items())\n"
-        "         if vars(module).get('tempfile', tempfile) is not tempfile]\n"
-        "print(all(name.startswith('tilelang.') for name in other), len(other) > 0)\n"
-        "theirs = sys.modules[other[0]].tempfile\n"
-        "print(theirs.gettempdir() == tempfile.gettempdir())\n"
-        "named = theirs.mkdtemp(dir=tempfile.mkdtemp())\n"
-        "print('scratch' in named, 'scratch' in theirs.mkstemp()[1])\n"
-    )
-    assert printed.split() == ["True", "True", "True", "False", "True"]

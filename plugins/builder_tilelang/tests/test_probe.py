@@ -31,15 +31,6 @@ def environment(monkeypatch):
     return arrange
 
 
-def write_distribution(folder, name, version, *, requires=()):
-    """Make the metadata of an installed distribution."""
-    info = folder / f"{name}-{version}.dist-info"
-    info.mkdir(parents=True)
-    lines = ["Metadata-Version: 2.1", f"Name: {name.replace('_', '-')}", f"Version: {version}"]
-    lines += [f"Requires-Dist: {line}" for line in requires]
-    (info / "METADATA").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
 def test_what_is_installed_here():
     answer = probe()
     assert answer.ok, answer
@@ -71,20 +62,6 @@ def test_with_one_that_does(environment, found):
     assert probe().ok
 
 
-def test_without_tvm_ffi(environment):
-    environment(**{"apache-tvm-ffi": None})
-    answer = probe()
-    assert not answer.ok
-    assert answer.reason.endswith(f"needs apache-tvm-ffi {BOUNDS}, but it is not installed")
-
-
-def test_without_torch(environment):
-    environment(missing=("torch",))
-    answer = probe()
-    assert not answer.ok
-    assert "torch is not installed" in answer.reason
-
-
 @pytest.mark.parametrize(
     "needs",
     [
@@ -99,42 +76,3 @@ def test_without_torch(environment):
 def test_other_releases_may_need_other_things(environment, needs):
     environment(needs=needs)
     assert probe().ok
-
-
-def test_a_checkout_without_metadata(environment):
-    environment(tilelang=None)
-    assert probe().reason == "tilelang of unknown version, apache-tvm-ffi 0.1.12"
-
-
-class TestInstalledMetadata:
-    """The same with the files that pip leaves, in front of what is really installed."""
-
-    CODE = (
-        "from fib_builder_tilelang.probe import probe\n"
-        "answer = probe()\n"
-        "print(answer.ok, answer.reason, '|', answer.remedy)\n"
-    )
-
-    def test_a_newer_tvm_ffi(self, tmp_path, in_child):
-        write_distribution(tmp_path, "apache_tvm_ffi", "0.1.15.post2")
-        write_distribution(
-            tmp_path, "tilelang", "0.1.15", requires=["apache-tvm-ffi<0.1.13,>=0.1.11"]
-        )
-        assert in_child(self.CODE, PYTHONPATH=str(tmp_path)) == (
-            f"False tilelang 0.1.15 needs apache-tvm-ffi {BOUNDS}, but 0.1.15.post2 is installed "
-            f"| pip install 'apache-tvm-ffi{BOUNDS}'\n"
-        )
-
-    def test_the_build_says_the_same_and_imports_nothing(self, tmp_path, in_child):
-        write_distribution(tmp_path, "apache_tvm_ffi", "0.1.15.post2")
-        code = (
-            "import sys\n"
-            "from fib_builder_tilelang.loading import load_tilelang\n"
-            "try:\n    load_tilelang()\n"
-            "except Exception as error:\n    print(type(error).__name__, error)\n"
-            "print('tilelang' in sys.modules)\n"
-        )
-        printed = in_child(code, PYTHONPATH=str(tmp_path))
-        assert printed.startswith("CapabilityError tilelang")
-        assert "but 0.1.15.post2 is installed\n  hint: pip install 'apache-tvm-ffi" in printed
-        assert printed.endswith("\nFalse\n")

@@ -1,30 +1,21 @@
-"""Definitions and solutions, made the way that dataset files are: from JSON."""
+"""The problem that the tests of all builders pose, in Triton."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from functools import partial
 
 import pytest
-import torch
 
 from fib_builder_triton.builder import TritonBuilder
-from flashinfer_bench.data import Definition, Solution
-
-DEFINITION = {
-    "name": "scaled_add_h8",
-    "op_type": "op",
-    "axes": {"tokens": {"type": "var"}, "hidden": {"type": "const", "value": 8}},
-    "inputs": {
-        "x": {"shape": ["tokens", "hidden"], "dtype": "float32"},
-        "y": {"shape": ["tokens", "hidden"], "dtype": "float32"},
-        "scale": {"shape": None, "dtype": "float32"},
-    },
-    "outputs": {"out": {"shape": ["tokens", "hidden"], "dtype": "float32"}},
-    "reference": "def run(x, y, scale):\n    return (x + y) * scale\n",
-}
+from fib_tests.builds import cache_folder
+from fib_tests.scaled_add import (
+    build,
+    definition,
+    inputs,
+    maker_of,
+    pytest_collection_modifyitems,
+    run_in_child,
+)
 
 KERNEL = """
 import torch
@@ -46,25 +37,13 @@ RETURNS = (
     + "\ndef run(x, y, scale):\n    out = torch.empty_like(x)\n    launch(x, y, scale, out)\n"
     "    return out\n"
 )
-WRITES = KERNEL + "\ndef run(x, y, scale, out):\n    launch(x, y, scale, out)\n"
-
-
-def pytest_collection_modifyitems(items):
-    if torch.cuda.is_available():
-        return
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
 @pytest.fixture(autouse=True)
-def cache_folder(tmp_path_factory, monkeypatch):
-    """Give each test caches of its own."""
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("FIB_CACHE_PATH", str(folder))
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder / "of_triton"))
+def triton_cache(cache_folder, monkeypatch):
+    """Triton's own cache is the test's own, too."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache_folder / "of_triton"))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    return folder
 
 
 @pytest.fixture
@@ -76,64 +55,15 @@ def interpreted(monkeypatch):
 @pytest.fixture(scope="session")
 def in_child():
     """Return a function that runs Python code in a process of its own, where triton compiles."""
-
-    def run(code, *arguments, check=True, **variables):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | variables,
-        )
-        assert done.returncode == 0 or not check, done.stderr
-        return done
-
-    return run
+    return partial(run_in_child, without=("TRITON_INTERPRET",))
 
 
 @pytest.fixture
-def definition():
-    """``out = (x + y) * scale``."""
-    return Definition.model_validate_json(json.dumps(DEFINITION))
+def builder_class():
+    return TritonBuilder
 
 
 @pytest.fixture
 def make_solution():
     """Return a function that makes a solution from a source, or from several files."""
-
-    def make(source=RETURNS, *, name="my_solution", files=None, entry="main.py::run", **spec):
-        record = {
-            "name": name,
-            "definition": DEFINITION["name"],
-            "author": "tester",
-            "spec": {"language": "triton", "target_hardware": ["cuda"], "entry_point": entry}
-            | spec,
-            "sources": [
-                {"path": path, "content": text}
-                for path, text in (files or {"main.py": source}).items()
-            ],
-        }
-        return Solution.model_validate_json(json.dumps(record))
-
-    return make
-
-
-@pytest.fixture
-def build(definition):
-    """Return a function that builds a solution, and cleans up after the test."""
-    made = []
-
-    def run(solution, of=None):
-        made.append(TritonBuilder().build(of or definition, solution))
-        return made[-1]
-
-    yield run
-    for runnable in made:
-        runnable.cleanup()
-
-
-@pytest.fixture
-def inputs():
-    """Two matrices of 3 by 8 and a scale."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(3, 8, generator=generator), torch.randn(3, 8, generator=generator), 0.5
+    return maker_of(RETURNS, "triton", "cuda")

@@ -32,53 +32,6 @@ def refused(build, cache_folder):
     return run
 
 
-def test_a_syntax_error_names_file_and_line(refused, make_solution):
-    error = refused(make_solution(HEAD + "def run(x, y, scale)\n    return x\n"))
-    assert "main.py:4: SyntaxError" in str(error)
-
-
-def test_a_missing_entry_symbol_names_the_nearest(refused, make_solution):
-    error = refused(make_solution(HEAD + "def ruun(x, y, scale):\n    return x\n"))
-    assert "main.py defines no 'run'" in str(error)
-    assert "Did you mean 'ruun'?" in str(error)
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_a_wrong_number_of_parameters_names_both_right_ones(refused, make_solution, count):
-    names = ", ".join("abcde"[:count])
-    error = refused(make_solution(f"{HEAD}def run({names}):\n    return 0\n"))
-    assert f"takes {count} positional arguments" in str(error)
-    assert "Value-returning takes 3 arguments, destination-passing 4." in str(error)
-
-
-def test_a_stated_convention_that_does_not_fit_names_the_other(refused, make_solution):
-    source = HEAD + "def run(x, y, scale):\n    return x\n"
-    error = refused(make_solution(source, destination_passing_style=True))
-    assert "set destination_passing_style to false" in error.hint
-
-
-@pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        ("import no_such_library_xyz", "No module named 'no_such_library_xyz'"),
-        ("from triton.language import no_such_op", "cannot import name 'no_such_op'"),
-        ("from .helpers import add", "No module named"),
-        ("triton.autotune(configs=3, key=[])(print)", "Error"),
-        ("import sys; sys.exit()", "SystemExit"),
-    ],
-)
-def test_an_import_that_raises_tells_where_and_why(refused, make_solution, statement, reason):
-    error = refused(make_solution(f"{HEAD}{statement}\ndef run(x, y, scale): pass\n"))
-    assert "importing main.py failed: main.py:4:" in str(error)
-    assert reason in str(error)
-    assert "Traceback" in error.log
-
-
-def test_an_entry_file_of_another_kind(refused, make_solution):
-    error = refused(make_solution(files={"kernel.cu": "x"}, entry="kernel.cu::run"))
-    assert "the entry file of a triton solution must be a .py file, not 'kernel.cu'" in str(error)
-
-
 def test_a_kernel_as_the_entry_point(refused, make_solution):
     error = refused(make_solution(HEAD + KERNEL))
     assert "main.py: 'run' is a Triton kernel, which cannot be called by itself" in str(error)
@@ -114,15 +67,3 @@ class TestMode:
         answer = in_child(code).stdout
         assert answer.startswith("CapabilityError TRITON_INTERPRET was changed")
         assert "kernels would be interpreted, but" in answer
-
-    def test_without_triton(self, in_child, definition, make_solution):
-        code = (
-            "import sys\n"
-            "sys.modules['triton'] = None\n"
-            "from fib_builder_triton.interpreter import enter\n"
-            "try:\n    enter()\n"
-            "except Exception as error:\n    print(type(error).__name__, error)\n"
-        )
-        answer = in_child(code, TRITON_INTERPRET="1").stdout
-        assert answer.startswith("CapabilityError triton cannot be imported")
-        assert "hint: pip install triton" in answer

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 import fib_builder_triton
-from flashinfer_bench.testing import (
+from fib_testing import (
     BuilderCase,
     BuilderConformance,
     FailingSolution,
+    PluginConformance,
     make_solution,
     sample_definition,
 )
@@ -69,3 +70,9 @@ class TestTritonBuilder(BuilderConformance):
                 ),
             ),
         )
+
+
+class TestPlugin(PluginConformance):
+    @pytest.fixture
+    def case(self):
+        return "fib_builder_triton"

@@ -46,14 +46,10 @@ def raising(statement):
 SOURCES = {
     "good": compiling("def kernel(x, n):\n    tl.store(x, n)\n"),
     "name": compiling("def kernel(x, n):\n    tl.store(x, nosuch)\n"),
-    "op": compiling("def kernel(x, n):\n    tl.store(x, tl.nosuch(n))\n"),
     "shape": compiling("def kernel(x, n):\n    tl.store(x, tl.arange(0, 8) + tl.arange(0, 16))\n"),
     "assert": compiling(
         "def kernel(x, n, B: tl.constexpr):\n    tl.static_assert(B == 3, 'must be 3')\n",
         constants="{'B': 4}",
-    ),
-    "construct": compiling(
-        "def kernel(x, n):\n    try:\n        pass\n    finally:\n        pass\n"
     ),
     "library": compiling("def kernel(x, n):\n    tl.store(x, tl.sum(n, axis=0))\n"),
     "ptxas": compiling(
@@ -75,18 +71,6 @@ SOURCES = {
         "    import os, triton.runtime.build as build\n"
         "    os.environ['CC'] = '/no/such/compiler'\n"
         "    build.compile_module_from_src('int x;', 'launcher')"
-    ),
-    "none in PATH": raising(
-        "    import os, triton.runtime.build as build\n"
-        "    os.environ.pop('CC', None)\n"
-        "    path, os.environ['PATH'] = os.environ['PATH'], '/nowhere'\n"
-        "    try:\n        build.compile_module_from_src('int v;', 'launcher')\n"
-        "    finally:\n        os.environ['PATH'] = path\n"
-    ),
-    "a folder": raising(
-        "    import os, triton.runtime.build as build\n"
-        "    os.environ['CC'] = '/tmp'\n"
-        "    build.compile_module_from_src('int w;', 'launcher')"
     ),
     "bad C compiler": raising(
         "    import os, triton.runtime.build as build\n"
@@ -169,17 +153,12 @@ def outcomes(in_child, tmp_path_factory):
 
 
 class TestCompiler:
-    def test_a_good_kernel(self, outcomes):
-        assert outcomes["good"][0] == "nothing"
-
     @pytest.mark.parametrize(
         ("case", "line", "reason"),
         [
             ("name", 7, "NameError('nosuch is not defined')"),
-            ("op", 7, "module 'triton.language' has no attribute 'nosuch'"),
             ("shape", 7, "incompatible dimensions at index 0: 8 and 16"),
             ("assert", 7, "must be 3"),
-            ("construct", 7, "unsupported AST node type: Try"),
             ("library", 7, ""),
         ],
     )
@@ -189,7 +168,7 @@ class TestCompiler:
         assert message.startswith(f"solution 's': compiling the kernel failed: main.py:{line}: ")
         assert reason in message
         assert "\n" not in message
-        assert cause in ("CompilationError", "CompileTimeAssertionFailure", *UNSUPPORTED)
+        assert cause in ("CompilationError", "CompileTimeAssertionFailure")
         assert f"at {line - 5}:" in log
         assert any(text.strip() == "^" for text in log.splitlines())
 
@@ -205,16 +184,6 @@ class TestCompiler:
         assert "ptxas failed:" in message
         assert "bogus" in log
 
-    def test_options_that_cannot_be(self, outcomes):
-        kind, message, _, _ = outcomes["options"]
-        assert kind == "BuildError"
-        assert "compiling the kernel failed: AssertionError" in message
-
-    def test_a_kernel_that_is_not_in_a_file(self, outcomes):
-        kind, message, _, _ = outcomes["not in a file"]
-        assert kind == "BuildError"
-        assert "importing main.py failed: main.py:4: ValueError: @jit functions should" in message
-
     def test_a_kernel_that_is_too_large(self, outcomes):
         kind, message, _, cause = outcomes["resources"]
         assert (kind, cause) == ("BuildError", "OutOfResources")
@@ -226,17 +195,12 @@ class TestCompiler:
         assert "NameError('nosuch is not defined')" in message
         assert "no kernel" in log
 
-    @pytest.mark.parametrize(
-        "case", ["no C compiler", "none in PATH", "a folder", "bad C compiler"]
-    )
+    @pytest.mark.parametrize("case", ["no C compiler", "bad C compiler"])
     def test_a_launcher_that_cannot_be_compiled_is_not_the_kernel_s_fault(self, outcomes, case):
         kind, message, _, _ = outcomes[case]
         assert kind == "BuildCapabilityError"
         assert "compiling Triton's launcher failed" in message
         assert "hint: Triton compiles its launchers with a C compiler" in message
-
-
-UNSUPPORTED = ("UnsupportedLanguageConstruct",)
 
 
 class TestOtherErrors:
@@ -262,25 +226,12 @@ class TestStorage:
         assert message.startswith("solution 's': Triton cannot store what it compiles: ")
         assert "TRITON_CACHE_DIR" in message
 
-    def test_the_judge_takes_it_for_storage(self):
-        from fib_builder_triton.explain import CacheError
-        from flashinfer_bench.bench.candidate.failures import describe_failure
-        from flashinfer_bench.errors import BuildCapabilityError
-
-        assert describe_failure(1, CacheError("no room")).about == "storage"
-        assert describe_failure(1, BuildCapabilityError("no cc")).about == "capability"
-
 
 KERNELS = {
-    "op": ("    tl.store(x, tl.nosuch(n))\n", "main.py:6: AttributeError"),
     "name": ("    tl.store(x, nosuch)\n", "main.py:6: NameError"),
     "shape": (
         "    tl.store(x, tl.arange(0, 8) + tl.arange(0, 16))\n",
         "main.py:6: ValueError: Cannot make_shape_compatible",
-    ),
-    "range": (
-        "    tl.store(x + tl.arange(0, 3), 0)\n",
-        "main.py:6: ValueError: arange's range must be a power of 2",
     ),
     "assert": ("    tl.static_assert(False, 'must be 3')\n", "main.py:6: AssertionError: must be"),
     "nested": ("    tl.store(x, half(n))\n", "main.py:15: AttributeError"),
@@ -317,16 +268,3 @@ class TestInterpreter:
         with pytest.raises(Exception, match=r"at run time|divi|No such file") as caught:
             build(self.solution(make_solution, body))(*inputs)
         assert not isinstance(caught.value, BuildError)
-
-    def test_an_error_of_the_function_that_launches(self, build, make_solution, inputs):
-        solution = make_solution(f"{HEAD}def run(x, y, scale):\n    return x.nosuch\n")
-        with pytest.raises(AttributeError, match="nosuch"):
-            build(solution)(*inputs)
-
-    def test_a_kernel_called_with_too_few_arguments(self, build, make_solution, inputs):
-        solution = make_solution(
-            f"{HEAD}@triton.jit\ndef kernel(x, n):\n    pass\n"
-            "def run(x, y, scale):\n    kernel[(1,)](x)\n"
-        )
-        with pytest.raises(TypeError, match="missing 1 required"):
-            build(solution)(*inputs)

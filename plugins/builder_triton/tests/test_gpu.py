@@ -7,11 +7,8 @@ import sys
 import pytest
 import torch
 
-import fib_builder_triton
 from fib_builder_triton.probe import probe
-from flashinfer_bench.compile import BuilderRegistry
 from flashinfer_bench.errors import BuildError
-from flashinfer_bench.plugins import Catalog
 
 pytestmark = pytest.mark.gpu
 
@@ -70,15 +67,6 @@ def test_the_probe_names_the_gpu():
     assert answer.ok, answer
     assert answer.reason.startswith("triton ")
     assert "GPU" in answer.reason
-
-
-def test_the_registry_builds_for_the_gpu(definition, make_solution, on_gpu):
-    catalog = Catalog.of(*fib_builder_triton.fib_register_builders())
-    registry = BuilderRegistry.from_catalog(catalog, device="cuda")
-    runnable = registry.build(definition, make_solution())
-    assert torch.equal(runnable(*on_gpu), expected(on_gpu))
-    assert runnable.metadata.misc["interpreted"] is False
-    registry.cleanup()
 
 
 def test_functions_for_kernels_in_another_file(build, make_solution, on_gpu):
@@ -154,8 +142,3 @@ def test_a_kernel_that_needs_more_than_the_gpu_has(build, make_solution, on_gpu)
     for _ in range(2):
         with pytest.raises(BuildError, match="does not fit on the GPU: out of resource"):
             runnable(*on_gpu)
-
-
-def test_an_error_at_run_time_comes_through(build, make_solution, inputs):
-    with pytest.raises(ValueError, match="cannot be accessed from Triton"):
-        build(make_solution())(*inputs)

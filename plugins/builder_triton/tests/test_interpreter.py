@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 
 import pytest
@@ -50,22 +49,6 @@ class TestAutotune:
         for _ in range(2):
             assert torch.equal(runnable(*inputs), torch.full((3, 8), 8.0))
 
-    @pytest.mark.parametrize("more", [', reset_to_zero=["out"]', ', restore_value=["out"]'])
-    def test_with_what_it_does_around_its_trials(self, build, make_solution, inputs, more):
-        runnable = build(make_solution(tuned(more)))
-        assert torch.equal(runnable(*inputs), torch.full((3, 8), 8.0))
-
-    def test_pruned_configurations_are_not_taken(self, build, make_solution, inputs):
-        more = ', prune_configs_by={"early_config_prune": lambda configs, *_, **__: configs[1:]}'
-        runnable = build(make_solution(tuned(more)))
-        assert torch.equal(runnable(*inputs), torch.full((3, 8), 16.0))
-
-    @pytest.mark.filterwarnings("ignore:warmup, rep:DeprecationWarning")
-    def test_its_deprecated_arguments_say_that_they_need_a_gpu(self, build, make_solution, inputs):
-        runnable = build(make_solution(tuned(", warmup=1, rep=1")))
-        with pytest.raises(AttributeError, match="get_device_interface needs a GPU: there is none"):
-            runnable(*inputs)
-
 
 def test_threads_wait_for_one_another(build, make_solution, inputs):
     runnables = [build(make_solution(name=f"solution {i}")) for i in range(4)]
@@ -88,24 +71,7 @@ def test_threads_wait_for_one_another(build, make_solution, inputs):
     assert wrong == []
 
 
-def test_a_solution_may_call_another(build, make_solution, inputs):
-    inner = build(make_solution())
-    outer = build(make_solution("def run(x, y, scale):\n    return inner(x, y, scale)\n"))
-    sys.modules[f"{outer.metadata.misc['package']}.main"].inner = inner
-    x, y, scale = inputs
-    assert torch.equal(outer(*inputs), (x + y) * scale)
-
-
 class TestDriver:
-    def test_code_that_asks_for_the_device_gets_the_cpu(self, build, make_solution, inputs):
-        source = (
-            HEAD + "def run(x, y, scale):\n"
-            "    active = triton.runtime.driver.active\n"
-            "    target = active.get_current_target()\n"
-            "    return target.backend, str(active.get_active_torch_device())\n"
-        )
-        assert build(make_solution(source))(*inputs) == ("cpu", "cpu")
-
     def test_a_driver_that_somebody_has_set_stays(self, in_child):
         code = (
             "import triton\n"
@@ -116,17 +82,6 @@ class TestDriver:
         )
         in_child(code, TRITON_INTERPRET="1")
 
-    def test_where_there_is_a_gpu_triton_s_own_stays(self, in_child):
-        code = (
-            "import triton\n"
-            "from triton.backends import backends\n"
-            "from fib_builder_triton import interpreter\n"
-            "next(iter(backends.values())).driver.is_active = classmethod(lambda cls: True)\n"
-            "interpreter.enter()\n"
-            "print(triton.runtime.driver._active)\n"
-        )
-        assert in_child(code, TRITON_INTERPRET="1").stdout == "None\n"
-
 
 class TestBfloat16:
     def test_there_is_a_note(self, build, make_solution, bfloat16, caplog):
@@ -135,11 +90,6 @@ class TestBfloat16:
         (note,) = runnable.metadata.misc["notes"]
         assert ".to(tl.float32)" in note
         assert f"solution 'my_solution': {note}" in caplog.text
-
-    def test_there_is_none_without_it(self, build, make_solution, caplog):
-        with caplog.at_level(logging.WARNING, "fib_builder_triton"):
-            assert build(make_solution()).metadata.misc["notes"] == []
-        assert caplog.text == ""
 
     @pytest.mark.parametrize("upcast", [True, False])
     def test_the_note_is_true(self, build, make_solution, bfloat16, upcast):

@@ -1,64 +1,40 @@
-"""Definitions and solutions, made from JSON; one cache for all tests: compilers run once."""
+"""The problem that the tests of all builders pose, in C++."""
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import pytest
 import torch
 
 from fib_builder_tvmffi.builder import TVMFFIBuilder
-from fib_builder_tvmffi.cuda import find_cuda
-from flashinfer_bench.data import Definition, Solution
+from fib_native_toolkit.cuda import find_cuda
+from fib_tests.scaled_add import (
+    build,
+    definition,
+    inputs,
+    own_cache,
+    plain_compilers,
+    pytest_collection_modifyitems,
+    shared_cache,
+    solution_of,
+    with_output,
+)
 from flashinfer_bench.errors import CapabilityError
-
-DEFINITION = {
-    "name": "scaled_add_h8",
-    "op_type": "op",
-    "axes": {"tokens": {"type": "var"}, "hidden": {"type": "const", "value": 8}},
-    "inputs": {
-        "x": {"shape": ["tokens", "hidden"], "dtype": "float32"},
-        "y": {"shape": ["tokens", "hidden"], "dtype": "float32"},
-        "scale": {"shape": None, "dtype": "float32"},
-    },
-    "outputs": {"out": {"shape": ["tokens", "hidden"], "dtype": "float32"}},
-    "reference": "def run(x, y, scale):\n    return (x + y) * scale\n",
-}
 
 KERNELS = Path(__file__).parent / "kernels"
 
 
-def pytest_collection_modifyitems(items):
-    if torch.cuda.is_available():
-        return
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
-
-
-@pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory):
-    """Return the cache that all tests of a run share, those of other workers as well."""
-    base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tvm-ffi-cache"
-
-
 @pytest.fixture(autouse=True)
-def cache_folder(shared_cache, monkeypatch):
+def cache_folder(shared_cache, plain_compilers, monkeypatch):
     """Build in the shared cache, whatever the environment says about compilers."""
     monkeypatch.setenv("FIB_CACHE_PATH", str(shared_cache))
-    for name in ("CXX", "CC", "MAX_JOBS", "FIB_CUDA_ARCH_LIST", "NVCC_CCBIN"):
-        monkeypatch.delenv(name, raising=False)
     return shared_cache
 
 
 @pytest.fixture
-def empty_cache(tmp_path, monkeypatch):
-    """Give the test a cache of its own."""
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+def builder_class():
+    return TVMFFIBuilder
 
 
 @pytest.fixture(scope="session")
@@ -77,18 +53,9 @@ def kernels():
 
 
 @pytest.fixture
-def definition():
-    """``out = (x + y) * scale``."""
-    return Definition.model_validate_json(json.dumps(DEFINITION))
-
-
-@pytest.fixture
 def two_outputs():
-    """The same with a second output, the difference."""
-    record = json.loads(json.dumps(DEFINITION))
-    record["name"] = "scaled_add_difference_h8"
-    record["outputs"]["difference"] = {"shape": ["tokens", "hidden"], "dtype": "float32"}
-    return Definition.model_validate_json(json.dumps(record))
+    """The definition with a second output, the difference."""
+    return with_output("scaled_add_difference_h8", "difference", ["tokens", "hidden"])
 
 
 @pytest.fixture
@@ -114,43 +81,15 @@ def make_solution():
         # They are not about speed; what a test asks for comes last, and counts.
         options = dict(options or {})
         options["cflags"] = ["-O0", *options.get("cflags", [])]
-        record = {
-            "name": name,
-            "definition": DEFINITION["name"],
-            "author": "tester",
-            "spec": {
-                "language": "cpp",
-                "target_hardware": ["cpu"],
-                "entry_point": entry,
-                "compile_options": options,
-            }
-            | spec,
-            "sources": [{"path": path, "content": text} for path, text in files.items()],
+        common = {
+            "language": "cpp",
+            "target_hardware": ["cpu"],
+            "entry_point": entry,
+            "compile_options": options,
         }
-        return Solution.model_validate_json(json.dumps(record))
+        return solution_of(files, name=name, **(common | spec))
 
     return make
-
-
-@pytest.fixture
-def build(definition):
-    """Return a function that builds a solution, and cleans up after the test."""
-    made = []
-
-    def run(solution, of=None):
-        made.append(TVMFFIBuilder().build(of or definition, solution))
-        return made[-1]
-
-    yield run
-    for runnable in made:
-        runnable.cleanup()
-
-
-@pytest.fixture
-def inputs():
-    """Two matrices of 3 by 8 and a scale."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(3, 8, generator=generator), torch.randn(3, 8, generator=generator), 0.5
 
 
 @pytest.fixture

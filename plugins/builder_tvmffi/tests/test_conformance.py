@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fib_builder_tvmffi
-from flashinfer_bench.testing import (
+from fib_testing import (
     BuilderCase,
     BuilderConformance,
     FailingSolution,

@@ -43,17 +43,6 @@ class TestWithoutGpu:
         with pytest.raises(RuntimeError, match="CUDA driver"):
             runnable(x, x, 1.0, x)
 
-    def test_mixed_with_cpp(self, build, make_solution):
-        files = {
-            "add.cu": "__global__ void k(float* x) { *x = 1.0f; }\n"
-            "void launch(float* x) { k<<<1, 1>>>(x); }\n",
-            "main.cpp": '#include <cuda_runtime.h>\n#include "plain.h"\n'
-            "void launch(float*);\n"
-            "EXPORT(run) { launch(data(args)); return cudaDeviceSynchronize() == cudaSuccess; }\n",
-        }
-        for language in ("cuda", "cpp"):
-            build(make_solution(files=files, entry="main.cpp::run", language=language))
-
     def test_functions_of_the_gpu_in_several_files(self, build, make_solution):
         files = {
             "add.cu": "__device__ float twice(float);\n"
@@ -67,7 +56,7 @@ class TestWithoutGpu:
             build(make_solution(**make))
 
     def test_the_driver_can_be_linked(self, nvcc, build, make_solution):
-        if not any("stubs" in flag for flag in nvcc.link_flags()):
+        if not any((path / "stubs").is_dir() for path in nvcc.library_paths):
             pytest.skip("this CUDA toolkit has no stub of the driver's library")
         source = "#include <cuda.h>\nEXPORT(run) { return cuInit(0); }"
         solution = make_solution(source, language="cuda", options={"ldflags": ["-lcuda"]})
@@ -77,48 +66,16 @@ class TestWithoutGpu:
             with pytest.raises(BuildError, match=r"libcuda\.so\.1"):
                 build(solution)
 
-    def test_the_solution_chooses_the_architecture(self, build, make_solution, monkeypatch):
-        monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.0")
-        source = (
-            "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900\n#error wrong one\n#endif\n"
-            'extern "C" int __tvm_ffi_run() { return 0; }\n'
-        )
-        options = {"cuda_cflags": ["-gencode arch=compute_90a,code=sm_90a"]}
-        files = {"add.cu": source}
-        make = {"files": files, "entry": "add.cu::run", "language": "cuda"}
-        build(make_solution(options=options, **make))
-        with pytest.raises(BuildError, match=r"add\.cu.*wrong one"):
-            build(make_solution(**make))
-
     def test_an_architecture_that_nvcc_does_not_know(self, build, cuda_solution, monkeypatch):
         monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "3.5")
         with pytest.raises(CapabilityError, match="compute_35"):
             build(cuda_solution())
-
-    def test_one_that_the_solution_asks_for(self, build, cuda_solution):
-        with pytest.raises(BuildError, match="Unsupported gpu architecture"):
-            build(cuda_solution(options={"cuda_cflags": ["-arch=sm_35"]}))
-
-    def test_architectures_are_part_of_what_is_built(self, definition, cuda_solution, monkeypatch):
-        keys = []
-        for name in ("9.0a", "8.0"):
-            monkeypatch.setenv("FIB_CUDA_ARCH_LIST", name)
-            keys.append(TVMFFIBuilder().plan(definition, cuda_solution()).key)
-        assert [key["cuda_architectures"] for key in keys] == ["9.0a", "8.0"]
 
     def test_an_error_in_a_kernel_names_file_and_line(self, build, cuda_solution):
         files = {"add.cu": "__global__ void k() {\n  nope();\n}\n"}
         with pytest.raises(BuildError, match=r"compiling failed: add\.cu\(2\): error") as caught:
             build(cuda_solution(files=files))
         assert '"nope" is undefined' in caught.value.log
-
-    def test_a_symbol_that_is_nowhere(self, build, cuda_solution):
-        files = {
-            "add.cu": "int nowhere();\n__global__ void k() {}\n"
-            'extern "C" int __tvm_ffi_run() { k<<<1, 1>>>(); return nowhere(); }\n'
-        }
-        with pytest.raises(BuildError, match=r"linking failed: .*undefined reference to .nowhere"):
-            build(cuda_solution(files=files))
 
     def test_the_wrapper_of_nvcc_on_path_does_no_harm(
         self, build, cuda_solution, nvcc, monkeypatch, tmp_path
@@ -142,11 +99,6 @@ class TestWithGpu:
         x, y, scale = inputs
         return x.cuda(), y.cuda(), scale
 
-    def test_it_computes(self, build, cuda_solution, on_gpu, expected):
-        out = torch.full((3, 8), torch.nan, device="cuda")
-        build(cuda_solution())(*on_gpu, out)
-        assert torch.equal(out.cpu(), expected)
-
     def test_what_it_returns_is_torch_s(self, build, cuda_solution, on_gpu, expected):
         runnable = build(cuda_solution("sum", destination_passing_style=False))
         before = torch.cuda.memory_allocated()
@@ -156,14 +108,6 @@ class TestWithGpu:
         assert torch.cuda.memory_allocated() > before
         del result
         assert torch.cuda.memory_allocated() == before
-
-    def test_the_stream_is_torch_s_current_one(self, build, cuda_solution, on_gpu):
-        runnable = build(cuda_solution("stream", destination_passing_style=False))
-        stream = torch.cuda.Stream()
-        assert runnable(*on_gpu) == torch.cuda.current_stream().cuda_stream
-        with torch.cuda.stream(stream):
-            assert runnable(*on_gpu) == stream.cuda_stream
-        assert runnable(*on_gpu) == torch.cuda.current_stream().cuda_stream
 
     def test_it_waits_for_what_its_stream_does(self, build, cuda_solution, on_gpu, expected):
         runnable = build(cuda_solution())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fib_builder_tvmffi.sources import KINDS
+from fib_builder_tvmffi.recipe import KINDS
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 

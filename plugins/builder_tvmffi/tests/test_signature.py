@@ -6,11 +6,10 @@ import json
 
 import pytest
 
-from fib_builder_tvmffi.signature import Signature, choose_style, read_signature
+from fib_builder_tvmffi.signature import Signature, read_signature, style_of
 from flashinfer_bench.errors import BuildError
 
 RETURNS = Signature(("DLTensor*", "DLTensor*", "float"), "ffi.Tensor")
-WRITES = Signature(("DLTensor*", "DLTensor*", "float", "DLTensor*"), "None")
 
 
 def in_one_list(returns, *parameters):
@@ -32,10 +31,6 @@ class TestReading:
         assert signature == Signature(("DLTensor*", "int"), "None")
         assert str(signature) == "(DLTensor*, int) -> None"
 
-    @pytest.mark.parametrize("write", [in_one_list, by_name])
-    def test_one_without_parameters(self, write):
-        assert read_signature(write("float")) == Signature((), "float")
-
     @pytest.mark.parametrize(
         "found",
         [
@@ -56,30 +51,10 @@ class TestReading:
 
 
 class TestChoosing:
-    @pytest.mark.parametrize("stated", [True, False])
-    @pytest.mark.parametrize("signature", [None, RETURNS, WRITES])
-    def test_what_is_stated_holds(self, definition, make_solution, stated, signature):
-        solution = make_solution(destination_passing_style=stated)
-        if signature in (None, WRITES if stated else RETURNS):
-            assert choose_style(signature, definition, solution) is stated
-        else:
-            with pytest.raises(BuildError, match="set destination_passing_style to"):
-                choose_style(signature, definition, solution)
-
-    @pytest.mark.parametrize(
-        ("signature", "style"), [(None, True), (WRITES, True), (RETURNS, False)]
-    )
-    def test_what_is_not(self, definition, make_solution, signature, style):
-        assert choose_style(signature, definition, make_solution()) is style
-
-    def test_a_destination_passing_function_may_return_a_status(self, definition, make_solution):
-        signature = WRITES._replace(returns="int")
-        assert choose_style(signature, definition, make_solution())
-
     def test_returning_nothing(self, definition, make_solution):
         signature = RETURNS._replace(returns="None")
         solution = make_solution(destination_passing_style=False)
         with pytest.raises(BuildError, match="returns nothing, but is to return out"):
-            choose_style(signature, definition, solution)
-        with pytest.raises(BuildError, match="takes 3 arguments, but a destination-passing"):
-            choose_style(signature, definition, make_solution())
+            style_of(signature, definition, solution)
+        with pytest.raises(BuildError, match="returns nothing"):
+            style_of(signature, definition, make_solution())

@@ -18,29 +18,46 @@ for it, and breaks the graph at the substituted call otherwise.
 
 from __future__ import annotations
 
+import logging
+import sys
+import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
 
-from flashinfer_bench.apply import enabling
-from flashinfer_bench.apply.arguments import arguments, resolve
-from flashinfer_bench.apply.runtime import get_runtime, set_runtime
+from flashinfer_bench import env
+from flashinfer_bench.apply.runtime import (
+    ApplyRuntime,
+    arguments,
+    get_runtime,
+    resolve,
+    set_runtime,
+)
 from flashinfer_bench.apply.wrappers import decorate
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.integration.slots import board, no_fallback
+from flashinfer_bench.routing.opaque import opaque
+from flashinfer_bench.routing.patch_points import no_fallback, router
+from flashinfer_bench.tracing import api as tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     import torch
 
-    from flashinfer_bench.apply.arguments import Named, Positional, Resolver
-    from flashinfer_bench.apply.runtime import Config
+    from flashinfer_bench.apply.runtime import Named, Positional
+    from flashinfer_bench.apply.table import Config
+    from flashinfer_bench.apply.wrappers import Resolver
     from flashinfer_bench.data import Solution, TraceSet
-    from flashinfer_bench.integration.slots import Fallback
+    from flashinfer_bench.routing.patch_points import Fallback
 
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 __all__ = ["apply", "disable_apply", "enable_apply", "get_runtime", "set_runtime"]
+
+logger = logging.getLogger(__name__)
+
+# In our own program nothing is substituted behind the back of what it examines.
+_COMMAND_LINE = "flashinfer_bench.cli.main"
 
 
 @overload
@@ -106,9 +123,9 @@ def apply(
         If the number of arguments is neither that of the inputs nor of inputs and outputs.
     """
     named = kwargs if runtime_kwargs is None else runtime_kwargs
-    calls = board.calls
+    calls = router.calls
     if type(args) is tuple and (named is None or (type(named) is dict and not named)):
-        if not calls and board.quiet and fallback is not None:  # nothing is enabled
+        if not calls and router.quiet and fallback is not None:  # nothing is enabled
             return fallback(*args)
         try:
             call = calls.get(name_or_resolver)  # type: ignore[arg-type]  # None: a resolver
@@ -116,13 +133,13 @@ def apply(
             call = None
         if call is not None:
             return call(args, None, fallback)
-        if board.quiet and fallback is not None and type(name_or_resolver) is str:
+        if router.quiet and fallback is not None and type(name_or_resolver) is str:
             return fallback(*args)
     elif args is None and type(named) is dict and type(name_or_resolver) is str:
         call = calls.get(name_or_resolver)
         if call is not None:
             return call((), named, fallback)
-        if fallback is not None and board.quiet:
+        if fallback is not None and router.quiet:
             return fallback(**named)
     elif args is None and named is None and fallback is None:
         return _decorator(name_or_resolver)
@@ -132,7 +149,7 @@ def apply(
 def _decorator(target: Union[str, Resolver]) -> Callable[[_Function], _Function]:
     if not isinstance(target, str) and not callable(target):
         raise ConfigError(f"{target!r} is neither the name of a definition nor a resolver")
-    enabling.activate()
+    activate()
 
     def decorator(function: _Function) -> _Function:
         return decorate(target, function)  # type: ignore[return-value]
@@ -142,10 +159,10 @@ def _decorator(target: Union[str, Resolver]) -> Callable[[_Function], _Function]
 
 def _call(target: Union[str, Resolver], args: Positional, kwargs: Named, fallback: Fallback) -> Any:
     """Make a call in any of its forms."""
-    enabling.activate()
+    activate()
     given, named, instead = arguments(args, kwargs, fallback)
     name = resolve(target, given, named, instead)
-    call = board.call_of(name) if name is not None else None
+    call = router.call_of(name) if name is not None else None
     if call is not None:
         return call(given, named, instead)
     if instead is None:
@@ -202,7 +219,24 @@ def enable_apply(
     >>> with enable_apply("/path/to/dataset", ApplyConfig(on_miss_policy="use_def_best")):
     ...     out = gemm(A, B)
     """
-    return enabling.enable(dataset_path, apply_config, device, dataset)
+    folder = env.apply_path() if dataset_path is None else None
+    mapping = dataset_path if folder is None else folder
+    if isinstance(dataset_path, Mapping) or folder is not None:
+        if device is not None:
+            raise ConfigError(
+                f"device={device!r} is for a dataset: a mapping goes by the tensors of each call",
+                hint="leave it out",
+            )
+        from flashinfer_bench.apply.mapping import enable_mapping
+
+        return enable_mapping(mapping, apply_config, dataset=dataset)  # type: ignore[arg-type]
+    if dataset is not None:
+        raise ConfigError(
+            "dataset= has the definitions of a mapping, and there is none",
+            hint="give a mapping from definitions to solutions, or the dataset itself in first "
+            "place",
+        )
+    return ApplyRuntime(dataset_path, apply_config, device=device).start()
 
 
 def disable_apply() -> None:
@@ -210,4 +244,36 @@ def disable_apply() -> None:
 
     Calls that are running go on.
     """
-    enabling.disable()
+    router.asked()  # what has been turned off is not turned on by the environment afterwards
+    top = router.top()
+    if top is not None:
+        top.stop()
+
+
+def activate() -> None:
+    """Do what the environment says, once: at the first use of apply.
+
+    With ``FIB_ENABLE_APPLY=1``, the folder of ``FIB_APPLY_PATH`` if that is set, else the dataset
+    of ``FIB_DATASET_PATH``. A failure is a warning, and apply stays off. ``FIB_ENABLE_TRACING`` is
+    seen to as well: calls of `apply` are what is traced. Nothing happens while an engine waits for
+    the first call that could matter; see `engines`.
+    """
+    if not (router.quiet or router.deferred is not None or router.asked()):
+        _activate()
+
+
+@opaque
+def _activate() -> None:
+    if _COMMAND_LINE in sys.modules:
+        return
+    tracing.activate()
+    try:
+        if env.apply_enabled():
+            enable_apply()
+    except (Exception, SystemExit) as error:  # the program that is running must not notice
+        logger.debug("enabling apply failed", exc_info=True)
+        message = f"FIB_ENABLE_APPLY: apply stays off: {type(error).__name__}: {error}"
+        try:
+            warnings.warn(message, UserWarning, stacklevel=2)
+        except UserWarning:  # warnings are errors here, but nothing was called that could fail
+            logger.warning("%s", message)

@@ -6,11 +6,11 @@ Light: importing this module imports neither torch nor pydantic.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Optional, get_args
 
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.integration.config_registry import ConfigRegistry
+from flashinfer_bench.routing.config_registry import ConfigRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,10 +89,6 @@ class ApplyConfig:
         value = getattr(self, name)
         if type(value) is not int or value < least:
             raise _refusal(name, value, f"a whole number from {least} on")
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the settings as plain data, in the order of the fields."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def _refusal(name: str, value: Any, wanted: str) -> ConfigError:

@@ -1,4 +1,4 @@
-"""What each argument of a library's function means for a definition.
+"""What each argument of a function means for a definition, and where outputs go.
 
 A solution takes the inputs of a definition and returns its outputs. A function of a library may
 have more to it: ``out=`` and ``lse=`` buffers, inputs that it works on in place, a flag like
@@ -21,52 +21,341 @@ very object is returned.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.apply.apis import UnroutableError, quick_binder
-from flashinfer_bench.apply.reconcile import ARGUMENTS, Convention
-from flashinfer_bench.apply.returns import returns_of
-from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.integration.binding import _drop_object as drop_object
-from flashinfer_bench.integration.binding import match, same_value
-from flashinfer_bench.integration.canonical import EXTRAS
+from flashinfer_bench.apply.apis import Bound
+from flashinfer_bench.apply.wrappers import tell_once
+from flashinfer_bench.errors import ConfigError, DataError
+from flashinfer_bench.routing.binding import _drop_object as drop_object
+from flashinfer_bench.routing.binding import match, same_value
+from flashinfer_bench.routing.outputs import (
+    ANYTHING,
+    Returns,
+    quick_binder,
+    returns_of,
+    write_back,
+)
+from flashinfer_bench.routing.routes import EXTRAS as CANONICAL_EXTRAS
+from flashinfer_bench.routing.routes import Canonical, UnroutableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from flashinfer_bench.apply.apis import Api
-    from flashinfer_bench.apply.returns import Returns
+    from flashinfer_bench.apply.apis import Bind
+    from flashinfer_bench.apply.dispatch.layout import Operand
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.integration.canonical import Canonical
-    from flashinfer_bench.integration.slots import Args, Kwargs
+    from flashinfer_bench.routing.patch_points import Args, Kwargs
 
+    Takes = Optional[Mapping[str, bool]]
+    """What a solution takes by name, and whether it needs it; None for anything."""
+
+# Reasons for which a call goes to the original, beside those of the dispatcher.
+ARGUMENTS = "arguments"  # they do not fit the signature: the original says what is wrong
+ADAPTER = "adapter failed"
+EXTRAS = "argument not in the definition"
+BUFFER = "buffer"  # of another dtype or shape than the output, or one that a gradient is wanted of
+PLACE = "no place for an output"
+MORE_OUTPUTS = "more outputs than the definition has"
+
+_HINTS = frozenset({"enable_pdl"})  # may change how quick a call is, and nothing else
 _OUT = ("out", "output")
 _LSE = "lse"
 _FLAG = "return_"
 _MANY = 64  # more outputs than any function has
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_BY_POSITION = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
+_ANYTHING = (Exception,)
+_CONTAINERS = (tuple, list, dict, type(None))
+
+
+@dataclass(frozen=True)
+class Convention:
+    """What each argument of an API means for one definition.
+
+    Parameters
+    ----------
+    api, definition : str
+        Their names.
+    binder : callable
+        ``binder(args, kwargs)`` returns the arguments of a call by name, see `quick_binder`.
+    inputs : dict of str to str
+        What the solution calls each input, and the parameter.
+    outputs : tuple of Operand, optional
+        What the definition says about the outputs; None where it is not known.
+    in_place : dict of int to str
+        For outputs that are written back: the parameter.
+    buffers : dict of int to str
+        For outputs that a parameter takes a buffer for: the parameter.
+    out : (str, tuple of int), optional
+        The parameter that takes one buffer, or a tuple of them, and the outputs that it may hold.
+    flags : tuple of (int or None, str)
+        Parameters that have an output returned; None for one that the definition does not have.
+    defaults : dict of str to Any
+        Parameters that must have these values.
+    extras : str
+        Reason of a call in which they do not.
+    rest : tuple of str
+        ``*args`` and ``**kwargs``.
+    takes : mapping of str to bool, optional
+        What the solution takes by name; None for anything.
+    axes : dict of str to (str, int)
+        For each variable axis: a parameter that has it, and in which dimension.
+    returns : Returns
+        How outputs are returned.
+    returned : tuple of int, optional
+        Which ones, but for the flags; None: as many as there are.
+    """
+
+    api: str
+    definition: str
+    binder: Callable[[Args, Kwargs], Any]
+    inputs: dict[str, str]
+    outputs: Optional[tuple[Operand, ...]] = None
+    in_place: dict[int, str] = field(default_factory=dict)
+    buffers: dict[int, str] = field(default_factory=dict)
+    out: Optional[tuple[str, tuple[int, ...]]] = None
+    flags: tuple[tuple[Optional[int], str], ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    extras: str = EXTRAS
+    rest: tuple[str, ...] = ()
+    takes: Takes = None
+    axes: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    returns: Returns = ANYTHING
+    returned: Optional[tuple[int, ...]] = None
+
+    # ---------------------------------------------------------------------------- arguments
+
+    def bind(self, args: Args, kwargs: Kwargs) -> Bound:
+        """Tell the arguments of a call apart.
+
+        Raises
+        ------
+        UnroutableError
+            If the call is not one of the definition.
+        """
+        values = self.binder(args, kwargs)
+        for name, default in self.defaults.items():
+            if not same_value(values[name], default):
+                raise UnroutableError(self.extras)
+        inputs = {name: values[parameter] for name, parameter in self.inputs.items()}
+        for name in self.rest:
+            if further := values.get(name):
+                inputs.update(self._known(further))
+        buffers = self._places(values) if self.in_place or self.buffers or self.out else {}
+        return Bound(inputs, buffers, self._wanted(values) if self.flags else self.returned)
+
+    def _known(self, further: Any) -> dict[str, Any]:
+        """Return what ``**kwargs`` adds: only without a definition may there be anything."""
+        known = self.outputs is None and isinstance(further, dict)
+        if not known or (self.takes is not None and not further.keys() <= self.takes.keys()):
+            raise UnroutableError(EXTRAS)
+        return dict(further)
+
+    def usual_call(self, signature: Signature) -> Optional[tuple[int, tuple[Any, ...]]]:
+        """Return how the usual call can be told without looking at each argument, if it can.
+
+        It has all inputs in front, leaves the rest alone, and wants the only output.
+
+        Returns
+        -------
+        (int, tuple) or None
+            How many inputs there are, and what is behind them by default.
+        """
+        parameters, count = signature.parameters, len(self.inputs)
+        in_order = list(parameters)[:count] == [*self.inputs.values()]
+        if not in_order or not {each.kind for each in parameters.values()} <= _BY_POSITION:
+            return None
+        if self.in_place or self.flags or not self._passes_through(self.returned, object):
+            return None
+        return count, tuple(each.default for each in parameters.values())[count:]
+
+    def _places(self, values: Mapping[str, Any]) -> dict[int, Any]:
+        found = {index: values[name] for index, name in self.buffers.items()}
+        if self.out is not None:
+            name, targets = self.out
+            given = values[name]
+            several = given if isinstance(given, (tuple, list)) else [given]
+            if len(several) > len(targets):
+                raise UnroutableError(PLACE)
+            found.update(zip(targets, several, strict=False))
+        found = {index: buffer for index, buffer in found.items() if buffer is not None}
+        found.update((index, values[name]) for index, name in self.in_place.items())
+        for index, buffer in found.items():
+            self._check_place(index, buffer, values)
+        return found
+
+    def _check_place(self, index: int, buffer: Any, values: Mapping[str, Any]) -> None:
+        """Refuse a buffer that no output of the definition belongs into."""
+        import torch
+
+        if not isinstance(buffer, torch.Tensor):
+            raise UnroutableError(PLACE)
+        odd = buffer.is_nested or buffer.layout is not torch.strided
+        if odd or (buffer.requires_grad and torch.is_grad_enabled()):
+            raise UnroutableError(BUFFER)
+        if self.outputs is None:
+            return
+        operand = self.outputs[index]
+        wanted = [self._size(size, values) for size in operand.shape or ()]
+        given = [getattr(values[parameter], "device", None) for parameter in self.inputs.values()]
+        if (
+            buffer.dtype != operand.dtype
+            or buffer.dim() != len(wanted)
+            or any(device not in (None, buffer.device) for device in given)
+            or any(one not in (None, size) for one, size in zip(wanted, buffer.shape, strict=True))
+        ):
+            raise UnroutableError(BUFFER)
+
+    def _size(self, size: int | str, values: Mapping[str, Any]) -> Optional[int]:
+        """Return how large an axis is in this call; None if no input tells."""
+        if isinstance(size, int):
+            return size
+        parameter, dimension = self.axes.get(size, ("", 0))
+        try:
+            return int(values[parameter].shape[dimension])
+        except _ANYTHING:  # nested tensors have no shape, nor has what is no tensor
+            return None
+
+    def _wanted(self, values: Mapping[str, Any]) -> tuple[int, ...]:
+        if any(index is None and values[name] for index, name in self.flags):
+            raise UnroutableError(MORE_OUTPUTS)
+        flags = {index: bool(values[name]) for index, name in self.flags if index is not None}
+        chosen = self.returned
+        if chosen is None:
+            chosen = (0, *(index for index, wanted in flags.items() if wanted))
+        return tuple(index for index in chosen if flags.get(index, True))
+
+    # ------------------------------------------------------------------------------ outputs
+
+    def deliver(self, bound: Bound, result: Any) -> Any:
+        """Put outputs where the call wants them, and return what the API would have returned.
+
+        All of them are checked before the first is written.
+
+        Parameters
+        ----------
+        bound : Bound
+            The call.
+        result : Any
+            What the solution returned: an output, a tuple, list or dict of them, or None.
+
+        Raises
+        ------
+        DataError
+            If the outputs differ in number, shape, dtype or device from what the call wants.
+        """
+        wanted, buffers = bound.returned, bound.buffers
+        if not buffers and self._passes_through(wanted, type(result)):
+            return result
+        results, names = self._listed(result)
+        wanted = tuple(range(len(results))) if wanted is None else wanted
+        least = 1 + max((*wanted, *buffers), default=-1)
+        if len(results) < least:
+            raise self._error(f"got {len(results)} outputs, but the call wants {least}")
+        if self.returns.kind == "none" and self.outputs is None and len(results) > len(buffers):
+            raise self._error(
+                f"got {len(results)} outputs for {len(buffers)} buffers, and it returns None",
+                hint="have the solution write into its inputs and return None, or give the "
+                "definition, whose outputs name by `param` the inputs that they are written into",
+            )
+        for index, buffer in buffers.items():
+            is_number = isinstance(results[index], (bool, int, float)) and buffer.dim() == 0
+            found, expected = _description(results[index]), _description(buffer)
+            if not is_number and found != expected:
+                name = repr(self.outputs[index].name) if self.outputs is not None else str(index)
+                raise self._error(f"output {name} is {found}, but goes into {expected}")
+        write_back(results, buffers)
+        return self.returns.wrap(
+            [buffers.get(index, results[index]) for index in wanted],
+            [names[index] for index in wanted],
+        )
+
+    def _passes_through(self, wanted: Optional[tuple[int, ...]], kind: type) -> bool:
+        """Return whether a call that wants these outputs returns what the solution returned."""
+        if self.returns.kind not in ("any", "one"):
+            return False
+        if wanted is None:
+            return self.returns.kind == "any"
+        alone = self.outputs is not None and len(self.outputs) == 1
+        return alone and wanted == (0,) and kind not in _CONTAINERS
+
+    def _listed(self, result: Any) -> tuple[list[Any], list[str]]:
+        from flashinfer_bench.compile.outputs import list_outputs
+
+        if self.outputs is not None:
+            names = [operand.name for operand in self.outputs]
+            if isinstance(result, dict) and result.keys() == {*names}:
+                return [result[name] for name in names], names
+            results = list_outputs(result, None)
+            if len(results) != len(names):
+                raise self._error(f"got {len(results)} outputs, not {len(names)}")
+            return results, names
+        results = list_outputs(result, None)
+        if isinstance(result, dict):
+            return results, [str(name) for name in result]
+        if self.returns.kind == "dict":
+            raise self._error(f"got a {type(result).__name__}, but the API returns a dict")
+        return results, [str(index) for index in range(len(results))]
+
+    def _error(self, problem: str, *, hint: str = "") -> DataError:
+        return DataError(
+            f"API {self.api}: solution of definition '{self.definition}': {problem}",
+            hint=hint or "correct the solution, or take the definition out of the mapping",
+        )
+
+
+class AdapterConvention(Convention):
+    """For an API that tells the arguments of its calls apart: the binder returns a `Bound`."""
+
+    def bind(self, args: Args, kwargs: Kwargs) -> Bound:
+        """Ask the adapter; what fails in it goes to the original, and is logged once."""
+        try:
+            bound: Bound = self.binder(args, kwargs)
+            return bound
+        except UnroutableError:
+            raise
+        except _ANYTHING as error:  # the call itself may be fine
+            message = f"API {self.api}: a call cannot be told apart; such calls go to the original"
+            tell_once(message, error)
+            raise UnroutableError(ADAPTER) from error
+
+
+def _description(value: Any) -> str:
+    try:
+        return f"{list(value.shape)} of {value.dtype} on {value.device}"
+    except _ANYTHING:  # no tensor, or a nested one
+        return f"a {type(value).__name__}"
+
+
+# ------------------------------------------------------------------------------ working it out
 
 
 def convention(
-    api: Api,
+    api: str,
+    signature: Optional[Signature],
     name: str,
     definition: Optional[Definition] = None,
     *,
-    takes: Optional[Mapping[str, bool]] = None,
+    bind: Optional[Bind] = None,
+    takes: Takes = None,
     original: Optional[Callable[..., Any]] = None,
 ) -> Convention:
     """Work out what the arguments of an API mean.
 
     Parameters
     ----------
-    api : Api
-        Without a signature its arguments are those of the definition.
+    api : str
+        What people call it.
+    signature : inspect.Signature, optional
+        Without it, its arguments are those of the definition.
     name : str
         The definition.
     definition : Definition, optional
         If it is known.
+    bind : callable, optional
+        What tells the arguments apart instead; see `apis.Api`.
     takes : mapping of str to bool, optional
         What the solution takes by name, and whether it needs it, where there is no definition; None
         for anything.
@@ -78,119 +367,53 @@ def convention(
     ConfigError
         If the signature cannot be one of the definition's, or of the solution's.
     """
-    if api.signature is None:  # its arguments are those of the definition
+    annotation = Signature.empty if signature is None else signature.return_annotation
+    returns = returns_of(Any if annotation is Signature.empty else annotation, original)
+    if bind is not None:
+        return AdapterConvention(
+            api,
+            name,
+            lambda args, kwargs: bind(args, kwargs or {}, definition),
+            {},
+            outputs=None if definition is None else _layout(definition).outputs,
+            returns=returns,
+        )
+    if signature is None:
         assert definition is not None
-        api = replace(api, signature=_signature_of(definition))
-    returns = returns_of(_annotation(api), original)
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        signature = Signature([Parameter(name, kind) for name in definition.inputs])
     try:
         if definition is not None:
-            return _with_definition(api, definition, returns)
-        return _by_name(api, name, takes, returns)
+            return _with_definition(api, signature, definition, returns)
+        return _by_name(api, signature, name, takes, returns)
     except ConfigError as error:
         raise ConfigError(
-            f"API {api.name} cannot be routed to definition '{name}': {error.message}",
+            f"API {api} cannot be routed to definition '{name}': {error.message}",
             hint=error.hint,
         ) from None
 
 
-def canonical(
-    function: Callable[..., Any], signature: Canonical, takes: Optional[Mapping[str, bool]]
-) -> Callable[[Args, Kwargs], Any]:
-    """Return what calls a function with what it takes of canonical arguments.
-
-    Parameters
-    ----------
-    function : callable
-        A solution whose definition is not known.
-    signature : Canonical
-        Names the arguments.
-    takes : mapping of str to bool, optional
-        As of `convention`.
-
-    Raises
-    ------
-    ConfigError
-        If it needs something else.
-    """
-    taken, lacking = _taken(signature, takes)
-    parameters = list(signature.parameters)
-    passed = [(name, parameters.index(parameter)) for name, parameter in taken.items()]
-    extras = [(parameters.index(name), default) for name, default in lacking.items()]
-
-    def take(args: Args, _kwargs: Kwargs) -> Any:
-        if not all(same_value(args[position], default) for position, default in extras):
-            raise UnroutableError(EXTRAS)
-        return function(**{name: args[position] for name, position in passed})
-
-    return take
-
-
-def _signature_of(definition: Definition) -> Signature:
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    return Signature([Parameter(name, kind) for name in definition.inputs])
-
-
-def unsigned(
-    api: Api,
-    name: str,
-    definition: Optional[Definition] = None,
-    original: Optional[Callable[..., Any]] = None,
-) -> Convention:
-    """Work out what outputs mean for an API that tells the arguments of its calls apart itself.
-
-    Parameters
-    ----------
-    api, name, definition, original
-        As of `convention`; a signature is not needed.
-    """
+def _layout(definition: Definition) -> Any:
     from flashinfer_bench.apply.dispatch.layout import Layout
 
-    outputs = None if definition is None else Layout.of(definition).outputs
-    returns = returns_of(_annotation(api), original)
-    return Convention(api.name, name, _unbound, (), outputs=outputs, returns=returns)
+    return Layout.of(definition)
 
 
-def _unbound(args: Args, kwargs: Kwargs) -> dict[str, Any]:
-    raise UnroutableError(ARGUMENTS)
+def _told_apart(
+    signature: Signature,
+    inputs: Collection[str],
+    outputs: dict[str, int],
+    *,
+    forced_out: bool = False,
+) -> tuple[Signature, dict[int, str], Optional[str], list[str]]:
+    """Tell parameters apart by their names: inputs, buffers by output, the one for any, flags.
 
-
-def _annotation(api: Api) -> Any:
-    given = api.returns
-    if given is Signature.empty and api.signature is not None:
-        given = api.signature.return_annotation
-    return Any if given is Signature.empty else given
-
-
-class _Parameters(NamedTuple):
-    """The parameters of an API, by what they are.
-
-    Attributes
-    ----------
-    inputs : Signature
-        Those that may be inputs, and ``*args`` and ``**kwargs``.
-    buffers : dict of int to str
-        Those named like outputs.
-    out : str or None
-        The one that takes any outputs.
-    flags : list of str
-        Those that say what is returned.
+    An input is one, whatever its name.
     """
-
-    inputs: Signature
-    buffers: dict[int, str]
-    out: Optional[str]
-    flags: list[str]
-
-
-def _sorted(
-    api: Api, inputs: Collection[str], outputs: dict[str, int], *, forced_out: bool = False
-) -> _Parameters:
-    """Tell the parameters apart by their names; an input is one, whatever its name."""
-    assert api.signature is not None
     left, buffers, flags = [], {}, []
     out: Optional[str] = None
-    for name, parameter in api.signature.parameters.items():
-        if name in inputs or parameter.kind in _VARIABLE:
+    for name, parameter in signature.parameters.items():
+        if name in inputs or parameter.kind in _VARIABLE or isinstance(signature, Canonical):
             left.append(parameter)
         elif name in outputs:
             buffers[outputs[name]] = name
@@ -198,62 +421,48 @@ def _sorted(
             out = name
         elif name.startswith(_FLAG) and isinstance(parameter.default, bool):
             flags.append(name)
-        elif name not in api.hints:
+        elif name not in _HINTS:
             left.append(parameter)
-    return _Parameters(Signature(left), buffers, out, flags)
+    return Signature(left), buffers, out, flags
 
 
-def _with_definition(api: Api, definition: Definition, returns: Returns) -> Convention:
-    from flashinfer_bench.apply.dispatch.layout import Layout
-
-    assert api.signature is not None
-    layout = Layout.of(definition)
-    outputs = list(definition.outputs)
-    called = _called(definition, api.signature)
+def _with_definition(
+    api: str, signature: Signature, definition: Definition, returns: Returns
+) -> Convention:
+    layout, outputs = _layout(definition), list(definition.outputs)
+    # What the API calls each input: its `param`, if there is such a parameter.
+    called = {
+        name: spec.param if spec.param and spec.param in signature.parameters else name
+        for name, spec in definition.inputs.items()
+    }
     written = _written(definition, called)
     free = {name: index for index, name in enumerate(outputs) if index not in written}
-    sorted_ = _sorted(api, set(called.values()), free)
-    targets = tuple(index for index in free.values() if index not in sorted_.buffers)
-    passed = [outputs[index] for index in targets] if sorted_.out is None else []
-    binding = match(sorted_.inputs, list(called.values()), passed)
+    inputs, buffers, out, flags = _told_apart(signature, set(called.values()), free)
+    targets = tuple(index for index in free.values() if index not in buffers)
+    passed = [outputs[index] for index in targets] if out is None else []
+    binding = match(inputs, list(called.values()), passed)
     parameters = dict(zip(called, binding.inputs, strict=True))
-    buffers = {**sorted_.buffers, **dict(zip(targets, binding.outputs, strict=False))}
+    buffers |= dict(zip(targets, binding.outputs, strict=False))
     in_place = {index: parameters[name] for index, name in written.items()}
     forced = bool(buffers) and all(
-        api.signature.parameters[name].default is Parameter.empty for name in buffers.values()
+        signature.parameters[name].default is Parameter.empty for name in buffers.values()
     )
     return Convention(
-        api.name,
+        api,
         definition.name,
-        quick_binder(api.signature),
-        inputs=tuple(parameters.items()),
-        positional=_positional(api.signature),
+        quick_binder(signature),
+        parameters,
         outputs=layout.outputs,
         axes={axis: (binding.inputs[index], where) for axis, index, where in layout.places},
         in_place=in_place,
         buffers=buffers,
-        out=None if sorted_.out is None else (sorted_.out, targets),
-        flags=tuple((_flagged(name, outputs, sorted_.flags), name) for name in sorted_.flags),
-        defaults={name: sorted_.inputs.parameters[name].default for name in binding.extras},
+        out=None if out is None else (out, targets),
+        flags=tuple((_flagged(name, outputs, flags), name) for name in flags),
+        defaults={name: inputs.parameters[name].default for name in binding.extras},
         rest=binding.rest,
         returns=returns,
         returned=_returned(returns, len(outputs), in_place, none=forced),
     )
-
-
-def _positional(signature: Signature) -> tuple[str, ...]:
-    kinds = {each.kind for each in signature.parameters.values()}
-    by_position = kinds <= {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
-    return tuple(signature.parameters) if by_position else ()
-
-
-def _called(definition: Definition, signature: Signature) -> dict[str, str]:
-    """Return what the API calls each input: its `param`, if there is such a parameter."""
-    called = {}
-    for name, spec in definition.inputs.items():
-        known = spec.param is not None and spec.param in signature.parameters
-        called[name] = spec.param if known and spec.param else name
-    return called
 
 
 def _written(definition: Definition, called: dict[str, str]) -> dict[int, str]:
@@ -301,38 +510,37 @@ def _returned(
 
 
 def _by_name(
-    api: Api, name: str, takes: Optional[Mapping[str, bool]], returns: Returns
+    api: str, signature: Signature, name: str, takes: Takes, returns: Returns
 ) -> Convention:
-    assert api.signature is not None
-    parameters = api.signature.parameters
+    parameters = signature.parameters
     own = parameters.keys() & (takes or {}).keys()
     # Nothing else says which output of a library is called how.
-    sorted_ = _sorted(api, own & {*_OUT, _LSE}, {_LSE: 1}, forced_out=True)
-    inputs, defaults = _taken(sorted_.inputs, takes)
-    inputs.update((each, each) for each in (*api.hints, *sorted_.flags) if each in own)
-    out = sorted_.out
+    left, buffers, out, flags = _told_apart(
+        signature, own & {*_OUT, _LSE}, {_LSE: 1}, forced_out=True
+    )
+    inputs, defaults = _taken(left, takes)
+    inputs.update((each, each) for each in (*_HINTS, *flags) if each in own)
     forced = out is not None and parameters[out].default is Parameter.empty
     counted = None if returns.number is None else tuple(range(returns.number))
-    free = tuple(index for index in range(_MANY) if index not in sorted_.buffers)
+    free = tuple(index for index in range(_MANY) if index not in buffers)
     return Convention(
-        api.name,
+        api,
         name,
-        quick_binder(api.signature),
-        inputs=tuple(inputs.items()),
-        buffers=sorted_.buffers,
+        quick_binder(signature),
+        inputs,
+        buffers=buffers,
         out=None if out is None else (out, free),
-        flags=tuple((index + 1, flag) for index, flag in enumerate(sorted_.flags)),
+        flags=tuple((index + 1, flag) for index, flag in enumerate(flags)),
         defaults=defaults,
+        extras=CANONICAL_EXTRAS if isinstance(signature, Canonical) else EXTRAS,
         rest=tuple(name for name, each in parameters.items() if each.kind in _VARIABLE),
-        takes=None if takes is None else frozenset(takes),
+        takes=takes,
         returns=returns,
         returned=() if forced and counted is None else counted,
     )
 
 
-def _taken(
-    signature: Signature, takes: Optional[Mapping[str, bool]]
-) -> tuple[dict[str, str], dict[str, Any]]:
+def _taken(signature: Signature, takes: Takes) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the parameter for each input of the solution, and the defaults of the others.
 
     By name, or, where the solution has other names, by position as for a definition.

@@ -1,16 +1,16 @@
-"""A function that is told of each call, as the first release had it; see `Board.observe`."""
+"""A function that is told of each call, as the first release had it; see `Router.observe`."""
 
 from __future__ import annotations
 
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.integration.slots import board
+from flashinfer_bench.routing.patch_points import router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from flashinfer_bench.integration.slots import Args, Kwargs, Slot
+    from flashinfer_bench.routing.patch_points import Args, Kwargs, PatchPoint
 
     Hook = Callable[[str, Mapping[str, Any]], None]
 
@@ -38,7 +38,7 @@ def set_apply_hook(hook: Optional[Hook]) -> None:
     if end is not None:
         end()
     if hook is not None:
-        _end = board.observe(_tell)
+        _end = router.observe(_tell)
 
 
 def get_apply_hook() -> Hook:
@@ -46,15 +46,15 @@ def get_apply_hook() -> Hook:
     return _hook
 
 
-def _tell(name: str, slot: Optional[Slot], args: Args, kwargs: Kwargs) -> None:
-    named = dict(zip(_names(slot, len(args)), args, strict=False))
+def _tell(name: str, point: Optional[PatchPoint], args: Args, kwargs: Kwargs) -> None:
+    named = dict(zip(_names(point, len(args)), args, strict=False))
     _hook(name, {**named, **(kwargs or {})})
 
 
-def _names(slot: Optional[Slot], count: int) -> list[str]:
-    if slot is None or slot.signature is None:
+def _names(point: Optional[PatchPoint], count: int) -> list[str]:
+    if point is None or point.signature is None:
         return [str(index) for index in range(count)]
     by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = slot.signature.parameters.values()
+    parameters = point.signature.parameters.values()
     names = [each.name for each in parameters if each.kind in by_position]
     return names + [str(index) for index in range(len(names), count)]

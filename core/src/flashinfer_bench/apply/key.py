@@ -1,15 +1,15 @@
-"""Old place of the keys and of those who build them."""
+"""Old place of the keys, and of the key builders that ``fib-ops-llm`` provides."""
 
-from flashinfer_bench.apply.key_builders import GEMMKeyBuilder, GQAKeyBuilder, MLAKeyBuilder
-from flashinfer_bench.apply.key_factory import ApplyKeyFactory
-from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyBuilder, AxesOnlyKeyBuilder
+from __future__ import annotations
 
-__all__ = [
-    "ApplyKey",
-    "ApplyKeyBuilder",
-    "ApplyKeyFactory",
-    "AxesOnlyKeyBuilder",
-    "GEMMKeyBuilder",
-    "GQAKeyBuilder",
-    "MLAKeyBuilder",
-]
+from flashinfer_bench._lazy import moved
+from flashinfer_bench.apply.keys import (
+    ApplyKey,
+    ApplyKeyBuilder,
+    ApplyKeyFactory,
+    AxesOnlyKeyBuilder,
+)
+
+__all__ = ["ApplyKey", "ApplyKeyBuilder", "ApplyKeyFactory", "AxesOnlyKeyBuilder"]
+
+__getattr__, __dir__ = moved(__name__, "fib_ops_llm.key_builders", "fib-ops-llm")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Optional, Union
 
-from flashinfer_bench.errors import DataError
+from flashinfer_bench.errors import ConfigError, DataError, PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from flashinfer_bench.data import Definition, Workload
+
+logger = logging.getLogger(__name__)
 
 Feature = Union[str, int, float, bool, None]
 """What a feature's value may be: it is hashed, compared, and written to JSON."""
@@ -178,31 +181,13 @@ class ApplyKeyBuilder(ABC):
         DataError
             If one is missing.
         """
-        return self.axes_from(workload.axes, source=f"workload {workload.uuid!r}")
-
-    def axes_from(
-        self, sizes: Mapping[str, int], *, source: str = "what is given"
-    ) -> tuple[tuple[str, int], ...]:
-        """Return the same axes as `axes_of`, from sizes by name; other names are ignored.
-
-        Parameters
-        ----------
-        sizes : mapping of str to int
-            Size of each variable axis.
-        source : str
-            Where they are from, for the message.
-
-        Raises
-        ------
-        DataError
-            If one is missing.
-        """
         try:
-            return tuple([(axis, sizes[axis]) for axis, _, _ in self.axis_places])
+            return tuple([(axis, workload.axes[axis]) for axis, _, _ in self.axis_places])
         except KeyError as error:
             (axis,) = error.args
         raise DataError(
-            f"{source} has no value for axis {axis!r} of {self.definition.name!r}",
+            f"workload {workload.uuid!r} has no value for axis {axis!r} of "
+            f"{self.definition.name!r}",
             field=f"axes.{axis}",
         )
 
@@ -224,10 +209,7 @@ class ApplyKeyBuilder(ABC):
 
 
 # Whatever the key of a call, or of a recorded one, goes through.
-_STEPS = (
-    *("build_from_args", "axes_of", "features"),
-    *("build_from_workload", "axes_in", "axes_from"),
-)
+_STEPS = ("build_from_args", "axes_of", "features", "build_from_workload", "axes_in")
 
 
 class AxesOnlyKeyBuilder(ApplyKeyBuilder):
@@ -257,3 +239,130 @@ class AxesOnlyKeyBuilder(ApplyKeyBuilder):
             getattr(mine, step) is getattr(base, step) and step not in self.__dict__
             for step in _STEPS
         )
+
+
+class ApplyKeyFactory:
+    """Chooses the key builder for an op type.
+
+    The first of these is taken: what `register` has set in this process; the records of plugins and
+    of core, by falling priority; `AxesOnlyKeyBuilder`. A record that cannot be used here, or whose
+    class cannot be loaded, is passed over, with a warning for what is broken. Upper and lower case
+    of op types are the same.
+    """
+
+    _registered: ClassVar[dict[str, type[ApplyKeyBuilder]]] = {}
+    _warned: ClassVar[set[str]] = set()
+
+    @classmethod
+    def register(cls, type_name: str, builder_cls: type[ApplyKeyBuilder]) -> None:
+        """Take `builder_cls` for an op type, in this process; what was registered is replaced.
+
+        Tables that are in use keep their keys: register before apply is enabled. A plugin that
+        shall work in other processes registers a `KeyBuilderSpec` instead.
+
+        Parameters
+        ----------
+        type_name : str
+            The op type.
+        builder_cls : type
+            A subclass of `ApplyKeyBuilder`, made with the definition.
+
+        Raises
+        ------
+        ConfigError
+            If it is something else.
+        """
+        if not _is_key_builder(builder_cls):
+            raise ConfigError(
+                f"{builder_cls!r} cannot make the keys of op type {type_name!r}: "
+                "give a subclass of flashinfer_bench.apply.ApplyKeyBuilder"
+            )
+        cls._registered[_plain(type_name)] = builder_cls
+
+    @classmethod
+    def unregister(cls, type_name: str) -> None:
+        """Undo `register`; nothing happens if there is nothing to undo."""
+        cls._registered.pop(_plain(type_name), None)
+
+    @classmethod
+    def for_type(cls, type_name: str) -> type[ApplyKeyBuilder]:
+        """Return the class that makes the keys of an op type."""
+        return next(cls._candidates(type_name))
+
+    @classmethod
+    def specialize(cls, defn: Definition) -> ApplyKeyBuilder:
+        """Return a key builder for a definition.
+
+        Parameters
+        ----------
+        defn : Definition
+            Its op type decides which.
+
+        Returns
+        -------
+        ApplyKeyBuilder
+            Of the first class that can be made with the definition, as `AxesOnlyKeyBuilder` can.
+        """
+        for candidate in cls._candidates(defn.op_type):
+            try:
+                return candidate(defn)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's class
+                path = f"{candidate.__module__}:{candidate.__qualname__}"
+                cls._warn(
+                    f"key builder {path} cannot be made for definition {defn.name!r}: "
+                    f"{type(error).__name__}: {error}"
+                )
+        return AxesOnlyKeyBuilder(defn)
+
+    @classmethod
+    def _candidates(cls, type_name: str) -> Iterator[type[ApplyKeyBuilder]]:
+        """Yield classes in the order of selection, `AxesOnlyKeyBuilder` last."""
+        from flashinfer_bench.plugins import default_catalog
+
+        wanted = _plain(type_name)
+        if wanted in cls._registered:
+            yield cls._registered[wanted]
+        for entry in default_catalog().key_builders:
+            if wanted not in map(_plain, entry.spec.op_types) or not entry.availability():
+                continue
+            try:
+                loaded = entry.load()
+            except PluginError as error:
+                cls._warn(str(error))
+                continue
+            if _is_key_builder(loaded):
+                yield loaded
+            else:
+                cls._warn(
+                    f"The {entry.label} of {entry.origin} is not used: {entry.spec.factory} is no "
+                    "subclass of flashinfer_bench.apply.ApplyKeyBuilder"
+                )
+        family = default_catalog().family_of(wanted)
+        if family is not None and family.spec.key_axes:
+            yield _builder_of(family.spec.key_axes)
+        yield AxesOnlyKeyBuilder
+
+    @classmethod
+    def _warn(cls, message: str) -> None:
+        if message not in cls._warned:
+            cls._warned.add(message)
+            logger.warning("%s", message)
+
+
+def _builder_of(axes: tuple[str, ...]) -> type[ApplyKeyBuilder]:
+    """Return a class whose keys are some of the variable axes, as an op family asks for."""
+
+    class FamilyKeyBuilder(AxesOnlyKeyBuilder):
+        def __init__(self, definition: Definition) -> None:
+            super().__init__(definition)
+            self.axis_places = tuple(place for place in self.axis_places if place[0] in axes)
+
+    return FamilyKeyBuilder
+
+
+def _is_key_builder(candidate: object) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, ApplyKeyBuilder)
+
+
+def _plain(op_type: str) -> str:
+    return op_type.strip().lower()

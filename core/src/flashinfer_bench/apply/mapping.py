@@ -14,59 +14,282 @@ should, raises in the program. What was not meant for it goes to the original, a
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import threading
-import weakref
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Optional
+from collections import Counter
+from dataclasses import dataclass, replace
+from operator import is_
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
 
-from flashinfer_bench.apply.apis import Api, apis
-from flashinfer_bench.apply.arguments import arguments, resolve
+from flashinfer_bench import env
+from flashinfer_bench.apply import runtime
 from flashinfer_bench.apply.config import as_registry
-from flashinfer_bench.apply.curated import (
-    check_takes,
-    gather_definitions,
-    read_folder,
-    read_mapping,
+from flashinfer_bench.apply.conventions import ARGUMENTS, convention
+from flashinfer_bench.apply.dispatch.stats import REENTRANT, Counters
+from flashinfer_bench.apply.runtime import BaseRuntime
+from flashinfer_bench.apply.wrappers import returns_later
+from flashinfer_bench.errors import (
+    ConfigError,
+    DataError,
+    DatasetNotFoundError,
+    DuplicateNameError,
 )
-from flashinfer_bench.apply.mapped import MappedCalls, Running
-from flashinfer_bench.apply.tally import Tally
-from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.integration.slots import Everything, board, no_fallback, opaque
+from flashinfer_bench.routing.opaque import opaque
+from flashinfer_bench.routing.outputs import memory_of
+from flashinfer_bench.routing.patch_points import Everything, no_fallback, router
+from flashinfer_bench.routing.routes import Canonical, UnroutableError, reordered
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-    from types import TracebackType
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from flashinfer_bench.apply.apis import ApiRegistry
-    from flashinfer_bench.apply.arguments import Named, Positional, Resolver
-    from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
-    from flashinfer_bench.apply.curated import Candidate, Dataset, Value
-    from flashinfer_bench.data import Definition
-    from flashinfer_bench.integration.slots import Args, Call, Fallback, Kwargs, Slot
+    from flashinfer_bench.apply.apis import Bound
+    from flashinfer_bench.apply.config import ApplyConfig
+    from flashinfer_bench.apply.conventions import Convention, Takes
+    from flashinfer_bench.apply.dispatch import Dispatcher, Target
+    from flashinfer_bench.apply.keys import ApplyKey
+    from flashinfer_bench.apply.table import Config
+    from flashinfer_bench.data import Definition, Solution, TraceSet
+    from flashinfer_bench.routing.patch_points import Args, Call, Fallback, Kwargs, PatchPoint
 
-    Config = ApplyConfig | ApplyConfigRegistry | None
+    Value = Union[Callable[..., Any], Solution, str, Path]
+    Dataset = Union[TraceSet, str, Path, None]
+    Take = Callable[[Args, Kwargs, Fallback], Any]
+    """Answers a call, refuses it by `MISSED`, or by an `UnroutableError` that says why.
+
+    What it is told as the original, it does not call.
+    """
 
 logger = logging.getLogger(__name__)
 
-_MOST_UNKNOWN = 1024
+MISSED = object()
+"""What is returned for a call that the dispatcher refused, and has counted."""
+
 _NOT_MAPPED = "not in the mapping"
-
-_switching = threading.RLock()
-
-
-def _renew_lock() -> None:
-    global _switching
-    _switching = threading.RLock()
+_SIGNATURE = "signature"  # no call of that function can be of the definition
+_ALLOWED = "a callable, a Solution, or the path of a solution's JSON file"
+_ANYTHING = (Exception,)
+_BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-if hasattr(os, "register_at_fork"):  # a thread of the parent may hold it, and is not in the child
-    os.register_at_fork(after_in_child=_renew_lock)
+# ------------------------------------------------------------------------- what is to be run
 
 
-class MappingRuntime:
+@dataclass(frozen=True)
+class Candidate:
+    """What is to be run for a definition.
+
+    Parameters
+    ----------
+    definition : str
+        Name of the definition.
+    function : callable, optional
+        A function of the user, called by keyword.
+    solution : Solution, optional
+        If there is no function.
+    """
+
+    definition: str
+    function: Optional[Callable[..., Any]] = None
+    solution: Optional[Solution] = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        if self.solution is not None:
+            return self.solution.name
+        function: Any = self.function
+        return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+
+    @property
+    def takes(self) -> Takes:
+        """What a function takes by name, in order, and whether it needs it; None if not known."""
+        signature = _signature_of(self.function)
+        parameters = signature.parameters.values() if signature is not None else ()
+        if signature is None or any(each.kind is each.VAR_KEYWORD for each in parameters):
+            return None
+        by_name = [each for each in parameters if each.kind in _BY_KEYWORD]
+        return {each.name: each.default is each.empty for each in by_name}
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        assert self.function is not None
+        return self.function(*args, **kwargs)
+
+    def check(self, definition: Optional[Definition]) -> None:
+        """Check that it can be run for its definition, None if that is not known.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot; the message names the input or the parameter.
+        """
+        if self.function is None and definition is None:
+            raise ConfigError(
+                f"solution '{self.name}' cannot be built: its definition '{self.definition}' is "
+                "not known",
+                hint="name a dataset with it by dataset= or FIB_DATASET_PATH, or give a callable",
+            )
+        signature = _signature_of(self.function)
+        if definition is None or signature is None:
+            return
+        try:
+            signature.bind(**dict.fromkeys(definition.inputs))
+        except TypeError as error:
+            raise ConfigError(
+                f"{self.name}{signature} cannot be called with the inputs of definition "
+                f"'{definition.name}' ({', '.join(definition.inputs)}): {error}",
+                hint="name its parameters as the definition names the inputs; further ones need a "
+                "default",
+            ) from None
+
+
+def _signature_of(function: Optional[Callable[..., Any]]) -> Optional[inspect.Signature]:
+    try:
+        return None if function is None else inspect.signature(function)
+    except (ValueError, TypeError):  # compiled functions and some callable objects do not tell
+        return None
+
+
+def _candidate(name: Any, value: Any) -> Candidate:
+    from flashinfer_bench.data import Solution
+
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{name!r} is no name of a definition; the keys of a mapping are names")
+    path = Path(value) if isinstance(value, (str, os.PathLike)) else None
+    solution = value if path is None else _read_solution(path)
+    if isinstance(solution, Solution):
+        if solution.definition != name:
+            raise DataError(
+                f"solution '{solution.name}' is one of definition '{solution.definition}', "
+                f"not of '{name}'",
+                path=path,
+                field="definition",
+                hint=f"put it under '{solution.definition}', or take one of '{name}'",
+            )
+        return Candidate(name, solution=solution)
+    if not callable(value):
+        raise ConfigError(f"the solution of '{name}' is a {type(value).__name__}; give {_ALLOWED}")
+    if returns_later(value):
+        raise ConfigError(
+            f"the solution of '{name}' returns a coroutine or a generator, and no outputs",
+            hint=f"give {_ALLOWED} that returns the outputs",
+        )
+    return Candidate(name, function=value)
+
+
+def _read_solution(path: Path) -> Solution:
+    from flashinfer_bench.data import Solution
+    from flashinfer_bench.data.json_codec import decode
+    from flashinfer_bench.data.loader import unreadable
+
+    try:
+        data = path.expanduser().read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return decode(Solution, data, path=path)
+
+
+def _read_folder(folder: Path) -> dict[str, Candidate]:
+    """Read all files below ``solutions/`` of a folder: the chosen solution of each definition."""
+    from flashinfer_bench.data import layout
+
+    root = folder.expanduser() / layout.SOLUTIONS
+    if not root.is_dir():
+        raise DatasetNotFoundError(
+            f"{root} is no folder",
+            hint="put the chosen solutions, one for each definition, into a folder 'solutions'",
+        )
+    found: dict[str, Candidate] = {}
+    paths: dict[str, Path] = {}
+    for path in layout.files(root, ".json"):
+        solution = _read_solution(path)
+        name = solution.definition
+        if paths.setdefault(name, path) is not path:
+            raise DuplicateNameError(
+                f"there is another solution for definition '{name}': {paths[name]}",
+                path=path,
+                field="definition",
+                hint="remove one of the two: there is one solution for each definition",
+            )
+        found[name] = Candidate(name, solution=solution)
+    if not found:
+        raise DataError(f"there is no solution in {root}", path=root.parent)
+    return found
+
+
+def _find_definitions(names: Iterable[str], *datasets: Dataset) -> dict[str, Definition]:
+    """Return each definition from the first dataset that has it, or else from the usual one."""
+    found: dict[str, Definition] = {}
+    for dataset in (*(each for each in datasets if each is not None), env.dataset_path()):
+        lacking = [name for name in names if name not in found]
+        definitions = getattr(dataset, "definitions", None)
+        if definitions is None:
+            root = Path(str(dataset)).expanduser()
+            if lacking and not root.is_dir() and dataset in datasets:
+                raise DatasetNotFoundError(f"there is no dataset at {root}")
+            definitions = _read_definitions(root, lacking)
+        found |= {name: definitions[name] for name in lacking if name in definitions}
+    return found
+
+
+def _read_definitions(root: Path, names: list[str]) -> dict[str, Definition]:
+    """Read only files in which one of the names stands."""
+    from flashinfer_bench.data import layout
+    from flashinfer_bench.data.loader import load_definition
+
+    found: dict[str, Definition] = {}
+    marks = [f'"{name}"'.encode() for name in names]
+    files = {layout.safe_segment(name) for name in names}
+    for path in layout.files(root / layout.DEFINITIONS, ".json") if names else ():
+        data = path.read_bytes()
+        if path.stem in files or any(mark in data for mark in marks):
+            definition = load_definition(path, root)
+            found[definition.name] = definition
+    return found
+
+
+# ------------------------------------------------------------------------------- the runtime
+
+
+class CallCounters(Counters):
+    """What became of the calls of one API, over all definitions.
+
+    The misses of its `dispatchers` count as well.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dispatchers: list[Dispatcher] = []
+
+    def to_original(self, reason: Optional[str]) -> None:
+        """Count a call that goes to the original; the dispatcher may have counted the reason."""
+        self.fallback()
+        if reason is not None:
+            self.miss(reason)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the counts as they are now."""
+        own = self.snapshot()
+        misses = Counter(own.misses)
+        for dispatcher in list(self.dispatchers):
+            misses.update(dispatcher.stats.misses)
+        counts = {"hit": own.hits, "fallback": own.fallbacks, "error": own.errors}
+        return {**counts, "misses": dict(misses)}
+
+
+class _Running(threading.local):
+    """Whether this thread is in a solution of one definition, whose own such calls are not taken.
+
+    The functions of a library that are of one definition share it.
+    """
+
+    now = False
+
+
+class MappingRuntime(BaseRuntime):
     """Sends calls to the one solution of each definition, while it is active.
 
     Parameters
@@ -75,10 +298,8 @@ class MappingRuntime:
         By name of the definition.
     definitions : dict of str to Definition
         Those that are known.
-    config : ApplyConfigRegistry, optional
+    config : ApplyConfig or ApplyConfigRegistry, optional
         Settings of the definitions. A mapping is always strict, and compares nothing.
-    registry : ApiRegistry, optional
-        Tells what is behind the slots of adapters. Default: that of the process.
 
     Raises
     ------
@@ -91,145 +312,53 @@ class MappingRuntime:
         candidates: dict[str, Candidate],
         definitions: dict[str, Definition],
         config: Config = None,
-        registry: Optional[ApiRegistry] = None,
     ) -> None:
         self._candidates = candidates
-        self._registry = apis if registry is None else registry
-        self._definitions = {**self._given(), **definitions}
-        self._config = as_registry(config)
-        self._tallies: dict[str, Tally] = {}
-        self._running = {name: Running() for name in candidates}
-        self._calls: weakref.WeakKeyDictionary[Slot, dict[str, Call]] = weakref.WeakKeyDictionary()
-        self._lock = threading.Lock()
-        self.entered = 0  # bodies of `with` that have not ended
-        for candidate in candidates.values():
-            self._check(candidate)
+        self._definitions = definitions
+        self._configs = as_registry(config)
+        self._counters: dict[str, CallCounters] = {}
+        self._called: set[str] = set()
+        self._running = {name: _Running() for name in candidates}
+        for name, candidate in candidates.items():
+            candidate.check(definitions.get(name))
 
     def __repr__(self) -> str:
         return f"<MappingRuntime of {len(self._candidates)} definitions>"
 
-    def _given(self) -> dict[str, Definition]:
-        """Return the definitions that adapters know."""
-        found = {}
-        for api in self._registry.routable(set(self._candidates)):
-            if api.definition is not None and api.definition.name in self._candidates:
-                found[api.definition.name] = api.definition
-        return found
-
-    def _check(self, candidate: Candidate) -> None:
-        definition = self._definitions.get(candidate.definition)
-        if candidate.function is not None:
-            if definition is not None:
-                check_takes(candidate, definition)
-        elif definition is None:
-            raise ConfigError(
-                f"solution '{candidate.name}' cannot be built: its definition "
-                f"'{candidate.definition}' is not known",
-                hint="name a dataset with it by dataset= or FIB_DATASET_PATH, or give a callable",
-            )
-
-    # ------------------------------------------------------------------------------ activity
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it has been started, and not stopped."""
-        return any(each is self for each in board.active)
-
     def start(self) -> MappingRuntime:
         """Become the innermost active runtime, in the place of another mapping."""
-        with _switching:
+        with runtime.changing:
             self.stop_others()
-            board.push(self)
+            router.push(self)
         return self
 
     def stop_others(self) -> None:
         """Stop other mappings; one whose body has not ended yet is back when this one stops."""
-        for other in board.active:
+        for other in router.active:
             if isinstance(other, MappingRuntime) and other is not self and not other.entered:
                 other.stop()
 
     def stop(self) -> None:
         """Be active no more; what no call has asked for is logged, as it may be a mistake."""
-        if not board.remove(self):
+        if not router.remove(self):
             return
-        # Copies: calls that are running add to them.
-        asked = {name for tally in list(self._tallies.values()) for name in list(tally.names)}
-        if never := [name for name in self._candidates if name not in asked]:
+        if never := [name for name in self._candidates if name not in self._called]:
             logger.warning("apply: there was no call of %s while it was mapped", ", ".join(never))
 
     @property
     def wrapped(self) -> int:
         """How many decorated functions and adapters' functions there are that it may take."""
-        return len(self._registry.routable(set(self._candidates)))
-
-    # --------------------------------------------------------------------------------- calls
+        return sum(
+            point.name in self._candidates
+            if point.name is not None
+            else any(point.could_be is None or point.could_be(name) for name in self._candidates)
+            for point in router.points()
+            if self._candidates  # else not even those of which any call may be of any definition
+        )
 
     def names(self) -> Collection[str]:
         """Return every name: calls of other definitions are counted, too."""
         return Everything(self._candidates)
-
-    def route(self, name: str, slot: Optional[Slot]) -> Optional[Call]:
-        """Return what takes the calls of a slot; see `slots.Runtime`."""
-        candidate = self._candidates.get(name)
-        if candidate is None:
-            return None if slot is None or slot.name is not None else self._unknown(name, slot)
-        if slot is None:
-            return self._make(Api(f"apply({name!r})"), candidate)
-        with self._lock:
-            calls = self._calls.setdefault(slot, {})
-            if name not in calls:
-                calls[name] = self._make(self._registry.api_of(slot), candidate)
-            return calls[name]
-
-    def _make(self, api: Api, candidate: Candidate) -> Call:
-        definition = self._definitions.get(candidate.definition)
-        config = replace(
-            self._config.get(candidate.definition), strict=True, shadow_calls=0, shadow_share=0.0
-        )
-        running = self._running[candidate.definition]
-        return MappedCalls(api, candidate, definition, config, self._tally(api), running).call
-
-    def _tally(self, api: Api) -> Tally:
-        return self._tallies.setdefault(api.name, Tally())
-
-    def _unknown(self, name: str, slot: Slot) -> Optional[Call]:
-        """Return what counts calls of a definition that is not mapped."""
-        tally = self._tally(self._registry.api_of(slot))
-        if len(tally.unknown) >= _MOST_UNKNOWN and name not in tally.unknown:
-            tally.fallback(_NOT_MAPPED)  # it is asked for again at each call
-            return None
-        tally.unknown.add(name)
-
-        @opaque
-        def untaken(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
-            tally.fallback(_NOT_MAPPED)
-            if fallback is None:
-                raise RuntimeError(no_fallback(name, "it is not mapped"))
-            return fallback(*args, **(kwargs or {}))
-
-        return untaken
-
-    def dispatch(
-        self,
-        name: str,
-        args: Positional = (),
-        kwargs: Named = None,
-        fallback: Fallback = None,
-    ) -> Any:
-        """Answer one call, whose arguments are those of the definition `name`.
-
-        Raises
-        ------
-        RuntimeError
-            If there is nothing to substitute and no fallback.
-        """
-        given, named, instead = arguments(args, kwargs, fallback)
-        call = board.call_of(name) if board.top() is self else self.route(name, None)
-        if call is not None:
-            return call(given, named, instead)
-        if instead is not None:
-            return instead(*given, **(named or {}))
-        raise RuntimeError(no_fallback(name, f"{self!r} does not have it"))
 
     def definition(self, name: str) -> Optional[Definition]:
         """Return a definition of the mapping, if it is known."""
@@ -245,7 +374,282 @@ class MappingRuntime:
             and ``misses``: why, as a number by reason. ``error``: calls in which a solution could
             not be built, raised, or returned something else than it should; they raised.
         """
-        return {name: tally.snapshot() for name, tally in sorted(self._tallies.items())}
+        return {name: one.summary() for name, one in sorted(self._counters.items())}
+
+    def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
+        """Return what takes the calls of a point; see `routing.patch_points.Runtime`."""
+        candidate = self._candidates.get(name)
+        if candidate is None and (point is None or point.name is not None):
+            return None
+        label = f"apply({name!r})" if point is None else point.label
+        counters = self._counters.setdefault(label, CallCounters())
+        if candidate is not None:
+            return self._mapped(candidate, label, point, counters)
+
+        @opaque
+        def untaken(args: Args, kwargs: Kwargs, original: Any) -> Any:
+            counters.to_original(_NOT_MAPPED)
+            return original(*args, **(kwargs or {}))
+
+        return untaken
+
+    def _mapped(
+        self,
+        candidate: Candidate,
+        label: str,
+        point: Optional[PatchPoint],
+        counters: CallCounters,
+    ) -> Call:
+        """Return what answers calls; what these mean is worked out at the first of them."""
+        name = candidate.definition
+        definition, running = self._definitions.get(name), self._running[name]
+        config = replace(self._configs.get(name), strict=True, shadow_calls=0, shadow_share=0.0)
+        dispatched = None
+        if definition is not None:
+            dispatched = _Dispatched(candidate, label, definition, config, counters)
+        is_routed = point is not None and isinstance(point.signature, Canonical)
+        take: Optional[Take] = None
+
+        @opaque
+        def call(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
+            nonlocal take
+            if take is None:  # of two threads that work it out, the last one counts
+                self._called.add(name)
+                take = _plan(candidate, label, point, dispatched, fallback)
+            result: Any = MISSED
+            reason: Optional[str] = REENTRANT
+            if not running.now:
+                running.now = True
+                try:
+                    result, reason = take(args, kwargs, fallback), None
+                except UnroutableError as error:
+                    reason = error.reason
+                except _ANYTHING:
+                    counters.error()
+                    raise
+                finally:
+                    running.now = False
+            if result is not MISSED:
+                counters.hits += 1
+                if is_routed and fallback is not None:
+                    fallback.strict = True  # type: ignore[attr-defined]  # stands for the original
+                return result
+            counters.to_original(reason)
+            if fallback is None:
+                why = reason or f"the call is not what '{candidate.name}' is for"
+                raise RuntimeError(no_fallback(name, why))
+            return fallback(*args, **(kwargs or {}))
+
+        return call
+
+
+def _plan(
+    candidate: Candidate,
+    label: str,
+    point: Optional[PatchPoint],
+    dispatched: Optional[_Dispatched],
+    original: Fallback,
+) -> Take:
+    """Work out what the calls of an API mean."""
+    signature, bind = getattr(point, "signature", None), getattr(point, "bind", None)
+    try:
+        if isinstance(signature, Canonical) and dispatched is not None:
+            call = reordered(dispatched.answer, signature, list(dispatched.definition.inputs))
+            return lambda args, _kwargs, original: call(args, None, _Later(original))
+        if signature is None and bind is None:
+            if dispatched is None:
+                return lambda args, kwargs, _original: candidate.run(*args, **(kwargs or {}))
+            if not dispatched.works_in_place:
+                # A library's own arguments may be others; apply has been given the definition's.
+                return dispatched.take if point is None else dispatched.take_all
+        meaning = convention(
+            label,
+            signature,
+            candidate.definition,
+            None if dispatched is None else dispatched.definition,
+            bind=bind,
+            takes=candidate.takes,
+            original=original,
+        )
+    except ConfigError as error:
+        logger.warning("apply: its calls go to the original: %s", error)
+
+        def refuse(_args: Args, _kwargs: Kwargs, _original: Fallback) -> Any:
+            raise UnroutableError(_SIGNATURE)
+
+        return refuse
+    if dispatched is None:
+
+        def by_name(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
+            bound = meaning.bind(args, kwargs)
+            return meaning.deliver(bound, candidate.run(**bound.inputs))
+
+        return by_name
+    usual = None if signature is None or bind is not None else meaning.usual_call(signature)
+    return _dispatching(dispatched, meaning, usual)
+
+
+def _dispatching(
+    dispatched: _Dispatched, meaning: Convention, usual: Optional[tuple[int, tuple[Any, ...]]]
+) -> Take:
+    """Return what takes a call apart, has it dispatched, and puts outputs where it wants them."""
+    count, idle = usual or (0, ())
+
+    def take(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
+        # A default that is an equal, but another object, is found out the long way.
+        if usual is not None and not kwargs and all(map(is_, args[count:], idle)):
+            return dispatched.take(args[:count], None)
+        bound = meaning.bind(args, kwargs)
+        result = dispatched.run(bound)
+        return result if result is MISSED else meaning.deliver(bound, result)
+
+    return take
+
+
+class _Later:
+    """Stands for the original of a routed call in a dispatcher: the call goes there later.
+
+    Parameters
+    ----------
+    original : callable
+        What stands for it in the routed call: may be asked for the outputs of other inputs.
+    """
+
+    __slots__ = ("_original",)
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    order = property(fset=lambda self, order: setattr(self._original, "order", order))
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
+        return MISSED
+
+    def decline(self, reason: str) -> Any:
+        raise UnroutableError(reason)
+
+    def outputs(self, *inputs: Any) -> Any:
+        """Return the outputs of the definition, computed by the original."""
+        return self._original.outputs(*inputs)
+
+
+def _missed(*_args: Any, **_kwargs: Any) -> Any:
+    """Is the fallback of the dispatcher: the call goes to the original later."""
+    return MISSED
+
+
+class _Dispatched:
+    """Runs a candidate behind the dispatcher of its definition, one for each device."""
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        label: str,
+        definition: Definition,
+        config: ApplyConfig,
+        counters: CallCounters,
+    ) -> None:
+        self.definition = definition
+        self.works_in_place = any(spec.param is not None for spec in definition.outputs.values())
+        self._label = f"{candidate.name} (for {label})"
+        self._candidate = candidate
+        self._config = config
+        self._counters = counters
+        self._target: Optional[Target] = None
+        self._dispatchers: dict[Any, Dispatcher] = {}
+
+    def resolve(self, key: Optional[ApplyKey]) -> Target:
+        """Return the candidate, built at the first time: it is the one for all keys.
+
+        Raises
+        ------
+        BuildError
+            If it cannot be built.
+        """
+        from flashinfer_bench.apply.dispatch import Target
+
+        if self._target is None:
+            function, solution = self._candidate.function, self._candidate.solution
+            if function is not None:
+                self._target = Target.from_callable(
+                    function, self.definition, by_keyword=True, solution=self._label
+                )
+            else:
+                from flashinfer_bench.compile import default_registry
+
+                assert solution is not None
+                runnable = default_registry().build(self.definition, solution)
+                self._target = Target.from_runnable(runnable, self.definition, self._label)
+        return self._target
+
+    def _dispatcher(self, args: Sequence[Any]) -> Dispatcher:
+        """Return the dispatcher for the device of the first tensor."""
+        device = None
+        for each in args:
+            device = getattr(each, "device", None)
+            if device is not None:
+                break
+        if device not in self._dispatchers:
+            from flashinfer_bench.apply.dispatch import Dispatcher
+
+            name = str(device)
+            made = Dispatcher(
+                self.definition,
+                self,
+                self._config,
+                key_builder=None,  # there is one solution for all sizes
+                device=name if name.startswith(("cpu", "cuda")) else "cpu",
+            )
+            if self._dispatchers.setdefault(device, made) is made:
+                self._counters.dispatchers.append(made)
+        return self._dispatchers[device]
+
+    def answer(self, args: Args, kwargs: Kwargs, later: Fallback) -> Any:
+        """Answer a call with the definition's arguments; `later` is the dispatcher's fallback."""
+        values = (*args, *kwargs.values()) if kwargs else args
+        return self._dispatcher(values).call(args, kwargs, later)
+
+    def take(self, args: Args, kwargs: Kwargs, _original: Fallback = None) -> Any:
+        """Answer a call with the arguments of the definition."""
+        return self.answer(args, kwargs, _missed)
+
+    def take_all(self, args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
+        """Answer a call with all arguments of the definition, and refuse any other."""
+        inputs, named = list(self.definition.inputs), kwargs or {}
+        for names in ([*inputs, *self.definition.outputs], inputs):
+            if len(args) + len(named) == len(names) and named.keys() == {*names[len(args) :]}:
+                return self.take(args, kwargs)
+        raise UnroutableError(ARGUMENTS)
+
+    def run(self, bound: Bound) -> Any:
+        """Return the outputs of a call, or that it was refused."""
+        args = tuple(bound.inputs.values())
+        dispatcher = self._dispatcher(args)
+        buffers = self._direct(bound)
+        if not buffers:
+            return dispatcher.call(args, None, _missed)
+        # What is refused with these buffers is so without: it is asked, and counted, once.
+        missed = dispatcher.call((*args, *buffers), None, _missed) is MISSED
+        return MISSED if missed else buffers
+
+    def _direct(self, bound: Bound) -> tuple[Any, ...]:
+        """Return the buffers of all outputs, if the solution may write straight into them."""
+        from flashinfer_bench.apply.dispatch.ordinary import is_plain
+
+        target, given = self._target, bound.buffers
+        if target is None or target.native_style != "destination":
+            return ()
+        if len(given) != len(self.definition.outputs):
+            return ()
+        buffers = tuple(given[index] for index in range(len(given)))
+        memory = [memory_of(buffer) for buffer in buffers]
+        apart = len({*memory}) == len(memory)
+        used = {memory_of(value) for value in bound.inputs.values()}
+        free = apart and used.isdisjoint(memory)
+        return buffers if free and all(is_plain(each) for each in buffers) else ()
+
+
+# ---------------------------------------------------------------------------------- enabling
 
 
 class WrappedCount(int):
@@ -262,48 +666,22 @@ class WrappedCount(int):
 
     runtime: MappingRuntime
 
-    def __new__(cls, runtime: MappingRuntime, count: Optional[int] = None) -> WrappedCount:
+    def __new__(cls, runtime: MappingRuntime) -> WrappedCount:
         """Count what `runtime` may take now."""
-        made = super().__new__(cls, runtime.wrapped if count is None else count)
+        made = super().__new__(cls, runtime.wrapped)
         made.runtime = runtime
         return made
 
     def __enter__(self) -> WrappedCount:
-        self.runtime.entered += 1
-        if not self.runtime.is_active:
-            self.runtime.start()
+        self.runtime.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.runtime.entered -= 1
-        if self.runtime.entered <= 0:
-            self.runtime.stop()
+    def __exit__(self, *error: object) -> None:
+        self.runtime.__exit__(*error)
 
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        return int, (int(self),)
-
-    def __call__(
-        self,
-        name_or_resolver: str | Resolver,
-        args: Positional = None,
-        kwargs: Named = None,
-        fallback: Fallback = None,
-        *,
-        runtime_kwargs: Optional[Mapping[str, Any]] = None,
-    ) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer one call, as `apply` does."""
-        named = kwargs if runtime_kwargs is None else runtime_kwargs
-        given, by_name, instead = arguments(args, named, fallback)
-        name = resolve(name_or_resolver, given, by_name, instead)
-        if name is None:
-            assert instead is not None
-            return instead(*given, **(by_name or {}))
-        return self.runtime.dispatch(name, given, by_name, instead)
+        return self.runtime(*args, **kwargs)
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Return the counters of each API; see `MappingRuntime.stats`."""
@@ -315,25 +693,20 @@ class WrappedCount(int):
 
 
 def enable_mapping(
-    mapping: Mapping[str, Value],
-    config: Config = None,
-    *,
-    dataset: Dataset = None,
-    registry: Optional[ApiRegistry] = None,
+    mapping: Union[Mapping[str, Value], Path], config: Config = None, *, dataset: Dataset = None
 ) -> WrappedCount:
     """Route calls to the solutions of a mapping, in the place of one that is active.
 
     Parameters
     ----------
-    mapping : mapping of str to callable, Solution or path
-        The one solution of each definition.
+    mapping : mapping of str to callable, Solution or path, or Path
+        The one solution of each definition. Or a folder that has them in its ``solutions/``;
+        definitions in its own ``definitions/`` come before those of the dataset.
     config : ApplyConfig or ApplyConfigRegistry, optional
         Settings; a mapping is always strict, has no misses by size, and compares nothing.
     dataset : TraceSet, str or Path, optional
-        Has definitions; what it lacks is looked for in the dataset of ``FIB_DATASET_PATH``, then
-        among those that adapters bring along. A callable may do without.
-    registry : ApiRegistry, optional
-        Tells what is behind the slots of adapters.
+        Has definitions; what it lacks is looked for in the dataset of ``FIB_DATASET_PATH``. A
+        callable may do without.
 
     Returns
     -------
@@ -348,40 +721,21 @@ def enable_mapping(
     DataError, DatasetNotFoundError
         If a file, or the dataset, cannot be read.
     """
-    found = read_mapping(mapping)
-    return _enable(found, gather_definitions(found, dataset), config, registry)
-
-
-def enable_folder(
-    folder: Path,
-    config: Config = None,
-    *,
-    dataset: Dataset = None,
-    registry: Optional[ApiRegistry] = None,
-) -> WrappedCount:
-    """Route calls to the solutions of a folder: `enable_mapping` of what `read_folder` finds.
-
-    Definitions in the folder's own ``definitions/`` come before those of the dataset.
-    """
-    candidates = read_folder(folder)
-    return _enable(candidates, gather_definitions(candidates, folder, dataset), config, registry)
-
-
-def _enable(
-    candidates: dict[str, Candidate],
-    definitions: dict[str, Definition],
-    config: Config,
-    registry: Optional[ApiRegistry],
-) -> WrappedCount:
-    runtime = MappingRuntime(candidates, definitions, config, registry)
-    if candidates:
-        runtime.start()
+    if isinstance(mapping, Path):
+        candidates = _read_folder(mapping)
+        definitions = _find_definitions(candidates, mapping, dataset)
     else:
-        runtime.stop_others()
-    return WrappedCount(runtime)
+        candidates = {name: _candidate(name, value) for name, value in mapping.items()}
+        definitions = _find_definitions(candidates, dataset)
+    made = MappingRuntime(candidates, definitions, config)
+    if candidates:
+        made.start()
+    else:
+        made.stop_others()
+    return WrappedCount(made)
 
 
 def stats() -> dict[str, Any]:
     """Return the counters of what takes calls now; empty if nothing is enabled."""
-    top: Any = board.top()
+    top: Any = router.top()
     return dict(top.stats()) if hasattr(top, "stats") else {}

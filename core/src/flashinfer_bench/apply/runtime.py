@@ -2,38 +2,69 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import threading
+import traceback
+from collections import Counter, deque
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
-from flashinfer_bench.apply.arguments import arguments, resolve
 from flashinfer_bench.apply.config import as_registry
-from flashinfer_bench.apply.generation import Generation
-from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.integration.slots import board
+from flashinfer_bench.apply.wrappers import label_of, tell_once
+from flashinfer_bench.errors import (
+    BuildCapabilityError,
+    BuildError,
+    ConfigError,
+    DataError,
+    FibError,
+    StorageError,
+)
+from flashinfer_bench.routing.binding import bind
+from flashinfer_bench.routing.opaque import opaque
+from flashinfer_bench.routing.patch_points import Runtime, router
+from flashinfer_bench.routing.routes import Canonical, reordered
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-    from types import TracebackType
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from flashinfer_bench.apply.arguments import Named, Positional, Resolver
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
-    from flashinfer_bench.apply.dispatch import Counters, Stats
-    from flashinfer_bench.apply.explanation import Explanation
-    from flashinfer_bench.data import Definition, TraceSet
-    from flashinfer_bench.integration.slots import Call, Fallback, Runtime, Slot
+    from flashinfer_bench.apply.dispatch import Counters, Dispatcher, Stats, Target
+    from flashinfer_bench.apply.explain import Explanation
+    from flashinfer_bench.apply.keys import ApplyKey
+    from flashinfer_bench.apply.selection import Candidates
+    from flashinfer_bench.apply.table import ApplyTable, Config, Dataset, Source
+    from flashinfer_bench.apply.wrappers import Resolver
+    from flashinfer_bench.compile import Runnable
+    from flashinfer_bench.data import Definition
+    from flashinfer_bench.routing.patch_points import (
+        Args,
+        Call,
+        Fallback,
+        Kwargs,
+        PatchPoint,
+    )
 
-    Config = Union[ApplyConfig, ApplyConfigRegistry, None]
-    Dataset = Union[TraceSet, str, Path]
+    Positional = Union[Sequence[Any], Mapping[str, Any], None]
+    Named = Union[Mapping[str, Any], Fallback]
+    OnBuilt = Callable[[str, Optional[Exception]], None]
 
-_rebuilding = threading.RLock()
+logger = logging.getLogger(__name__)
+
+_ANYTHING = (Exception,)
+
+changing = threading.RLock()
+"""Held while a runtime is exchanged for another, or its content."""
 
 
 def _renew_lock() -> None:
-    global _rebuilding
-    _rebuilding = threading.RLock()
+    global changing
+    changing = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):  # a thread of the parent may hold it, and is not in the child
@@ -42,8 +73,8 @@ if hasattr(os, "register_at_fork"):  # a thread of the parent may hold it, and i
 
 def get_runtime() -> Optional[Runtime]:
     """Return the runtime that takes calls now, or None."""
-    board.settle()
-    return board.top()
+    router.settle()
+    return router.top()
 
 
 def set_runtime(rt: Optional[Runtime]) -> None:
@@ -60,12 +91,191 @@ def set_runtime(rt: Optional[Runtime]) -> None:
             f"{type(rt).__name__} is no runtime of apply: it lacks {', '.join(wanted)}",
             hint="make an ApplyRuntime, or call enable_apply",
         )
-    board.clear()
+    router.clear()
     if rt is not None:
-        board.push(rt)
+        router.push(rt)
 
 
-class ApplyRuntime:
+# ----------------------------------------------------------------------- the forms of a call
+
+
+def arguments(args: Positional, kwargs: Named, fallback: Fallback) -> tuple[Args, Kwargs, Fallback]:
+    """Return the arguments of a call by position and by name, and its fallback.
+
+    Parameters
+    ----------
+    args : sequence, mapping or None
+        By position; in the old form ``(name, runtime_kwargs, fallback)`` those by name.
+    kwargs : mapping, callable or None
+        By name; in the old form the fallback.
+    fallback : callable, optional
+        What to call instead.
+
+    Raises
+    ------
+    TypeError
+        If they are something else.
+    """
+    if isinstance(args, Mapping):
+        old = callable(kwargs) and not isinstance(kwargs, Mapping)
+        args, kwargs, fallback = (), args, kwargs if old else fallback  # type: ignore[assignment]
+    if isinstance(args, str):
+        raise TypeError(f"args={args!r} is a string; give the arguments as a tuple")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TypeError(
+            f"kwargs is a {type(kwargs).__name__}; give the arguments by name in a dict"
+        )
+    if fallback is not None and not callable(fallback):
+        raise TypeError(f"fallback is a {type(fallback).__name__}, which cannot be called")
+    return tuple(args or ()), dict(kwargs) if kwargs else None, fallback
+
+
+def resolve(
+    target: Union[str, Resolver], args: Args, kwargs: Kwargs, fallback: Fallback
+) -> Optional[str]:
+    """Return the definition of a call.
+
+    Parameters
+    ----------
+    target : str or callable
+        Its name, or a resolver, which gets the arguments.
+    args, kwargs
+        The arguments.
+    fallback : callable, optional
+        If there is one, a resolver that fails is logged, once.
+
+    Returns
+    -------
+    str or None
+        None if the resolver knows none, and there is a fallback.
+
+    Raises
+    ------
+    ConfigError
+        If `target` is something else.
+    RuntimeError
+        If the resolver returns no name, and there is no fallback.
+    Exception
+        What the resolver raises, if there is no fallback.
+    """
+    if type(target) is str:
+        return target
+    if not callable(target):
+        raise ConfigError(f"{target!r} is neither the name of a definition nor a resolver")
+    try:
+        name = target(*args, **(kwargs or {}))
+    except _ANYTHING as error:
+        if fallback is None:
+            raise
+        tell_once(f"the resolver {label_of(target)} failed; its calls go to the original", error)
+        return None
+    if isinstance(name, str):
+        return str(name)
+    if fallback is None:
+        told = f"the resolver {label_of(target)} names no definition but returns {name!r}"
+        raise RuntimeError(f"{told}, and no fallback is given")
+    return None
+
+
+class BaseRuntime(Runtime):
+    """Takes calls while it is active.
+
+    Of several active runtimes the one that started last decides, alone. As a context manager it is
+    active in the body, and whatever was active before is so again afterwards. Called like `apply`,
+    it answers itself, active or not.
+    """
+
+    problems: Mapping[str, str] = {}
+    entered = 0  # bodies of `with` that have not ended
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has been started, and not stopped; an inner one may take the calls."""
+        return any(each is self for each in router.active)
+
+    def start(self) -> Any:
+        """Become the innermost active runtime; return the runtime itself."""
+        router.push(self)
+        return self
+
+    def stop(self) -> None:
+        """Be active no more, wherever it is among the active ones; nothing happens if it is not.
+
+        Calls that are running go on.
+        """
+        router.remove(self)
+
+    def __enter__(self) -> Any:
+        self.entered += 1
+        if not self.is_active:
+            self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.entered -= 1
+        if self.entered <= 0:
+            self.stop()
+
+    def dispatch(
+        self,
+        name: str,
+        args: Positional = (),
+        kwargs: Named = None,
+        fallback: Fallback = None,
+    ) -> Any:
+        """Answer one call of a definition.
+
+        Parameters
+        ----------
+        name : str
+            The definition.
+        args : sequence
+            Inputs in declaration order, or inputs and outputs. In the old form
+            ``dispatch(name, runtime_kwargs, fallback)``, a mapping.
+        kwargs : mapping, optional
+            Arguments by the names of the definition.
+        fallback : callable, optional
+            Called with the very arguments if there is nothing to substitute.
+
+        Raises
+        ------
+        RuntimeError
+            If there is nothing to substitute and no fallback.
+        ValueError
+            If the number of arguments is neither that of the inputs nor of inputs and outputs.
+        """
+        given, named, instead = arguments(args, kwargs, fallback)
+        call = router.call_of(name) if router.top() is self else self.route(name, None)
+        if call is not None:
+            return call(given, named, instead)
+        if instead is None:
+            reason = self.problems.get(name, f"{self!r} has nothing to substitute for it")
+            raise RuntimeError(f"definition '{name}': {reason}, and no fallback is given")
+        return instead(*given, **(named or {}))
+
+    def __call__(
+        self,
+        name_or_resolver: Union[str, Resolver],
+        args: Positional = (),
+        kwargs: Named = None,
+        fallback: Fallback = None,
+        *,
+        runtime_kwargs: Optional[Mapping[str, Any]] = None,
+    ) -> Any:
+        """Answer one call, as `apply` does."""
+        by_name = kwargs if runtime_kwargs is None else runtime_kwargs
+        given, named, instead = arguments(args, by_name, fallback)
+        name = resolve(name_or_resolver, given, named, instead)
+        if name is None:
+            assert instead is not None
+            return instead(*given, **(named or {}))
+        return self.dispatch(name, given, named, instead)
+
+
+# ---------------------------------------------------------------------------------- datasets
+
+
+class ApplyRuntime(BaseRuntime):
     """Sends calls to the best solutions of a dataset, while it is active.
 
     Of several active runtimes the one that started last decides, alone. As a context manager it is
@@ -104,9 +314,8 @@ class ApplyRuntime:
         from flashinfer_bench.apply.hardware import device_named
 
         self._dataset: Dataset = env.dataset_path() if trace_set is None else trace_set
-        self._config: Config = config
+        self._config = config
         self._device = device_named(device)
-        self._entered = 0
         self._counters: dict[str, Counters] = {}
         self._generation = self._load(self._dataset, config)
 
@@ -115,59 +324,19 @@ class ApplyRuntime:
         root = dataset if isinstance(dataset, (str, os.PathLike)) else dataset.root
         return f"<ApplyRuntime of {'a dataset in memory' if root is None else str(root)!r}>"
 
-    # ------------------------------------------------------------------------------ activity
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it has been started, and not stopped; an inner one may take the calls."""
-        return any(each is self for each in board.active)
-
-    def start(self) -> ApplyRuntime:
-        """Become the innermost active runtime; nothing happens if it is one."""
-        board.push(self)
-        return self
-
-    def stop(self) -> None:
-        """Be active no more, wherever it is among the active ones; nothing happens if it is not.
-
-        Calls that are running go on.
-        """
-        board.remove(self)
-
-    def __enter__(self) -> ApplyRuntime:
-        self._entered += 1
-        if not self.is_active:
-            self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self._entered -= 1
-        if self._entered <= 0:
-            self.stop()
-
     @classmethod
     def get_instance(cls) -> Optional[ApplyRuntime]:
         """Return the innermost active runtime of a dataset, or None."""
-        board.settle()
-        return next((each for each in reversed(board.active) if isinstance(each, cls)), None)
-
-    # ------------------------------------------------------------------------------- content
+        router.settle()
+        return next((each for each in reversed(router.active) if isinstance(each, cls)), None)
 
     def _load(self, dataset: Dataset, config: Config) -> Generation:
-        from flashinfer_bench.apply.building import Builds
         from flashinfer_bench.apply.hardware import this_hardware
         from flashinfer_bench.apply.table import ApplyTable
 
-        settings = as_registry(config)
-        hardware = this_hardware(self._device)
-        table = ApplyTable.load_or_build(dataset, settings, hardware=hardware)
-        builds = Builds(table.source)
-        generation = Generation(table, settings, builds, self._device, self._counters)
+        configs = as_registry(config)
+        table = ApplyTable.load_or_build(dataset, configs, hardware=this_hardware(self._device))
+        generation = Generation(table, configs, self._device, self._counters)
         generation.build_ahead()
         return generation
 
@@ -189,33 +358,33 @@ class ApplyRuntime:
         DatasetNotFoundError, DataError, ConfigError
             As of the class.
         """
-        with _rebuilding:
+        with changing:
             dataset = self._dataset if trace_set is None else trace_set
             settings = self._config if config is None else config
             generation = self._load(dataset, settings)
             self._dataset, self._config, self._generation = dataset, settings, generation
-            board.publish(self)
+            router.publish(self)
 
     def names(self) -> Collection[str]:
         """Return the definitions for which there is anything to substitute."""
-        return self._generation.names()
+        return self._generation.names
 
-    def route(self, name: str, slot: Optional[Slot]) -> Optional[Call]:
-        """Return what takes the calls of a slot; see `slots.Runtime`."""
-        return self._generation.route(name, slot)
+    def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
+        """Return what takes the calls of a point; see `routing.patch_points.Runtime`."""
+        return self._generation.route(name, point)
 
     def definition(self, name: str) -> Optional[Definition]:
         """Return one of the definitions for which there is anything to substitute."""
         return self._generation.table.source.definition(name) if name in self.names() else None
 
     @property
-    def problems(self) -> dict[str, str]:
+    def problems(self) -> dict[str, str]:  # type: ignore[override]
         """Why definitions, decorated functions and solutions are not used, by their names."""
-        return self._generation.problems
+        return {**self._generation.problems, **self._generation.builds.failed}
 
     def stats(self) -> dict[str, Stats]:
         """Return hits, fallbacks, errors and misses with their reasons, by definition."""
-        return self._generation.stats()
+        return {name: each.snapshot() for name, each in sorted(dict(self._counters).items())}
 
     def explain(self, name: str, axes: Optional[Mapping[str, int]] = None) -> Explanation:
         """Return who is chosen for a definition, and why the others are not.
@@ -239,60 +408,392 @@ class ApplyRuntime:
         hardware = self._generation.table.hardware
         return explain(self._dataset, name, self._config, hardware=hardware, axes=axes)
 
-    # --------------------------------------------------------------------------------- calls
 
-    def dispatch(
+class Generation:
+    """One table, put to work: what a runtime uses until it is rebuilt.
+
+    The dispatcher of a definition is made when that is first called. A generation is never closed:
+    whoever is in a call of it keeps it, and what it built.
+
+    Parameters
+    ----------
+    table : ApplyTable
+        What to substitute.
+    configs : ApplyConfigRegistry
+        How carefully.
+    device : str
+        Where the tensors of calls are: ``cpu``, or ``cuda:N`` for that GPU and those of its name.
+    counters : dict of str to Counters
+        Those of the generation before, which go on.
+    """
+
+    def __init__(
         self,
-        name: str,
-        args: Positional = (),
-        kwargs: Named = None,
-        fallback: Fallback = None,
-    ) -> Any:
-        """Answer one call of a definition.
+        table: ApplyTable,
+        configs: ApplyConfigRegistry,
+        device: str,
+        counters: dict[str, Counters],
+    ) -> None:
+        self.table = table
+        self.builds = Builds(table.source)
+        self.names = frozenset(
+            name for name, each in table.definitions.items() if each.choices or each.best
+        )
+        self.problems: dict[str, str] = {}
+        self._configs = configs
+        self._device = device
+        self._counters = counters
+        self._dispatchers: dict[str, Optional[Dispatcher]] = {}
+
+    def dispatcher(self, name: str) -> Optional[Dispatcher]:
+        """Return the dispatcher of a definition, or None if there cannot be one.
+
+        The same object for all threads, but for a moment two may be made.
+        """
+        if name not in self._dispatchers:
+            made = None
+            if name in self.names:
+                try:
+                    made = self._make(self.table.source.definition(name))
+                except _ANYTHING as error:  # this one only: others still apply
+                    self._tell(name, f"{type(error).__name__}: {error}")
+            self._dispatchers.setdefault(name, made)
+        return self._dispatchers[name]
+
+    def _make(self, definition: Definition) -> Dispatcher:
+        from flashinfer_bench.apply.dispatch import Counters, Dispatcher
+        from flashinfer_bench.apply.keys import ApplyKeyFactory
+
+        name = definition.name
+        config = self._configs.get(name)
+        return Dispatcher(
+            definition,
+            TableResolver(definition, self.table.definitions[name], self.builds, config),
+            config,
+            key_builder=ApplyKeyFactory.specialize(definition),
+            device=self._device,
+            stats=self._counters.setdefault(name, Counters()),
+        )
+
+    def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
+        """Return what takes the calls of a point; see `routing.patch_points.Runtime`."""
+        dispatcher = self.dispatcher(name)
+        if dispatcher is None:
+            return None
+        call = opaque(dispatcher.call)
+        if point is None:
+            return call
+        definition, signature = dispatcher.definition, point.signature
+        try:
+            if isinstance(signature, Canonical):
+                return reordered(call, signature, list(definition.inputs))
+            return bind(call, definition, signature)
+        except ConfigError as error:
+            self._tell(f"{name} ({point.label})", error.message)
+            return None
+
+    def _tell(self, what: str, why: str) -> None:
+        if what not in self.problems:
+            self.problems[what] = why
+            logger.warning("apply: calls of %s go to the original: %s", what, why)
+
+    def build_ahead(self) -> None:
+        """Build the solutions that win most keys, as many as the settings say."""
+        wanted: Counter[str] = Counter()
+        for name in self.names:
+            wanted.update(_share(self.table.definitions[name], self._configs.get(name)))
+        names = [solution for solution, _ in wanted.most_common()]
+        if names and (failures := self.builds.ahead(names)):
+            name, error = next(iter(failures.items()))
+            logger.warning(
+                "apply: %d of %d solutions cannot be built, such as %s: %s",
+                *(len(failures), len(wanted), name, error),
+            )
+
+
+def _share(table: Candidates, config: ApplyConfig) -> dict[str, int]:
+    """Return the solutions of a definition to be built ahead, and how many keys each wins."""
+    wins = Counter(table.choices.values())
+    if table.best is not None and config.on_miss_policy == "use_def_best":
+        wins[table.best] += len(table.choices)
+    # Of equals always the same: by name.
+    ranked = sorted(wins.items(), key=lambda item: (-item[1], item[0]))
+    return dict(ranked[: math.ceil(config.aot_ratio * len(ranked))])
+
+
+class TableResolver:
+    """Finds what is called for a key: by the table, or by the policy for keys not in it.
+
+    Parameters
+    ----------
+    definition : Definition
+        Of the calls.
+    table : Candidates
+        Who won which key.
+    builds : Builds
+        Builds the winners.
+    config : ApplyConfig
+        Names the policy.
+    """
+
+    def __init__(
+        self, definition: Definition, table: Candidates, builds: Builds, config: ApplyConfig
+    ) -> None:
+        self._definition = definition
+        self._table = table
+        self._builds = builds
+        self._config = config
+        self._targets: dict[str, Target] = {}
+
+    def resolve(self, key: Optional[ApplyKey]) -> Optional[Target]:
+        """Return what takes calls with a key, building it if that has not been done.
 
         Parameters
         ----------
-        name : str
-            The definition.
-        args : sequence
-            Inputs in declaration order, or inputs and outputs. In the old form
-            ``dispatch(name, runtime_kwargs, fallback)``, a mapping.
-        kwargs : mapping, optional
-            Arguments by the names of the definition.
-        fallback : callable, optional
-            Called with the very arguments if there is nothing to substitute.
+        key : ApplyKey, optional
+            None if a call has none: then only the policy ``use_def_best`` has an answer.
+
+        Returns
+        -------
+        Target or None
+            None if there is nothing for the key.
 
         Raises
         ------
-        RuntimeError
-            If there is nothing to substitute and no fallback.
-        ValueError
-            If the number of arguments is neither that of the inputs nor of inputs and outputs.
+        BuildError
+            If the winner cannot be built.
         """
-        given, named, instead = arguments(args, kwargs, fallback)
-        innermost = board.top() is self
-        call = board.call_of(name) if innermost else self.route(name, None)
-        if call is not None:
-            return call(given, named, instead)
-        if instead is None:
-            reason = self.problems.get(name, f"{self!r} has nothing to substitute for it")
-            raise RuntimeError(f"definition '{name}': {reason}, and no fallback is given")
-        return instead(*given, **(named or {}))
+        from flashinfer_bench.apply.dispatch import Target
 
-    def __call__(
+        solution = self.choose(key)
+        if solution is None:
+            return None
+        runnable = self._builds.get(solution)
+        target = self._targets.get(solution)
+        if target is None:
+            made = Target.from_runnable(runnable, self._definition, solution)
+            target = self._targets.setdefault(solution, made)
+        return target
+
+    def choose(self, key: Optional[ApplyKey]) -> Optional[str]:
+        """Return the solution that takes calls with a key; None if none does."""
+        choices, policy = self._table.choices, self._config.on_miss_policy
+        if key is None:
+            return self._table.best if policy == "use_def_best" else None
+        if key in choices:
+            return choices[key]
+        other: Optional[str] = None
+        if policy == "use_def_best":
+            other = self._table.best
+        elif policy == "nearest":
+            near = nearest_key(choices, key, self._config.nearest_ratio)
+            other = None if near is None else choices[near]
+        # It may have failed for this very key.
+        return None if other in self._table.barred.get(key, ()) else other
+
+
+def nearest_key(keys: Iterable[ApplyKey], key: ApplyKey, ratio: float) -> Optional[ApplyKey]:
+    """Return the one of `keys` that is nearest to `key`, or None.
+
+    A key is near if it has the same axes and the same features, and each axis differs by a factor
+    of at most `ratio`. Only 0 is near to a size of 0. The nearest has the smallest product of these
+    factors, that is, the smallest sum of distances on logarithmic scales; of equals it is the one
+    with the smaller sizes, axis by axis. The order in which keys are given does not matter.
+
+    Parameters
+    ----------
+    keys : iterable of ApplyKey
+        Those that were recorded.
+    key : ApplyKey
+        That of a call.
+    ratio : float
+        Factor by which an axis may differ, at least 1.
+    """
+    from fractions import Fraction  # exact: no two sizes are near by chance
+
+    near = []
+    for each in keys:
+        pairs = list(zip(key.axes, each.axes, strict=False))
+        same_kind = len(key.axes) == len(each.axes) and key.feats == each.feats
+        if not same_kind or any(mine[0] != other[0] for mine, other in pairs):
+            continue
+        sizes = [sorted((mine[1], other[1])) for mine, other in pairs]
+        if any(small == 0 < large for small, large in sizes):
+            continue
+        factors = [Fraction(large, small) for small, large in sizes if small]
+        if all(factor <= ratio for factor in factors):
+            near.append((math.prod(factors, start=Fraction(1)), each.axes, each))
+    return min(near, key=lambda one: one[:2], default=(None, None, None))[2]
+
+
+# ------------------------------------------------------------------------------------ builds
+
+
+class Builds:
+    """The solutions of a dataset, built once for each and kept.
+
+    Everything may be called from several threads. A solution that cannot be built costs itself
+    only; the reason is kept, and it is not tried again on the way of a call.
+
+    Parameters
+    ----------
+    source : Source
+        Has definitions and solutions by name.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._built: dict[str, Runnable] = {}
+        # What makes an exception anew: raising one object again would let its traceback grow, and
+        # keep frames and inputs alive.
+        self._failures: dict[str, partial[BuildError]] = {}
+        self._locks: dict[str, threading.RLock] = {}
+        self._building: set[str] = set()
+
+    def get(self, solution_name: str, *, again: bool = False) -> Runnable:
+        """Return a solution, built; of several threads that want the same, one builds it.
+
+        Parameters
+        ----------
+        solution_name : str
+            Name of the solution.
+        again : bool
+            Whether to try again what failed for lack of something on this machine.
+
+        Returns
+        -------
+        Runnable
+            The same object each time, until it is cleaned up.
+
+        Raises
+        ------
+        BuildError
+            If there is no such solution, it cannot be read, or it cannot be built, now or before;
+            if this thread is just building it.
+        BuildCapabilityError
+            If this machine lacks something for it.
+        """
+        name = solution_name
+        built = self._ready(name)
+        if built is not None:
+            return built
+        with self._locks.setdefault(name, threading.RLock()):
+            if name in self._building:  # in this thread, as it has the lock
+                # Its module calls, when it is imported, what it is to be substituted for.
+                raise BuildError(f"solution {name!r} is needed while it is being built")
+            built = self._ready(name)
+            if built is not None:
+                return built
+            failure = self._failures.get(name)
+            if failure is None or (again and failure.func is BuildCapabilityError):
+                self._building.add(name)
+                try:
+                    from flashinfer_bench.compile import default_registry
+
+                    solution = self._source.solution(name)
+                    definition = self._source.definition(solution.definition)
+                    built = self._built[name] = default_registry().build(definition, solution)
+                    self._failures.pop(name, None)
+                    return built
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - a builder is a plugin
+                    failure = self._failures[name] = _failure(name, error)
+                finally:
+                    self._building.discard(name)
+            raise failure()
+
+    def _ready(self, name: str) -> Optional[Runnable]:
+        built = self._built.get(name)
+        return None if built is None or built.closed else built
+
+    def ahead(
         self,
-        name_or_resolver: Union[str, Resolver],
-        args: Positional = (),
-        kwargs: Named = None,
-        fallback: Fallback = None,
-        *,
-        runtime_kwargs: Optional[Mapping[str, Any]] = None,
-    ) -> Any:
-        """Answer one call, as `apply` does."""
-        by_name = kwargs if runtime_kwargs is None else runtime_kwargs
-        given, named, instead = arguments(args, by_name, fallback)
-        name = resolve(name_or_resolver, given, named, instead)
-        if name is None:
-            assert instead is not None
-            return instead(*given, **(named or {}))
-        return self.dispatch(name, given, named, instead)
+        names: Iterable[str],
+        jobs: Optional[int] = None,
+        on_built: Optional[OnBuilt] = None,
+    ) -> dict[str, Exception]:
+        """Build several solutions at the same time, the first ones first, and wait for them.
+
+        What failed earlier for lack of something on this machine is tried again. If this is
+        interrupted, by Ctrl-C or by `on_built`, no further build is begun. One that has begun goes
+        on in a thread that keeps nobody waiting, not even the end of the process.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names of solutions.
+        jobs : int, optional
+            How many at the same time. Default: one for each core, as far as memory goes.
+        on_built : callable, optional
+            Told, in this thread, of each that is done: its name, and why it failed or None.
+
+        Returns
+        -------
+        dict of str to Exception
+            Why each that failed did, by name.
+
+        Raises
+        ------
+        ConfigError
+            If `jobs` is not allowed.
+        """
+        if jobs is None:
+            from flashinfer_bench.bench.pool import default_jobs
+
+            jobs = default_jobs()
+        elif type(jobs) is not int or jobs < 1:
+            raise ConfigError(
+                f"jobs={jobs!r} is not allowed; give a whole number from 1 on, or None"
+            )
+        todo = deque(dict.fromkeys(names))
+        count = len(todo)
+        results: SimpleQueue[tuple[str, Optional[Exception]]] = SimpleQueue()
+
+        def work() -> None:
+            with suppress(IndexError):  # of `popleft`: nothing is left
+                while True:
+                    name = todo.popleft()
+                    results.put((name, self._attempt(name)))
+
+        failures: dict[str, Exception] = {}
+        try:
+            # No executor: the end of the process would wait for its threads.
+            for _ in range(min(jobs, count)):
+                threading.Thread(target=work, name="fib-apply-build", daemon=True).start()
+            for _ in range(count):
+                name, error = results.get()
+                if error is not None:
+                    failures[name] = error
+                if on_built is not None:
+                    on_built(name, error)
+        finally:
+            todo.clear()
+        return failures
+
+    def _attempt(self, name: str) -> Optional[Exception]:
+        try:
+            self.get(name, again=True)
+        except Exception as error:  # noqa: BLE001 - it is what is asked for
+            return error
+        except BaseException as error:  # noqa: BLE001 - a module may raise KeyboardInterrupt, too
+            self._failures[name] = _failure(name, error)
+            return self._failures[name]()
+        return None
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Why each solution that could not be built could not, by name."""
+        return {name: failure.args[0] for name, failure in dict(self._failures).items()}
+
+
+def _failure(name: str, error: BaseException) -> partial[BuildError]:
+    kind: type[BuildError] = BuildError
+    if isinstance(error, (BuildCapabilityError, StorageError)):
+        kind = BuildCapabilityError
+    if isinstance(error, (BuildError, StorageError)):
+        return partial(kind, error.message, hint=error.hint, log=getattr(error, "log", ""))
+    if isinstance(error, FibError):  # of the source
+        place = f"{error.where}: " if isinstance(error, DataError) and error.where else ""
+        message = f"solution {name!r} cannot be read: {place}{error.message}"
+        return partial(kind, message, hint=error.hint)
+    message = f"solution {name!r} cannot be built: {type(error).__name__}: {error}"
+    return partial(kind, message, log="".join(traceback.format_exception(error)))

@@ -1,4 +1,4 @@
-"""Which recorded runs count, and how solutions are ranked by them. Pure functions.
+"""Which recorded runs count, and how solutions are ranked by them.
 
 **Errors.** A trace has the largest absolute and the largest relative error over all elements, which
 are mostly those of different elements: 0.03 of a 5.0, and 300 % of a 0.0001. Where the user sets no
@@ -24,25 +24,32 @@ which that was, whatever else was recorded for them, and is never the best of it
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Union
 
+from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyFactory
 from flashinfer_bench.bench.dtype_tolerances import (
     default_tolerances,
     precision_of,
     tolerance_values,
 )
+from flashinfer_bench.data.index.rows import PASSED, STATUSES
+from flashinfer_bench.data.workload import Workload
+from flashinfer_bench.errors import FibError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from flashinfer_bench.apply.config import ApplyConfig
-    from flashinfer_bench.apply.hardware import DeviceType
-    from flashinfer_bench.apply.records import Passed
-    from flashinfer_bench.apply.source import SolutionHead
-    from flashinfer_bench.data import Definition, Solution, Workload
+    from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
+    from flashinfer_bench.apply.hardware import Place
+    from flashinfer_bench.apply.table import Source
+    from flashinfer_bench.data import Definition
+    from flashinfer_bench.data.index.rows import Origin, Rows
 
 ReasonKind = Literal[
     "definition",
@@ -62,21 +69,33 @@ ReasonKind = Literal[
 
 
 class Reason(NamedTuple):
-    """Why a run does not count.
-
-    Attributes
-    ----------
-    kind : str
-        Which rule.
-    text : str
-        A few words, with the figures.
-    """
+    """Why a run does not count: which rule, and a few words with the figures."""
 
     kind: ReasonKind
     text: str
 
-    def __str__(self) -> str:
-        return self.text
+
+class Figures(NamedTuple):
+    """What a run that passed is judged by.
+
+    Attributes
+    ----------
+    latency_ms, absolute, relative : float
+        Latency in milliseconds, largest absolute and relative error; may be NaN or infinite.
+    is_judged : bool
+        Whether it names its evaluator.
+    matched_ratio : float, optional
+        Share of the elements that match.
+    integrity : any
+        What a judge has noted.
+    """
+
+    latency_ms: float
+    absolute: float
+    relative: float
+    is_judged: bool = False
+    matched_ratio: Optional[float] = None
+    integrity: Any = None
 
 
 # ------------------------------------------------------------------------------------- tolerance
@@ -128,52 +147,43 @@ def limits_for(
         atol, rtol = (math.inf if bound is None else bound for bound in bounds)
         return Limits(atol, rtol, both=True)
     layers = (definition.tolerance, None if workload is None else workload.tolerance)
-    values = [
-        tolerance_values(layers, default, output)
-        for output, default in default_tolerances(definition).items()
-    ]
+    defaults = default_tolerances(definition).items()
+    values = [tolerance_values(layers, default, output) for output, default in defaults]
     floats = [name for name, spec in definition.outputs.items() if spec.dtype.is_floating]
+    ratios = (each.get("required_matched_ratio", 1.0) for each in values)
     return Limits(
         atol=max((each["atol"] for each in values), default=0.0),
         rtol=max((each["rtol"] for each in values), default=0.0),
         coarse=bool(floats) and all(precision_of(definition, name) in _COARSE for name in floats),
-        matched_ratio=min(
-            (each.get("required_matched_ratio", 1.0) for each in values), default=1.0
-        ),
+        matched_ratio=min(ratios, default=1.0),
     )
 
 
-def error_problem(run: Passed, limits: Limits) -> Optional[Reason]:
+def error_problem(run: Figures, limits: Limits) -> Optional[Reason]:
     """Say why the recorded errors are too large, or return None; see the top of this module."""
-    absolute = float(run.correctness.max_absolute_error)
-    relative = float(run.correctness.max_relative_error)
-    fits = absolute <= limits.atol, relative <= limits.rtol  # NaN fits nowhere
-    if all(fits):
+    checks = (
+        ("absolute", run.absolute, limits.atol),
+        ("relative", run.relative, limits.rtol),
+    )
+    wide = [check for check in checks if not check[1] <= check[2]]  # NaN fits nowhere
+    if not wide:
         return None
-    enough = any(fits) or (absolute < math.inf and _matched(run, limits, absolute))
-    if enough and not limits.both and not math.isnan(absolute) and not math.isnan(relative):
+    known = not math.isnan(run.absolute) and not math.isnan(run.relative)
+    if known and not limits.both and (len(wide) == 1 or _matched(run, limits)):
         return None
-    parts = [
-        f"{name} error {value:.4g} > {allowed:.4g}"
-        for name, value, allowed, fit in (
-            ("absolute", absolute, limits.atol, fits[0]),
-            ("relative", relative, limits.rtol, fits[1]),
-        )
-        if not fit
-    ]
+    parts = [f"{name} error {value:.4g} > {allowed:.4g}" for name, value, allowed in wide]
     return Reason("error", " and ".join(parts))
 
 
-def _matched(run: Passed, limits: Limits, absolute: float) -> bool:
+def _matched(run: Figures, limits: Limits) -> bool:
     """Return whether there is reason to believe that each element was within the tolerance."""
-    if run.provenance is not None and run.provenance.evaluator:
-        return True
-    if not limits.coarse:
+    if not run.absolute < math.inf:
         return False
-    extra = run.correctness.extra
-    if extra is not None and extra.matched_ratio is not None:
-        return extra.matched_ratio >= limits.matched_ratio
-    return absolute <= _HEADROOM * limits.atol
+    if run.is_judged or not limits.coarse:
+        return run.is_judged
+    if run.matched_ratio is not None:
+        return run.matched_ratio >= limits.matched_ratio
+    return run.absolute <= _HEADROOM * limits.atol
 
 
 # ------------------------------------------------------------------------------------- integrity
@@ -203,15 +213,9 @@ def integrity_problem(note: Any, latency_ms: float) -> Optional[Reason]:
     verdict = note.get("status", note.get("verdict", "clean"))
     if note.get("clean") is False or str(verdict).strip().lower() not in _GOOD:
         return Reason("integrity", f"integrity: {str(verdict)[:80]}, not clean")
-    return _figures_problem(note, latency_ms)
-
-
-def _figures_problem(note: Mapping[str, Any], latency_ms: float) -> Optional[Reason]:
-    hidden, allowed, floor = (
-        _number(note.get(name)) for name in ("hidden_ms", "allowed_ms", "floor_ms")
-    )
+    hidden, allowed, floor = map(_number, map(note.get, ("hidden_ms", "allowed_ms", "floor_ms")))
     # The figures are rounded. What was hidden and then added to the latency does no harm.
-    unseen = None not in (hidden, allowed) and not note.get("added_ms")
+    unseen = hidden is not None and allowed is not None and not note.get("added_ms")
     if unseen and not hidden <= allowed * 1.01:  # type: ignore[operator]
         return Reason("integrity", f"integrity: {hidden:g} ms hidden, {allowed:g} ms allowed")
     if floor is not None and not latency_ms >= floor * 0.99:
@@ -228,38 +232,19 @@ def _number(value: Any) -> Optional[float]:
         return math.inf if value > 0 else -math.inf
 
 
-# --------------------------------------------------------------------------------------- the run
-
-
-def run_problem(run: Passed, limits: Limits) -> Optional[Reason]:
+def run_problem(run: Figures, limits: Limits) -> Optional[Reason]:
     """Say why a run that passed does not count, or return None if it does."""
-    latency = run.performance.latency_ms
+    latency = run.latency_ms
     if not 0.0 < latency < math.inf:
         return Reason("latency", f"a latency of {latency:g} ms is no measurement")
-    extra = run.correctness.extra
-    if extra is not None and (found := integrity_problem(extra.integrity, latency)) is not None:
-        return found
-    return error_problem(run, limits)
-
-
-def target_problem(solution: Union[Solution, SolutionHead], on: DeviceType) -> Optional[Reason]:
-    """Say why a solution has no business on a kind of device, or return None if it may have.
-
-    Only ``cpu`` alone is taken at its word: compiled code for the CPU would take a GPU's address
-    for one of its own. Solutions that name some other GPU model are often run, and recorded, on
-    this one; that record is better evidence than their author's intention.
-    """
-    wanted = {name.strip().lower() for name in solution.spec.target_hardware}
-    if wanted == {"cpu"} and on != "cpu":
-        return Reason("target", "written for the CPU alone (target_hardware)")
-    return None
+    return integrity_problem(run.integrity, latency) or error_problem(run, limits)
 
 
 # --------------------------------------------------------------------------------------- ranking
 
 
 class Standing(NamedTuple):
-    """A solution's place for one key.
+    """A solution's place for one key. Standings sort best first, equals by name.
 
     Attributes
     ----------
@@ -279,17 +264,6 @@ class Standing(NamedTuple):
     workload: str
 
 
-def standing(solution: str, latencies: Mapping[str, list[float]]) -> Standing:
-    """Return a solution's standing from its latencies in milliseconds by uuid of the workload."""
-    every = [value for group in latencies.values() for value in group]
-    return Standing(median(every), solution, len(every), min(latencies))
-
-
-def ranked(standings: Iterable[Standing]) -> list[Standing]:
-    """Return standings for one key, best first; equals by name."""
-    return sorted(standings)
-
-
 def best_of_all(
     rankings: Iterable[list[Standing]], never: frozenset[str] = frozenset()
 ) -> Optional[str]:
@@ -303,7 +277,7 @@ def best_of_all(
     Parameters
     ----------
     rankings : iterable of list of Standing
-        For each key its ranking, see `ranked`.
+        For each key its standings, best first.
     never : frozenset of str
         Solutions that are not taken.
     """
@@ -324,3 +298,254 @@ def best_of_all(
         if len(own) >= enough
     ]
     return min(order)[2]
+
+
+# ------------------------------------------------------------------------------------ all the runs
+
+_INCORRECT = "INCORRECT"  # what the statuses of wrong outputs begin with
+_STALE = Reason("stale", "recorded with another content of the solution")
+
+
+@dataclass
+class Candidates:
+    """What is known of the solutions of one definition.
+
+    Attributes
+    ----------
+    choices : dict of ApplyKey to str
+        The solution that wins each recorded key.
+    rankings : dict of ApplyKey to list of Standing
+        For each recorded key that anybody may have the solutions, best first.
+    barred : dict of ApplyKey to tuple of str
+        For each recorded key that nobody may have the solutions that were tried: no policy for
+        other keys may give it to one of these.
+    best : str or None
+        The solution for keys that nobody has recorded.
+    refusals : dict of str to Counter of Reason
+        By solution: why runs do not count, and how many.
+    runs : Counter of str
+        Number of all runs by solution.
+    """
+
+    choices: dict[ApplyKey, str] = field(default_factory=dict)
+    rankings: dict[ApplyKey, list[Standing]] = field(default_factory=dict)
+    barred: dict[ApplyKey, tuple[str, ...]] = field(default_factory=dict)
+    best: Optional[str] = None
+    refusals: dict[str, Counter[Reason]] = field(default_factory=dict)
+    runs: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def keys(self) -> list[ApplyKey]:
+        """All keys that have been recorded here, sorted."""
+        return sorted([*self.rankings, *self.barred], key=_order)
+
+    @property
+    def winners(self) -> dict[str, int]:
+        """How many keys each solution wins, most first."""
+        counts = Counter(self.choices.values())
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    def refuse(self, solution: str, reasons: Mapping[Reason, int]) -> None:
+        """Count runs of a solution that are refused."""
+        self.refusals.setdefault(solution, Counter()).update(reasons)
+
+
+def _order(key: ApplyKey) -> tuple[tuple[tuple[str, int], ...], str]:
+    return key.axes, repr(key.feats)
+
+
+@dataclass
+class _Runs:
+    """The runs of one solution of one definition in one environment."""
+
+    refusal: Optional[Reason]  # why none of them counts
+    reasons: Counter[Reason] = field(default_factory=Counter)
+    counted: int = 0
+
+
+@dataclass
+class _Slot:
+    """All that is known of one key of one definition."""
+
+    latencies: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """In milliseconds, of the runs that count, by solution and uuid of the workload."""
+    tried: set[str] = field(default_factory=set)
+    wrong: set[str] = field(default_factory=set)
+
+
+class _Place(NamedTuple):
+    """One workload of one definition; the slot is a reason if there is no key."""
+
+    uuid: str
+    slot: Union[_Slot, Reason]
+    limits: Limits
+
+
+class Collector:
+    """Takes the runs of one file after the other, and decides about each run.
+
+    Parameters
+    ----------
+    configs : ApplyConfigRegistry
+        The bounds on errors.
+    place : Place
+        Where solutions shall work.
+    source : Source
+        Has the definitions and solutions.
+    """
+
+    def __init__(self, configs: ApplyConfigRegistry, place: Place, source: Source) -> None:
+        self._configs = configs
+        self._place = place
+        self._source = source
+        self._runs: dict[tuple[str, str, str, tuple[object, ...]], _Runs] = {}
+        self._builder_of = cache(lambda name: ApplyKeyFactory.specialize(source.definition(name)))
+        self._places: dict[tuple[str, bytes], _Place] = {}
+        self._slots: dict[str, dict[ApplyKey, _Slot]] = {}
+        self._hash_of = cache(lambda name: source.solution(name).hash())
+
+    def add(self, rows: Rows) -> None:
+        """Take the runs of a file into account."""
+        notes = rows.notes
+        for (definition, solution, workload), origin, lines in rows.groups():
+            if solution is None:
+                continue
+            runs = self._runs_of(definition, solution, origin)
+            if runs.refusal is not None:
+                runs.reasons[runs.refusal] += len(lines)
+                continue
+            uuid, slot, limits = self._place_of(definition, rows.workloads[workload])
+            if isinstance(slot, Reason):
+                runs.reasons[slot] += len(lines)
+                continue
+            slot.tried.add(solution)
+            if origin.solution_hash and origin.solution_hash != self._hash_of(solution):
+                runs.reasons[_STALE] += len(lines)
+                continue
+            counting, reasons = _judged(rows, notes, lines, limits, is_judged=origin.is_judged)
+            if counting:
+                runs.counted += len(counting)
+                slot.latencies.setdefault(solution, {}).setdefault(uuid, []).extend(counting)
+            runs.reasons.update(reasons)
+            if any(one.kind == "status" and one.text.startswith(_INCORRECT) for one in reasons):
+                slot.wrong.add(solution)
+
+    def _runs_of(self, definition: str, solution: str, origin: Origin) -> _Runs:
+        key = definition, solution, origin.hardware, origin.libs
+        if key not in self._runs:
+            self._runs[key] = _Runs(self._refusal(definition, solution, origin))
+        return self._runs[key]
+
+    def _refusal(self, definition: str, name: str, origin: Origin) -> Optional[Reason]:
+        """Return why no run of a solution in an environment counts, None if some may."""
+        place = self._place
+        try:
+            self._source.definition(definition)
+        except UnknownNameError:
+            return Reason("definition", f"there is no definition {definition!r}")
+        try:
+            solution = self._source.solution(name)
+        except UnknownNameError:
+            return Reason("solution", "there is no solution of this name")
+        if solution.definition != definition:
+            return Reason("solution", f"the solution is for definition {solution.definition!r}")
+        if origin.hardware != place.hardware:
+            return Reason("hardware", f"recorded on {origin.hardware}")
+        # Only `cpu` alone is taken at its word: compiled code for the CPU would take a GPU's
+        # address for one of its own. Solutions that name some other GPU model are often run, and
+        # recorded, on this one; that record is better evidence than their author's intention.
+        targets = {target.strip().lower() for target in solution.spec.target_hardware}
+        if targets == {"cpu"} and place.kind != "cpu":
+            return Reason("target", "written for the CPU alone (target_hardware)")
+        text = place.toolchain_problem(str(solution.spec.language), dict(origin.libs))
+        return None if text is None else Reason("toolchain", text)
+
+    def _place_of(self, name: str, text: bytes) -> _Place:
+        place = self._places.get((name, text))
+        if place is None:
+            workload = Workload.model_validate_json(text)
+            definition = self._source.definition(name)
+            key = self._key(name, workload)
+            slot: Union[_Slot, Reason] = (
+                key
+                if isinstance(key, Reason)
+                else self._slots.setdefault(name, {}).setdefault(key, _Slot())
+            )
+            limits = limits_for(definition, self._configs.get(name), workload)
+            place = self._places[name, text] = _Place(workload.uuid, slot, limits)
+        return place
+
+    def _key(self, name: str, workload: Workload) -> ApplyKey | Reason:
+        try:
+            builder = self._builder_of(name)
+            return builder.build_from_workload(workload, self._source.root)
+        except FibError as error:
+            return Reason("key", error.message[:200])
+        except Exception as error:  # noqa: BLE001 - a plugin's key builder may raise anything
+            return Reason("key", f"{type(error).__name__}: {error}"[:200])
+
+    def outcome(self) -> dict[str, Candidates]:
+        """Return what all runs so far come to, by definition."""
+        found: dict[str, Candidates] = {}
+        for (name, solution, *_), runs in self._runs.items():
+            one = found.setdefault(name, Candidates())
+            one.refuse(solution, runs.reasons)
+            one.runs[solution] += runs.reasons.total() + runs.counted
+        for name, slots in self._slots.items():
+            _rank(slots, found[name])
+        return found
+
+
+def _judged(
+    rows: Rows, notes: Mapping[int, str], lines: list[int], limits: Limits, *, is_judged: bool
+) -> tuple[list[float], list[Reason]]:
+    """Return the latencies of those of some runs that count, and why the others do not."""
+    columns = rows.columns
+    statuses, latencies = columns.status, columns.latency_ms
+    absolutes, relatives = columns.absolute, columns.relative
+    atol, rtol = limits.atol, limits.rtol
+    counting: list[float] = []
+    inaccurate: list[Reason] = []  # told before the others
+    reasons: list[Reason] = []
+    for line in lines:
+        latency, absolute, relative = latencies[line], absolutes[line], relatives[line]
+        if statuses[line] != PASSED:
+            reasons.append(Reason("status", STATUSES[statuses[line]].value))
+            continue
+        noted = notes.get(line)
+        # Nearly all runs: what `run_problem` would say is known.
+        if noted is None and 0.0 < latency < math.inf and absolute <= atol and relative <= rtol:
+            counting.append(latency)
+            continue
+        matched, integrity = (None, None) if noted is None else json.loads(noted)
+        run = Figures(latency, absolute, relative, is_judged, matched, integrity)
+        reason = run_problem(run, limits)
+        is_plain = noted is None and math.isfinite(absolute) and math.isfinite(relative)
+        if reason is None:
+            counting.append(latency)
+        elif is_plain and reason.kind == "error":
+            inaccurate.append(reason)
+        else:
+            reasons.append(reason)
+    return counting, inaccurate + reasons
+
+
+def _rank(slots: dict[ApplyKey, _Slot], one: Candidates) -> None:
+    """Set rankings, barred keys and best of `one`."""
+    for key in sorted(slots, key=_order):
+        slot = slots[key]
+        ranking = []
+        for solution, own in slot.latencies.items():
+            every = [latency for group in own.values() for latency in group]
+            if solution in slot.wrong:
+                reason = Reason("incorrect", "incorrect in another run")
+                one.refuse(solution, {reason: len(every)})
+            else:
+                ranking.append(Standing(median(every), solution, len(every), min(own)))
+        if ranking:
+            one.rankings[key] = sorted(ranking)
+            one.choices[key] = one.rankings[key][0].solution
+        else:
+            one.barred[key] = tuple(sorted(slot.tried))
+    never = frozenset().union(*(slot.wrong for slot in slots.values()))
+    one.best = best_of_all(one.rankings.values(), never)

@@ -1,140 +1,61 @@
 """Tables: for each definition and key the solution to take.
 
-Where a kept table is found nothing of the dataset is read, and neither pydantic nor torch imported.
+A table is made from the index of the dataset's traces, which is kept on disk and brought up to
+date by what was appended; see `flashinfer_bench.data.index`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
-from flashinfer_bench import env
 from flashinfer_bench.apply.config import as_registry
 from flashinfer_bench.apply.hardware import Place, this_hardware
-from flashinfer_bench.apply.snapshot import Snapshot
-from flashinfer_bench.apply.source import FolderSource
-from flashinfer_bench.apply.table_cache import load, purpose_of
-from flashinfer_bench.errors import ConfigError, DatasetNotFoundError
+from flashinfer_bench.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
     from flashinfer_bench.apply.keys import ApplyKey
-    from flashinfer_bench.apply.source import Source
-    from flashinfer_bench.apply.table_cache import StoredChoice, StoredDefinition
-    from flashinfer_bench.data import TraceSet
+    from flashinfer_bench.apply.selection import Candidates
+    from flashinfer_bench.data import Definition, Solution, TraceSet
 
-TableSource = Union["TraceSet", str, Path, None]
-"""A dataset in memory, its folder, or None for the folder of ``FIB_DATASET_PATH``."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The solution to take for one key.
-
-    Attributes
-    ----------
-    solution : str
-        Its name.
-    latency_ms : float
-        Median of its recorded latencies, in milliseconds.
-    workload : str
-        uuid of a workload with this key that it was run on.
-    key : ApplyKey
-        The key.
-    """
-
-    solution: str
-    latency_ms: float
-    workload: str
-    key: ApplyKey
+    Config = Union[ApplyConfig, ApplyConfigRegistry, None]
+    Dataset = Union[TraceSet, str, Path]
 
 
-@dataclass
-class DefinitionTable:
-    """What to take for the calls of one definition.
-
-    Attributes
-    ----------
-    definition, op_type : str
-        Its name and family.
-    choices : dict of ApplyKey to Choice
-        The winner of each recorded key.
-    best : Choice or None
-        What to take for other keys, if that is wanted: the solution that
-        `flashinfer_bench.apply.selection.best_of_all` names, with its record on the first key that
-        it has. None if there is no such solution.
-    barred : dict of ApplyKey to frozenset of str
-        For each key that was recorded, and nobody won, the solutions that were tried: no policy
-        for other keys may give it to one of these.
-    """
-
-    definition: str
-    op_type: str
-    choices: dict[ApplyKey, Choice] = field(default_factory=dict)
-    best: Optional[Choice] = None
-    barred: dict[ApplyKey, frozenset[str]] = field(default_factory=dict)
-
-    def lookup(self, key: ApplyKey) -> Optional[Choice]:
-        """Return the winner of a key, None if nobody may have it."""
-        return self.choices.get(key)
-
-    def lend(self, key: Optional[ApplyKey], choice: Optional[Choice]) -> Optional[Choice]:
-        """Return a choice that was made for another key, None if it has failed for this one."""
-        if choice is None or key is None:
-            return choice
-        return None if choice.solution in self.barred.get(key, ()) else choice
-
-
+@dataclass(repr=False, eq=False)
 class ApplyTable:
     """For each definition the solutions to take.
 
     Parameters
     ----------
-    definitions : dict of str to DefinitionTable
-        By name; also definitions for which there is nothing to take.
+    definitions : dict of str to Candidates
+        By name; also definitions for which there is nothing to take, and at the end those that the
+        dataset has runs of, but lacks.
     hardware : str
         For which this holds.
     digest : str
-        Of all that the table was made from, in hexadecimal.
-    source : Source, optional
-        Has the definitions and solutions; not read before it is asked.
-    problems : iterable of str
+        Of the hardware, the choices and the solutions that are chosen, in hexadecimal.
+    source : Source
+        The definitions and solutions.
+    problems : list of str
         What was left out of the dataset because it cannot be read.
     """
 
-    def __init__(
-        self,
-        definitions: dict[str, DefinitionTable],
-        hardware: str,
-        digest: str,
-        source: Optional[Source] = None,
-        problems: Iterable[str] = (),
-    ) -> None:
-        self.definitions = definitions
-        self.hardware = hardware
-        self.digest = digest
-        self.problems = list(problems)
-        self._source = source
+    definitions: dict[str, Candidates]
+    hardware: str
+    digest: str
+    source: Source
+    problems: list[str]
 
     def __repr__(self) -> str:
         keys = sum(len(one.choices) for one in self.definitions.values())
         return f"ApplyTable({len(self.definitions)} definitions, {keys} keys, {self.hardware!r})"
-
-    @property
-    def source(self) -> Source:
-        """Gives the definitions and solutions by name.
-
-        Raises
-        ------
-        ConfigError
-            If the table was made by hand, without a source.
-        """
-        if self._source is None:
-            raise ConfigError("this table has no source of definitions and solutions")
-        return self._source
 
     def match_solution(self, def_name: str, key: ApplyKey) -> Optional[str]:
         """Return the name of the solution to take, None if there is none.
@@ -147,27 +68,19 @@ class ApplyTable:
             Of the call.
         """
         table = self.definitions.get(def_name)
-        choice = table.lookup(key) if table is not None else None
-        return choice.solution if choice is not None else None
+        return None if table is None else table.choices.get(key)
 
     @classmethod
     def load_or_build(
-        cls,
-        source: TableSource,
-        config: Union[ApplyConfig, ApplyConfigRegistry, None] = None,
-        *,
-        hardware: Optional[str] = None,
+        cls, source: Optional[Dataset], config: Config = None, *, hardware: Optional[str] = None
     ) -> ApplyTable:
         """Return the table of a dataset.
-
-        That of a folder is kept below ``FIB_CACHE_PATH`` and found again as long as nothing that it
-        depends on has changed; then only the times of the dataset's files are looked at. Whatever
-        is wrong with a kept table, it is made anew.
 
         Parameters
         ----------
         source : TraceSet, str, Path or None
-            The dataset. What cannot be read in it is left out, see `problems`.
+            The dataset; None for the folder of ``FIB_DATASET_PATH``. What cannot be read in it is
+            left out, see `problems`.
         config : ApplyConfig or ApplyConfigRegistry, optional
             The bounds on errors; by default those of `get_default_registry`.
         hardware : str, optional
@@ -182,58 +95,74 @@ class ApplyTable:
         DataError
             If a `TraceSet` that is to raise at what is not valid reads its traces only now.
         """
+        from flashinfer_bench.apply.selection import Candidates, Collector
+        from flashinfer_bench.data.loader import paused_gc
+        from flashinfer_bench.data.trace_set import TraceSet
+
         configs = as_registry(config)
         place = Place.of(this_hardware() if hardware is None else hardware)
-        if source is None or isinstance(source, (str, Path)):
-            return _of_folder(dataset_folder(source), configs, place)
-        from flashinfer_bench.apply.table_build import table_of_memory
+        with paused_gc():
+            if source is None or isinstance(source, (str, Path)):
+                folder = None if source is None else Path(source).expanduser()
+                source = TraceSet.from_path(folder, on_error="collect")
+            if not isinstance(source, TraceSet):
+                raise ConfigError(f"give a TraceSet or a path, not {type(source).__name__}")
+            solutions = {one.name: one for group in source.solutions.values() for one in group}
+            parts = Source(source.root, dict(source.definitions), solutions)
+            collector = Collector(configs, place, parts)
+            for rows in source.index_rows():
+                collector.add(rows)
+            problems = [str(each) for each in (*source.load_errors, *source.torn_lines)]
+        found = collector.outcome()
+        names = [*parts.definitions, *sorted(found.keys() - parts.definitions.keys())]
+        definitions = {name: found.get(name) or Candidates() for name in names}
+        choices = [(name, one.choices, one.best) for name, one in definitions.items()]
+        taken = {name for _, won, best in choices for name in (*won.values(), best) if name}
+        hashes = [(name, parts.solution(name).hash()) for name in sorted(taken)]
+        whole = repr((place.hardware, choices, hashes)).encode()
+        digest = hashlib.sha256(whole).hexdigest()
+        return cls(definitions, place.hardware, digest, parts, problems)
 
-        tables, digest, made, problems = table_of_memory(source, configs, place)
-        return cls(_restored(tables), place.hardware, digest, made, problems)
 
+class Source(NamedTuple):
+    """The definitions and solutions of a dataset, as they were when it was read.
 
-def dataset_folder(source: Union[str, Path, None]) -> Path:
-    """Return the absolute path of a dataset's folder.
-
-    Raises
-    ------
-    DatasetNotFoundError
-        If there is none.
+    Attributes
+    ----------
+    root : Path or None
+        Folder of the dataset; None for one in memory.
+    definitions : dict of str to Definition
+        By name.
+    solutions : dict of str to Solution
+        By name.
     """
-    root = env.dataset_path() if source is None else Path(source).expanduser().absolute()
-    if not root.is_dir():
-        what = "is not a folder" if root.exists() else "does not exist"
-        hint = "name a dataset folder, or set FIB_DATASET_PATH"
-        raise DatasetNotFoundError(f"no dataset: {root} {what}", hint=hint)
-    return root
+
+    root: Optional[Path]
+    definitions: dict[str, Definition]
+    solutions: dict[str, Solution]
+
+    def definition(self, name: str) -> Definition:
+        """Return a definition.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none of that name.
+        """
+        if name not in self.definitions:
+            raise unknown("definition", name, self.definitions)
+        return self.definitions[name]
+
+    def solution(self, name: str) -> Solution:
+        """Return a solution; raises what `definition` does."""
+        if name not in self.solutions:
+            raise unknown("solution", name, self.solutions)
+        return self.solutions[name]
 
 
-def _of_folder(root: Path, configs: ApplyConfigRegistry, place: Place) -> ApplyTable:
-    snapshot = Snapshot(root)
-    table = None
-    if not snapshot.is_new:  # else there is no table, and reading can go on meanwhile
-        purpose = purpose_of(snapshot, configs, place)
-        table = load(purpose)
-    if table is not None:
-        source = FolderSource(root, table.definition_files, table.solution_files)
-    else:
-        from flashinfer_bench.apply.table_build import build_table
-
-        source, table, purpose = build_table(snapshot, configs, place)
-    tables = _restored(table.definitions)
-    return ApplyTable(tables, place.hardware, purpose.hex(), source, table.problems)
-
-
-def _restored(stored: Iterable[StoredDefinition]) -> dict[str, DefinitionTable]:
-    tables = {}
-    for one in stored:
-        made = [_choice(choice) for choice in one.choices]
-        best = None if one.best is None else _choice(one.best)
-        choices = {choice.key: choice for choice in made}
-        barred = {bar.key(): frozenset(bar.solutions) for bar in one.barred}
-        tables[one.name] = DefinitionTable(one.name, one.op_type, choices, best, barred)
-    return tables
-
-
-def _choice(stored: StoredChoice) -> Choice:
-    return Choice(stored.solution, stored.latency_ms, stored.workload, stored.key())
+def unknown(kind: str, name: str, known: Collection[str]) -> UnknownNameError:
+    """Make the error for a name that does not exist, with names that are like it."""
+    near = get_close_matches(name, known, n=3)
+    some = ", ".join(sorted(known)[:10]) + (", …" if len(known) > 10 else "")
+    hint = f"did you mean {', '.join(near)}?" if near else f"there are: {some or 'none at all'}"
+    return UnknownNameError(f"no {kind} is called {name!r}", hint=hint, unknown=(name,))

@@ -13,19 +13,42 @@ import logging
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from flashinfer_bench.apply.arguments import label_of
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.integration import generated
-from flashinfer_bench.integration.slots import Slot, board
+from flashinfer_bench.routing import generated
+from flashinfer_bench.routing.patch_points import PatchPoint, router
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flashinfer_bench.apply.arguments import Resolver
+    Resolver = Callable[..., Optional[str]]
 
 logger = logging.getLogger(__name__)
 
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+_MOST_TOLD = 1024
+_told: set[str] = set()
+
+
+def tell_once(message: str, error: Exception) -> None:
+    """Log a warning about an error, unless it has been logged before."""
+    if message not in _told and len(_told) < _MOST_TOLD:
+        _told.add(message)
+        logger.warning("%s", message, exc_info=error)
+
+
+def returns_later(function: Any) -> bool:
+    """Return whether calling it gives a coroutine or a generator, and no result."""
+    called = inspect.getattr_static(type(function), "__call__", None)
+    return any(test(each) for test in _LATER for each in (function, called))
+
+
+def label_of(function: Callable[..., Any]) -> str:
+    """Return what people call a function: ``"package.module.function"``."""
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    module = getattr(function, "__module__", None)
+    return f"{module}.{name}" if isinstance(module, str) else str(name)
+
 
 _NAMED = """\
 def make(_fib_function, _fib_slot):
@@ -54,7 +77,20 @@ def make(_fib_function, _fib_slot, _fib_resolver, _fib_failed):
 """
 
 
-def decorate(target: Union[str, Resolver], function: Callable[..., Any]) -> Callable[..., Any]:
+class Decorated(PatchPoint):
+    """The point of a decorated function; `bind` is that of an `apis.Api`."""
+
+    __slots__ = ("bind",)
+    bind: Optional[Callable[..., Any]]
+
+
+def decorate(
+    target: Union[str, Resolver],
+    function: Callable[..., Any],
+    *,
+    label: Optional[str] = None,
+    bind: Optional[Callable[..., Any]] = None,
+) -> Callable[..., Any]:
     """Return a function that calls go through to whatever is enabled, or to `function`.
 
     Parameters
@@ -63,6 +99,10 @@ def decorate(target: Union[str, Resolver], function: Callable[..., Any]) -> Call
         Name of the definition; or a resolver, which gets the arguments of a call and returns it.
     function : callable
         What is called while nothing is enabled. A `staticmethod` or `classmethod` stays one.
+    label : str, optional
+        What people call it. Default: its module and qualified name.
+    bind : callable, optional
+        See `apis.Api`.
 
     Raises
     ------
@@ -70,50 +110,33 @@ def decorate(target: Union[str, Resolver], function: Callable[..., Any]) -> Call
         If `function` cannot be called, or returns no result but a coroutine or a generator.
     """
     if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(decorate(target, function.__func__))
-    _check(function)
-    label = label_of(function)
-    signature = _own_signature(function)
-    slot = Slot(target if isinstance(target, str) else None, label, signature)
-    if isinstance(target, str):
-        make = generated.factory(_source(_NAMED, signature))
-        wrapper = make(function, slot)
-    else:
-        asked = _asked(target, signature)
-        make = generated.factory(_source(_RESOLVED, signature, asked=asked))
-        wrapper = make(function, slot, target, _failure_of(label))
-    if signature is not None:
-        _set_defaults(wrapper, signature)
-    functools.update_wrapper(wrapper, function)
-    wrapper.__apply_slot__ = slot
-    board.connect(slot)
-    dressed: Callable[..., Any] = wrapper
-    return dressed
-
-
-def _failure_of(label: str) -> Callable[[Exception], None]:
-    """Return what is told of a resolver's errors; it logs the first."""
-    told = False
-
-    def failed(error: Exception) -> None:
-        nonlocal told
-        if not told:
-            told = True
-            message = "the resolver of %s failed; its calls go to the original"
-            logger.warning(message, label, exc_info=error)
-
-    return failed
-
-
-def _check(function: Callable[..., Any]) -> None:
+        return type(function)(decorate(target, function.__func__, label=label, bind=bind))
     if not callable(function):
         raise ConfigError(f"apply decorates functions, not {type(function).__name__}")
-    lazy = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    if any(is_lazy(function) for is_lazy in lazy):
+    if returns_later(function):
         raise ConfigError(
             f"apply cannot decorate {label_of(function)}: it returns a coroutine or a generator",
             hint="decorate the function that computes the outputs",
         )
+    label = label or label_of(function)
+    signature = _own_signature(function)
+    point = Decorated(target if isinstance(target, str) else None, label, signature)
+    point.bind = bind
+    if isinstance(target, str):
+        make = generated.factory(_source(_NAMED, signature))
+        wrapper = make(function, point)
+    else:
+        asked = _asked(target, signature)
+        make = generated.factory(_source(_RESOLVED, signature, asked=asked))
+        message = f"the resolver of {label} failed; its calls go to the original"
+        wrapper = make(function, point, target, functools.partial(tell_once, message))
+    if signature is not None:
+        _set_defaults(wrapper, signature)
+    functools.update_wrapper(wrapper, function)
+    wrapper.__apply_slot__ = point
+    router.connect(point)
+    dressed: Callable[..., Any] = wrapper
+    return dressed
 
 
 def _own_signature(function: Callable[..., Any]) -> Optional[Signature]:

@@ -1,16 +1,16 @@
-"""Choosing the plugins that a run needs on a device, and saying so where it is not the best one."""
+"""The devices of a run, and what plugins provide for them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 from flashinfer_bench.bench.executors.base import Executor
-from flashinfer_bench.bench.timing.choice import TimerChoice as TimerChoice
-from flashinfer_bench.bench.timing.choice import pick_timer as pick_timer
 from flashinfer_bench.errors import CapabilityError, PluginLoadError
 
 if TYPE_CHECKING:
-    from flashinfer_bench.plugins import Catalog
+    from flashinfer_bench.plugins import Catalog, Registered
+
+_T = TypeVar("_T")
 
 
 def choose_devices(device: Optional[str]) -> list[str]:
@@ -44,40 +44,6 @@ def choose_devices(device: Optional[str]) -> list[str]:
     return [name]
 
 
-def choose_timer(
-    catalog: Catalog,
-    device: str,
-    name: Optional[str] = None,
-    *,
-    trust: str = "full",
-    cache: str = "cold",
-) -> str:
-    """Return the name of the timing backend for `device`.
-
-    A better one that cannot be used here is named in a warning: latencies that different timers
-    take are not comparable.
-
-    Parameters
-    ----------
-    catalog : Catalog
-        What is installed.
-    device : str
-        The device.
-    name : str, optional
-        Take this one, or none.
-    trust, cache : str
-        As of `pick_timer`, which also returns what is to be noted.
-
-    Raises
-    ------
-    CapabilityError
-        If there is none.
-    ConfigError
-        If the named one does not go with `trust` or `cache`.
-    """
-    return pick_timer(catalog, device, name, trust=trust, cache=cache).name
-
-
 def timer_version(catalog: Catalog, device: str, name: str) -> str:
     """Return the version of a timing backend as this process knows it.
 
@@ -90,14 +56,8 @@ def timer_version(catalog: Catalog, device: str, name: str) -> str:
     """
     from flashinfer_bench.bench.timing import Timer
 
-    registered = catalog.select_timer(device, name)
-    factory = registered.load()
-    if not (isinstance(factory, type) and issubclass(factory, Timer)):
-        raise PluginLoadError(
-            f"timer {registered.spec.name!r} of {registered.origin}: "
-            f"{registered.spec.factory} is not a subclass of Timer"
-        )
-    return factory.version
+    timer = load_subclass(catalog.select_timer(device, name), Timer)  # type: ignore[type-abstract]
+    return timer.version
 
 
 def make_executor(catalog: Catalog, device: str, name: Optional[str] = None) -> Executor:
@@ -110,11 +70,22 @@ def make_executor(catalog: Catalog, device: str, name: Optional[str] = None) -> 
     PluginLoadError
         If what is registered is not an `Executor`, or cannot be imported.
     """
-    registered = catalog.select_executor(device, name)
-    factory = registered.load()
-    if not (isinstance(factory, type) and issubclass(factory, Executor)):
-        raise PluginLoadError(
-            f"executor {registered.spec.name!r} of {registered.origin}: "
-            f"{registered.spec.factory} is not a subclass of Executor"
-        )
-    return factory(device)
+    entry = catalog.select_executor(device, name)
+    return load_subclass(entry, Executor)(device)  # type: ignore[type-abstract]
+
+
+def load_subclass(entry: Registered[Any], base: type[_T]) -> type[_T]:
+    """Import what a record names, which has to be a subclass of `base`.
+
+    Raises
+    ------
+    PluginLoadError
+        If it is not, or cannot be imported.
+    """
+    factory = entry.load()
+    if isinstance(factory, type) and issubclass(factory, base):
+        return factory
+    raise PluginLoadError(
+        f"{entry.spec.kind} {entry.name!r} of {entry.origin}: {entry.spec.factory} is not a "
+        f"subclass of {base.__name__}"
+    )

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Optional, Union
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any, Optional, Union
 
-from flashinfer_bench.bench.ahead import BuildAhead
+from flashinfer_bench.bench.attempt import NotEvaluated
 from flashinfer_bench.bench.backends import choose_devices, make_executor
-from flashinfer_bench.bench.clocks import locked_runners
+from flashinfer_bench.bench.builds import BuildAhead
 from flashinfer_bench.bench.config import LOG_LEVELS, BenchmarkConfig
-from flashinfer_bench.bench.crew import default_jobs
-from flashinfer_bench.bench.judge.seeds import fresh_seed
-from flashinfer_bench.bench.plan import Skipped, make_plan
-from flashinfer_bench.bench.recorder import RunRecord
-from flashinfer_bench.bench.resume import finished
-from flashinfer_bench.bench.runner import IsolatedRunner, PersistentRunner
+from flashinfer_bench.bench.digests import fresh_seed
+from flashinfer_bench.bench.plan import Plan, Skipped, WorkItem, finished, make_plan
+from flashinfer_bench.bench.pool import RunInterrupted, default_jobs
 from flashinfer_bench.bench.sandbox import Sandbox
-from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.bench.scheduler import Scheduler
+from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner, Runner
+from flashinfer_bench.data import Trace, TraceSet
+from flashinfer_bench.errors import (
+    CapabilityError,
+    ConfigError,
+    DataError,
+    RunnerError,
+    RunnerFatalError,
+    StorageError,
+)
+from flashinfer_bench.plugins import default_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
-    from typing_extensions import Self
-
+    from flashinfer_bench.bench.builds import BuildOutcome
     from flashinfer_bench.bench.executors.base import Executor
     from flashinfer_bench.bench.observers import RunObserver
-    from flashinfer_bench.bench.plan import Plan
-    from flashinfer_bench.bench.resume import Done
-    from flashinfer_bench.bench.runner import Runner
-    from flashinfer_bench.data import Trace, TraceSet
+    from flashinfer_bench.bench.plan import SkipKind
+    from flashinfer_bench.data import Evaluation, Solution
     from flashinfer_bench.plugins import Catalog
 
+logger = logging.getLogger(__name__)
 
-class Benchmark:
+
+class Benchmark(AbstractContextManager["Benchmark"]):
     """Evaluates the solutions of a dataset on its workloads.
 
     Solutions and references run in child processes only. Each trace is written to the dataset as
@@ -80,10 +87,10 @@ class Benchmark:
             self.config, log_level = BenchmarkConfig.default(), config
         else:
             self.config = config or BenchmarkConfig.default()
+        self.observers: Sequence[RunObserver] = tuple(observers)
         self._trace_set = trace_set
         self._log_level = log_level
-        self.observers: Sequence[RunObserver] = tuple(observers)
-        self._catalog = catalog
+        self._catalog = default_catalog() if catalog is None else catalog
         self._pending: list[Trace] = []
         self._skipped: tuple[Skipped, ...] = ()
         self._executors: dict[tuple[str, Optional[str]], Executor] = {}
@@ -165,15 +172,7 @@ class Benchmark:
         """End all child processes; idempotent. A later run starts new ones."""
         _close_all(self._executors)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _run(self, config: BenchmarkConfig, *, dump_traces: bool, resume: bool) -> TraceSet:
@@ -181,18 +180,49 @@ class Benchmark:
         self._skipped = ()
         if config.seed is None:
             config = config.model_copy(update={"seed": fresh_seed()})
-        runners = self._make_runners(config)
-        device = runners[0].device
-        done = self._done(runners) if resume else ()
-        plan = make_plan(self._trace_set, config, self._get_catalog(), done, device=device)
-        run = RunRecord(self._trace_set, config, self.observers, store=dump_traces)
-        sandbox = self._make_sandbox(runners, config)
-        ahead = self._build_ahead(plan, device, config, run, sandbox)
+        devices = choose_devices(config.device)
+        device = devices[0]
+        sandbox = Sandbox(config.sandbox, self._catalog)
+        kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
+        runners: list[Runner] = [
+            kind(
+                one,
+                executor=self._executor(one, config),
+                catalog=self._catalog,
+                sandbox=sandbox,
+            )
+            for one in devices
+        ]
+        for runner in runners:  # a timer that is not there is told once, not for each evaluation
+            runner.require_timer(config.timer, trust=config.trust, cache=config.cache)
+        done = None
+        if resume:
+            traces = [trace for group in self._trace_set.traces.values() for trace in group]
+            solutions = [item for group in self._trace_set.solutions.values() for item in group]
+            hardware = {runner.environment.hardware for runner in runners}
+            done = finished(traces, solutions, hardware)
+        plan = make_plan(self._trace_set, config, self._catalog, done or (), device=device)
+        run = RunRecord(
+            self._trace_set, config, self.observers, store=dump_traces, hook=self._catalog.hook
+        )
+        ahead = None
+        if plan.builds:
+            ahead = BuildAhead(
+                plan.builds,
+                self._executor(device, config),
+                jobs=config.build_jobs or default_jobs(),
+                timeout_s=config.timeout_seconds,
+                overlap=device != "cpu",
+                sandbox=sandbox,
+                on_finished=run.build_finished,
+            )
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
             try:
                 sandbox.require(self._executor(device, config))
-                with locked_runners(runners, config.lock_clocks_mhz):
+                with ExitStack() as running:
+                    for runner in runners:
+                        running.enter_context(runner.measurement(config).running(config))
                     run.carry_out(plan, runners, ahead)
             finally:
                 sandbox.tidy()
@@ -201,60 +231,11 @@ class Benchmark:
             on_failure.pop_all()
         return run.results()
 
-    def _get_catalog(self) -> Catalog:
-        if self._catalog is None:
-            from flashinfer_bench.plugins import default_catalog
-
-            self._catalog = default_catalog()
-        return self._catalog
-
-    def _make_runners(self, config: BenchmarkConfig) -> list[Runner]:
-        kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
-        runners: list[Runner] = [
-            kind(device, executor=self._executor(device, config), catalog=self._get_catalog())
-            for device in choose_devices(config.device)
-        ]
-        for runner in runners:  # a timer that is not there is told once, not for each evaluation
-            runner.require_timer(config.timer, trust=config.trust, cache=config.cache)
-        return runners
-
-    @staticmethod
-    def _make_sandbox(runners: Sequence[Runner], config: BenchmarkConfig) -> Sandbox:
-        sandbox = Sandbox(config.sandbox)
-        for runner in runners:
-            runner.sandbox = sandbox
-        return sandbox
-
-    def _build_ahead(
-        self,
-        plan: Plan,
-        device: str,
-        config: BenchmarkConfig,
-        run: RunRecord,
-        sandbox: Sandbox,
-    ) -> Optional[BuildAhead]:
-        if not plan.builds:
-            return None
-        return BuildAhead(
-            plan.builds,
-            self._executor(device, config),
-            jobs=config.build_jobs or default_jobs(),
-            timeout_s=config.timeout_seconds,
-            overlap=device != "cpu",
-            sandbox=sandbox,
-            on_finished=run.build_finished,
-        )
-
     def _executor(self, device: str, config: BenchmarkConfig) -> Executor:
         key = (device, config.executor)
         if key not in self._executors:
-            self._executors[key] = make_executor(self._get_catalog(), *key)
+            self._executors[key] = make_executor(self._catalog, *key)
         return self._executors[key]
-
-    def _done(self, runners: Sequence[Runner]) -> set[Done]:
-        traces = [trace for group in self._trace_set.traces.values() for trace in group]
-        solutions = [item for group in self._trace_set.solutions.values() for item in group]
-        return finished(traces, solutions, {runner.environment.hardware for runner in runners})
 
 
 def _close_all(executors: dict[tuple[str, Optional[str]], Executor]) -> None:
@@ -268,3 +249,188 @@ def _set_log_level(config: BenchmarkConfig, log_level: str) -> None:
     if level not in LOG_LEVELS:
         raise ConfigError(f"log level {log_level!r} is not one of {', '.join(LOG_LEVELS)}")
     logging.getLogger("flashinfer_bench.bench").setLevel(level)
+
+
+class RunRecord:
+    """One pass over a plan: what it is told by the runners, and what it tells and stores.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        The dataset.
+    config : BenchmarkConfig
+        The settings.
+    observers : sequence of RunObserver
+        Whom to tell.
+    store : bool
+        Whether traces are added to the dataset.
+    hook : object
+        Calls the lifecycle hooks of plugins; see `Catalog.hook`.
+
+    Attributes
+    ----------
+    trace_set : TraceSet
+        The dataset.
+    config : BenchmarkConfig
+        The settings.
+    total : int
+        How many evaluations there are.
+    skipped : list of Skipped
+        What could not be evaluated.
+    """
+
+    def __init__(
+        self,
+        trace_set: TraceSet,
+        config: BenchmarkConfig,
+        observers: Sequence[RunObserver],
+        *,
+        store: bool,
+        hook: Any,
+    ) -> None:
+        self.trace_set = trace_set
+        self.config = config
+        self.total = 0
+        self.unsaved: list[Trace] = []
+        self.skipped: list[Skipped] = []
+        self._observers = observers
+        self._hook = hook
+        self._store = store
+        self._lock = threading.Lock()  # threads of several devices report here
+        self._traces: dict[str, list[Trace]] = {}
+
+    def carry_out(
+        self, plan: Plan, runners: Sequence[Runner], ahead: Optional[BuildAhead] = None
+    ) -> None:
+        """Do everything in `plan`.
+
+        Parameters
+        ----------
+        plan : Plan
+            What to do.
+        runners : sequence of Runner
+            One for each device.
+        ahead : BuildAhead, optional
+            Compiles what `plan` says can be compiled ahead.
+        """
+        self._scheduler = Scheduler(plan.items, runners, self._work)
+        self.total = plan.total
+        for entry in plan.skipped:
+            self._skip(entry)
+        for observer in self._observers:
+            observer.started(plan.total)
+        self._hook.fib_run_started(run=self)
+        if plan.resumed:
+            logger.info("%d evaluations are decided already", plan.resumed)
+        try:
+            with ExitStack() as at_the_end:
+                if ahead is not None:
+                    at_the_end.callback(ahead.close)
+                    for observer in self._observers:
+                        observer.builds_started(len(plan.builds))
+                    for runner in runners:
+                        runner.ahead = ahead
+                    ahead.start()
+                self._scheduler.run()
+                if ahead is not None:
+                    ahead.check()
+        finally:
+            for observer in self._observers:
+                observer.finished()
+            self._hook.fib_run_finished(run=self)
+
+    def build_finished(self, outcome: BuildOutcome) -> None:
+        """Tell that a solution has been compiled, or could not be; from any thread."""
+        logger.info("%s: %s in %.1f s", outcome.solution, outcome.state, outcome.seconds)
+        with self._lock:
+            for observer in self._observers:
+                observer.build_finished(outcome)
+
+    def results(self) -> TraceSet:
+        """Return the dataset with the traces of this run only."""
+        return TraceSet(
+            root=self.trace_set.root,
+            definitions=dict(self.trace_set.definitions),
+            solutions={name: list(group) for name, group in self.trace_set.solutions.items()},
+            workloads={name: list(group) for name, group in self.trace_set.workloads.items()},
+            traces={name: list(group) for name, group in self._traces.items()},
+        )
+
+    def _work(self, runner: Runner, item: WorkItem) -> None:
+        """Evaluate the solutions of one workload."""
+        done: set[str] = set()
+
+        def skip(solution: Solution, why: Exception) -> None:
+            self._skip(_skipped(item, solution, why))
+            done.add(solution.name)
+
+        try:
+            for solution, evaluation in runner.evaluate_each(
+                item.definition,
+                item.workload,
+                item.solutions,
+                self.config,
+                self.trace_set.root,
+                on_start=lambda solution: self._tell_start(item, solution),
+                on_skip=skip,
+            ):
+                self._record(item, solution, evaluation)
+                done.add(solution.name)
+        except (RunInterrupted, StorageError):
+            raise
+        except RunnerFatalError:
+            if (left := item.without(done)) is not None:
+                self._scheduler.put_back(left)
+            raise
+        except (RunnerError, DataError, CapabilityError) as error:
+            for solution in item.solutions:
+                if solution.name not in done:
+                    skip(solution, error)
+
+    def _tell_start(self, item: WorkItem, solution: Solution) -> None:
+        with self._lock:
+            for observer in self._observers:
+                observer.evaluation_started(item.definition.name, item.workload, solution.name)
+
+    def _record(self, item: WorkItem, solution: Solution, evaluation: Evaluation) -> None:
+        trace = Trace(
+            definition=item.definition.name,
+            workload=item.workload,
+            solution=solution.name,
+            evaluation=evaluation,
+        )
+        with self._lock:
+            self._traces.setdefault(trace.definition, []).append(trace)
+            self.unsaved.append(trace)
+            if self._store:
+                self.trace_set.add_traces([trace])
+                self.unsaved.pop()
+            speed = evaluation.performance
+            logger.info(
+                "%s / %s / %s: %s%s",
+                trace.definition,
+                trace.workload.uuid,
+                trace.solution,
+                evaluation.status.value,
+                f", {speed.latency_ms:.6g} ms" if speed else "",
+            )
+            for observer in self._observers:
+                observer.evaluation_finished(trace)
+            self._hook.fib_evaluated(run=self, trace=trace)
+
+    def _skip(self, entry: Skipped) -> None:
+        with self._lock:
+            self.skipped.append(entry)
+            where = f" on {entry.workload}" if entry.workload else ""
+            logger.warning("skipped %s%s: %s", entry.solution, where, entry.reason)
+            for observer in self._observers:
+                observer.skipped(entry)
+
+
+def _skipped(item: WorkItem, solution: Solution, error: Exception) -> Skipped:
+    kind: SkipKind
+    if isinstance(error, (CapabilityError, NotEvaluated)):
+        kind = "capability"
+    else:
+        kind = "workload" if isinstance(error, DataError) else "reference"
+    return Skipped(kind, item.definition.name, solution.name, item.workload.uuid, 1, str(error))

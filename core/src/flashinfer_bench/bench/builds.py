@@ -1,69 +1,52 @@
-"""Building one solution in a process of its own, and what came of it."""
+"""Building many solutions, each in a process of its own, several at a time.
+
+What compilers leave on disk is loaded by the process that evaluates the solution. While a GPU times
+one solution, the cores of the host compile others. On the CPU that would disturb the clock: there
+the solutions of a definition are compiled before anything of it is timed.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
-from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
+from flashinfer_bench.bench.backends import make_executor
+from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed, CandidateTimeout
+from flashinfer_bench.bench.plan import (
+    Build,
+    compiles_ahead,
+    obstacle,
+    selected_definitions,
+    selected_solutions,
+)
+from flashinfer_bench.bench.pool import (
+    RunInterrupted,
+    WorkerKey,
+    await_ends,
+    default_jobs,
+    solution_key,
+)
+from flashinfer_bench.bench.sandbox import Sandbox
+from flashinfer_bench.errors import CapabilityError, RunnerFatalError, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.bench.executors.base import Candidate, Executor
-    from flashinfer_bench.bench.pool import WorkerKey
-    from flashinfer_bench.bench.sandbox import Sandbox
-    from flashinfer_bench.data import Definition, Solution
+    from flashinfer_bench.bench.observers import RunObserver
+    from flashinfer_bench.data import Solution, TraceSet
     from flashinfer_bench.plugins import Catalog
 
+logger = logging.getLogger(__name__)
+
 BuildState = Literal["built", "cached", "failed", "unavailable", "other device"]
-
-
-def solution_key(solution: Solution) -> WorkerKey:
-    """Return the identity under which processes and builds of `solution` are kept."""
-    return ("solution", solution.definition, solution.name, solution.hash())
-
-
-def compiles_ahead(solution: Solution, catalog: Catalog, device: Optional[str]) -> bool:
-    """Return whether a builder for `solution` leaves on disk what other processes load.
-
-    Parameters
-    ----------
-    solution : Solution
-        What is to be built.
-    catalog : Catalog
-        What is installed.
-    device : str, optional
-        Where it shall work.
-    """
-    spec = solution.spec
-    builders = catalog.builders_for(spec.language, spec.binding, device=device)
-    return any(entry.spec.compiles and entry.availability() for entry in builders)
-
-
-@dataclass(frozen=True, eq=False)
-class Build:
-    """A solution to build; compared by identity.
-
-    Attributes
-    ----------
-    definition : Definition
-        The interface that it must have.
-    solution : Solution
-        What to build.
-    """
-
-    definition: Definition
-    solution: Solution
-
-    def outcome(self, seconds: float = 0.0, **details: Any) -> BuildOutcome:
-        """Return what came of it; `details` are further fields of `BuildOutcome`."""
-        spec = self.solution.spec
-        names = self.definition.name, self.solution.name, str(spec.language)
-        return BuildOutcome(*names, binding=spec.binding, seconds=seconds, **details)
 
 
 @dataclass(frozen=True)
@@ -131,102 +114,483 @@ class BuildOutcome:
         return "\n".join(part.strip() for part in (told, self.output) if part.strip())
 
 
-class BuildProcesses:
-    """Processes that are building something, so that all of them can be ended at once.
+def _outcome(build: Build, **details: Any) -> BuildOutcome:
+    """Return what came of a build; `details` are further fields."""
+    solution, spec = build.solution.name, build.solution.spec
+    return BuildOutcome(
+        build.definition.name, solution, str(spec.language), binding=spec.binding, **details
+    )
+
+
+class BuildAhead:
+    """Builds solutions in processes of their own while, or before, others are evaluated.
+
+    Runners of several devices may share one. What is asked here may come from any thread.
 
     Parameters
     ----------
+    builds : sequence of Build
+        What to build, in the order in which it is expected to be needed.
     executor : Executor
-        Starts them. It is not closed here.
+        Starts the processes. It is not closed here.
+    jobs : int
+        How many at the same time.
+    timeout_s : float
+        Seconds that one may take; a compiler that hangs costs its solution only.
+    overlap : bool
+        Begin with everything at once, and compile while solutions are timed. Otherwise nothing
+        is compiled but during `prepare`.
     sandbox : Sandbox, optional
-        Confines them.
+        Confines the processes.
+    make : callable, optional
+        What to do for each; by default it is compiled, as far as other processes can use that.
+    on_finished : callable, optional
+        Told what came of each, from the thread that it happened in.
     """
 
-    def __init__(self, executor: Executor, sandbox: Optional[Sandbox] = None) -> None:
+    def __init__(
+        self,
+        builds: Sequence[Build],
+        executor: Executor,
+        *,
+        jobs: int,
+        timeout_s: float,
+        overlap: bool,
+        sandbox: Optional[Sandbox] = None,
+        make: Optional[Callable[[BuildAhead, Build], Optional[BuildOutcome]]] = None,
+        on_finished: Callable[[BuildOutcome], None] = lambda outcome: None,
+    ) -> None:
+        self._builds = {solution_key(build.solution): build for build in builds}
         self._executor = executor
         self._sandbox = sandbox
-        self._busy: set[Candidate] = set()
+        self._jobs = jobs
+        self._timeout_s = timeout_s
+        self._overlap = overlap
+        self._make = make or _compile_if_possible
+        self._on_finished = on_finished
         self._lock = threading.Lock()
         self._interrupted = threading.Event()
+        self._busy: set[Candidate] = set()
+        self._threads: set[threading.Thread] = set()
+        self._waiting: list[WorkerKey] = []  # for a thread, the next one first
+        # The result is None for what could not be tried: its evaluation then does without.
+        self._results: dict[WorkerKey, Future[Optional[BuildOutcome]]] = {}
+        self._error: Optional[BaseException] = None
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether `interrupt` has been called: then a build that failed need not be at fault."""
-        return self._interrupted.is_set()
+    def start(self) -> None:
+        """Begin, where compiling and timing may overlap."""
+        if self._overlap:
+            self._begin(self._builds)
 
-    def compile(self, build: Build, *, timeout_s: float) -> BuildOutcome:
+    def prepare(self, definition: str) -> None:
+        """Get ready for timing something of a definition.
+
+        Where nothing may be compiled meanwhile this takes until all its solutions are.
+
+        Parameters
+        ----------
+        definition : str
+            Its name.
+
+        Raises
+        ------
+        RunInterrupted
+            If the run ends meanwhile.
+        """
+        mine = [key for key, build in self._builds.items() if build.definition.name == definition]
+        if self._overlap:
+            with self._lock:
+                self._waiting.sort(key=lambda key: key not in mine)
+        else:
+            self._begin(mine)
+            for key in mine:
+                self._result(key)
+
+    def outcome(self, solution: Solution) -> Optional[BuildOutcome]:
+        """Return what came of a solution; wait until that is known.
+
+        Parameters
+        ----------
+        solution : Solution
+            Any solution.
+
+        Returns
+        -------
+        BuildOutcome or None
+            None if it is not, or could not be, compiled ahead, or another try may end differently.
+
+        Raises
+        ------
+        RunInterrupted
+            If the run ends meanwhile.
+        """
+        key = solution_key(solution)
+        if key not in self._builds:
+            return None
+        self._begin([key])
+        outcome = self._result(key)
+        return outcome if outcome is not None and _is_final(outcome) else None
+
+    def as_ready(self, solutions: Iterable[Solution]) -> Iterator[Solution]:
+        """Yield `solutions` in their order, except that no one waits for another's compiler.
+
+        Raises
+        ------
+        RunInterrupted
+            If the run ends while all that are left are being compiled.
+        """
+        left = list(solutions)
+        while left:
+            known = [self._results.get(solution_key(one)) for one in left]
+            pending = [future for future in known if future is not None]
+            if len(pending) == len(left):
+                wait(pending, return_when=FIRST_COMPLETED)
+            ready = (i for i, one in enumerate(known) if one is None or one.done())
+            index = next(ready)
+            if (future := known[index]) is not None and future.cancelled():
+                raise _interrupted()
+            yield left.pop(index)
+
+    def compile(self, build: Build) -> BuildOutcome:
         """Do the part of a build that other processes can use.
 
         Parameters
         ----------
         build : Build
             What to compile.
-        timeout_s : float
-            Seconds that it may take.
 
         Raises
         ------
         RunnerFatalError
             If no process can be started.
         """
-        with self._process(self._executor.spawn_compiler) as process:
-            began = time.monotonic()
-            try:
-                if self._sandbox is not None:
-                    self._sandbox.confine_compiler(process)
-                done = process.compile(build.definition, build.solution, timeout_s=timeout_s)
-            except CandidateError as error:
-                name = error.builder if isinstance(error, CandidateFailed) else ""
-                details = {"builder": name, "error": error, "output": process.log()}
-                return build.outcome(time.monotonic() - began, **details)
-            # An executor that cannot compile ahead leaves all of it to loading.
-            fresh = done.fresh or not done.builder
-            return build.outcome(time.monotonic() - began, builder=done.builder, fresh=fresh)
 
-    def load(self, build: Build, *, timeout_s: float) -> BuildOutcome:
+        def work(process: Candidate) -> dict[str, Any]:
+            if self._sandbox is not None:
+                self._sandbox.confine_compiler(process)
+            done = process.compile(build.definition, build.solution, timeout_s=self._timeout_s)
+            # An executor that cannot compile ahead leaves all of it to loading.
+            return {"builder": done.builder, "fresh": done.fresh or not done.builder}
+
+        return self._outcome_of(work, build, self._executor.spawn_compiler())
+
+    def load(self, build: Build) -> BuildOutcome:
         """Build a solution to its end, which runs the code that it runs when it is loaded.
 
         Parameters
         ----------
         build : Build
             What to build. What has been compiled is taken from the cache.
-        timeout_s : float
-            Seconds that it may take.
 
         Raises
         ------
         RunnerFatalError
             If no process can be started.
         """
+
+        def work(process: Candidate) -> dict[str, Any]:
+            if self._sandbox is not None:
+                self._sandbox.confine(process, build.definition, build.solution)
+            process.load(build.definition, build.solution, timeout_s=self._timeout_s)
+            return {"fresh": True}
+
         self._executor.start()
-        with self._process(self._executor.spawn) as process:
-            began = time.monotonic()
-            try:
-                if self._sandbox is not None:
-                    self._sandbox.confine(process, build.definition, build.solution)
-                process.load(build.definition, build.solution, timeout_s=timeout_s)
-            except CandidateError as error:
-                return build.outcome(time.monotonic() - began, error=error, output=process.log())
-            return build.outcome(time.monotonic() - began, fresh=True)
+        return self._outcome_of(work, build, self._executor.spawn())
+
+    def _outcome_of(
+        self, work: Callable[[Candidate], dict[str, Any]], build: Build, process: Candidate
+    ) -> BuildOutcome:
+        began = time.monotonic()
+        with self._lock:
+            self._busy.add(process)
+        if self._interrupted.is_set():  # it may have come before the process was on the list
+            process.close()
+        try:
+            details = work(process)
+        except CandidateError as error:
+            details = {"error": error, "output": process.log()}
+            if isinstance(error, CandidateFailed):
+                details["builder"] = error.builder
+        finally:
+            process.close()
+            with self._lock:
+                self._busy.discard(process)
+        return _outcome(build, seconds=time.monotonic() - began, **details)
 
     def interrupt(self) -> None:
-        """End all processes, compilers and all; from any thread, once and for all."""
+        """End all processes, compilers and all, for good; from any thread."""
         self._interrupted.set()
         with self._lock:
-            busy = list(self._busy)
+            busy, waiting = list(self._busy), self._waiting
+            self._waiting = []
         for candidate in busy:
             candidate.close()
+        for key in waiting:
+            self._results[key].cancel()
+            self._results[key].set_running_or_notify_cancel()
 
-    @contextmanager
-    def _process(self, spawn: Callable[[], Candidate]) -> Iterator[Candidate]:
-        candidate = spawn()
+    def close(self) -> None:
+        """End what is still going on, and wait for that, but not for ever; idempotent."""
+        self.interrupt()
+        await_ends(list(self._threads))
+
+    def check(self) -> None:
+        """Raise what `make` or `on_finished` has raised, if one has."""
+        if self._error is not None:
+            raise self._error
+
+    def wait(self) -> None:
+        """Wait until all that has begun has ended; raise what `check` does at once."""
+        wait(list(self._results.values()), return_when=FIRST_EXCEPTION)
+        self.check()
+
+    def _begin(self, keys: Iterable[WorkerKey]) -> None:
         with self._lock:
-            self._busy.add(candidate)
-        if self.interrupted:  # it may have come before the process was on the list
-            candidate.close()
+            for key in keys:
+                if key not in self._results:
+                    if self._interrupted.is_set():
+                        raise _interrupted()
+                    self._results[key] = Future()
+                    self._waiting.append(key)
+                    if len(self._threads) < self._jobs:
+                        # No executor: the end of the process would wait for its threads.
+                        thread = threading.Thread(target=self._work, name="fib-build", daemon=True)
+                        thread.start()
+                        self._threads.add(thread)
+
+    def _result(self, key: WorkerKey) -> Optional[BuildOutcome]:
         try:
-            yield candidate
+            return self._results[key].result()
+        except CancelledError:
+            raise _interrupted() from None
+
+    def _work(self) -> None:
+        while (key := self._next()) is not None:
+            result = self._results[key]
+            try:
+                outcome = self._make(self, self._builds[key])
+                if self._interrupted.is_set():  # then a build that failed need not be at fault
+                    raise _interrupted()
+                if outcome is not None:
+                    self._on_finished(outcome)
+                result.set_result(outcome)
+            except RunInterrupted as error:
+                result.set_exception(error)
+            except BaseException as error:  # noqa: BLE001 - handed to the threads that wait
+                self._error = self._error or error
+                result.set_exception(error)
+                self.interrupt()
+
+    def _next(self) -> Optional[WorkerKey]:
+        with self._lock:
+            if self._waiting:
+                return self._waiting.pop(0)
+            self._threads.discard(threading.current_thread())
+            return None
+
+
+def _compile_if_possible(builds: BuildAhead, build: Build) -> Optional[BuildOutcome]:
+    try:
+        return builds.compile(build)
+    except RunnerFatalError as error:
+        logger.warning("%s is not compiled ahead: %s", build.solution.name, error)
+        return None
+
+
+def _interrupted() -> RunInterrupted:
+    return RunInterrupted("the run ended while solutions were built")
+
+
+def _is_final(outcome: BuildOutcome) -> bool:
+    """Return whether another try would hardly end differently."""
+    error = outcome.error
+    if isinstance(error, CandidateFailed):
+        # There may be room on the disk again when it is evaluated.
+        return error.about != "storage"
+    # A process that died while it compiled had not even loaded the solution, and may have been
+    # killed for what others did, as where memory ran out. Waiting a second time is too expensive.
+    return error is None or isinstance(error, CandidateTimeout)
+
+
+class BuildRun:
+    """Builds solutions in processes of their own, several at a time.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        The dataset.
+    config : BenchmarkConfig
+        ``definitions`` and ``solutions`` select; ``device``, ``build_jobs``, ``timeout_seconds``
+        and ``executor`` hold as in a run. Without a device it is CUDA if there is a GPU, else the
+        CPU; one that is named need not be there. All cores are used by default.
+    catalog : Catalog
+        Where builders and executors come from.
+    compile_only : bool
+        Fill the cache, and neither load nor call the solutions; what is not compiled is left out.
+        Compilers run as the solutions' flags have it.
+    observers : sequence of RunObserver
+        Are told of each build.
+
+    Attributes
+    ----------
+    outcomes : list of BuildOutcome
+        What has come of solutions so far.
+    left_out : tuple of Solution
+        What is not compiled, in a run that only compiles.
+    """
+
+    def __init__(
+        self,
+        trace_set: TraceSet,
+        config: BenchmarkConfig,
+        catalog: Catalog,
+        *,
+        compile_only: bool = False,
+        observers: Sequence[RunObserver] = (),
+    ) -> None:
+        self._config, self._catalog = config, catalog
+        self._compile_only = compile_only
+        self._observers = observers
+        self._device = build_device(config.device)
+        self._lock = threading.Lock()
+        self.outcomes: list[BuildOutcome] = []
+        definitions = selected_definitions(trace_set, config.definitions)
+        solutions = selected_solutions(trace_set, definitions, config.solutions)
+        chosen = [Build(one, solution) for one in definitions for solution in solutions[one.name]]
+        possible = [build for build in chosen if self._note_if_unavailable(build)]
+        self._compiled = {b for b in possible if compiles_ahead(b.solution, catalog, self._device)}
+        rest = [build.solution for build in possible if build not in self._compiled]
+        self.left_out = tuple(rest) if compile_only else ()
+        self._builds = [b for b in possible if b in self._compiled or not compile_only]
+        if self.left_out and not (self._builds or self.outcomes):
+            raise SelectionError(
+                f"none of the {len(self.left_out)} selected solutions is in a language that is "
+                "compiled",
+                hint="without --compile-only they are loaded, too",
+            )
+        if not chosen:
+            raise SelectionError(
+                "there is nothing to build",
+                hint="a dataset has its solutions in the folder solutions",
+            )
+
+    def run(self) -> list[BuildOutcome]:
+        """Build everything.
+
+        Returns
+        -------
+        list of BuildOutcome
+            In the order in which they were finished; first what cannot be built here.
+
+        Raises
+        ------
+        CapabilityError
+            If there is no executor for the device, or no torch.
+        RunnerFatalError
+            If no process can be started.
+        """
+        for observer in self._observers:
+            observer.builds_started(len(self._builds) + len(self.outcomes))
+        for outcome in self.outcomes:
+            self._tell(outcome)
+        try:
+            if self._builds:
+                self._build_all()
         finally:
-            candidate.close()
-            with self._lock:
-                self._busy.discard(candidate)
+            for observer in self._observers:
+                observer.finished()
+        return self.outcomes
+
+    def _build_all(self) -> None:
+        if not self._compile_only and find_spec("torch") is None:
+            raise CapabilityError(
+                "loading what has been built needs torch",
+                hint="pip install 'flashinfer-bench-core[torch]'",
+            )
+        executor = make_executor(self._catalog, self._device, self._config.executor)
+        sandbox = Sandbox(self._config.sandbox, self._catalog)
+        builds = BuildAhead(
+            self._builds,
+            executor,
+            jobs=self._config.build_jobs or default_jobs(spare=0),
+            timeout_s=self._config.timeout_seconds,
+            overlap=True,
+            sandbox=sandbox,
+            make=self._make,
+            on_finished=self._finished,
+        )
+
+        def start_executor() -> None:
+            with suppress(RunnerFatalError):  # whatever is loaded meets it, too
+                executor.start()
+
+        try:
+            if not self._compile_only:
+                # What takes longest to start is started beside the first compiler.
+                threading.Thread(target=start_executor, name="fib-start", daemon=True).start()
+            builds.start()
+            builds.wait()
+        finally:
+            builds.close()
+            executor.close()
+            sandbox.tidy()
+
+    def _make(self, builds: BuildAhead, build: Build) -> BuildOutcome:
+        if build not in self._compiled:
+            outcome = builds.load(build)
+        else:
+            outcome = compiled = builds.compile(build)
+            if not self._compile_only and compiled.error is None:
+                loaded = builds.load(build)
+                outcome = replace(
+                    loaded,
+                    builder=compiled.builder,
+                    fresh=compiled.fresh,
+                    seconds=compiled.seconds + loaded.seconds,
+                )
+        return outcome if outcome.builder else replace(outcome, builder=self._builder_of(build))
+
+    def _finished(self, outcome: BuildOutcome) -> None:
+        with self._lock:
+            self.outcomes.append(outcome)
+            self._tell(outcome)
+
+    def _builder_of(self, build: Build) -> str:
+        """Return the builder's name, if there is only one that it can have been."""
+        spec = build.solution.spec
+        builders = self._catalog.builders_for(spec.language, spec.binding, device=self._device)
+        usable = [entry.name for entry in builders if entry.availability()]
+        return usable[0] if len(usable) == 1 else ""
+
+    def _note_if_unavailable(self, build: Build) -> bool:
+        """Return whether there is a builder; note what it lacks if there is none."""
+        found = obstacle(build.solution, self._catalog, self._device)
+        if found is None:
+            return True
+        kind, reason = found
+        details: dict[str, Any] = {"elsewhere": reason}
+        if kind == "capability":
+            error = CandidateFailed(reason, stage="compile", kind="", traceback="", about=kind)
+            details = {"error": error}
+        self.outcomes.append(_outcome(build, **details))
+        return False
+
+    def _tell(self, outcome: BuildOutcome) -> None:
+        for observer in self._observers:
+            observer.build_finished(outcome)
+
+
+def build_device(device: Optional[str]) -> str:
+    """Return the device to build for.
+
+    Parameters
+    ----------
+    device : str, optional
+        ``cpu``, ``cuda`` or ``cuda:N``; None stands for CUDA if there is a GPU, else the CPU.
+        To build for a device it need not be there.
+    """
+    from flashinfer_bench.compile.toolkit import gpu_architectures
+
+    if device is None:
+        return "cuda:0" if gpu_architectures() else "cpu"
+    return "cuda:0" if device == "cuda" else device

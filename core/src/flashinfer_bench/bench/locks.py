@@ -1,4 +1,10 @@
-"""One measurement at a time on each device, over all processes and users of this machine."""
+"""One measurement at a time on each device, over all processes and users of this machine.
+
+Devices are the machine's and caches are a user's, so locks in a cache would not exclude another
+user. The folder of the locks lies in ``/tmp``, is open to all and has the sticky bit, as ``/tmp``
+itself: nobody can remove the files of others. Whoever comes first makes it. Nothing is ever written
+to a file in it, and no link is followed.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +12,30 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import stat
 import time
 from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flashinfer_bench import env
-from flashinfer_bench.bench.lock_folder import COMMON, open_lock_folder
-from flashinfer_bench.bench.physical import physical_name
 from flashinfer_bench.errors import RunnerFatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
+# Not tempfile's folder: TMPDIR may be another one for each user or job.
+COMMON = Path("/tmp/fib-device-locks")
+
+_OPEN_TO_ALL = 0o1777
 _POLL_S = 0.05
 _NOTICE_AFTER_S = 5.0
-_ATTEMPTS = 20
+_ATTEMPTS, _PAUSE_S = 20, 0.01
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 class DeviceLock:
@@ -64,7 +75,6 @@ class DeviceLock:
             If there can be no lock file.
         """
         name = lock_path(self.device).name
-        descriptor = -1
         try:
             with open_lock_folder() as folder:
                 descriptor = self._wait(folder, name, give_up)
@@ -114,59 +124,172 @@ def lock_file(folder: int, name: str) -> int:
     OSError
         If the file can neither be opened nor made, or is not a regular one.
     """
+    problem = OSError(errno.EBUSY, "is removed again and again")
     for _ in range(_ATTEMPTS):
-        descriptor = _open(folder, name)
         try:
+            descriptor = _open(folder, name)
+        except (FileExistsError, PermissionError) as error:
+            problem = error  # another user has just made it, and has yet to open it to others
+            time.sleep(_PAUSE_S)
+            continue
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "is not a regular file")
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_named(descriptor, folder, name):
+            # If it was removed meanwhile, others lock a new one.
+            there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if os.path.samestat(os.fstat(descriptor), there):
                 with suppress(OSError):
                     os.utime(descriptor)  # sweepers of temporary folders look at this
                 return descriptor
         except BlockingIOError:
             os.close(descriptor)
             return -1
+        except FileNotFoundError:
+            pass
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # the file was removed meanwhile; others lock the new one
-    raise OSError(errno.EBUSY, "is removed again and again")
-
-
-def _is_named(descriptor: int, folder: int, name: str) -> bool:
-    try:
-        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(os.fstat(descriptor), there)
+        os.close(descriptor)
+    raise problem
 
 
 def _open(folder: int, name: str) -> int:
-    """Open a file for locking, which asks for no more than that it can be read.
-
-    It is never opened for writing, and a link is not followed: in a folder that all may write to,
-    another user decides what the name stands for. ``O_CREAT`` is only used where the file is
-    missing, because Linux refuses it for the files of others in such a folder.
-    """
+    """Open a file for locking, which asks for no more than that it can be read."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    for _ in range(_ATTEMPTS):
-        try:
-            return _regular(os.open(name, flags, dir_fd=folder))
-        except FileNotFoundError:
-            pass
-        except PermissionError:
-            time.sleep(_POLL_S / 10)  # just made by another user, who has yet to open it to others
-            continue
-        try:
-            made = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
-        except FileExistsError:
-            continue
+    try:
+        # Without O_CREAT: Linux refuses that for files of others where all may write.
+        return os.open(name, flags, dir_fd=folder)
+    except FileNotFoundError:
+        made = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
         os.fchmod(made, 0o644)  # whatever the umask says
         return made
-    return _regular(os.open(name, flags, dir_fd=folder))
 
 
-def _regular(descriptor: int) -> int:
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise OSError(errno.EINVAL, "is not a regular file")
+@contextmanager
+def open_lock_folder() -> Iterator[int]:
+    """Open the folder of the locks for the body of a ``with`` statement, and make it if need be.
+
+    It is that of ``FIB_LOCK_PATH`` if this is set. Else it is `COMMON` and, where this cannot be
+    used, ``locks`` in the user's own cache, which is told once.
+
+    Yields
+    ------
+    int
+        Its descriptor.
+
+    Raises
+    ------
+    OSError
+        If there is no such folder and it cannot be made.
+    """
+    own = env.lock_path()
+    try:
+        descriptor = _open_common(COMMON) if own is None else _open_private(own)
+    except OSError as error:
+        if own is not None:
+            raise
+        own = env.cache_path() / "locks"
+        _tell(f"{COMMON}: {error.strerror or error}", str(own))
+        descriptor = _open_private(own)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_private(folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _open_common(folder: Path) -> int:
+    """Open the folder that all users share."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    for attempt in range(_ATTEMPTS + 1):
+        try:
+            descriptor = os.open(folder, flags)
+            break
+        except PermissionError:  # another user has just made it, and has yet to open it to others
+            if attempt == _ATTEMPTS:
+                raise
+            time.sleep(_PAUSE_S)
+    try:
+        status = os.fstat(descriptor)
+        mode = stat.S_IMODE(status.st_mode)
+        if mode != _OPEN_TO_ALL:
+            if status.st_uid != os.geteuid():
+                raise OSError(errno.EPERM, f"has mode {mode:o} instead of {_OPEN_TO_ALL:o}")
+            os.fchmod(descriptor, _OPEN_TO_ALL)  # whatever the umask says
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@cache  # so that it is told once
+def _tell(problem: str, instead: str) -> None:
+    logger.warning(
+        "other users' measurements on the same devices are not excluded: %s; locks are in %s. "
+        "Set FIB_LOCK_PATH to a folder that all of them use.",
+        problem,
+        instead,
+    )
+
+
+def lock_places() -> list[Path]:
+    """Return what a process must not reach that must hold no lock of a device.
+
+    Returns
+    -------
+    list of Path
+        Folders of locks, and the lock files in those that hold other things too.
+    """
+    with suppress(OSError), open_lock_folder():
+        pass
+    folders = (env.lock_path(), COMMON, env.cache_path() / "locks")
+    places: list[Path] = []
+    for folder in folders:
+        with suppress(OSError):
+            if folder is not None:
+                everything = list(folder.iterdir())
+                locks = sorted(folder.glob("device-*.lock"))
+                places += [folder] if len(locks) == len(everything) else locks
+    return places
+
+
+def physical_name(device: str) -> str:
+    """Return a name for a device that does not depend on how this process numbers devices.
+
+    Parameters
+    ----------
+    device : str
+        ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Returns
+    -------
+    str
+        Letters, digits and hyphens: ``cpu``, or ``cuda-`` and the device's UUID. Where torch does
+        not tell the UUID, the device's entry in ``CUDA_VISIBLE_DEVICES`` or its number stands in.
+    """
+    kind, _, index = device.partition(":")
+    name = device
+    if kind == "cuda":
+        number, visible = int(index or 0), env.cuda_visible_devices() or ()
+        entry = visible[number] if number < len(visible) else str(number)
+        told = _told_by_torch(number) or entry
+        uuid = _UUID.search(told)
+        name = f"cuda-{uuid[0].lower() if uuid else told}"
+    return re.sub(r"[^A-Za-z0-9-]", "_", name)
+
+
+def _told_by_torch(number: int) -> str:
+    """Ask torch, whose numbers are those of the devices that solutions work on."""
+    with suppress(ImportError, RuntimeError, AssertionError, AttributeError):
+        import torch
+
+        if torch.cuda.is_available() and number < torch.cuda.device_count():
+            return str(torch.cuda.get_device_properties(number).uuid)
+    return ""

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Optional
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Literal, NamedTuple, Optional
 
-from flashinfer_bench.bench.builds import Build, compiles_ahead, solution_key
-from flashinfer_bench.bench.resume import Done
-from flashinfer_bench.bench.selection import (
-    meant_for_other_device,
-    selected_definitions,
-    selected_solutions,
-)
-from flashinfer_bench.errors import CapabilityError, SelectionError
+from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.errors import CapabilityError, SelectionError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from flashinfer_bench.bench.config import BenchmarkConfig
-    from flashinfer_bench.data import Definition, Solution, TraceSet, Workload
+    from flashinfer_bench.data import Definition, Solution, Trace, TraceSet, Workload
     from flashinfer_bench.plugins import Catalog
 
 logger = logging.getLogger(__name__)
@@ -81,6 +77,14 @@ class WorkItem:
         return replace(self, solutions=left) if left else None
 
 
+@dataclass(frozen=True, eq=False)
+class Build:
+    """A solution to build; compared by identity."""
+
+    definition: Definition
+    solution: Solution
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a run has to do.
@@ -106,6 +110,14 @@ class Plan:
     def total(self) -> int:
         """Number of evaluations to do."""
         return sum(len(item.solutions) for item in self.items)
+
+
+class Done(NamedTuple):
+    """An evaluation that need not be repeated."""
+
+    definition: str
+    solution: str
+    workload: str
 
 
 def make_plan(
@@ -143,13 +155,14 @@ def make_plan(
     definitions = selected_definitions(trace_set, config.definitions)
     solutions = selected_solutions(trace_set, definitions, config.solutions)
     problems = list(_problems(trace_set, definitions, solutions))
-    everything = [
-        (definition, workload, solution)
+    items = [
+        # A workload that is stored twice counts once.
+        WorkItem(definition, workload, tuple(solutions[definition.name]))
         for definition in definitions
+        if solutions[definition.name]
         for workload in _workloads(trace_set, definition)
-        for solution in solutions[definition.name]
     ]
-    if not everything:
+    if not items:
         raise SelectionError(
             "there is nothing to evaluate" + "".join(f"; {text}" for text in problems),
             hint="a run needs a definition with at least one workload and one solution",
@@ -157,39 +170,38 @@ def make_plan(
     for text in problems:
         logger.warning("%s", text)
     catalog.select_builder("python", None, device=device)  # references are Python
-    unfit = _unfit(solutions, catalog, device)
-    open_ones = [entry for entry in everything if entry[2].name not in unfit]
-    left = [entry for entry in open_ones if _identity(entry) not in done]
-    return Plan(
-        items=tuple(_grouped(left)),
-        skipped=tuple(_skips(everything, unfit)),
-        resumed=len(open_ones) - len(left),
-        builds=tuple(_compiled(left, catalog, device)),
+    obstacles = {
+        one.name: found
+        for group in solutions.values()
+        for one in group
+        if (found := obstacle(one, catalog, device)) is not None
+    }
+    open_ones: list[WorkItem] = []
+    builds: dict[str, Build] = {}
+    hindered: Counter[tuple[str, str]] = Counter()
+    resumed = 0
+    for item in items:
+        definition, workload = item.definition.name, item.workload.uuid
+        names = [one.name for one in item.solutions]
+        decided = {name for name in names if Done(definition, name, workload) in done}
+        hindered.update((definition, name) for name in names if name in obstacles)
+        resumed += len(decided - obstacles.keys())
+        left = item.without(decided | obstacles.keys())
+        if left is not None:
+            open_ones.append(left)
+            for one in left.solutions:
+                if one.name not in builds and compiles_ahead(one, catalog, device):
+                    builds[one.name] = Build(item.definition, one)
+    skipped = tuple(
+        Skipped(obstacles[name][0], definition, name, None, count, obstacles[name][1])
+        for (definition, name), count in hindered.items()
     )
+    return Plan(tuple(open_ones), skipped, resumed, tuple(builds.values()))
 
 
 def _workloads(trace_set: TraceSet, definition: Definition) -> list[Workload]:
-    """Return the workloads of a definition, each once even if it is stored twice."""
     traces = trace_set.workloads.get(definition.name, [])
     return list({trace.workload.uuid: trace.workload for trace in traces}.values())
-
-
-_Entry = tuple["Definition", "Workload", "Solution"]
-
-
-def _identity(entry: _Entry) -> Done:
-    definition, workload, solution = entry
-    return Done(definition.name, solution.name, workload.uuid)
-
-
-def _grouped(entries: Iterable[_Entry]) -> Iterator[WorkItem]:
-    """Join the solutions of each workload, so that they share one pass of the reference."""
-    groups: dict[tuple[str, str], list[_Entry]] = {}
-    for entry in entries:
-        groups.setdefault((entry[0].name, entry[1].uuid), []).append(entry)
-    for group in groups.values():
-        definition, workload, _ = group[0]
-        yield WorkItem(definition, workload, tuple(solution for _, _, solution in group))
 
 
 def _problems(
@@ -203,46 +215,180 @@ def _problems(
             yield f"definition {definition.name!r} has no {' and no '.join(lacking)}"
 
 
-_Reason = tuple[SkipKind, str]
+def obstacle(
+    solution: Solution, catalog: Catalog, device: Optional[str]
+) -> Optional[tuple[SkipKind, str]]:
+    """Return why a solution is not for this device, or cannot be built here; None if it may be."""
+    elsewhere = meant_for_other_device(solution, catalog, device)
+    if elsewhere:
+        return "device", elsewhere
+    spec = solution.spec
+    try:
+        catalog.select_builder(spec.language, spec.binding, solution=solution.name, device=device)
+    except CapabilityError as error:
+        return "capability", str(error)
+    return None
 
 
-def _unfit(
-    solutions: dict[str, list[Solution]], catalog: Catalog, device: Optional[str]
-) -> dict[str, _Reason]:
-    """Return why, for each solution that is for another device or that nothing here can build."""
-    reasons: dict[str, _Reason] = {}
-    for group in solutions.values():
-        for solution in group:
-            spec, name = solution.spec, solution.name
-            elsewhere = meant_for_other_device(solution, catalog, device)
-            if elsewhere:
-                reasons[name] = ("device", elsewhere)
-                continue
-            try:
-                catalog.select_builder(spec.language, spec.binding, solution=name, device=device)
-            except CapabilityError as error:
-                reasons[name] = ("capability", str(error))
-    return reasons
+def compiles_ahead(solution: Solution, catalog: Catalog, device: Optional[str]) -> bool:
+    """Return whether a builder for `solution` leaves on disk what other processes load.
+
+    Parameters
+    ----------
+    solution : Solution
+        What is to be built.
+    catalog : Catalog
+        What is installed.
+    device : str, optional
+        Where it shall work.
+    """
+    spec = solution.spec
+    builders = catalog.builders_for(spec.language, spec.binding, device=device)
+    return any(entry.spec.compiles and entry.availability() for entry in builders)
 
 
-def _compiled(
-    entries: Iterable[_Entry], catalog: Catalog, device: Optional[str]
-) -> Iterator[Build]:
-    """Yield each solution that a builder can compile ahead, once, in the order of evaluation."""
-    seen = set()
-    for definition, _, solution in entries:
-        if (key := solution_key(solution)) not in seen:
-            seen.add(key)
-            if compiles_ahead(solution, catalog, device):
-                yield Build(definition, solution)
+def selected_definitions(trace_set: TraceSet, names: Optional[Sequence[str]]) -> list[Definition]:
+    """Return the definitions of a dataset, or those that are named.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        The dataset.
+    names : sequence of str, optional
+        None for all.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no definition of one of the names.
+    """
+    if names is None:
+        return list(trace_set.definitions.values())
+    _require_known("definition", names, trace_set.definitions)
+    wanted = set(names)
+    return [item for name, item in trace_set.definitions.items() if name in wanted]
 
 
-def _skips(entries: Iterable[_Entry], reasons: dict[str, _Reason]) -> Iterator[Skipped]:
-    counts: dict[tuple[str, str], int] = {}
-    for definition, _, solution in entries:
-        if solution.name in reasons:
-            key = (definition.name, solution.name)
-            counts[key] = counts.get(key, 0) + 1
-    for (definition_name, name), count in counts.items():
-        kind, reason = reasons[name]
-        yield Skipped(kind, definition_name, name, None, count, reason)
+def selected_solutions(
+    trace_set: TraceSet, definitions: Iterable[Definition], names: Optional[Sequence[str]]
+) -> dict[str, list[Solution]]:
+    """Return the solutions of `definitions`, or those of them that are named.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        The dataset.
+    definitions : iterable of Definition
+        Some of its definitions.
+    names : sequence of str, optional
+        None for all.
+
+    Returns
+    -------
+    dict of str to list of Solution
+        By the name of the definition; each of `definitions` is a key.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no solution of one of the names in the whole dataset.
+    """
+    if names is not None:
+        known = {item.name for group in trace_set.solutions.values() for item in group}
+        _require_known("solution", names, known)
+    wanted = None if names is None else set(names)
+    return {
+        definition.name: [
+            item
+            for item in trace_set.solutions.get(definition.name, [])
+            if wanted is None or item.name in wanted
+        ]
+        for definition in definitions
+    }
+
+
+def meant_for_other_device(
+    solution: Solution, catalog: Catalog, device: Optional[str]
+) -> Optional[str]:
+    """Say why a solution has no business on a device, or return None if it may have.
+
+    Compiled code for the CPU would take a GPU's address for one of its own.
+
+    Parameters
+    ----------
+    solution : Solution
+        Names the hardware that it is written for. Only ``cpu`` alone is taken at its word: files
+        that name some GPU are also evaluated on machines without one.
+    catalog : Catalog
+        Knows on which devices the builders' results work.
+    device : str, optional
+        Where the solution would work; None for anywhere.
+    """
+    if device is None:
+        return None
+    spec, kind = solution.spec, device.partition(":")[0]
+    wanted = {name.strip().lower() for name in spec.target_hardware}
+    if wanted == {"cpu"} and kind != "cpu":
+        return f"it is written for the CPU (target_hardware), and this run is on {device}"
+    anywhere = catalog.builders_for(spec.language, spec.binding)
+    if not anywhere or catalog.builders_for(spec.language, spec.binding, device=device):
+        return None
+    others = sorted({name for entry in anywhere for name in entry.spec.devices})
+    return f"{spec.language} works on {', '.join(others)}, and this run is on {device}"
+
+
+def _require_known(kind: str, names: Sequence[str], known: Collection[str]) -> None:
+    unknown = tuple(name for name in names if name not in known)
+    if not unknown:
+        return
+    near = [match for name in unknown for match in get_close_matches(name, known, n=3)]
+    listed = ", ".join(repr(name) for name in unknown)
+    hint = f"did you mean {', '.join(dict.fromkeys(near))}?" if near else _listed(known)
+    raise UnknownNameError(f"no {kind} is called {listed}", hint=hint, unknown=unknown)
+
+
+def _listed(known: Collection[str]) -> str:
+    names = sorted(known)
+    return f"there are: {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
+
+
+def is_final(trace: Trace) -> bool:
+    """Return whether another try would end the same: not after a time-out or a crash."""
+    evaluation = trace.evaluation
+    if evaluation is None or evaluation.status == EvaluationStatus.TIMEOUT:
+        return False
+    return evaluation.provenance is None or not evaluation.provenance.transient
+
+
+def finished(
+    traces: Iterable[Trace], solutions: Iterable[Solution], hardware: Collection[str]
+) -> set[Done]:
+    """Return the evaluations that `traces` decide for good.
+
+    Parameters
+    ----------
+    traces : iterable of Trace
+        Earlier results.
+    solutions : iterable of Solution
+        The solutions as they are now. A trace that was taken of other content under the same name
+        does not count; older traces do not tell the content and count.
+    hardware : collection of str
+        Names of the devices that the run would use; a trace from elsewhere does not count.
+    """
+    hashes = {solution.name: solution.hash() for solution in solutions}
+    return {
+        Done(trace.definition, trace.solution, trace.workload.uuid)
+        for trace in traces
+        if trace.solution is not None
+        and trace.evaluation is not None
+        and trace.evaluation.environment.hardware in hardware
+        and is_final(trace)
+        and _hash_of(trace) in (None, hashes.get(trace.solution))
+    }
+
+
+def _hash_of(trace: Trace) -> Optional[str]:
+    if trace.evaluation is None or trace.evaluation.provenance is None:
+        return None
+    value = trace.evaluation.provenance.extra.get("solution_hash")
+    return value if isinstance(value, str) else None

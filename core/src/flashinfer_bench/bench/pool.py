@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from flashinfer_bench.bench.executors.base import Candidate, Confinement, Executor, Loaded
     from flashinfer_bench.bench.sandbox import Sandbox
@@ -17,6 +20,15 @@ if TYPE_CHECKING:
 
 #: What a worker is for: role, definition, and for a solution its name and content hash.
 WorkerKey = tuple[str, ...]
+
+# What compiling a large source takes at its peak; torch's headers with nvcc take 3 GB.
+_MEMORY_OF_A_COMPILER = 2 * 2**30
+_LAST_WORDS_S = 10.0  # how long threads may take to end once their processes are killed
+
+
+def solution_key(solution: Solution) -> WorkerKey:
+    """Return the identity under which processes and builds of `solution` are kept."""
+    return ("solution", solution.definition, solution.name, solution.hash())
 
 
 class RunInterrupted(RunnerError):
@@ -32,7 +44,7 @@ class Worker:
         The process.
     sandbox : Sandbox, optional
         Confines it before it loads anything.
-    device : str, optional
+    device : str
         What it works on.
 
     Attributes
@@ -47,12 +59,7 @@ class Worker:
         Whether the pool may keep it; set to False for one that holds much memory.
     """
 
-    def __init__(
-        self,
-        candidate: Candidate,
-        sandbox: Optional[Sandbox] = None,
-        device: Optional[str] = None,
-    ) -> None:
+    def __init__(self, candidate: Candidate, sandbox: Optional[Sandbox], device: str) -> None:
         self.candidate = candidate
         self.confinement: Optional[Confinement] = None
         self._sandbox, self._device = sandbox, device
@@ -64,9 +71,8 @@ class Worker:
         """Build the solution, unless this process has done so for an earlier evaluation."""
         if self.loaded is None:
             if self._sandbox is not None:
-                problem = definition, solution
                 self.confinement = self._sandbox.confine(
-                    self.candidate, *problem, device=self._device
+                    self.candidate, definition, solution, device=self._device
                 )
             self.loaded = self.candidate.load(definition, solution, timeout_s=timeout_s)
         return self.loaded
@@ -77,22 +83,6 @@ class Worker:
         self._output_seen = output
         # Once long output is cut in the middle it no longer begins with what was there before.
         return output.removeprefix(seen) if output.startswith(seen) else output
-
-
-class _Closer:
-    """Closes candidates, each in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
-
-    def close(self, candidate: Candidate) -> None:
-        thread = threading.Thread(target=candidate.close, name="fib-close", daemon=True)
-        thread.start()
-        self._threads.append(thread)
-
-    def settle(self) -> None:
-        while self._threads:
-            self._threads.pop().join()
 
 
 class WorkerPool:
@@ -108,25 +98,15 @@ class WorkerPool:
         Starts the processes. The pool does not close it.
     keep : int
         How many idle workers are kept at most; 0 makes every worker a fresh one.
-    overlap : bool
-        End workers in the background, while the next ones start: the end of a process takes as
-        long as its start. `settle` then waits for them.
     sandbox : Sandbox, optional
         Confines the processes.
     """
 
-    def __init__(
-        self,
-        executor: Executor,
-        *,
-        keep: int,
-        overlap: bool = False,
-        sandbox: Optional[Sandbox] = None,
-    ) -> None:
+    def __init__(self, executor: Executor, *, keep: int, sandbox: Optional[Sandbox] = None) -> None:
         self._executor = executor
         self._sandbox = sandbox
         self._keep = keep
-        self._closer = _Closer() if overlap else None
+        self._closing: list[threading.Thread] = []
         self._idle: dict[WorkerKey, Worker] = {}
         self._busy: set[Worker] = set()
         self._lock = threading.Lock()
@@ -186,15 +166,15 @@ class WorkerPool:
             self._end(worker)
 
     def _end(self, worker: Worker) -> None:
-        if self._closer is None:
-            worker.candidate.close()
-        else:
-            self._closer.close(worker.candidate)
+        # In the background, while the next one starts: the end of a process takes as long.
+        thread = threading.Thread(target=worker.candidate.close, name="fib-close", daemon=True)
+        thread.start()
+        self._closing.append(thread)
 
     def settle(self) -> None:
         """Wait until the workers that were given up have really ended."""
-        if self._closer is not None:
-            self._closer.settle()
+        while self._closing:
+            self._closing.pop().join()
 
     def clear(self) -> None:
         """End all idle workers, and wait until they have ended."""
@@ -210,3 +190,35 @@ class WorkerPool:
             busy = list(self._busy)
         for worker in busy:
             worker.candidate.close()
+
+
+def await_ends(threads: Iterable[threading.Thread]) -> None:
+    """Wait for threads whose processes have been killed, but not for ever: one may be stuck."""
+    end = time.monotonic() + _LAST_WORDS_S
+    for thread in threads:
+        if thread.is_alive():
+            thread.join(max(0.0, end - time.monotonic()))
+
+
+def default_jobs(*, spare: int = 1) -> int:
+    """Return how many compilers may run at once: one for each core, as far as memory goes.
+
+    Parameters
+    ----------
+    spare : int
+        Number of cores to leave to others.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = _available_memory()
+    room = memory // _MEMORY_OF_A_COMPILER if memory is not None else cores or 1
+    return max(1, min((cores or 1) - spare, room))
+
+
+def _available_memory() -> Optional[int]:
+    """Return the bytes that processes can still get, or None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0][1]) * 1024 if found else None

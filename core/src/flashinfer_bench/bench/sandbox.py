@@ -1,29 +1,33 @@
 """What candidates may still do: the judge's side of their confinement.
 
 The judge decides which folders a candidate may write to, and what it takes to run at all; how a
-process gives everything else up is in `flashinfer_bench.bench.candidate.confinement`.
+process gives everything else up is a matter for the plugin that registers a sandbox.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
+import sys
 import threading
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Optional
 
 from flashinfer_bench import env
-from flashinfer_bench.bench.candidate.confinement.groups import remove_empty_groups
-from flashinfer_bench.compile.toolkit.cache import COMPLETE, MARKER, cache_folder
-from flashinfer_bench.compile.toolkit.naming import content_digest, package_name
+from flashinfer_bench.bench.confinement import SandboxMethod as SandboxMethod
+from flashinfer_bench.bench.confinement import pick_sandbox as pick_sandbox
+from flashinfer_bench.compile.builder import content_digest, package_name
+from flashinfer_bench.compile.cache import COMPLETE, MARKER, cache_folder
 from flashinfer_bench.errors import CapabilityError, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from flashinfer_bench.bench.executors.base import Candidate, Confinement, Executor
     from flashinfer_bench.data import Definition, Solution
+    from flashinfer_bench.plugins import Catalog
 
 logger = logging.getLogger(__name__)
 
@@ -33,20 +37,6 @@ CANDIDATES = "candidates"
 """Name of the folder in the cache with a folder for each solution that has run."""
 
 _CONFINE_TIMEOUT_S = 60.0
-
-#: What must be kept from a solution, and the measures of which one is enough.
-NEEDED: dict[str, tuple[str, ...]] = {
-    "writing to the files of others": ("landlock-files", "mount-namespace"),
-    "reading the memory of its judge": ("landlock-files",),
-    "ending its judge": ("landlock-signals",),
-    "the network": ("network-namespace", "system-calls"),
-    "leaving its process group": ("system-calls",),
-    "gaining rights": ("no-new-privileges",),
-    "starting processes without end": ("process-limit",),
-    "writing files without end": ("resource-limits",),
-}
-#: … and what else where it works on the CPU.
-NEEDED_ON_CPU: dict[str, tuple[str, ...]] = {"taking all memory": ("memory-limit",)}
 
 
 class Sandbox:
@@ -58,14 +48,20 @@ class Sandbox:
         ``off``: does nothing. ``auto``: as far as this system allows, and says once what it does
         not offer. ``strict``: refuses candidates for which something of importance is missing.
 
+    catalog : Catalog, optional
+        Where sandboxes are registered; by default what is installed.
+
     Raises
     ------
     ConfigError
         If an environment variable of the sandbox has a value that is not allowed.
     """
 
-    def __init__(self, level: Level = "auto") -> None:
+    def __init__(self, level: Level = "auto", catalog: Optional[Catalog] = None) -> None:
         self.level = level
+        self._method = None
+        if level != "off":
+            self._method = pick_sandbox(catalog, tell=partial(logger.warning, "%s"))
         self._told = False
         self._lent: set[str] = set()
         self._lock = threading.Lock()
@@ -144,7 +140,11 @@ class Sandbox:
 
     def tidy(self) -> None:
         """Remove what solutions left empty, folders and control groups, when they are gone."""
-        remove_empty_groups()
+        if self._method is not None:
+            try:
+                self._method.tidy()
+            except Exception as error:  # noqa: BLE001 - plugin boundary: the run is over
+                logger.warning("what a sandbox has left could not be removed: %r", error)
         while self._lent:
             folder = Path(self._lent.pop())
             with suppress(OSError):  # something is in there
@@ -156,39 +156,41 @@ class Sandbox:
     ) -> Confinement:
         done = candidate.confine(writable, timeout_s=_CONFINE_TIMEOUT_S)
         if self.level == "strict":
-            _require_all(done, device)
-        self._tell_once(done)
+            self._require_all(done, device)
+        with self._lock:
+            told, self._told = self._told, self._told or not done.applied or bool(done.missing)
+        if self._told and not told:
+            logger.warning("solutions run %s", self._lack(done))
         return done
 
-    def _tell_once(self, done: Confinement) -> None:
-        if done.applied and not done.missing:
-            return
-        with self._lock:
-            told, self._told = self._told, True
-        if told:
-            return
-        if done.missing:
-            reasons = "; ".join(f"{name} ({why})" for name, why in done.missing.items())
-            logger.warning("solutions run without a part of their sandbox: %s", reasons)
-        else:
-            logger.warning("solutions run without a sandbox: this executor has none")
+    def _lack(self, done: Confinement) -> str:
+        if self._method is None:
+            return (
+                f"without a sandbox: none is installed for {sys.platform!r}; "
+                "pip install fib-sandbox-linux"
+            )
+        if not done.missing:
+            return "without a sandbox: this executor has none"
+        reasons = "; ".join(f"{name} ({why})" for name, why in done.missing.items())
+        return f"without a part of their sandbox: {reasons}"
 
-
-def _require_all(done: Confinement, device: Optional[str]) -> None:
-    needed = {**NEEDED, **(NEEDED_ON_CPU if device == "cpu" else {})}
-    held = set(done.applied)
-    lacking = {what: names for what, names in needed.items() if not held.intersection(names)}
-    if not lacking:
-        return
-    reasons = [f"{what} ({_why(names, done.missing)})" for what, names in lacking.items()]
-    raise CapabilityError(
-        f"solutions cannot be kept from {'; '.join(reasons)}",
-        hint="'--sandbox auto' confines them as far as this system allows",
-    )
-
-
-def _why(names: Sequence[str], missing: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}: {missing.get(name, 'this executor has none')}" for name in names)
+    def _require_all(self, done: Confinement, device: Optional[str]) -> None:
+        if self._method is None:
+            raise CapabilityError(
+                f"solutions cannot be confined: no sandbox is installed for {sys.platform!r}",
+                hint="pip install fib-sandbox-linux, or run trusted solutions with '--sandbox off'",
+            )
+        needed = {**self._method.needed, **(self._method.needed_on_cpu if device == "cpu" else {})}
+        lacking = []
+        for what, names in needed.items():
+            if not set(done.applied).intersection(names):
+                why = (f"{one}: {done.missing.get(one, 'this executor has none')}" for one in names)
+                lacking.append(f"{what} ({', '.join(why)})")
+        if lacking:
+            raise CapabilityError(
+                f"solutions cannot be kept from {'; '.join(lacking)}",
+                hint="'--sandbox auto' confines them as far as this system allows",
+            )
 
 
 def writable_folders(definition: Definition, solution: Solution) -> list[str]:
@@ -198,11 +200,6 @@ def writable_folders(definition: Definition, solution: Solution) -> list[str]:
     found there by its next process, and by no other solution. The others are the user's choice. If
     it cannot be made there are none, and what is compiled ends with the process.
     """
-    own = _own_folder(definition, solution)
-    return [str(own), *map(str, env.sandbox_writable())] if own is not None else []
-
-
-def _own_folder(definition: Definition, solution: Solution) -> Optional[Path]:
     # Named like a build, and marked as one that is complete: so the cache is listed and pruned.
     name = package_name("", solution, content_digest(definition, solution))
     folder = cache_folder(CANDIDATES) / name
@@ -212,5 +209,5 @@ def _own_folder(definition: Definition, solution: Solution) -> Optional[Path]:
         (folder / COMPLETE).touch()
     except OSError as error:
         logger.debug("%s: cannot be made: %s", folder, error)
-        return None
-    return folder / "caches"
+        return []
+    return [str(folder / "caches"), *map(str, env.sandbox_writable())]

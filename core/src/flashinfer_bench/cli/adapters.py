@@ -5,31 +5,29 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.output import emit_json, table, talk
-from flashinfer_bench.integration.chosen import Selection
-from flashinfer_bench.integration.survey import survey
+from flashinfer_bench.cli.options import AsJson, command_group
+from flashinfer_bench.cli.output import Column, emit_document, table, talk
 from flashinfer_bench.plugins import Settings, discover
+from flashinfer_bench.routing.installation import Selection, survey
 
-if TYPE_CHECKING:
-    from flashinfer_bench.integration.survey import Surveyed
-
-SCHEMA_VERSION = 1
-
-COLUMNS = ("target", "adapter", "state", "version", "definitions", "reason")
+COLUMNS = (
+    Column("target", "status.path"),
+    Column("adapter", "status.adapter"),
+    Column("state", "status.state"),
+    Column("version", "status.version"),
+    Column("definitions", lambda found: " ".join(found.definitions)),
+    Column("reason", "status.reason"),
+)
 
 _WRONG = ("failed", "mismatch")
 
-app = typer.Typer(
-    name="adapters",
-    help="Show which functions of libraries can be routed through apply and tracing.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+app = command_group(
+    "adapters", "Show which functions of libraries can be routed through apply and tracing."
 )
 
 
@@ -48,7 +46,7 @@ def list_adapters(
             "Exits with 1 if one fails, or is of a version that is not supported.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the targets of all adapters: the state of each, and why it would not be patched."""
     selection = Selection.from_env()
@@ -58,23 +56,12 @@ def list_adapters(
         found = survey(catalog, selection, check=check)
     idle = selection.idle([entry.name for entry in catalog.adapters])
     if as_json:
-        emit_json(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "checked": check,
-                "unknown_in_adapters": idle,
-                "targets": [each.as_dict() for each in found],
-            }
+        emit_document(
+            checked=check, unknown_in_adapters=idle, targets=[each.as_dict() for each in found]
         )
     else:
         for word in idle:
             talk(f"FIB_ADAPTERS names {word!r}, and there is no such adapter")
-        table("Adapters", COLUMNS, [_row(each) for each in found])
+        table("Adapters", COLUMNS, found)
     if check and any(each.status.state in _WRONG for each in found):
         raise typer.Exit(ExitCode.FINDINGS)
-
-
-def _row(found: Surveyed) -> list[Any]:
-    status = found.status
-    definitions = " ".join(found.definitions)
-    return [status.path, status.adapter, status.state, status.version, definitions, status.reason]

@@ -1,22 +1,32 @@
 """``fib apply``: what would be substituted here and why, and building it ahead."""
 
-# ruff: noqa: TC001 - typer reads the annotations at run time
-
 from __future__ import annotations
 
+import sys
+import time
+from collections import Counter
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
 import typer
 
+from flashinfer_bench.cli.datasets import tell_broken
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.greedy import GreedyCommand
-from flashinfer_bench.cli.logs import set_up_logging
-from flashinfer_bench.cli.options import AsJson, LogLevel
-from flashinfer_bench.cli.output import emit, emit_json, printable, table, talk
+from flashinfer_bench.cli.options import AsJson, GreedyCommand, LogLevel, command_group, option
+from flashinfer_bench.cli.output import (
+    emit,
+    emit_document,
+    printable,
+    set_up_logging,
+    table,
+    talk,
+    tell_counts,
+)
+from flashinfer_bench.errors import BuildCapabilityError, CapabilityError, FibError, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from flashinfer_bench.apply import ApplyConfig
     from flashinfer_bench.apply.explain import (
@@ -26,17 +36,13 @@ if TYPE_CHECKING:
         Overview,
         SolutionExplanation,
     )
+    from flashinfer_bench.apply.table import ApplyTable
 
-SCHEMA_VERSION = 1
-_SHOWN = 10
 
-app = typer.Typer(
-    name="apply",
-    help="Show which recorded solutions would be put to work here, and build them ahead.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+app = command_group(
+    "apply", "Show which recorded solutions would be put to work here, and build them ahead."
 )
+
 
 Dataset = Annotated[
     Optional[Path],
@@ -44,62 +50,21 @@ Dataset = Annotated[
         metavar="[DATASET]", show_default=False, help="Its folder. Default: $FIB_DATASET_PATH."
     ),
 ]
-Axes = Annotated[
-    Optional[list[str]],
-    typer.Option(
-        "--axes",
-        metavar="NAME=SIZE...",
-        show_default=False,
-        help="Only calls of these sizes: M=16, or M=16 N=4096. Goes last.",
-    ),
-]
-Hardware = Annotated[
-    Optional[str],
-    typer.Option(
-        "--hardware",
-        metavar="NAME",
-        show_default=False,
-        help="Look at the traces of other hardware: its name as traces have it.",
-    ),
-]
-Device = Annotated[
-    Optional[str],
-    typer.Option(
-        "--device",
-        metavar="DEVICE",
-        show_default=False,
-        help="The device here whose traces count: cpu, cuda or cuda:1. Default: a GPU if there is "
-        "one, else the CPU.",
-    ),
-]
-MaxAtol = Annotated[
-    Optional[float],
-    typer.Option(
-        "--max-atol",
-        metavar="X",
-        show_default=False,
-        help="Largest absolute error. Default: by dtype.",
-    ),
-]
-MaxRtol = Annotated[
-    Optional[float],
-    typer.Option(
-        "--max-rtol",
-        metavar="X",
-        show_default=False,
-        help="Largest relative error. Default: by dtype.",
-    ),
-]
-Jobs = Annotated[
-    Optional[int],
-    typer.Option(
-        "--jobs",
-        "-j",
-        metavar="N",
-        show_default=False,
-        help="Builds at once. Default: one for each core, as far as memory goes.",
-    ),
-]
+_AXES = "Only calls of these sizes: M=16, or M=16 N=4096. Goes last."
+Axes = Annotated[Optional[list[str]], option("--axes", metavar="NAME=SIZE...", help=_AXES)]
+_HARDWARE = "Look at the traces of other hardware: its name as traces have it."
+Hardware = Annotated[Optional[str], option("--hardware", metavar="NAME", help=_HARDWARE)]
+_DEVICE = (
+    "The device here whose traces count: cpu, cuda or cuda:1. Default: a GPU if there is one, else "
+    "the CPU."
+)
+Device = Annotated[Optional[str], option("--device", metavar="DEVICE", help=_DEVICE)]
+_ATOL = "Largest absolute error. Default: by dtype."
+MaxAtol = Annotated[Optional[float], option("--max-atol", metavar="X", help=_ATOL)]
+_RTOL = "Largest relative error. Default: by dtype."
+MaxRtol = Annotated[Optional[float], option("--max-rtol", metavar="X", help=_RTOL)]
+_JOBS = "Builds at once. Default: one for each core, as far as memory goes."
+Jobs = Annotated[Optional[int], option("--jobs", "-j", metavar="N", help=_JOBS)]
 NoHelper = Annotated[
     bool,
     typer.Option("--no-helper", help="Do not compile the helper that calls are dispatched with."),
@@ -135,7 +100,7 @@ def explain(
         dataset, definition, config, hardware=_hardware_name(hardware, device), axes=sizes or None
     )
     if as_json:
-        emit_json({"schema_version": SCHEMA_VERSION, "dataset": dataset, **found.to_dict()})
+        emit_document(dataset=dataset, **found.to_dict())
     else:
         _print_explanation(found)
     _tell_explanation(found)
@@ -154,9 +119,7 @@ def _parse_axes(values: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
-def _config(max_atol: Optional[float], max_rtol: Optional[float]) -> Optional[ApplyConfig]:
-    if max_atol is None and max_rtol is None:
-        return None
+def _config(max_atol: Optional[float], max_rtol: Optional[float]) -> ApplyConfig:
     from flashinfer_bench.apply import ApplyConfig
 
     return ApplyConfig(max_atol=max_atol, max_rtol=max_rtol)
@@ -226,31 +189,11 @@ def _tell_explanation(found: Explanation) -> None:
     talk(f"{winners:,} of {len(found.keys):,} recorded keys have a winner")
     if found.best is not None:
         talk(printable(f"with on_miss_policy='use_def_best', other keys go to {found.best}"))
-    if not found.keys:
-        _tell_hardware(found)
-
-
-def _tell_hardware(found: Explanation) -> None:
-    """Say where the definition was recorded, if it was nowhere here."""
-    from flashinfer_bench.cli.lazy_group import near_matches
-
-    texts = {
-        each.text for one in found.solutions for each in one.refusals if each.kind == "hardware"
-    }
-    names = sorted(text.removeprefix("recorded on ") for text in texts)
-    if names:
-        hint = near_matches(found.hardware, names)
-        talk(printable(f"hint: there are traces of {', '.join(names)}.{hint}"))
 
 
 def _tell_problems(problems: Sequence[str]) -> ExitCode:
     """Say what of the dataset could not be read; return the exit code of the command."""
-    for problem in problems[:_SHOWN]:
-        talk(printable(f"error: {problem.splitlines()[0]}"))
-    if len(problems) > _SHOWN:
-        talk(f"error: … and {len(problems) - _SHOWN} more like these")
-    if problems:
-        talk("hint: what is broken was left out; 'fib validate' lists all of it")
+    tell_broken([printable(problem.splitlines()[0]) for problem in problems])
     return ExitCode.FINDINGS if problems else ExitCode.OK
 
 
@@ -279,7 +222,7 @@ def list_definitions(
     config = _config(max_atol, max_rtol)
     found = explain_all(dataset, config, hardware=_hardware_name(hardware, device))
     if as_json:
-        emit_json({"schema_version": SCHEMA_VERSION, **found.to_dict()})
+        emit_document(**found.to_dict())
     else:
         table("Apply", _LIST_COLUMNS, map(_list_row, found.definitions))
     _tell_overview(found)
@@ -337,15 +280,141 @@ def build(
     quickly. Where that is not possible, they are dispatched without it.
     """
     set_up_logging(log_level)
-    from flashinfer_bench.cli.apply_build import build_winners
+    from flashinfer_bench.apply.table import ApplyTable
 
-    raise typer.Exit(
-        build_winners(
-            dataset,
-            _config(max_atol, max_rtol),
-            hardware=_hardware_name(hardware, device),
-            jobs=jobs,
-            helper=not no_helper,
-            as_json=as_json,
+    place = _hardware_name(hardware, device)
+    found = ApplyTable.load_or_build(dataset, _config(max_atol, max_rtol), hardware=place)
+    wanted = list(_winners(found))
+    if not wanted:
+        raise SelectionError(
+            f"no solution of the dataset may be used on {place}", hint="'fib apply list' says why"
         )
-    )
+    raise typer.Exit(_carry_out(found, wanted, jobs, helper=not no_helper, as_json=as_json))
+
+
+class Wanted(NamedTuple):
+    """A solution to be built: that of a definition, and how many of its keys it wins."""
+
+    definition: str
+    solution: str
+    keys: int
+
+
+def _winners(found: ApplyTable) -> Iterator[Wanted]:
+    """Yield the solutions of a table, those with most keys first; equals by name."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for name, one in found.definitions.items():
+        counts.update((name, solution) for solution in one.choices.values())
+        if one.best is not None:
+            counts[name, one.best] += 0  # listed, even if it wins no key
+    for (name, solution), keys in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        yield Wanted(name, solution, keys)
+
+
+class Helper(NamedTuple):
+    """What became of the helper of the dispatcher: `state` is one of `_HELPER_TEXTS`."""
+
+    state: str
+    reason: Optional[str] = None
+    log: str = ""
+
+
+_WITHOUT = "calls are dispatched without it, as rightly but more slowly"
+_HELPER_TEXTS = {
+    "built": "compiled; programs that enable apply from now on dispatch calls with it",
+    "present": "compiled before; programs that enable apply dispatch calls with it",
+    "skipped": f"not asked for; unless it was compiled before, {_WITHOUT}",
+    "unavailable": f"not compiled ({{reason}}); {_WITHOUT}",
+    "failed": f"not compiled ({{reason}}); {_WITHOUT}",
+}
+
+
+def _build_helper() -> Helper:
+    """Compile the helper of the dispatcher, unless it is there; what goes wrong costs only it."""
+    try:
+        from flashinfer_bench.apply.dispatch import native
+
+        if native.maker() is not None:
+            return Helper("present")
+        talk("helper: compiling, which may take half a minute")
+        native.build()
+        if native.maker() is not None:
+            return Helper("built")
+    except (CapabilityError, ImportError) as error:  # no compiler, no torch
+        return Helper("unavailable", _reason(error))
+    except FibError as error:
+        return Helper("failed", _reason(error), getattr(error, "log", ""))
+    return Helper("failed", "it does not work with the torch that is installed")
+
+
+def _carry_out(
+    found: ApplyTable, wanted: list[Wanted], jobs: Optional[int], *, helper: bool, as_json: bool
+) -> ExitCode:
+    """Build solutions, show what came of it, and return the exit code."""
+    from flashinfer_bench.apply.runtime import Builds
+
+    results: dict[str, Optional[Exception]] = {}
+    begin, interrupted, made = time.monotonic(), True, Helper("skipped")
+
+    def on_built(name: str, error: Optional[Exception]) -> None:
+        results[name] = error
+        talk(printable(f"build {len(results)}/{len(wanted)}: {_state(error)} {name}"))
+
+    with suppress(KeyboardInterrupt), redirect_stdout(sys.stderr):  # for what a builder prints
+        Builds(found.source).ahead([each.solution for each in wanted], jobs, on_built)
+        if helper:
+            made = _build_helper()
+        interrupted = False
+    done = [(each, results[each.solution]) for each in wanted if each.solution in results]
+    states = Counter(_state(error) for _, error in done)
+    if as_json:
+        emit_document(
+            hardware=found.hardware,
+            interrupted=interrupted,
+            helper=made._asdict(),
+            builds=[_build_record(each, error) for each, error in done],
+        )
+    elif done:
+        table("Builds", _BUILD_COLUMNS, (_build_row(each, error) for each, error in done))
+    tell_counts("builds", states, begin, interrupted=interrupted)
+    _tell_builds(done, made)
+    if interrupted:
+        return ExitCode.INTERRUPTED
+    if "failed" in states:
+        return ExitCode.FINDINGS
+    return ExitCode.CAPABILITY if "unavailable" in states else ExitCode.OK
+
+
+_BUILD_COLUMNS = ("definition", "solution", "keys", "result", "detail")
+
+
+def _build_row(each: Wanted, error: Optional[Exception]) -> tuple[Any, ...]:
+    detail = "" if error is None else _reason(error).partition("\n")[0]
+    return (*each, _state(error), detail)
+
+
+def _build_record(each: Wanted, error: Optional[Exception]) -> dict[str, Any]:
+    return {
+        **each._asdict(),
+        "result": _state(error),
+        "reason": None if error is None else _reason(error),
+        "log": getattr(error, "log", ""),
+    }
+
+
+def _tell_builds(done: Sequence[tuple[Wanted, Optional[Exception]]], helper: Helper) -> None:
+    reason = (helper.reason or "").partition("\n")[0]
+    talk(printable(f"helper: {_HELPER_TEXTS[helper.state].format(reason=reason)}"))
+    hints = {error.hint for _, error in done if isinstance(error, FibError) and error.hint}
+    for hint in sorted(hints):
+        talk(printable(f"hint: {hint}"))
+
+
+def _state(error: Optional[Exception]) -> str:
+    if error is None:
+        return "built"
+    return "unavailable" if isinstance(error, BuildCapabilityError) else "failed"
+
+
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, FibError) else f"{type(error).__name__}: {error}"

@@ -8,48 +8,46 @@ import sys
 import time
 from collections import Counter
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from flashinfer_bench.cli import run_options as of_run
+from flashinfer_bench.cli import options, run_options
 from flashinfer_bench.cli.datasets import open_datasets
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.greedy import GreedyCommand
-from flashinfer_bench.cli.logs import set_up_logging
-from flashinfer_bench.cli.options import AsJson, Definitions, Hub, Local, LogLevel, Solutions
-from flashinfer_bench.cli.output import emit_json, printable, table, talk
+from flashinfer_bench.cli.options import GreedyCommand, option
+from flashinfer_bench.cli.output import (
+    Column,
+    document_of,
+    emit_document,
+    printable,
+    set_up_logging,
+    table,
+    talk,
+    tell_counts,
+)
 
 if TYPE_CHECKING:
-    from flashinfer_bench.bench import BuildOutcome, BuildRun
-    from flashinfer_bench.cli.datasets import OpenedDataset
-
-SCHEMA_VERSION = 1
-COLUMNS = ("solution", "language", "builder", "result", "seconds", "detail")
+    from flashinfer_bench.bench import BuildOutcome
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 Jobs = Annotated[
-    Optional[int],
-    typer.Option(
-        "--jobs", "-j", metavar="N", show_default=False, help="Builds at once. Default: cores."
-    ),
+    Optional[int], option("--jobs", "-j", metavar="N", help="Builds at once. Default: cores.")
 ]
 Device = Annotated[
     Optional[str],
-    typer.Option(
+    option(
         "--device",
         metavar="DEVICE",
-        show_default=False,
         help="Build for cpu, or for cuda, which need not be there. Default: cuda if it is.",
     ),
 ]
 Timeout = Annotated[
     Optional[float],
-    typer.Option(
+    option(
         "--timeout",
         metavar="S",
-        show_default=False,
         help="Seconds that compiling, and then loading, may take. Default: 300.",
     ),
 ]
@@ -64,18 +62,18 @@ ShowLog = Annotated[
 
 @app.command("build", cls=GreedyCommand)
 def build(
-    local: Local = None,
-    hub: Hub = None,
-    definitions: Definitions = None,
-    solutions: Solutions = None,
+    local: options.Local = None,
+    hub: options.Hub = None,
+    definitions: options.Definitions = None,
+    solutions: options.Solutions = None,
     jobs: Jobs = None,
     device: Device = None,
     timeout_seconds: Timeout = None,
-    executor: of_run.Executor = None,
+    executor: run_options.Executor = None,
     compile_only: CompileOnly = False,
     show_log: ShowLog = False,
-    as_json: AsJson = False,
-    log_level: LogLevel = None,
+    as_json: options.AsJson = False,
+    log_level: options.LogLevel = None,
 ) -> None:
     """Build the solutions of a dataset in processes of their own, several at a time.
 
@@ -105,80 +103,65 @@ def build(
             compile_only=compile_only,
             observers=make_progress(quiet=level in ("ERROR", "CRITICAL")),
         )
-    _Session(run, opened).carry_out(as_json=as_json, show_log=show_log)
-
-
-class _Session:
-    """One command: the builds, what is shown of them, and the exit code."""
-
-    def __init__(self, run: BuildRun, opened: OpenedDataset) -> None:
-        self._run = run
-        self._opened = opened
-        self._begin = time.monotonic()
-        self._interrupted = False
-
-    def carry_out(self, *, as_json: bool, show_log: bool) -> None:
-        try:
-            self._run.run()
-        except KeyboardInterrupt:
-            self._interrupted = True
-        finally:
-            self._show(as_json=as_json, show_log=show_log)
-        raise typer.Exit(self._exit_code())
-
-    def _show(self, *, as_json: bool, show_log: bool) -> None:
-        outcomes = sorted(self._run.outcomes, key=lambda one: (one.definition, one.solution))
+    begin, interrupted = time.monotonic(), False
+    try:
+        run.run()
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        outcomes = sorted(run.outcomes, key=lambda one: (one.definition, one.solution))
         if as_json:
-            emit_json(self._document(outcomes))
+            emit_document(
+                interrupted=interrupted,
+                builds=[document_of(_COLUMNS, outcome) for outcome in outcomes],
+                left_out=[solution.name for solution in run.left_out],
+            )
         elif outcomes:
-            # On a terminal a message in a column would be a tower of words; it comes below.
-            shown = len(COLUMNS) - sys.stdout.isatty()
-            table("Builds", COLUMNS[:shown], (_row(outcome)[:shown] for outcome in outcomes))
-        self._tell_summary(outcomes)
+            table("Builds", _COLUMNS, outcomes)
+        states = Counter(outcome.state for outcome in outcomes)
+        tell_counts("builds", states, begin, interrupted=interrupted)
+        if run.left_out:
+            talk(f"left out {len(run.left_out):,} solutions that are not compiled")
         if not as_json:
             _tell_reasons(outcomes)
         for outcome in outcomes if show_log else ():
             if outcome.error is not None:
                 talk(f"--- {outcome.solution}: {outcome.reason}\n{outcome.log}")
+    if interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if "failed" in states or opened.errors:
+        raise typer.Exit(ExitCode.FINDINGS)
+    lacking = "unavailable" in states or set(states) == {"other device"}
+    raise typer.Exit(ExitCode.CAPABILITY if lacking else ExitCode.OK)
 
-    def _tell_summary(self, outcomes: list[BuildOutcome]) -> None:
-        states = Counter(outcome.state for outcome in outcomes)
-        counts = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
-        begun = "interrupted after " if self._interrupted else ""
-        seconds = time.monotonic() - self._begin
-        talk(f"{begun}{len(outcomes):,} builds in {seconds:.1f} s: {counts or 'none'}")
-        if self._run.left_out:
-            talk(f"left out {len(self._run.left_out):,} solutions that are not compiled")
 
-    def _document(self, outcomes: list[BuildOutcome]) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "interrupted": self._interrupted,
-            "builds": [
-                {
-                    "definition": outcome.definition,
-                    "solution": outcome.solution,
-                    "language": outcome.language,
-                    "binding": outcome.binding,
-                    "builder": outcome.builder,
-                    "result": outcome.state,
-                    "seconds": outcome.seconds,
-                    "reason": outcome.reason,
-                    "log": outcome.log if outcome.error is not None else "",
-                }
-                for outcome in outcomes
-            ],
-            "left_out": [solution.name for solution in self._run.left_out],
-        }
+def _seconds(outcome: BuildOutcome) -> Optional[float]:
+    return round(outcome.seconds, 3) if outcome.seconds else None
 
-    def _exit_code(self) -> ExitCode:
-        if self._interrupted:
-            return ExitCode.INTERRUPTED
-        states = {outcome.state for outcome in self._run.outcomes}
-        if "failed" in states or self._opened.errors:
-            return ExitCode.FINDINGS
-        lacking = "unavailable" in states or states == {"other device"}
-        return ExitCode.CAPABILITY if lacking else ExitCode.OK
+
+def _detail(outcome: BuildOutcome) -> str:
+    return _without_name((outcome.reason.splitlines() or [""])[0], outcome.solution)
+
+
+def _log(outcome: BuildOutcome) -> str:
+    return outcome.log if outcome.error is not None else ""
+
+
+_ONLY_JSON = {"people": False, "programs": False, "json": True}
+_COLUMNS = (
+    Column("definition", "definition", **_ONLY_JSON),
+    Column("solution", "solution"),
+    Column("language", "language"),
+    Column("binding", "binding", **_ONLY_JSON),
+    Column("builder", "builder"),
+    Column("result", "state"),
+    Column("seconds", "seconds", **_ONLY_JSON),
+    Column("seconds", _seconds, json=False),
+    # On a terminal a message in a column would be a tower of words; it comes below.
+    Column("detail", _detail, people=False, json=False),
+    Column("reason", "reason", **_ONLY_JSON),
+    Column("log", _log, **_ONLY_JSON),
+)
 
 
 def _tell_reasons(outcomes: list[BuildOutcome]) -> None:
@@ -192,22 +175,10 @@ def _tell_reasons(outcomes: list[BuildOutcome]) -> None:
         who = names[0] if len(names) == 1 else f"{len(names)} solutions"
         first, *others = reason.splitlines()
         talk(printable(f"{state}: {who}: {first}"))
-        hints = [line.strip() for line in others if line.lstrip().startswith("hint:")]
-        for line in hints:
-            talk("  " + printable(line))
+        for line in others:
+            if line.lstrip().startswith("hint:"):
+                talk("  " + printable(line.strip()))
 
 
 def _without_name(reason: str, solution: str) -> str:
     return reason.removeprefix(f"solution {solution!r}: ").replace(f" (solution {solution!r})", "")
-
-
-def _row(outcome: BuildOutcome) -> tuple[Any, ...]:
-    detail = (outcome.reason.splitlines() or [""])[0]
-    return (
-        outcome.solution,
-        outcome.language,
-        outcome.builder,
-        outcome.state,
-        round(outcome.seconds, 3) if outcome.seconds else None,
-        _without_name(detail, outcome.solution),
-    )

@@ -1,7 +1,5 @@
 """``fib cache``: what builds have left on disk, and how to get rid of it."""
 
-# ruff: noqa: TC001 - typer reads the annotations at run time
-
 from __future__ import annotations
 
 import re
@@ -10,27 +8,32 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from flashinfer_bench.cli.options import AsJson
-from flashinfer_bench.cli.output import emit_json, table, talk
+from flashinfer_bench import env
+from flashinfer_bench.cli.options import AsJson, command_group, option
+from flashinfer_bench.cli.output import Column, document_of, emit_document, table, talk
 
 if TYPE_CHECKING:
-    from flashinfer_bench.compile.store import CacheEntry, PruneResult
+    from collections.abc import Iterable
 
-SCHEMA_VERSION = 1
-COLUMNS = ("builder", "solution", "language", "state", "bytes", "last_used", "path")
+    from flashinfer_bench.compile.store import CacheEntry
+
+COLUMNS = (
+    Column("builder", "builder"),
+    Column("solution", "solution"),
+    Column("language", "language"),
+    Column("state", "state"),
+    Column("bytes", "bytes"),
+    Column("created", lambda entry: _utc(entry.created), people=False, programs=False, json=True),
+    Column("last_used", lambda entry: _utc(entry.last_used)),
+    Column("path", "path"),
+)
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE | re.ASCII)
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.IGNORECASE | re.ASCII)
 
-app = typer.Typer(
-    name="cache",
-    help="List or prune what builds have left in $FIB_CACHE_PATH.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = command_group("cache", "List or prune what builds have left in $FIB_CACHE_PATH.")
 
 
 def _parse_age(text: str) -> float:
@@ -60,31 +63,30 @@ def list_cache(
 
     entries = list_entries(verify=verify)
     if as_json:
-        emit_json({"schema_version": SCHEMA_VERSION, "entries": [_json(each) for each in entries]})
+        emit_document(entries=_documents(entries))
     elif entries:
-        table("Cache", COLUMNS, map(_row, entries))
-    _tell_total(len(entries), sum(entry.bytes for entry in entries))
+        table("Cache", COLUMNS, entries)
+    size = _human(sum(entry.bytes for entry in entries))
+    talk(f"{len(entries):,} entries, {size} in {env.cache_path()}")
 
 
 @app.command("prune")
 def prune_cache(
     older_than: Annotated[
         Optional[float],
-        typer.Option(
+        option(
             "--older-than",
             parser=_parse_age,
             metavar="TIME",
-            show_default=False,
             help="Remove builds that were not used for so long: 12h, 30d, 4w.",
         ),
     ] = None,
     max_size: Annotated[
         Optional[int],
-        typer.Option(
+        option(
             "--max-size",
             parser=_parse_size,
             metavar="SIZE",
-            show_default=False,
             help="Remove builds until all together are no larger: 500MB, 2GiB.",
         ),
     ] = None,
@@ -104,19 +106,15 @@ def prune_cache(
         older_than=older_than, max_bytes=max_size, everything=everything, dry_run=dry_run
     )
     if as_json:
-        emit_json(_document(result, dry_run))
+        emit_document(
+            dry_run=dry_run,
+            removed=_documents(result.removed),
+            busy=_documents(result.busy),
+            bytes_freed=result.bytes_freed,
+            bytes_left=result.bytes_left,
+        )
     elif result.removed:
-        table("Would be removed" if dry_run else "Removed", COLUMNS, map(_row, result.removed))
-    _tell_pruned(result, dry_run)
-
-
-def _tell_total(count: int, size: int) -> None:
-    from flashinfer_bench import env
-
-    talk(f"{count:,} entries, {_human(size)} in {env.cache_path()}")
-
-
-def _tell_pruned(result: PruneResult, dry_run: bool) -> None:
+        table("Would be removed" if dry_run else "Removed", COLUMNS, result.removed)
     did = "would remove" if dry_run else "removed"
     freed, left = _human(result.bytes_freed), _human(result.bytes_left)
     talk(f"{did} {len(result.removed):,} entries of {freed}; {left} are left")
@@ -124,40 +122,8 @@ def _tell_pruned(result: PruneResult, dry_run: bool) -> None:
         talk(f"left {len(result.busy):,} entries that are in use just now")
 
 
-def _row(entry: CacheEntry) -> tuple[Any, ...]:
-    return (
-        entry.builder,
-        entry.solution,
-        entry.language,
-        entry.state,
-        entry.bytes,
-        _utc(entry.last_used),
-        str(entry.path),
-    )
-
-
-def _json(entry: CacheEntry) -> dict[str, Any]:
-    return {
-        "builder": entry.builder,
-        "solution": entry.solution,
-        "language": entry.language,
-        "state": entry.state,
-        "bytes": entry.bytes,
-        "created": _utc(entry.created),
-        "last_used": _utc(entry.last_used),
-        "path": entry.path,
-    }
-
-
-def _document(result: PruneResult, dry_run: bool) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "dry_run": dry_run,
-        "removed": [_json(entry) for entry in result.removed],
-        "busy": [_json(entry) for entry in result.busy],
-        "bytes_freed": result.bytes_freed,
-        "bytes_left": result.bytes_left,
-    }
+def _documents(entries: Iterable[CacheEntry]) -> list[dict[str, Any]]:
+    return [document_of(COLUMNS, entry) for entry in entries]
 
 
 def _utc(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench import env
 from flashinfer_bench.cli.exit_codes import ExitCode
@@ -10,7 +10,7 @@ from flashinfer_bench.cli.output import talk
 from flashinfer_bench.errors import SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from flashinfer_bench.data import TraceSet
@@ -44,7 +44,8 @@ def dataset_roots(local: Optional[Sequence[Path]], hub: Optional[str] = None) ->
     local : sequence of Path, optional
         Values of ``--local``.
     hub : str, optional
-        Value of ``--hub``: this dataset is fetched, and comes after the local ones.
+        Value of ``--hub``: this dataset is fetched, and comes after the local ones. It is a name
+        on the hub, or ``SOURCE://…`` for another registered source.
 
     Raises
     ------
@@ -56,10 +57,18 @@ def dataset_roots(local: Optional[Sequence[Path]], hub: Optional[str] = None) ->
         If there is no such dataset, or the hub cannot be reached.
     """
     if hub:
-        from flashinfer_bench.data.hub import HubDataset, download_dataset
-
-        return (*(local or ()), download_dataset(HubDataset.parse(hub)))
+        return (*(local or ()), _fetch(hub))
     return tuple(local) if local else (env.dataset_path(),)
+
+
+def _fetch(text: str) -> Path:
+    """Fetch a dataset from the source that stands before ``://``; without one, from the hub."""
+    from flashinfer_bench.plugins import default_catalog
+
+    name, mark, rest = text.partition("://")
+    source = default_catalog().sources.find(name if mark else "hub")
+    folder: Path = source.load()(rest if mark else text)
+    return folder
 
 
 def open_datasets(local: Optional[Sequence[Path]], hub: Optional[str] = None) -> OpenedDataset:
@@ -91,26 +100,55 @@ def open_datasets(local: Optional[Sequence[Path]], hub: Optional[str] = None) ->
     roots = dataset_roots(local, hub)
     sets = [TraceSet.from_path(root, on_error="collect") for root in roots]
     errors = tuple(error for one in sets for error in one.load_errors)
-    _tell_errors(errors)
+    tell_broken(list(map(_line, errors)))
     trace_set = sets[0] if len(sets) == 1 else merge_trace_sets(sets)
     opened = OpenedDataset(trace_set, roots, errors)
-    _require_content(opened)
+    if not (trace_set.definitions or trace_set.run_columns()):
+        raise SelectionError(
+            f"there is nothing in the dataset {opened.name}",
+            hint="a dataset has the folders definitions, solutions, workloads and traces",
+        )
     return opened
 
 
-def _require_content(opened: OpenedDataset) -> None:
-    if opened.trace_set.definitions or opened.trace_set.run_columns():
-        return
-    raise SelectionError(
-        f"there is nothing in the dataset {opened.name}",
-        hint="a dataset has the folders definitions, solutions, workloads and traces",
-    )
+def _line(error: DataError) -> str:
+    return f"{error.where}: {error.message}"
 
 
-def _tell_errors(errors: Sequence[DataError]) -> None:
-    for error in errors[:_SHOWN]:
-        talk(f"error: {error.where}: {error.message}")
-    if len(errors) > _SHOWN:
-        talk(f"error: … and {len(errors) - _SHOWN} more like these")
-    if errors:
+def tell_broken(lines: Sequence[str]) -> None:
+    """Tell what of a dataset could not be read."""
+    _tell_some("error", lines)
+    if lines:
         talk("hint: what is broken was left out; 'fib validate' lists all of it")
+
+
+def tell_left_out(errors: Sequence[DataError]) -> None:
+    """Name the records that could not be carried over, and why."""
+    _tell_some("left out", list(map(_line, errors)))
+    if errors:
+        talk("hint: the rest was carried over; --json and 'fib validate' list all of it")
+
+
+def tell_notes(notes: Sequence[str]) -> None:
+    """Tell what was lost of records that were carried over."""
+    _tell_some("note", notes)
+
+
+def _tell_some(what: str, lines: Sequence[str]) -> None:
+    for line in lines[:_SHOWN]:
+        talk(f"{what}: {line}")
+    if len(lines) > _SHOWN:
+        talk(f"{what}: … and {len(lines) - _SHOWN} more like these")
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Return counts as ``2 definitions, 3 solutions``; those of nothing are left out."""
+    found = [f"{count:,} {noun}" for noun, count in counts.items() if count]
+    return ", ".join(found) or "nothing"
+
+
+def error_documents(errors: Sequence[DataError]) -> list[dict[str, Any]]:
+    """Return errors as they stand in ``--json``."""
+    return [
+        {"path": e.path, "line": e.line, "field": e.field, "message": e.message} for e in errors
+    ]

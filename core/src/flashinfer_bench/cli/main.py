@@ -1,77 +1,20 @@
-"""Entry point of ``fib``: the table of commands, and where errors become exit codes."""
+"""Entry point of ``fib``: the root command, and where errors become exit codes."""
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn, Optional
+from contextlib import suppress
+from typing import Any, NoReturn, Optional
 
 import typer
 
-from flashinfer_bench import env
+from flashinfer_bench import env, errors
 from flashinfer_bench._version import __version__
+from flashinfer_bench.cli.commands import LazyGroup
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.failures import discard_output, replace_closed_streams, report_failure
-from flashinfer_bench.cli.lazy_group import LazyCommand, LazyGroup
-from flashinfer_bench.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-COMMANDS = {
-    "run": LazyCommand(
-        "flashinfer_bench.cli.run:app", "Benchmark the solutions of a dataset and record traces."
-    ),
-    "replay": LazyCommand(
-        "flashinfer_bench.cli.replay:app", "Run recorded traces again: do they still hold?"
-    ),
-    "compare": LazyCommand(
-        "flashinfer_bench.cli.compare:app", "Say whether one solution is slower than another."
-    ),
-    "build": LazyCommand(
-        "flashinfer_bench.cli.build:app", "Build the solutions of a dataset; evaluate none."
-    ),
-    "report": LazyCommand(
-        "flashinfer_bench.cli.report:app", "Summarise, rank, merge or draw recorded traces."
-    ),
-    "export": LazyCommand(
-        "flashinfer_bench.cli.transfer:export_app", "Write a dataset, or a part of it, to a file."
-    ),
-    "import": LazyCommand(
-        "flashinfer_bench.cli.transfer:import_app", "Bring an archive or a foreign dataset in."
-    ),
-    "solution": LazyCommand(
-        "flashinfer_bench.cli.solution:app",
-        "Turn a solution into a folder of source files, and back.",
-    ),
-    "validate": LazyCommand(
-        "flashinfer_bench.cli.validate:app", "Check that a dataset is sound; change nothing."
-    ),
-    "apply": LazyCommand(
-        "flashinfer_bench.cli.apply:app", "Show what would be put to work here, and build it."
-    ),
-    "doctor": LazyCommand(
-        "flashinfer_bench.cli.doctor:app", "Find what is damaged in a dataset, and repair it."
-    ),
-    "trace": LazyCommand(
-        "flashinfer_bench.cli.trace:app", "Look at the workloads that were collected."
-    ),
-    "sanitize": LazyCommand(
-        "flashinfer_bench.cli.sanitize:app", "Take useless workloads out of a dataset."
-    ),
-    "calibrate": LazyCommand(
-        "flashinfer_bench.cli.calibrate:app", "Measure what a device can do at most, and store it."
-    ),
-    "timers": LazyCommand(
-        "flashinfer_bench.cli.timers:app", "List clocks, and check what they can do here."
-    ),
-    "cache": LazyCommand("flashinfer_bench.cli.cache:app", "List or prune what builds have left."),
-    "adapters": LazyCommand(
-        "flashinfer_bench.cli.adapters:app", "Show which functions of libraries can be routed."
-    ),
-    "plugins": LazyCommand(
-        "flashinfer_bench.cli.plugins:app", "List, show and diagnose plugins, and start new ones."
-    ),
-}
+from flashinfer_bench.cli.output import talk
 
 _EPILOG = (
     "Exit codes: 0 done, 1 findings (invalid data, conflicts), 2 usage, 3 internal error, "
@@ -80,15 +23,7 @@ _EPILOG = (
 
 
 class FibGroup(LazyGroup):
-    """The root command: `COMMANDS`, and what plugins add to it."""
-
-    table = COMMANDS
-
-    def plugin_commands(self) -> Mapping[str, Callable[[], Any]]:
-        """Return the commands that plugins register, as functions that load them."""
-        from flashinfer_bench.plugins import default_catalog
-
-        return {entry.spec.name: entry.load for entry in default_catalog().commands}
+    """The root command, and where every error ends."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; a reader of our output that went away is no error to talk about."""
@@ -99,20 +34,10 @@ class FibGroup(LazyGroup):
             discard_output()
             raise typer.Exit(ExitCode.BROKEN_PIPE) from None
 
-    def main(
-        self,
-        args: Optional[Sequence[str]] = None,
-        prog_name: Optional[str] = None,
-        complete_var: Optional[str] = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
         """Run a command line and, in `standalone_mode`, exit with a code of `ExitCode`."""
         try:
-            result = super().main(
-                args, prog_name, complete_var, False, windows_expand_args, **extra
-            )
+            result = super().main(*args, **options, standalone_mode=False)  # type: ignore[misc]
             sys.stdout.flush()
         except (Exception, KeyboardInterrupt) as exc:  # noqa: BLE001 - the outermost boundary
             result = report_failure(exc)
@@ -124,21 +49,16 @@ class FibGroup(LazyGroup):
 
 def _check_environment() -> None:
     """Refuse a malformed FIB_* variable as a usage error, before anything depends on it."""
-    readers = (
-        env.no_plugins,
-        env.strict_plugins,
-        env.probe_timeout_s,
-        env.cpu_threads,
-        env.cuda_arch_list,
-        env.fsync_wanted,
-        env.soft_dataset_locks,
-        env.show_traceback,
-    )
-    for read in readers:
+    for read in (
+        *(env.no_plugins, env.strict_plugins, env.probe_timeout_s, env.cpu_threads),
+        *(env.cuda_arch_list, env.fsync_wanted, env.soft_dataset_locks, env.show_traceback),
+    ):
         try:
             read()
         except ValueError as exc:
-            raise ConfigError(str(exc), hint="set it to an allowed value or unset it") from exc
+            raise errors.ConfigError(
+                str(exc), hint="set it to an allowed value or unset it"
+            ) from exc
 
 
 app = typer.Typer(
@@ -175,6 +95,115 @@ def root(
         typer.echo(ctx.get_help(), err=True)
         raise typer.Exit(ExitCode.USAGE)
 
+
+# ------------------------------------------------------- from an exception to an exit code
+
+# The first entry that fits decides, so narrower classes stand above wider ones.
+_CODES: tuple[tuple[tuple[type[BaseException], ...], ExitCode], ...] = (
+    ((KeyboardInterrupt, typer.Abort), ExitCode.INTERRUPTED),
+    ((BrokenPipeError,), ExitCode.BROKEN_PIPE),
+    ((errors.ConfigError, errors.DatasetNotFoundError), ExitCode.USAGE),
+    ((errors.DataError, errors.BuildError), ExitCode.FINDINGS),
+    ((errors.CapabilityError, errors.PluginError, errors.StorageError), ExitCode.CAPABILITY),
+    ((errors.TimingError, errors.RunnerError), ExitCode.CAPABILITY),
+)
+
+
+def exit_code_of(exc: BaseException) -> ExitCode:
+    """Return the exit code that `exc` stands for; `INTERNAL` for what nobody raised on purpose."""
+    if isinstance(exc, errors.SelectionError):
+        return ExitCode.USAGE if exc.unknown else ExitCode.NOTHING_SELECTED
+    if _is_usage_error(exc):
+        return ExitCode.USAGE
+    for kinds, code in _CODES:
+        if isinstance(exc, kinds):
+            return code
+    return ExitCode.CAPABILITY if _is_full_output(exc) else ExitCode.INTERNAL
+
+
+def report_failure(exc: BaseException) -> ExitCode:
+    """Tell the user on stderr what went wrong and what to do next; return the code to end with."""
+    code = exit_code_of(exc)
+    if code is ExitCode.BROKEN_PIPE:
+        discard_output()
+        return code
+    if code is ExitCode.INTERRUPTED:
+        talk("interrupted")
+    elif _is_usage_error(exc):
+        message, context = exc.format_message(), getattr(exc, "ctx", None)  # type: ignore[attr-defined]
+        if type(exc).__name__ == "NoArgsIsHelpError":
+            talk(message)
+        else:
+            _tell(message, f"try '{context.command_path} --help'" if context else None)
+    elif _is_full_output(exc):
+        discard_output()
+        _tell(f"cannot write the output: {exc}", "make room where it goes")
+    elif isinstance(exc, errors.FibError):
+        where = exc.where if isinstance(exc, errors.DataError) else ""
+        _tell(f"{where}: {exc.message}" if where else exc.message, exc.hint)
+    else:
+        _tell(f"internal error: {type(exc).__name__}: {exc}", _REPORT_IT)
+    if _wants_traceback():
+        import traceback
+
+        talk("".join(traceback.format_exception(type(exc), exc, exc.__traceback__)).rstrip())
+    return code
+
+
+_REPORT_IT = "this is a bug; run it again with FIB_TRACEBACK=1 and report what it prints"
+
+
+def _tell(message: str, hint: Optional[str]) -> None:
+    talk(f"error: {message}")
+    if hint:
+        talk(f"hint: {hint}")
+
+
+def discard_output() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not fail again."""
+    # A stdout without a descriptor, as tests set it, is never flushed at exit.
+    with suppress(OSError, ValueError):
+        descriptor = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(descriptor, sys.stdout.fileno())
+        os.close(descriptor)
+
+
+def replace_closed_streams() -> None:
+    """Point standard streams that were closed, as by ``fib >&-``, at nothing.
+
+    Otherwise the next file to be opened would get the descriptor, and what is printed with it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+
+
+def _is_usage_error(exc: BaseException) -> bool:
+    # The classes of typer's usage errors are private to it; this is how they can be told.
+    return hasattr(exc, "format_message") and hasattr(exc, "exit_code")
+
+
+def _is_full_output(exc: BaseException) -> bool:
+    # A full disk below a dataset is a StorageError; a bare one is that of our standard output.
+    return isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _wants_traceback() -> bool:
+    import logging
+
+    if logging.getLogger("flashinfer_bench").isEnabledFor(logging.DEBUG):
+        return True
+    try:
+        return env.show_traceback()
+    except ValueError:
+        return True  # whatever FIB_TRACEBACK was set to, somebody wanted to see more
+
+
+# ------------------------------------------------------------------------------- the program
 
 running = False
 """Whether this process is ``fib``: nothing is patched in it."""

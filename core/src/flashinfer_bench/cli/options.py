@@ -2,47 +2,129 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
+from typer.core import TyperCommand
 
-from flashinfer_bench.cli.completion import complete_definition, complete_solution
+from flashinfer_bench import env
 
+_MOST_NAMES = 500
+
+
+def option(*flags: str, help: str, **details: Any) -> Any:
+    """Return an option whose default, if it is worth telling, stands in its help."""
+    return typer.Option(*flags, help=help, **{"show_default": False, **details})
+
+
+def command_group(name: str, help: str) -> typer.Typer:
+    """Return a group of commands."""
+    return typer.Typer(
+        name=name, help=help, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    )
+
+
+# ------------------------------------------------------------------------ several values at once
+
+
+class GreedyCommand(TyperCommand):
+    """A command without positional arguments whose repeatable options take all values that follow.
+
+    ``--local a b`` and ``--local a --local b`` mean the same. Values end at the next option.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Write the flag before each of its values, then parse as usual."""
+        repeatable = {
+            flag
+            for param in self.params
+            if getattr(param, "multiple", False)
+            for flag in param.opts
+        }
+        return super().parse_args(ctx, spread_values(args, repeatable))
+
+
+def spread_values(args: list[str], repeatable: set[str]) -> list[str]:
+    """Repeat each flag of `repeatable` before every value that follows it.
+
+    Parameters
+    ----------
+    args : list of str
+        A command line.
+    repeatable : set of str
+        Flags that may be given several times.
+
+    Returns
+    -------
+    list of str
+        The same command line, with one value after each of these flags.
+    """
+    spread: list[str] = []
+    current = ""  # the flag whose values may still follow
+    values = 0
+    for index, arg in enumerate(args):
+        if arg == "--":
+            return [*spread, *args[index:]]
+        if arg.startswith("-") and len(arg) > 1:
+            flag, equals, _ = arg.partition("=")
+            current = flag if flag in repeatable else ""
+            values = 1 if equals else 0
+            spread.append(arg)
+            continue
+        if current and values:
+            spread.append(current)
+        values += 1
+        spread.append(arg)
+    return spread
+
+
+# ------------------------------------------------------- names that the shell offers on <TAB>
+
+
+def complete_definition(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the definitions in the dataset of the command line that begin with `incomplete`."""
+    return _names_of_files(ctx, "definitions", incomplete)
+
+
+def complete_solution(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the solutions in the dataset of the command line that begin with `incomplete`."""
+    return _names_of_files(ctx, "solutions", incomplete)
+
+
+def _names_of_files(ctx: typer.Context, folder: str, incomplete: str) -> list[str]:
+    # From file names alone: no record is read.
+    given = ctx.params.get("local") or env.dataset_path()
+    roots = given if isinstance(given, (list, tuple)) else [given]
+    stems = (path.stem for root in roots for path in (Path(root) / folder).rglob("*.json"))
+    return sorted(islice((one for one in stems if one.startswith(incomplete)), _MOST_NAMES))
+
+
+# --------------------------------------------------------------------------------------- options
+
+_LOCAL = "Default: $FIB_DATASET_PATH."
 Local = Annotated[
     Optional[list[Path]],
-    typer.Option(
-        "--local",
-        metavar="DIR",
-        show_default=False,
-        help="Dataset folder; there may be several. Default: $FIB_DATASET_PATH.",
-    ),
+    option("--local", metavar="DIR", help=f"Dataset folder; there may be several. {_LOCAL}"),
 ]
 OneLocal = Annotated[
-    Optional[Path],
-    typer.Option(
-        "--local",
-        metavar="DIR",
-        show_default=False,
-        help="Dataset folder. Default: $FIB_DATASET_PATH.",
-    ),
+    Optional[Path], option("--local", metavar="DIR", help=f"Dataset folder. {_LOCAL}")
 ]
 Hub = Annotated[
     Optional[str],
-    typer.Option(
+    option(
         "--hub",
         metavar="REPO[@REV]",
-        show_default=False,
         help="Dataset of the Hugging Face hub, at a branch, tag or commit.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 LogLevel = Annotated[
     Optional[str],
-    typer.Option(
+    option(
         "--log-level",
         metavar="LEVEL",
-        show_default=False,
         help="DEBUG, INFO, WARNING, ERROR or CRITICAL. Default: $FIB_LOG_LEVEL or WARNING.",
     ),
 ]
@@ -50,29 +132,30 @@ LogLevel = Annotated[
 
 def _names(flag: str, text: str, complete: Optional[Any] = None) -> Any:
     """Make a filter option; one flag may be followed by several names, and given several times."""
-    return typer.Option(
-        *((f"--{flag}", f"--{flag}s") if not flag.endswith("s") else (f"--{flag}",)),
-        metavar="NAME...",
-        show_default=False,
-        autocompletion=complete,
-        help=text,
-    )
+    flags = (flag,) if flag.endswith("s") else (flag, f"{flag}s")
+    return option(*flags, metavar="NAME...", autocompletion=complete, help=text)
 
 
 Definitions = Annotated[
-    Optional[list[str]], _names("definition", "Only these definitions.", complete_definition)
+    Optional[list[str]], _names("--definition", "Only these definitions.", complete_definition)
 ]
 Solutions = Annotated[
-    Optional[list[str]], _names("solution", "Only these solutions.", complete_solution)
+    Optional[list[str]], _names("--solution", "Only these solutions.", complete_solution)
 ]
-OpTypes = Annotated[Optional[list[str]], _names("op-type", "Only definitions of these types.")]
-Authors = Annotated[Optional[list[str]], _names("author", "Only solutions of these authors.")]
+OpTypes = Annotated[Optional[list[str]], _names("--op-type", "Only definitions of these types.")]
+Authors = Annotated[Optional[list[str]], _names("--author", "Only solutions of these authors.")]
 Hardware = Annotated[
     Optional[list[str]],
-    typer.Option(
+    option(
         "--hardware",
         metavar="TEXT...",
-        show_default=False,
         help="Only traces from devices whose name contains one of these.",
+    ),
+]
+RenameSolutions = Annotated[
+    bool,
+    typer.Option(
+        "--rename-solutions",
+        help="Where two solutions have one name, put a digest behind the second's.",
     ),
 ]

@@ -8,14 +8,21 @@ datasets that others wrote, so control characters never reach the terminal as su
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TextIO
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TextIO, Union
+
+from flashinfer_bench import env
+from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterable, Sequence
 
     from rich.console import Console
@@ -55,6 +62,14 @@ def talk(message: str = "") -> None:
     sys.stderr.flush()
 
 
+def tell_counts(noun: str, kinds: Counter[Any], begin: float, *, interrupted: bool) -> None:
+    """Sum up on stderr what was done since `begin`, and what came of it."""
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
+    begun = "interrupted after " if interrupted else ""
+    seconds = time.monotonic() - begin
+    talk(f"{begun}{kinds.total():,} {noun} in {seconds:.1f} s: {counts or 'none'}")
+
+
 def emit(text: str) -> None:
     """Write one line of data to stdout.
 
@@ -64,6 +79,9 @@ def emit(text: str) -> None:
         The line, without its line break.
     """
     sys.stdout.write(text + "\n")
+
+
+# ----------------------------------------------------------------------------------------- JSON
 
 
 def emit_json(obj: Any) -> None:
@@ -81,52 +99,122 @@ def emit_json(obj: Any) -> None:
     emit(json.dumps(to_plain(obj), indent=2, allow_nan=False))
 
 
+def emit_document(*, schema_version: int = 1, **fields: Any) -> None:
+    """Write the answer of a command to stdout as one JSON document, with its version."""
+    emit_json({"schema_version": schema_version, **fields})
+
+
 def to_plain(obj: Any) -> Any:
     """Reduce `obj` to what JSON can hold; see `emit_json`."""
     if isinstance(obj, Enum):
         return to_plain(obj.value)
-    if obj is None or isinstance(obj, (bool, int, str)):
+    if isinstance(obj, float) and not math.isfinite(obj):
+        return "NaN" if math.isnan(obj) else "Infinity" if obj > 0 else "-Infinity"
+    if obj is None or isinstance(obj, (bool, int, float, str)):
         return obj
-    if isinstance(obj, float):
-        return _plain_float(obj)
     if isinstance(obj, Mapping):
-        return {_plain_key(key): to_plain(value) for key, value in obj.items()}
+        return {
+            str(key.value if isinstance(key, Enum) else key): to_plain(value)
+            for key, value in obj.items()
+        }
     if isinstance(obj, (set, frozenset)):
         return sorted((to_plain(item) for item in obj), key=str)
     if isinstance(obj, (list, tuple)):
         return [to_plain(item) for item in obj]
-    return _plain_object(obj)
-
-
-def _plain_key(key: Any) -> str:
-    return str(key.value if isinstance(key, Enum) else key)
-
-
-def _plain_float(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
-
-
-def _plain_object(obj: Any) -> Any:
-    import dataclasses
-
-    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
-        fields = dataclasses.fields(obj)
-        return {field.name: to_plain(getattr(obj, field.name)) for field in fields}
+    if hasattr(obj, "__dataclass_fields__") and not isinstance(obj, type):
+        return {name: to_plain(getattr(obj, name)) for name in obj.__dataclass_fields__}
     if hasattr(obj, "model_dump"):
         return to_plain(obj.model_dump(mode="python", exclude_none=True))
     return str(obj)
 
 
+# ---------------------------------------------------------------------------------------- tables
+
+
+class Column(NamedTuple):
+    """A column of a table, and the field of that name in JSON.
+
+    Attributes
+    ----------
+    name : str
+        Its heading.
+    value : str or callable
+        What it says of a row: the path of an attribute, or a function of the row.
+    measured : bool
+        Whether the value is a `flashinfer_bench.report.Measured` or None. People read it as
+        ``0.1428 ±2.1%``; for programs it is three values: NAME, NAME_low and NAME_high.
+    people, programs : bool
+        Whether it is in drawn tables and Markdown; in tab-separated values, CSV and JSON.
+    json : bool, optional
+        Whether it is in JSON, if that differs from ``programs``.
+    """
+
+    name: str
+    value: Union[str, Callable[[Any], Any]]
+    measured: bool = False
+    people: bool = True
+    programs: bool = True
+    json: Optional[bool] = None
+
+    def names(self) -> list[str]:
+        """Return what the values for programs are called."""
+        return [self.name + end for end in (("", "_low", "_high") if self.measured else ("",))]
+
+    def read(self, row: Any) -> Any:
+        """Return what the column says of a row."""
+        return attrgetter(self.value)(row) if isinstance(self.value, str) else self.value(row)
+
+    def values(self, row: Any) -> list[Any]:
+        """Return the values for programs."""
+        found = self.read(row)
+        if not self.measured:
+            return [found]
+        return [None] * 3 if found is None else [found.value, *(found.ends or (None, None))]
+
+    def drawn(self, row: Any) -> Any:
+        """Return the value for people; a figure alone where no interval is known."""
+        found = self.read(row)
+        if not self.measured or found is None:
+            return found
+        if found.half_width is None:
+            return found.value
+        percent = 100 * found.half_width
+        # Two digits that count: 0.12%, 2.1%, 34%.
+        width = f"{percent:.0f}" if percent >= 10 else f"{float(f'{percent:.2g}'):g}"
+        return f"{rounded(found.value)} ±{width}%"
+
+
+Columns = Union["Sequence[str]", "Sequence[Column]"]
+
+
+def document_of(columns: Sequence[Column], row: Any) -> dict[str, Any]:
+    """Return a row as it stands in JSON."""
+    kept = [one for one in columns if (one.programs if one.json is None else one.json)]
+    return {
+        name: value
+        for column in kept
+        for name, value in zip(column.names(), column.values(row), strict=True)
+    }
+
+
+def laid_out(
+    columns: Columns, rows: Iterable[Any], *, drawn: bool
+) -> tuple[list[str], list[Sequence[Any]]]:
+    """Return the headings and lines of a table, for people if it is `drawn`, else for programs."""
+    known = [
+        one if isinstance(one, Column) else Column(str(one), itemgetter(index))
+        for index, one in enumerate(columns)
+    ]
+    if drawn:
+        kept = [one for one in known if one.people]
+        return [one.name for one in kept], [[one.drawn(row) for one in kept] for row in rows]
+    kept = [one for one in known if one.programs]
+    names = [name for one in kept for name in one.names()]
+    return names, [[value for one in kept for value in one.values(row)] for row in rows]
+
+
 def table(
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    *,
-    file: TextIO | None = None,
+    title: str, columns: Columns, rows: Iterable[Any], *, file: Optional[TextIO] = None
 ) -> None:
     """Print a table: drawn on a terminal, tab-separated values anywhere else.
 
@@ -136,34 +224,33 @@ def table(
     ----------
     title : str
         Heading; only drawn, never part of the values. May be empty.
-    columns : sequence of str
-        Names of the columns.
-    rows : iterable of sequences
-        One value per column. None is an empty cell; floats are rounded to four digits where drawn
-        and to six otherwise.
+    columns : sequence of str or of Column
+        Names of the columns, or the columns themselves.
+    rows : iterable
+        Where columns are names, one value per column. None is an empty cell; floats are rounded to
+        four digits where drawn and to six otherwise.
     file : file, optional
         Where to; stdout by default.
-
-    Raises
-    ------
-    ValueError
-        If a row has not as many values as there are columns.
     """
     out = file if file is not None else sys.stdout
-    lines = [tuple(row) for row in rows]
-    for line in lines:
-        if len(line) != len(columns):
-            raise ValueError(f"a row of {len(line)} values for {len(columns)} columns: {line!r}")
+    names, lines = laid_out(columns, rows, drawn=out.isatty())
     if out.isatty():
-        draw = _draw_table if _fits(columns, lines, console(out).width) else _draw_records
-        draw(title, columns, lines, out)
+        numeric = numeric_columns(names, lines)
+        draw = _draw_table if _fits(names, lines, numeric, console(out).width) else _draw_records
+        draw(title, names, lines, numeric, out)
     else:
-        out.write(_tsv(columns))
-        out.writelines(_tsv(line) for line in lines)
+        out.writelines("\t".join(map(_cell, line)) + "\n" for line in (names, *lines))
 
 
-def _tsv(values: Sequence[Any]) -> str:
-    return "\t".join(_cell(value) for value in values) + "\n"
+def numeric_columns(names: Sequence[str], lines: Sequence[Sequence[Any]]) -> list[bool]:
+    """Return for each column whether it has numbers alone; None is one, too."""
+
+    def is_number(value: Any) -> bool:
+        return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+    return [
+        bool(lines) and all(is_number(line[index]) for line in lines) for index in range(len(names))
+    ]
 
 
 def _cell(value: Any) -> str:
@@ -185,23 +272,23 @@ def rounded(value: Any) -> str:
     return _cell(value)
 
 
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
-
-
-def _fits(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> bool:
+def _fits(
+    names: Sequence[str], lines: Sequence[Sequence[Any]], numeric: Sequence[bool], width: int
+) -> bool:
     """Return whether a drawn table is readable: numbers whole, text folded to 12 or more."""
     needed = 0
-    for index, name in enumerate(columns):
-        cells = [row[index] for row in rows]
-        longest = max(map(len, (printable(name), *map(rounded, cells))))
-        numbers = bool(cells) and all(map(_is_number, cells))
-        needed += (longest if numbers else min(longest, _NARROWEST)) + 3  # and the gap
+    for index, name in enumerate(names):
+        longest = max(map(len, (printable(name), *(rounded(line[index]) for line in lines))))
+        needed += (longest if numeric[index] else min(longest, _NARROWEST)) + 3  # and the gap
     return needed <= width
 
 
 def _draw_records(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], file: TextIO
+    title: str,
+    names: Sequence[str],
+    lines: Sequence[Sequence[Any]],
+    _numeric: Sequence[bool],
+    file: TextIO,
 ) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -209,9 +296,9 @@ def _draw_records(
     screen = console(file)
     if title:
         screen.print(Text(printable(title), style="italic"))
-    for row in rows:
+    for line in lines:
         block = Table.grid(padding=(0, 2))
-        for name, value in zip(columns, row, strict=True):
+        for name, value in zip(names, line, strict=True):
             block.add_row(Text(printable(name), style="bold"), Text(rounded(value)))
         screen.print()
         block.columns[1].overflow = "fold"
@@ -219,7 +306,11 @@ def _draw_records(
 
 
 def _draw_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], file: TextIO
+    title: str,
+    names: Sequence[str],
+    lines: Sequence[Sequence[Any]],
+    numeric: Sequence[bool],
+    file: TextIO,
 ) -> None:
     from rich import box
     from rich.table import Table
@@ -229,16 +320,15 @@ def _draw_table(
     drawn = Table(
         title=Text(printable(title)) if title else None, title_justify="left", box=box.SIMPLE_HEAD
     )
-    for index, name in enumerate(columns):
-        numbers = bool(rows) and all(_is_number(row[index]) for row in rows)
+    for name, right in zip(names, numeric, strict=True):
         drawn.add_column(
             Text(printable(name)),
-            justify="right" if numbers else "left",
-            no_wrap=numbers,
+            justify="right" if right else "left",
+            no_wrap=right,
             overflow="fold",
         )
-    for row in rows:
-        drawn.add_row(*(Text(rounded(value)) for value in row))
+    for line in lines:
+        drawn.add_row(*(Text(rounded(value)) for value in line))
     console(file).print(drawn)
 
 
@@ -247,3 +337,64 @@ def console(file: TextIO) -> Console:
     from rich.console import Console
 
     return Console(file=file, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+# ------------------------------------------------------------------------------------ log lines
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        # Messages may quote what a dataset says, or what a solution printed.
+        lines = super().format(record).split("\n")
+        return "\n".join(printable(line) for line in lines)
+
+
+if TYPE_CHECKING:
+    _TextHandler = logging.StreamHandler[TextIO]
+else:  # cannot be subscripted before Python 3.11
+    _TextHandler = logging.StreamHandler
+
+
+class StderrHandler(_TextHandler):
+    """Writes to whatever stderr is at the time, which a progress bar replaces while it is drawn."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def set_up_logging(level: Optional[str] = None, *, default: str = "WARNING") -> str:
+    """Send log records of at least `level` to stderr.
+
+    Parameters
+    ----------
+    level : str, optional
+        Value of ``--log-level``; else ``FIB_LOG_LEVEL``, else `default`.
+    default : str
+        What the command shows unless it is told otherwise.
+
+    Returns
+    -------
+    str
+        The level that holds.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such level.
+    """
+    chosen = (level or env.log_level() or default).strip().upper()
+    if chosen not in LEVELS:
+        raise ConfigError(f"there is no log level {chosen!r}; allowed are {', '.join(LEVELS)}")
+    root = logging.getLogger()
+    if not any(isinstance(handler, StderrHandler) for handler in root.handlers):
+        root.addHandler(StderrHandler())
+    logging.getLogger("flashinfer_bench").setLevel(chosen)
+    return chosen

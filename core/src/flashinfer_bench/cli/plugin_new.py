@@ -1,27 +1,46 @@
-"""``fib plugins new``: start a plugin as a copy of the example, under other names."""
+"""``fib plugins new``: start a plugin, under names of its own.
+
+One for a builder is a copy of the example plugin, one of another kind is made of the few files in
+``plugin_template``.
+"""
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
+import shutil
 import sys
+import tempfile
 from contextlib import redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from flashinfer_bench._version import __version__
+from flashinfer_bench.cli.options import option
 from flashinfer_bench.cli.output import emit, printable, talk
-from flashinfer_bench.cli.plugin_template import Names, copy_template
-from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.plugins import Settings, discover
-from flashinfer_bench.plugins.settings import canonical
+from flashinfer_bench.errors import CapabilityError, ConfigError, StorageError
+from flashinfer_bench.plugins import KINDS, Settings, canonical, discover
+from flashinfer_bench.plugins.records import hook_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flashinfer_bench.plugins import Catalog
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_IN_WHEEL = _PACKAGE / "_template"
+_IN_REPOSITORY = _PACKAGE.parents[2] / "examples" / "fib-builder-example"
+_SMALL = Path(__file__).with_name("plugin_template")
+
+# What tools leave behind; importing an installed template compiles it, for one.
+_LEFT_BY_TOOLS = re.compile(
+    r"__pycache__|\.(pytest|mypy|ruff)_cache|\.(venv|nox|tox|hypothesis)|build|dist|traces"
+    r"|.*\.(pyc|egg-info)"
+)
 
 _PREFIX = "fib-builder-"
 _PLUGIN = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
@@ -30,45 +49,93 @@ _LANGUAGE = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")
 _LONGEST = 24
 
 
+@dataclass(frozen=True)
+class Names:
+    """What a new plugin is called.
+
+    Parameters
+    ----------
+    plugin : str
+        Name of the plugin and its record: ``my-lang``.
+    language : str
+        Language of the solutions that it builds, if it is a builder.
+    author : str
+        ``Name`` or ``Name <mail>``; may be empty.
+    kind : str
+        Kind of its record.
+    """
+
+    plugin: str
+    language: str
+    author: str = ""
+    kind: str = "builder"
+
+    @property
+    def distribution(self) -> str:
+        """What is installed with pip: ``fib-builder-my-lang``."""
+        return f"fib-{self.kind.replace('_', '-')}-{self.plugin}"
+
+    @property
+    def package(self) -> str:
+        """What is imported: ``fib_builder_my_lang``."""
+        return self.distribution.replace("-", "_")
+
+    @property
+    def stem(self) -> str:
+        """What the names of its classes begin with: ``MyLang``."""
+        return "".join(part.capitalize() for part in self.plugin.split("-"))
+
+
 def new_plugin(
     name: Annotated[
         str, typer.Argument(help="Name of the plugin: 'my-lang' makes fib-builder-my-lang.")
     ],
+    kind: Annotated[
+        str,
+        typer.Option("--kind", metavar="KIND", help=f"What it provides: {', '.join(KINDS)}."),
+    ] = "builder",
     output: Annotated[
-        Path,
-        typer.Option(
-            "--output", metavar="DIR", show_default=False, help="Where to make it. Default: here."
-        ),
+        Path, option("--output", metavar="DIR", help="Where to make it. Default: here.")
     ] = Path(),
     language: Annotated[
-        Optional[str],
-        typer.Option(
-            "--language", metavar="LANG", show_default=False, help="Language. Default: the name."
-        ),
+        Optional[str], option("--language", metavar="LANG", help="Language. Default: the name.")
     ] = None,
-    author: Annotated[
-        str,
-        typer.Option("--author", metavar="AUTHOR", show_default=False, help="'Name <mail>'."),
-    ] = "",
+    author: Annotated[str, option("--author", metavar="AUTHOR", help="'Name <mail>'.")] = "",
 ) -> None:
-    """Start a builder plugin: a copy of the tested example under its own names.
+    """Start a plugin: a small one of any kind, whose test passes before anything is changed.
 
-    The copy builds, and its tests pass, before anything is changed. Prints its folder.
+    One for a builder is a copy of the tested example under its own names, and builds at once.
+    Prints the folder of the plugin.
     """
-    names = _checked(name, language, author)
+    kind = known_kind(kind)
+    names = _checked(name, language, author, kind)
     # What a plugin prints while it is looked at is talk, and must not end up in the data.
     with redirect_stdout(sys.stderr):
         _require_free(names, discover(replace(Settings.from_env(), strict=False)))
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output {str(output)!r} is a file; it must be a folder, or not exist")
     target = output / names.distribution
-    copy_template(target, names)
+    _write(target, _builder_files(names) if kind == "builder" else _small_files(names))
     emit(printable(str(target)))
-    talk(_next_steps(target, names))
+    does, remark = "Next:", ""
+    if kind == "builder":
+        does = f"{names.distribution} builds solutions in {names.language!r}. Next:"
+        remark = "\nIt still compiles C, and its README says which part of which file to change."
+    test = "pip install -e '.[test]' && pytest"
+    talk(f"{does}\n  cd {target}\n  {test}\n  fib plugins doctor {names.plugin}{remark}")
 
 
-def _checked(name: str, language: Optional[str], author: str) -> Names:
-    plugin = name.replace("_", "-").removeprefix(_PREFIX)
+def known_kind(value: str) -> str:
+    """Return a kind of records as it is spelled in `KINDS`, or raise `ConfigError`."""
+    kind = value.strip().lower().replace("-", "_")
+    if kind not in KINDS:
+        raise ConfigError(f"--kind {value!r} is unknown", hint=f"available: {', '.join(KINDS)}")
+    return kind
+
+
+def _checked(name: str, language: Optional[str], author: str, kind: str) -> Names:
+    prefix = Names("", "", kind=kind).distribution
+    plugin = name.replace("_", "-").removeprefix(prefix).removeprefix(_PREFIX)
     if not _PLUGIN.fullmatch(plugin) or len(plugin) > _LONGEST:
         raise ConfigError(
             f"{name!r} cannot be the name of a plugin: it begins with a letter, and has letters "
@@ -85,39 +152,145 @@ def _checked(name: str, language: Optional[str], author: str) -> Names:
         )
     if not author.isprintable():
         raise ConfigError("--author holds a control character; write 'Name <mail>'")
-    return Names(plugin, spoken, author.strip())
+    return Names(plugin, spoken, author.strip(), kind)
 
 
 def _require_free(names: Names, catalog: Catalog) -> None:
     """Raise if something that is installed has one of the names: the two would be in conflict."""
-    for kind, name, owner in _taken(catalog):
-        wanted = names.language if kind == "language" else names.plugin
+    taken = [("name", entry.name, entry.origin) for entry in catalog.entries(names.kind)]
+    if names.kind == "builder":
+        taken.append(("name", "example", "the plugin that new ones are made from"))
+        for status in catalog.plugins:
+            taken += [("name", each, status.origin) for each in (status.name, status.distribution)]
+        for entry in catalog.builders:
+            taken += [("language", spoken, entry.origin) for spoken, _ in entry.spec.handles]
+    for what, name, origin in taken:
+        wanted = names.language if what == "language" else names.plugin
         if canonical(name).removeprefix(_PREFIX) == canonical(wanted):
-            option = " --language" if kind == "language" else " name"
             raise ConfigError(
-                f"the {kind} {name!r} is taken by {owner}",
-                hint=f"choose another{option}; `fib plugins list` shows what there is",
+                f"the {what} {name!r} is taken by {origin}",
+                hint=f"choose another {what}; `fib plugins list` shows what there is",
             )
 
 
-def _taken(catalog: Catalog) -> Iterator[tuple[str, str, str]]:
-    yield "name", "example", "the plugin that new ones are made from"
-    for status in catalog.plugins:
-        owner = f"{status.distribution} {status.version}".strip() or f"the plugin {status.name}"
-        yield "name", status.name, owner
-        yield "name", status.distribution, owner
-    claims = (claim for conflict in catalog.conflicts for claim in conflict.claims)
-    for entry in (*catalog.builders, *(claim for claim in claims if claim.spec.kind == "builder")):
-        yield "name", entry.name, entry.origin
-        for spoken, _ in entry.spec.handles:
-            yield "language", spoken, entry.origin
+def _write(target: Path, files: dict[str, str]) -> None:
+    """Make the folder of a new plugin, whole or not at all."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            working = scratch / target.name  # unlike its parent, as open as the user's umask says
+            for path, text in files.items():
+                file = working / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
+            if target.exists() or target.is_symlink():  # rename would replace an empty folder
+                raise ConfigError(f"{target} exists", hint="choose another name, or --output")
+            working.rename(target)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    except OSError as error:
+        raise StorageError(f"{target}: cannot be written: {error}") from error
 
 
-def _next_steps(target: Path, names: Names) -> str:
-    return (
-        f"{names.distribution} builds solutions in {names.language!r}. Next:\n"
-        f"  cd {target}\n"
-        "  pip install -e '.[test]' && pytest\n"
-        f"  fib plugins doctor {names.plugin}\n"
-        "It still compiles C, and its README says which part of which file to change."
+def _small_files(names: Names) -> dict[str, str]:
+    """Return the files of a plugin that is no builder, by path."""
+    kinds = (_SMALL / "kinds.txt").read_text(encoding="utf-8")
+    body = kinds.partition(f"==== {names.kind}: ")[2].partition("====")[0]
+    fields, _, code = body.partition("\n")
+    # In this order: some of them are in what stands for others.
+    words = {
+        "BODY": code,
+        "FIELDS": fields.replace(", ", ",\n        "),
+        "DISTRIBUTION": names.distribution,
+        "CORE_VERSION": ".".join([*__version__.split(".")[:2], "0"]),
+        "CODE": f"{names.package}.code",
+        "PACKAGE": names.package,
+        "RECORD": KINDS[names.kind].__name__,
+        "HOOK": hook_of(names.kind),
+        "KIND": names.kind,
+        "SPOKEN": names.kind.replace("_", " "),
+        "STEM": names.stem,
+        "NAME": names.plugin,
+    }
+    files = {}
+    for source in _SMALL.rglob("*.in"):
+        path, text = source.relative_to(_SMALL).as_posix(), source.read_text(encoding="utf-8")
+        for word, value in words.items():
+            text = text.replace(word, value)
+        files[path.removesuffix(".in").replace("PACKAGE", names.package)] = text
+    return files
+
+
+def template_folder() -> Path:
+    """Return the folder of the example plugin: in the installed package, or in the repository.
+
+    Raises
+    ------
+    CapabilityError
+        If it is in neither.
+    """
+    for folder in (_IN_WHEEL, _IN_REPOSITORY):
+        if (folder / "pyproject.toml").is_file():
+            return folder
+    raise CapabilityError(
+        f"the example plugin, from which new ones are made, is missing: {_IN_WHEEL}",
+        hint="reinstall flashinfer-bench-core",
     )
+
+
+def template_files(template: Path) -> Iterator[Path]:
+    """Yield the files of the example, relative to it, without what tools have left there."""
+    for path in sorted(template.rglob("*")):
+        relative = path.relative_to(template)
+        if path.is_file() and not any(map(_LEFT_BY_TOOLS.fullmatch, relative.parts)):
+            yield relative
+
+
+def _builder_files(names: Names) -> dict[str, str]:
+    """Return the files of a plugin for a builder, by path."""
+    template, files = template_folder(), {}
+    for path in template_files(template):
+        text = (template / path).read_text(encoding="utf-8")
+        if path.name != "LICENSE":
+            text = renamed(text, names)
+        if path.name == "pyproject.toml":
+            text = _with_author(text, names.author)
+        files[renamed(path.as_posix(), names)] = text
+    return files
+
+
+def renamed(text: str, names: Names) -> str:
+    """Return `text`, a path or the content of a file, with the names of the new plugin.
+
+    Parts between ``<!-- example -->`` and ``<!-- /example -->``, which speak of the example as
+    such, are left out.
+    """
+    text = re.sub(r"<!-- example -->.*?<!-- /example -->\n*", "", text, flags=re.DOTALL)
+    for pattern, replacement in (
+        (r"fib-builder-example", names.distribution),
+        (r"fib_builder_example", names.package),
+        (r"Example(?=Builder|Plugin)", names.stem),
+        (r"\bfib_example", names.package.replace("fib_builder_", "fib_")),
+        (r"(?<=[\"'`/ ])example(?=[\"'`/])", names.plugin),
+        (r"(?m)^example(?= = )|(?<=doctor )example\b", names.plugin),
+        (r"(?<=[\"'`])c(?=[\"'`])", names.language),
+    ):
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def _with_author(text: str, author: str) -> str:
+    """Put the author's name into a pyproject.toml, or take the line out."""
+    line = ""
+    if author:
+        name, _, mail = author.partition("<")
+        fields = {"name": name.strip(), "email": mail.strip().removesuffix(">").strip()}
+        # A JSON string is a TOML string, too.
+        parts = [
+            f"{key} = {json.dumps(value, ensure_ascii=False)}"
+            for key, value in fields.items()
+            if value
+        ]
+        line = f"authors = [{{ {', '.join(parts)} }}]\n"
+    return re.sub(r"(?m)^authors = .*\n", lambda _: line, text)

@@ -2,53 +2,53 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from contextlib import redirect_stdout
-from dataclasses import replace
-from difflib import get_close_matches
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from flashinfer_bench.cli import _plugin_views as views
+from flashinfer_bench import env
+from flashinfer_bench._version import __version__
+from flashinfer_bench.cli.commands import near_matches
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.output import emit, emit_json, printable, table
-from flashinfer_bench.cli.plugin_new import new_plugin
+from flashinfer_bench.cli.options import AsJson, command_group
+from flashinfer_bench.cli.output import emit, emit_document, printable, table
+from flashinfer_bench.cli.plugin_new import known_kind, new_plugin
 from flashinfer_bench.errors import SelectionError
-from flashinfer_bench.plugins import KINDS, Settings, default_catalog, discover
+from flashinfer_bench.plugins import (
+    KINDS,
+    PLUGIN_API,
+    Settings,
+    canonical,
+    default_catalog,
+    discover,
+)
 from flashinfer_bench.plugins.checkup import check_up, idle_names
-from flashinfer_bench.plugins.settings import canonical
 
 if TYPE_CHECKING:
-    from flashinfer_bench.plugins import Catalog, PluginStatus
+    from collections.abc import Iterator, Mapping
 
-SCHEMA_VERSION = 1
+    from flashinfer_bench.plugins import Catalog, PluginStatus, Registered
 
-app = typer.Typer(
-    name="plugins",
-    help="List, show and diagnose plugins, and start new ones.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+COLUMNS = ("name", "kind", "provided_by", "state", "detail")
 
+_VERSIONS_OF = ("flashinfer-bench", "pluggy", "typer", "torch", "triton", "flashinfer-python")
 
-def _known_kind(value: Optional[str]) -> Optional[str]:
-    kind = value.strip().lower().replace("-", "_") if value is not None else None
-    if kind is not None and kind not in KINDS:
-        raise typer.BadParameter(f"{value!r} is no kind of record; there are: {', '.join(KINDS)}")
-    return kind
+app = command_group("plugins", "List, show and diagnose plugins, and start new ones.")
 
 
 def _complete_kind(incomplete: str) -> list[str]:
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 Kind = Annotated[
     Optional[str],
     typer.Option(
-        callback=_known_kind,
+        callback=lambda value: None if value is None else known_kind(value),
         autocompletion=_complete_kind,
         metavar="KIND",
         help=f"Only records of this kind: {', '.join(KINDS)}.",
@@ -63,18 +63,16 @@ def list_plugins(kind: Kind = None, as_json: AsJson = False) -> None:
     with redirect_stdout(sys.stderr):
         catalog = default_catalog()
         plugins = catalog.survey()
-    records = views.record_rows(catalog, kind)
+    records = record_rows(catalog, kind)
     if as_json:
-        emit_json(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "records": records,
-                "plugins": [views.plugin_row(status) for status in plugins],
-            }
-        )
+        emit_document(records=records, plugins=[_plugin_row(status) for status in plugins])
         return
-    rows = [*records, *views.absent_rows(plugins)]
-    table("Plugins", views.COLUMNS, [[row[column] for column in views.COLUMNS] for row in rows])
+    absent = [
+        (status.name, "plugin", status.origin, status.state, status.reason)
+        for status in plugins
+        if status.state in ("broken", "blocked")
+    ]
+    table("Plugins", COLUMNS, [*([row[name] for name in COLUMNS] for row in records), *absent])
 
 
 @app.command("show")
@@ -86,12 +84,15 @@ def show_plugin(
     catalog, _ = _tolerant()
     with redirect_stdout(sys.stderr):
         chosen = catalog.survey(_named(catalog, name))
-    shown = [views.plugin_details(catalog, status) for status in chosen]
+    shown = [
+        {**_plugin_row(one), "records": [record_row(each) for each in catalog.from_plugin(one)]}
+        for one in chosen
+    ]
     if as_json:
-        emit_json({"schema_version": SCHEMA_VERSION, "plugins": shown})
+        emit_document(plugins=shown)
         return
-    for details in shown:
-        for line in views.details_text(details):
+    for plugin in shown:
+        for line in _plugin_text(plugin):
             emit(printable(line))
 
 
@@ -108,21 +109,149 @@ def diagnose(
         chosen = catalog.survey(None if name is None else _named(catalog, name))
         checkups = [check_up(catalog, status) for status in chosen]
     report: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "environment": views.environment(),
+        "environment": {
+            "flashinfer_bench": __version__,
+            "plugin_api": ".".join(map(str, PLUGIN_API)),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "distributions": dict(_versions()),
+            "variables": env.set_variables(),
+        },
         "unknown_in_disable_plugins": idle_names(settings, catalog.plugins),
-        "plugins": [views.checkup_row(checkup) for checkup in checkups],
+        "plugins": [
+            {
+                **_plugin_row(checkup.status),
+                "problems": [asdict(problem) for problem in checkup.problems],
+                "notes": checkup.notes,
+            }
+            for checkup in checkups
+        ],
     }
     if as_json:
-        emit_json(report)
+        emit_document(**report)
     else:
-        for line in views.report_text(report):
+        for line in _report_text(report):
             emit(printable(line))
     if any(checkup.problems for checkup in checkups):
         raise typer.Exit(ExitCode.FINDINGS)
 
 
 app.command("new")(new_plugin)
+
+
+def record_rows(catalog: Catalog, kind: Optional[str]) -> list[dict[str, Any]]:
+    """Return one row per record, refused ones included, in the order of selection."""
+    catalog.check_all(catalog.entries(kind))
+    rows = [record_row(entry) for entry in catalog.entries(kind)]
+    for conflict in catalog.conflicts:
+        if kind in (None, conflict.kind):
+            rows += [record_row(claim, conflict.sentence()) for claim in conflict.claims]
+    return rows
+
+
+def record_row(entry: Registered[Any], refused: str = "") -> dict[str, Any]:
+    """Return one record as JSON values; `refused` says why it is in no selection."""
+    answer = None if refused else entry.availability()
+    state = "broken" if answer is None else "ok" if answer else "unavailable"
+    reason = refused if answer is None else answer.reason
+    remedy = "" if answer is None else answer.remedy
+    told = f"{reason} ({remedy})" if reason and remedy else reason
+    return {
+        "kind": entry.spec.kind,
+        **asdict(entry.spec),
+        "plugin": entry.plugin,
+        "distribution": entry.distribution,
+        "version": entry.version,
+        "provided_by": entry.origin,
+        "state": state,
+        "reason": reason,
+        "remedy": remedy,
+        "detail": entry.spec.summary if state == "ok" else told,
+    }
+
+
+def _plugin_row(status: PluginStatus) -> dict[str, Any]:
+    """Return one plugin as JSON values."""
+    row = asdict(status)
+    row["records"] = [{"kind": kind, "name": name} for kind, name in status.records]
+    row["load_ms"] = round(status.load_ms, 3)
+    return row
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in _VERSIONS_OF:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            continue
+
+
+# What is told of each record first, and what in its heading or not at all.
+_FIRST = (
+    *("summary", "handles", "devices", "compiles"),
+    *("op_types", "definitions", "dtypes", "targets"),
+)
+_ELSEWHERE = (
+    *("kind", "name", "plugin", "distribution", "version", "provided_by"),
+    *("state", "reason", "remedy", "detail"),
+)
+
+
+def _plugin_text(plugin: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of ``fib plugins show`` for one plugin."""
+    yield _heading(plugin)
+    for record in plugin["records"]:
+        told = "" if record["state"] == "ok" else f": {record['detail']}"
+        yield f"  {record['kind']} {record['name']} - {record['state']}{told}"
+        for field in dict.fromkeys((*_FIRST, *record)):
+            value = record.get(field)
+            # Neither what is empty nor what is off; a priority of 0 is told.
+            if field not in _ELSEWHERE and value is not False and value not in (None, "", ()):
+                yield f"    {field:<12}{_listed(value)}"
+
+
+def _report_text(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of ``fib plugins doctor``."""
+    around = report["environment"]
+    yield f"flashinfer-bench-core {around['flashinfer_bench']}, plugin API {around['plugin_api']}"
+    yield f"Python {around['python']} on {around['platform']}"
+    yield ", ".join(f"{name} {version}" for name, version in around["distributions"].items())
+    yield from (f"{name}={value}" for name, value in around["variables"].items())
+    for name in report["unknown_in_disable_plugins"]:
+        yield f"FIB_DISABLE_PLUGINS names {name!r}, and there is no such plugin"
+    for plugin in report["plugins"]:
+        yield ""
+        # The reasons of a broken plugin follow one by one, each with its traceback.
+        yield _heading(plugin, reason=plugin["state"] != "broken")
+        for problem in plugin["problems"]:
+            yield f"  problem: {problem['message']}"
+            yield from (f"    {line}" for line in problem["traceback"].splitlines())
+        yield from (f"  note: {note}" for note in plugin["notes"])
+        if plugin["state"] != "blocked":
+            names = ", ".join(f"{each['kind']} {each['name']}" for each in plugin["records"])
+            yield f"  registers {names or 'nothing'} (loaded in {plugin['load_ms']:.1f} ms)"
+
+
+def _heading(plugin: Mapping[str, Any], *, reason: bool = True) -> str:
+    origin = f"{plugin['distribution']} {plugin['version']}".strip()
+    where = f"{plugin['target']} of {origin}" if origin else plugin["target"]
+    told = f": {plugin['reason']}" if reason and plugin["reason"] else ""
+    return f"{plugin['name']} ({where}) - {plugin['state']}{told}"
+
+
+def _listed(value: Any) -> str:
+    if value is True:
+        return "yes"
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(_pair, value))
+    return str(value)
+
+
+def _pair(item: Any) -> str:
+    if isinstance(item, (tuple, list)):
+        language, binding = item
+        return f"{language} (binding: {binding})" if binding else str(language)
+    return str(item)
 
 
 def _tolerant() -> tuple[Catalog, Settings]:
@@ -143,11 +272,9 @@ def _named(catalog: Catalog, name: str) -> tuple[PluginStatus, ...]:
     )
     if chosen:
         return chosen
-    known = sorted(set().union(*names.values()))
-    near = get_close_matches(name, known, n=3)
-    advice = f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    advice = near_matches(name, sorted(set().union(*names.values())))
     raise SelectionError(
-        f"There is no plugin, distribution or record {name!r}. {advice}".rstrip(),
+        f"There is no plugin, distribution or record {name!r}.{advice}",
         hint="run `fib plugins list` to see what is installed",
         unknown=(name,),
     )

@@ -19,50 +19,23 @@ _LONGEST_NAME = 48
 _FEW = 3  # evaluations that say nothing yet about how long the others will take
 
 
-class RunCollector(RunObserver):
-    """Keeps what a run has produced, so that it can be shown even if the run is broken off."""
-
-    def __init__(self) -> None:
-        self.total: Optional[int] = None  # not known before the run has begun
-        self.traces: list[Trace] = []
-        self.skips: list[Skipped] = []
-
-    def started(self, total: int) -> None:
-        """Note how much there is to do."""
-        self.total = total
-
-    def evaluation_finished(self, trace: Trace) -> None:
-        """Keep the trace."""
-        self.traces.append(trace)
-
-    def skipped(self, skipped: Skipped) -> None:
-        """Keep the reason."""
-        self.skips.append(skipped)
-
-    def statuses(self) -> Counter[str]:
-        """Count the evaluations by status."""
-        return Counter(t.evaluation.status.value for t in self.traces if t.evaluation is not None)
-
-
 class PlainProgress(RunObserver):
     """Writes one line for each evaluation to stderr."""
 
     def __init__(self) -> None:
-        self._begin = time.monotonic()
+        self._begin: Optional[float] = None
         self._total = self._done = 0
         self._builds = self._built = 0
-        self._evaluating = False
 
     def started(self, total: int) -> None:
         """Note how much there is to do."""
-        self._total, self._done = total, 0
-        self._begin, self._evaluating = time.monotonic(), False
+        self._total, self._done, self._begin = total, 0, None
         talk(f"{total} evaluations to do")
 
     def evaluation_started(self, definition: str, workload: Workload, solution: str) -> None:
         """Reckon the time left from here on: what was compiled before says nothing about it."""
-        if not self._evaluating:
-            self._begin, self._evaluating = time.monotonic(), True
+        if self._begin is None:
+            self._begin = time.monotonic()
 
     def evaluation_finished(self, trace: Trace) -> None:
         """Write the result and the time left."""
@@ -90,7 +63,7 @@ class PlainProgress(RunObserver):
 
     def _left(self) -> str:
         to_do = self._total - self._done
-        if not to_do or self._done < _FEW:
+        if self._begin is None or not to_do or self._done < _FEW:
             return ""
         seconds = (time.monotonic() - self._begin) / self._done * to_do
         return f"; {_duration(seconds)} left"
@@ -102,7 +75,8 @@ class BarProgress(RunObserver):
     def __init__(self) -> None:
         from rich import progress
 
-        self._failed = 0
+        self._failed = Counter[str]()
+        self._tasks: dict[str, Any] = {}
         screen = console(sys.stderr)
         self._width = min(_LONGEST_NAME, screen.width // 3)
         self._bar = progress.Progress(
@@ -116,48 +90,52 @@ class BarProgress(RunObserver):
             console=screen,
             transient=True,
         )
-        self._task: Any = None
-        self._builds: Any = None
-        self._unbuilt = 0
 
     def started(self, total: int) -> None:
         """Begin to draw."""
-        self._task = self._bar.add_task(self._fit("starting"), total=total, failed=0)
-        self._bar.start()
+        self._begin("evaluations", "starting", total)
 
     def builds_started(self, total: int) -> None:
         """Begin to draw a second bar."""
-        self._builds = self._bar.add_task(self._fit("building"), total=total, failed=0)
-        self._bar.start()
+        self._begin("builds", "building", total)
 
     def build_finished(self, outcome: BuildOutcome) -> None:
         """Move the second bar on by one."""
-        self._unbuilt += outcome.error is not None
-        name = self._fit(printable(f"built {outcome.solution}"))
-        self._bar.update(self._builds, advance=1, failed=self._unbuilt, description=name)
+        name = f"built {outcome.solution}"
+        self._move("builds", name, advance=1, failed=outcome.error is not None)
 
     def evaluation_started(self, definition: str, workload: Workload, solution: str) -> None:
         """Show what is being evaluated."""
-        self._bar.update(self._task, description=self._fit(printable(solution)))
+        self._move("evaluations", solution)
 
     def evaluation_finished(self, trace: Trace) -> None:
         """Move on by one."""
-        self._failed += not trace.is_successful()
-        self._bar.update(self._task, advance=1, failed=self._failed)
+        self._move("evaluations", advance=1, failed=not trace.is_successful())
 
     def skipped(self, skipped: Skipped) -> None:
         """Move past evaluations that turn out to be impossible."""
-        if self._task is not None:
-            self._bar.update(self._task, advance=skipped.count)
+        if "evaluations" in self._tasks:
+            self._move("evaluations", advance=skipped.count)
 
     def finished(self) -> None:
         """Take the bar away."""
         self._bar.stop()
 
-    def _fit(self, name: str) -> str:
-        """Cut or pad a name, so that the bar beside it does not move."""
-        width = self._width
-        return name.ljust(width) if len(name) <= width else f"{name[: width - 1]}…"
+    def _begin(self, what: str, label: str, total: int) -> None:
+        self._tasks[what] = self._bar.add_task(label.ljust(self._width), total=total, failed=0)
+        self._bar.start()
+
+    def _move(
+        self, what: str, name: Optional[str] = None, *, advance: int = 0, failed: bool = False
+    ) -> None:
+        self._failed[what] += failed
+        told = None
+        if name is not None:  # of one length, so that the bar beside it does not move
+            told, width = printable(name), self._width
+            told = told.ljust(width) if len(told) <= width else f"{told[: width - 1]}…"
+        self._bar.update(
+            self._tasks[what], advance=advance, failed=self._failed[what], description=told
+        )
 
 
 def make_progress(*, quiet: bool) -> list[RunObserver]:

@@ -4,71 +4,250 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+import csv
+import dataclasses
+import re
+import sys
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
 import typer
 
-from flashinfer_bench.cli.datasets import OpenedDataset, open_datasets
-from flashinfer_bench.cli.greedy import GreedyCommand
-from flashinfer_bench.cli.logs import set_up_logging
-from flashinfer_bench.cli.options import (
-    AsJson,
-    Authors,
-    Definitions,
-    Hardware,
-    Hub,
-    Local,
-    LogLevel,
-    OpTypes,
-    Solutions,
+from flashinfer_bench.cli import options
+from flashinfer_bench.cli.datasets import (
+    OpenedDataset,
+    counted,
+    error_documents,
+    open_datasets,
+    tell_left_out,
 )
-from flashinfer_bench.cli.output import emit, talk
-from flashinfer_bench.cli.report_best import best
-from flashinfer_bench.cli.report_common import (
-    Baseline,
-    Format,
-    FormatOption,
-    Table,
-    chosen_format,
-    make_selection,
-    open_results,
-    write_tables,
+from flashinfer_bench.cli.exit_codes import ExitCode
+from flashinfer_bench.cli.options import GreedyCommand, command_group, option
+from flashinfer_bench.cli.output import (
+    Column,
+    Columns,
+    document_of,
+    emit,
+    emit_document,
+    laid_out,
+    numeric_columns,
+    printable,
+    rounded,
+    set_up_logging,
+    table,
+    talk,
+    to_plain,
 )
-from flashinfer_bench.cli.report_coverage import coverage
-from flashinfer_bench.cli.report_measures import tell_mixtures
-from flashinfer_bench.cli.report_merge import merge
-from flashinfer_bench.cli.report_regressions import regressions
-from flashinfer_bench.cli.report_scores import scores
-from flashinfer_bench.errors import SelectionError
+from flashinfer_bench.errors import ConfigError, SelectionError
 
 if TYPE_CHECKING:
-    from flashinfer_bench.report import DatasetSummary
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-app = typer.Typer(
-    name="report",
-    help="Summarise, rank, merge or draw recorded traces.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+    from flashinfer_bench.data import TraceSet
+    from flashinfer_bench.report import Best, Result, Selection, SolutionScore
+    from flashinfer_bench.report.scores import Against
 
-OutputFile = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")]
-Title = Annotated[str, typer.Option("--title", help="Heading of the page.")]
+app = command_group("report", "Summarise, rank, merge or draw recorded traces.")
+
+
+class Format(str, Enum):
+    """How tables are written."""
+
+    table = "table"
+    csv = "csv"
+    markdown = "markdown"
+    json = "json"
+
+
+FormatOption = Annotated[
+    Format,
+    typer.Option(
+        "--format",
+        case_sensitive=False,
+        help="table: drawn on a terminal, tab-separated elsewhere; csv and json have every digit.",
+    ),
+]
+Baseline = Annotated[
+    str,
+    typer.Option(
+        "--baseline-author", metavar="NAME", help="Author whose solutions others are compared with."
+    ),
+]
+
+NamedBaselineOption = Annotated[
+    Optional[str],
+    option(
+        "--baseline",
+        metavar="NAME",
+        help="Compare with this solution, or with the fastest of this author; unpaired.",
+    ),
+]
+
+ReportFile = Annotated[
+    Optional[Path], option("--output", "-o", metavar="FILE", help="Default: stdout.")
+]
+Top = Annotated[
+    int, typer.Option("--top", metavar="N", min=1, help="Show the N best, with their ranks.")
+]
+OutputFolder = Annotated[
+    Path, typer.Option("--output", "-o", metavar="DIR", help="A new or empty folder.")
+]
+
+
+# ------------------------------------------- what the reports of plugins are made with, too
+
+# One table: its title, columns and rows.
+Table = tuple[str, Columns, "Iterable[Any]"]
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""How a formula begins, in full width too. And what marks text, so that it can be taken off."""
+
+
+def make_selection(**names: list[str] | None) -> Selection:
+    """Return the selection of a command line; options that were not given select everything."""
+    from flashinfer_bench.report import Selection
+
+    return Selection(**{field: tuple(values or ()) for field, values in names.items()})
+
+
+def open_results(
+    local: list[Path] | None, hub: Any, **names: list[str] | None
+) -> tuple[OpenedDataset, list[Result]]:
+    """Read datasets and return the latest results that fit the filters.
+
+    Raises
+    ------
+    SelectionError
+        If there are none.
+    """
+    from flashinfer_bench.report import collect_results, latest_results, with_intervals
+
+    opened = open_datasets(local, hub)
+    found = latest_results(collect_results(opened.trace_set, make_selection(**names)))
+    results = with_intervals(found)
+    require_results(opened, results)
+    return opened, results
+
+
+def require_results(opened: OpenedDataset, results: Sequence[Result]) -> None:
+    """Refuse to report about nothing."""
+    if not results:
+        raise SelectionError(
+            f"there is no trace of a run in {opened.name} that fits the filters",
+            hint="record some with 'fib run', or widen the filters",
+        )
+
+
+def chosen_format(chosen: Format, as_json: bool) -> Format:
+    """Return the format; ``--json`` is short for ``--format json``."""
+    return Format.json if as_json else chosen
+
+
+def write_tables(
+    chosen: Format, tables: Sequence[Table], document: Callable[[], dict[str, Any]]
+) -> None:
+    """Write tables to stdout.
+
+    Parameters
+    ----------
+    chosen : Format
+        How.
+    tables : sequence of (title, columns, rows)
+        Separated by an empty line where they are several.
+    document : callable
+        Makes what JSON says instead of the tables; its version is added.
+    """
+    if chosen is Format.json:
+        emit_document(**document())
+        return
+    for index, (title, columns, rows) in enumerate(tables):
+        if index:
+            emit("")
+        if chosen is Format.table:
+            table(title, columns, rows)
+            continue
+        names, lines = laid_out(columns, rows, drawn=chosen is Format.markdown)
+        if chosen is Format.csv:
+            # Names of devices are among those of the columns.
+            cells = [map(_csv_cell, line) for line in (names, *lines)]
+            csv.writer(sys.stdout, lineterminator="\n").writerows(cells)
+        else:
+            _write_markdown(title, names, lines)
+
+
+def _csv_cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = "" if value is None else printable(str(to_plain(value)))
+    # Names come from files that anyone may have written, and a spreadsheet would run such a cell
+    # (OWASP, "CSV injection"). It takes the apostrophe for "what follows is text".
+    is_formula = not isinstance(value, (int, float)) and text.startswith(_FORMULA)
+    return f"'{text}" if is_formula else text
+
+
+def _write_markdown(title: str, names: Sequence[str], lines: Sequence[Sequence[Any]]) -> None:
+    if title:
+        emit(f"### {_markdown(title)}\n")
+    emit(_markdown_row(names))
+    rules = ("---:" if right else "---" for right in numeric_columns(names, lines))
+    emit(f"|{'|'.join(rules)}|")
+    for line in lines:
+        emit(_markdown_row([rounded(value) for value in line]))
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_markdown, cells))} |"
+
+
+def _markdown(text: str) -> str:
+    """Return `text` so that Markdown shows it as it is: no markup, no HTML, no new column."""
+    text = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"[\\`*\[\]|~#]", r"\\\g<0>", text)
+    # Within a word an underscore means nothing; names are full of them.
+    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text)
+
+
+def rank_number(rank: str | None) -> int | None:
+    """Return a rank for programs: without the mark of those that share it."""
+    return int(rank.lstrip("=")) if rank else None
+
+
+def is_tied(rank: str | None) -> bool:
+    """Return whether others share a rank."""
+    return bool(rank) and str(rank).startswith("=")
+
+
+def clock_label(one: Any) -> str:
+    """Return timer, cache mode and stopping rules of a score as people read it."""
+    words = [one.timer or "unknown timer", one.cache, *getattr(one, "stop_rules", ())]
+    return " ".join(word for word in words if word)
+
+
+def tell_mixtures(mixtures: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    """Say on which devices several timers or cache modes were used."""
+    from flashinfer_bench.report.results import label_of
+
+    for hardware, several in mixtures.items():
+        labels = "; ".join(map(label_of, several))
+        talk(f"note: latencies on {hardware} were taken in several ways, ranked apart: {labels}")
+
+
+# ---------------------------------------------------------------------------- the commands
 
 
 @app.command("summary", cls=GreedyCommand)
 def summary(
-    local: Local = None,
-    hub: Hub = None,
-    definitions: Definitions = None,
-    op_types: OpTypes = None,
-    hardware: Hardware = None,
+    local: options.Local = None,
+    hub: options.Hub = None,
+    definitions: options.Definitions = None,
+    op_types: options.OpTypes = None,
+    hardware: options.Hardware = None,
     baseline_author: Baseline = "baseline",
     output_format: FormatOption = Format.table,
-    as_json: AsJson = False,
-    log_level: LogLevel = None,
+    as_json: options.AsJson = False,
+    log_level: options.LogLevel = None,
 ) -> None:
     """Count what there is, and rank the authors.
 
@@ -77,128 +256,280 @@ def summary(
     """
     set_up_logging(log_level)
     from flashinfer_bench.report import summarize
-    from flashinfer_bench.report.conditions import mixtures
+    from flashinfer_bench.report.results import mixtures
 
     opened = open_datasets(local, hub)
     selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     found = summarize(opened.trace_set, selection, baseline_author)
     if not found.definitions:
         raise SelectionError("the filters leave no definition")
+    optional: dict[str, Sequence[Any]] = {
+        f"Authors, compared with {found.baseline_author}": found.rankings,
+        "How latencies were taken": found.timings,
+    }
     write_tables(
         chosen_format(output_format, as_json),
-        _summary_tables(found),
-        lambda: _summary_document(found, opened),
+        [
+            _dataclass_table("Definitions", found.definitions),
+            *(_dataclass_table(title, rows) for title, rows in optional.items() if rows),
+        ],
+        lambda: {
+            "dataset": list(opened.roots),
+            "totals": found.totals(),
+            "statuses": found.statuses,
+            "definitions": found.definitions,
+            "baseline_author": found.baseline_author,
+            "rankings": found.rankings,
+            "timings": found.timings,
+            "unranked": found.unranked,
+            "unreadable": error_documents(opened.errors),
+        },
     )
-    _tell_totals(found)
+    talk("total: " + ", ".join(f"{count:,} {noun}" for noun, count in found.totals().items()))
+    if found.statuses:
+        talk("statuses: " + ", ".join(f"{n:,} {name}" for name, n in found.statuses.items()))
+    if found.unranked:
+        reasons = list(found.unranked.values())
+        talk(f"not in the ranking: {len(reasons)} definitions; the first because {reasons[0]}")
+        talk("hint: name another author with --baseline-author; --json lists all reasons")
     tell_mixtures(mixtures((one.hardware, (one.timer, one.cache)) for one in found.timings))
     raise typer.Exit(opened.exit_code())
 
 
-app.command("best", cls=GreedyCommand)(best)
-app.command("scores", cls=GreedyCommand)(scores)
-app.command("coverage", cls=GreedyCommand)(coverage)
-app.command("regressions", cls=GreedyCommand)(regressions)
-app.command("merge", cls=GreedyCommand)(merge)
+def _dataclass_table(title: str, rows: Sequence[Any]) -> Table:
+    columns = [field.name for field in dataclasses.fields(rows[0])]
+    return title, columns, [dataclasses.astuple(row) for row in rows]
 
 
-@app.command("visualize", cls=GreedyCommand)
-def visualize(
-    local: Local = None,
-    hub: Hub = None,
-    output: OutputFile = Path("report.html"),
-    title: Title = "Benchmark results",
-    definitions: Definitions = None,
-    solutions: Solutions = None,
-    op_types: OpTypes = None,
-    authors: Authors = None,
-    hardware: Hardware = None,
-    log_level: LogLevel = None,
+@app.command("best", cls=GreedyCommand)
+def best(
+    local: options.Local = None,
+    hub: options.Hub = None,
+    definitions: options.Definitions = None,
+    solutions: options.Solutions = None,
+    op_types: options.OpTypes = None,
+    authors: options.Authors = None,
+    hardware: options.Hardware = None,
+    baseline: NamedBaselineOption = None,
+    top: Top = 1,
+    output_format: FormatOption = Format.table,
+    as_json: options.AsJson = False,
+    log_level: options.LogLevel = None,
 ) -> None:
-    """Write a page with tables and plots.
+    """Show the fastest correct solution of each definition.
 
-    It is one HTML file for any browser, which asks for nothing else and works offline.
+    One for each device, timer and cache mode. It has to have passed on every workload on which it
+    was last evaluated; among those with the most workloads the lowest geometric mean of the
+    latencies wins. Its lead is the runner-up's geometric mean over its own. Solutions whose 95 %
+    intervals overlap share a rank (=1): which of them is faster is not known.
     """
     set_up_logging(log_level)
-    from flashinfer_bench.data.storage import replace_file
-    from flashinfer_bench.report import PageInfo, find_gaps, render_page
+    from flashinfer_bench.report import best_solutions, score_solutions
+    from flashinfer_bench.report.results import mixtures
+    from flashinfer_bench.report.scores import NamedBaseline
 
-    opened, results = open_results(
-        local,
-        hub,
-        definitions=definitions,
-        solutions=solutions,
-        op_types=op_types,
-        authors=authors,
-        hardware=hardware,
+    names = {"definitions": definitions, "op_types": op_types, "hardware": hardware}
+    narrowed = {"solutions": solutions, "authors": authors}
+    # The baseline need not be among those that are ranked.
+    opened, everything = open_results(local, hub, **names, **({} if baseline else narrowed))
+    results = everything
+    if baseline and (solutions or authors):
+        wanted = make_selection(**narrowed)
+        wanted.check_names(opened.trace_set)
+        results = [one for one in everything if wanted.wants_solution(one.solution, one.author)]
+        require_results(opened, results)
+    found = best_solutions(score_solutions(results))
+    against = NamedBaseline(everything, baseline).against if baseline else lambda _: None
+    rows = [
+        _Row(one, score, against(score))
+        for one in found
+        for score in (one.ranked or (one.score,))[:top]
+    ]
+    columns = _columns(with_baseline=bool(baseline))
+    write_tables(
+        chosen_format(output_format, as_json),
+        [("Best solutions", columns, rows)],
+        lambda: {"baseline": baseline, "best": [_document(one, columns, results) for one in rows]},
     )
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    scope = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
-    # What solutions or authors alone lack is no gap of the dataset.
-    gaps = [] if solutions or authors else find_gaps(opened.trace_set, scope)
-    page = render_page(results, PageInfo(title, opened.name, now), gaps).encode()
-    replace_file(output, page)
-    talk(f"{len(results)} evaluations, {len(page) / 1024:,.0f} KiB")
-    emit(str(output))
+    tell_mixtures(mixtures((one.hardware, one.conditions) for one in results if one.passed))
+    if not found:
+        talk("no solution passed on all its workloads")
+    tied = [one for one in found if one.ties]
+    if tied:
+        talk(f"in {len(tied)} of {len(found)} rankings the first cannot be told from others")
+    if baseline:
+        talk(f"vs_baseline: latency of {baseline} over the solution's, unpaired: separate runs")
     raise typer.Exit(opened.exit_code())
 
 
-def _summary_document(found: DatasetSummary, opened: OpenedDataset) -> dict[str, Any]:
+class _Row(NamedTuple):
+    """A line of the table: one of the ranked solutions of a definition."""
+
+    best: Best
+    score: SolutionScore
+    against: Optional[Against]
+
+    @property
+    def leads(self) -> bool:
+        return self.score is self.best.score
+
+
+def _columns(*, with_baseline: bool) -> list[Column]:
+    against = [
+        Column("vs_baseline", lambda r: r.against and r.against.speedup, measured=True),
+        Column("vs_workloads", lambda r: r.against and r.against.workloads, people=False),
+    ]
+    return [
+        Column("definition", "score.definition"),
+        Column("op_type", "score.op_type", people=False),
+        Column("hardware", "score.hardware"),
+        Column("timer", "score.timer", people=False),
+        Column("cache", "score.cache", people=False),
+        Column("rank", "score.rank", programs=False),
+        Column("rank", lambda r: rank_number(r.score.rank), people=False),
+        Column("tied", lambda r: is_tied(r.score.rank), people=False),
+        Column("solution", "score.solution"),
+        Column("author", "score.author", people=False),
+        Column("geomean_ms", "score.latency", measured=True),
+        Column("speedup", "score.reference_speedup", measured=True),
+        *(against if with_baseline else ()),
+        Column("workloads", "score.passed"),
+        Column("solutions", "best.tried", people=False),
+        Column("lead", lambda r: r.best.measured_lead if r.leads else None, measured=True),
+        Column("samples", "score.samples", people=False),
+        Column("stop_rule", lambda r: " ".join(r.score.stop_rules), people=False),
+        Column("timed", lambda r: _timed(r.score), programs=False),
+        Column("notes", lambda r: "; ".join(_notes(r))),
+    ]
+
+
+def _timed(score: SolutionScore) -> str:
+    label = clock_label(score)
+    return f"{label}, {score.samples:,} samples" if score.samples else label
+
+
+def _notes(row: _Row) -> Iterator[str]:
+    score = row.score
+    if row.leads and row.best.ties:
+        names = ", ".join(one.solution for one in row.best.ties)
+        yield f"not distinguishable from {names}"
+    if score.without_interval:
+        yield f"no interval on {score.without_interval} of {score.passed} workloads"
+    if score.dropped:
+        yield f"{score.dropped} of {score.samples} samples dropped"
+    before = score.references.get("before", 0)
+    if before:
+        yield f"reference timed before, not beside, on {before} of {score.passed} workloads"
+
+
+def _document(row: _Row, columns: Sequence[Column], results: Sequence[Result]) -> dict[str, Any]:
+    best, score = row.best, row.score
+    runner_up = best.runner_up.solution if best.runner_up is not None else None
+    mine = (score.definition, score.solution, score.hardware, (score.timer, score.cache))
     return {
-        "dataset": list(opened.roots),
-        "totals": found.totals(),
-        "statuses": found.statuses,
-        "definitions": found.definitions,
-        "baseline_author": found.baseline_author,
-        "rankings": found.rankings,
-        "timings": found.timings,
-        "unranked": found.unranked,
-        "unreadable": [
-            {"path": e.path, "line": e.line, "field": e.field, "message": e.message}
-            for e in opened.errors
+        **document_of(columns, row),
+        "language": score.language,
+        "runner_up": runner_up if row.leads else None,
+        "not_distinguishable": [one.solution for one in best.ties] if row.leads else [],
+        "without_interval": score.without_interval,
+        "dropped": score.dropped,
+        "references": score.references,
+        "results": [
+            document_of(_RESULT, one)
+            for one in results
+            if one.passed and (one.definition, one.solution, one.hardware, one.conditions) == mine
         ],
     }
 
 
-_COUNTS = ("definition", "op_type", "solutions", "workloads", "traces", "passed", "failed")
+def _measured(value: Any, ends: Any) -> Any:
+    return None if value is None else SimpleNamespace(value=value, ends=ends)
 
 
-def _summary_tables(found: DatasetSummary) -> list[Table]:
-    rows = [tuple(getattr(one, name) for name in _COUNTS) for one in found.definitions]
-    tables: list[Table] = [("Definitions", _COUNTS, rows)]
-    if found.rankings:
-        columns = ("hardware", "timer", "cache", "author", "speedup", "definitions", "workloads")
-        ranks = [tuple(getattr(one, name) for name in columns) for one in found.rankings]
-        tables.append((f"Authors, compared with {found.baseline_author}", columns, ranks))
-    if found.timings:
-        clocks = [tuple(getattr(one, name) for name in _TIMINGS) for one in found.timings]
-        tables.append(("How latencies were taken", _TIMINGS, clocks))
-    return tables
-
-
-_TIMINGS = (
-    "hardware",
-    "timer",
-    "cache",
-    "stop_rule",
-    "reference",
-    "runs",
-    "samples",
-    "with_samples",
-    "with_interval",
-    "with_dropped",
+# What JSON tells of the latency on one workload.
+_RESULT = (
+    Column("workload", "workload"),
+    Column("axes", "axes"),
+    Column("latency_ms", lambda r: _measured(r.latency_ms, r.interval_ms), measured=True),
+    Column("speedup", lambda r: _measured(r.speedup, r.speedup_interval), measured=True),
+    Column("samples", "sample_total"),
+    Column("dropped", "dropped"),
+    Column("stop_rule", "clock.stop_rule"),
+    Column("reference", "clock.reference"),
+    Column("timestamp", "timestamp"),
 )
 
 
-def _tell_totals(found: DatasetSummary) -> None:
-    totals = ", ".join(f"{count:,} {noun}" for noun, count in found.totals().items())
-    talk(f"total: {totals}")
-    if found.statuses:
-        talk("statuses: " + ", ".join(f"{n:,} {name}" for name, n in found.statuses.items()))
-    if found.unranked:
-        _tell_unranked(found)
+@app.command("merge", cls=GreedyCommand)
+def merge(
+    output: OutputFolder,
+    local: options.Local = None,
+    rename_solutions: options.RenameSolutions = False,
+    log_level: options.LogLevel = None,
+) -> None:
+    """Write several datasets as one.
+
+    The result has today's layout and the tensor files of all of them; equal records are in it once.
+    Two datasets that hold different things under one name are a conflict: nothing is written.
+
+    Exits with 1 on a conflict, or if a record could not be read and was left out.
+    """
+    set_up_logging(log_level)
+    from flashinfer_bench.data import TraceSet
+    from flashinfer_bench.data.merge import merge_datasets
+
+    if not local:
+        raise ConfigError("name the datasets to merge", hint="--local DIR DIR …")
+    for root in local:
+        if output.resolve().is_relative_to(root.resolve()):
+            raise ConfigError(f"the output {output} lies within the dataset {root}")
+    sets = [TraceSet.from_path(root, on_error="collect") for root in local]
+    if not any(one.definitions or one.solutions or _has_lines(one) for one in sets):
+        raise SelectionError(f"there is nothing in {', '.join(map(str, local))}")
+    counts = merge_datasets(sets, output, rename_solutions=rename_solutions)
+    left_out = [error for one in sets for error in one.load_errors]
+    tell_left_out(left_out)
+    noun = "dataset" if len(sets) == 1 else "datasets"
+    talk(f"merged {len(sets)} {noun}: {counted(counts)}")
+    emit(str(output))
+    raise typer.Exit(ExitCode.FINDINGS if left_out else ExitCode.OK)
 
 
-def _tell_unranked(found: DatasetSummary) -> None:
-    reasons = list(found.unranked.values())
-    talk(f"not in the ranking: {len(reasons)} definitions; the first because {reasons[0]}")
-    talk("hint: name another author with --baseline-author; --json lists all reasons")
+def _has_lines(trace_set: TraceSet) -> bool:
+    """Return whether there are runs or workloads; without reading all where there are runs."""
+    return bool(trace_set.run_columns() or any(trace_set.workloads.values()))
+
+
+class _PluginReports:
+    """The commands of registered reports, as attributes of their names."""
+
+    def __getattr__(self, name: str) -> typer.Typer:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def report(
+            local: options.Local = None,
+            hub: options.Hub = None,
+            output: ReportFile = None,
+            log_level: options.LogLevel = None,
+        ) -> None:
+            set_up_logging(log_level)
+            from flashinfer_bench.data.storage import replace_file
+            from flashinfer_bench.plugins import default_catalog
+
+            draw = default_catalog().find("report", name).load()
+            opened = open_datasets(local, hub)
+            text = str(draw(opened.trace_set))
+            if output is None:
+                emit(text)
+            else:
+                replace_file(output, text.encode())
+                emit(str(output))
+            raise typer.Exit(opened.exit_code())
+
+        made = typer.Typer(add_completion=False, rich_markup_mode=None)
+        made.command(name, cls=GreedyCommand)(report)
+        return made
+
+
+plugin_reports = _PluginReports()

@@ -1,97 +1,89 @@
-"""``fib run``: benchmark the solutions of datasets."""
+"""``fib run``: benchmark the solutions of datasets, and show what came of all of them."""
 
 # ruff: noqa: TC001 - typer reads the annotations at run time
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional
+import logging
+import time
+from collections import Counter
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from flashinfer_bench import env
-from flashinfer_bench.cli import run_options as own
-from flashinfer_bench.cli.datasets import dataset_roots, open_datasets
+from flashinfer_bench.bench.observers import RunObserver
+from flashinfer_bench.cli import options
+from flashinfer_bench.cli.datasets import OpenedDataset, dataset_roots, open_datasets
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.greedy import GreedyCommand
-from flashinfer_bench.cli.logs import set_up_logging
-from flashinfer_bench.cli.options import AsJson, Definitions, Hub, Local, OpTypes, Solutions
-from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.cli.options import GreedyCommand
+from flashinfer_bench.cli.output import (
+    Column,
+    emit_document,
+    printable,
+    set_up_logging,
+    table,
+    talk,
+    tell_counts,
+)
+from flashinfer_bench.cli.progress import make_progress
+from flashinfer_bench.cli.run_options import STOP_RULES, ConfigFile, with_settings
+from flashinfer_bench.errors import CapabilityError, ConfigError, StorageError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
-    from flashinfer_bench.bench import BenchmarkConfig
+    from flashinfer_bench.bench import Benchmark, BenchmarkConfig, Skipped
+    from flashinfer_bench.data import Trace, TraceSet
+    from flashinfer_bench.report import SolutionScore
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-# Options that bear the name of the setting that they stand over.
-_SETTINGS = (
-    "definitions",
-    "solutions",
-    "device",
-    "warmup_runs",
-    "iterations",
-    "num_trials",
-    "stop_rule",
-    "min_samples",
-    "max_samples",
-    "max_seconds",
-    "cache",
-    "interleave_reference",
-    "rtol",
-    "atol",
-    "required_matched_ratio",
-    "timeout_seconds",
-    "seed",
-    "executor",
-    "timer",
-    "trust",
-    "build_jobs",
-    "sandbox",
-    "lock_clocks_mhz",
-)
-_WATCH = {None: None, True: "auto", False: "off"}
+_SKIPS_SHOWN = 5
 
 
-@app.command("run", cls=GreedyCommand, epilog=own.STOP_RULES)
+def _flag(name: str, text: str) -> Any:
+    return typer.Option(name, help=text)
+
+
+@app.command("run", cls=GreedyCommand, epilog=STOP_RULES)
+@with_settings
 def run(
-    ctx: typer.Context,
-    local: Local = None,
-    hub: Hub = None,
-    definitions: Definitions = None,
-    solutions: Solutions = None,
-    op_types: OpTypes = None,
-    device: own.Device = None,
-    warmup_runs: own.Warmups = None,
-    iterations: own.Iterations = None,
-    num_trials: own.Trials = None,
-    stop_rule: own.StopRule = None,
-    stop_param: own.StopParams = None,
-    min_samples: own.MinSamples = None,
-    max_samples: own.MaxSamples = None,
-    max_seconds: own.MaxTiming = None,
-    cache: own.Cache = None,
-    watch: own.Watch = None,
-    interleave_reference: own.Interleave = None,
-    lock_clocks_mhz: own.LockClocks = None,
-    rtol: own.Rtol = None,
-    atol: own.Atol = None,
-    required_matched_ratio: own.Ratio = None,
-    timeout_seconds: own.Timeout = None,
-    seed: own.Seed = None,
-    executor: own.Executor = None,
-    timer: own.Timer = None,
-    sandbox: own.Sandbox = None,
-    trust: own.Trust = None,
-    build_jobs: own.BuildJobs = None,
-    config: own.ConfigFile = None,
-    save_results: own.Save = True,
-    resume: own.Resume = False,
-    use_isolated_runner: own.Isolated = False,
-    no_profile_baseline: own.NoBaseline = False,
-    strict: own.Strict = False,
-    as_json: AsJson = False,
-    log_level: own.LogLevel = None,
+    local: options.Local = None,
+    hub: options.Hub = None,
+    definitions: options.Definitions = None,
+    solutions: options.Solutions = None,
+    op_types: options.OpTypes = None,
+    *,
+    config: ConfigFile = None,
+    save_results: Annotated[
+        bool, _flag("--save-results/--no-save-results", "Write traces into the dataset.")
+    ] = True,
+    resume: Annotated[
+        bool, _flag("--resume", "Skip what earlier traces decide; retry crashes.")
+    ] = False,
+    use_isolated_runner: Annotated[
+        bool, _flag("--use-isolated-runner", "A fresh process for every evaluation.")
+    ] = False,
+    no_profile_baseline: Annotated[
+        bool, _flag("--no-profile-baseline", "Do not time references: no speed-ups.")
+    ] = False,
+    strict: Annotated[
+        bool, _flag("--strict", "Exit with 1 if any evaluation does not pass.")
+    ] = False,
+    as_json: options.AsJson = False,
+    log_level: Annotated[
+        Optional[str],
+        typer.Option(
+            "--log-level",
+            metavar="LEVEL",
+            show_default=False,
+            help="DEBUG, INFO, WARNING, ERROR or CRITICAL. Default: $FIB_LOG_LEVEL or INFO.",
+        ),
+    ] = None,
+    **settings: Any,
 ) -> None:
     """Benchmark the solutions of a dataset on its workloads, and record a trace of each.
 
@@ -100,12 +92,27 @@ def run(
     that fail, 4 of solutions that this machine cannot build. Ctrl-C keeps what is done; --resume
     goes on from there.
     """
-    from flashinfer_bench.cli.run_session import RunSession
+    from flashinfer_bench.bench import BenchmarkConfig
 
-    _refuse_to_write(hub, save_results)
-    settings = _settings(ctx.params)
-    level = set_up_logging(log_level, default=settings.log_level)
-    session = RunSession(settings, save=save_results, resume=resume, level=level)
+    if hub and save_results:
+        raise ConfigError(
+            "--hub names a dataset in a shared cache, which takes no traces",
+            hint="add --no-save-results, or make a copy first and name its folder with --local",
+        )
+    settings.update(
+        # A repeatable option that was not given is an empty list, which would select nothing.
+        definitions=definitions or None,
+        solutions=solutions or None,
+        log_level=log_level or env.log_level(),
+        use_isolated_runner=use_isolated_runner or None,
+        profile_baseline=False if no_profile_baseline else None,
+    )
+    if config is not None:
+        layered = BenchmarkConfig.from_yaml(config, **settings)
+    else:
+        layered = BenchmarkConfig.default(**settings)
+    level = set_up_logging(log_level, default=layered.log_level)
+    session = RunSession(layered, save=save_results, resume=resume, level=level)
     opened = [open_datasets([root]) for root in dataset_roots(local, hub)]
     session.run_all(opened, tuple(op_types or ()), as_json=as_json)
     if session.interrupted:
@@ -113,26 +120,230 @@ def run(
     raise typer.Exit(session.exit_code(strict=strict))
 
 
-def _refuse_to_write(hub: Optional[str], save: bool) -> None:
-    if hub and save:
-        raise ConfigError(
-            "--hub names a dataset in a shared cache, which takes no traces",
-            hint="add --no-save-results, or make a copy first and name its folder with --local",
+class DatasetRun(RunObserver):
+    """Keeps what came of one dataset, so that it can be shown even if the run is broken off."""
+
+    def __init__(self, opened: OpenedDataset) -> None:
+        self.opened = opened
+        self.total: Optional[int] = None  # not known before the run has begun
+        self.traces: list[Trace] = []
+        self.skips: list[Skipped] = []
+
+    def started(self, total: int) -> None:
+        """Note how much there is to do."""
+        self.total = total
+
+    def evaluation_finished(self, trace: Trace) -> None:
+        """Keep the trace."""
+        self.traces.append(trace)
+
+    def skipped(self, skipped: Skipped) -> None:
+        """Keep the reason."""
+        self.skips.append(skipped)
+
+    def statuses(self) -> Counter[str]:
+        """Count the evaluations by status."""
+        return Counter(t.evaluation.status.value for t in self.traces if t.evaluation is not None)
+
+    def scores(self) -> list[SolutionScore]:
+        """Sum up the evaluations of this run."""
+        from flashinfer_bench.data import TraceSet
+        from flashinfer_bench.report import collect_results, latest_results, score_solutions
+
+        source = self.opened.trace_set
+        traces: dict[str, list[Trace]] = {}
+        for trace in self.traces:
+            traces.setdefault(trace.definition, []).append(trace)
+        results = TraceSet(
+            definitions=source.definitions, solutions=source.solutions, traces=traces
         )
+        return score_solutions(latest_results(collect_results(results)))
 
 
-def _settings(options: Mapping[str, Any]) -> BenchmarkConfig:
-    """Layer the options that were given over a file, or over the packaged settings."""
-    from flashinfer_bench.bench import BenchmarkConfig
+class RunSession:
+    """Runs datasets one after the other with the same settings.
 
-    given = {name: options[name] for name in _SETTINGS}
-    # A repeatable option that was not given is an empty list here, which would select nothing.
-    given.update({name: options[name] or None for name in ("definitions", "solutions")})
-    given["stop_params"] = own.stop_params(options["stop_param"])
-    given["watch"] = _WATCH[options["watch"]]
-    given["log_level"] = options["log_level"] or env.log_level()
-    given["use_isolated_runner"] = options["use_isolated_runner"] or None
-    given["profile_baseline"] = False if options["no_profile_baseline"] else None
-    if options["config"] is not None:
-        return BenchmarkConfig.from_yaml(options["config"], **given)
-    return BenchmarkConfig.default(**given)
+    Parameters
+    ----------
+    config : BenchmarkConfig
+        The settings.
+    save : bool
+        Whether traces are written.
+    resume : bool
+        Whether what earlier traces decide is left out.
+    level : str
+        Level of logging.
+    """
+
+    def __init__(self, config: BenchmarkConfig, *, save: bool, resume: bool, level: str) -> None:
+        self._config = config
+        self._save = save
+        self._resume = resume
+        self._level = level
+        self._begin = time.monotonic()
+        self.runs: list[DatasetRun] = []
+        self.interrupted = False
+
+    def run_all(
+        self, opened: Iterable[OpenedDataset], op_types: tuple[str, ...] = (), *, as_json: bool
+    ) -> None:
+        """Benchmark one dataset after the other, and print what has come of it; as of `run`."""
+        try:
+            for dataset in opened:
+                self.run(dataset, op_types)
+        finally:
+            self.show(as_json=as_json)
+
+    def run(self, opened: OpenedDataset, op_types: tuple[str, ...] = ()) -> None:
+        """Benchmark one dataset, unless the user has asked to stop.
+
+        Parameters
+        ----------
+        opened : OpenedDataset
+            The dataset.
+        op_types : tuple of str
+            Restricts the run to definitions of these types.
+
+        Raises
+        ------
+        SelectionError
+            If a filter names something unknown, or leaves nothing to do.
+        StorageError
+            If a trace cannot be written.
+        CapabilityError
+            If there is no torch.
+        """
+        if self.interrupted:
+            return
+        from flashinfer_bench.bench import Benchmark
+
+        config = _with_op_types(self._config, opened.trace_set, op_types)
+        current = DatasetRun(opened)
+        observers = [current, *make_progress(quiet=self._level not in ("DEBUG", "INFO"))]
+        with Benchmark(opened.trace_set, config, self._level, observers=observers) as benchmark:
+            if self._level != "DEBUG":  # progress and summary tell of each evaluation and skip
+                logging.getLogger("flashinfer_bench.bench.benchmark").setLevel(logging.ERROR)
+            self.runs.append(current)
+            self._carry_out(benchmark)
+
+    def _carry_out(self, benchmark: Benchmark) -> None:
+        try:
+            benchmark.run_all(dump_traces=self._save, resume=self._resume)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        except (ModuleNotFoundError, CapabilityError) as error:
+            if find_spec("torch") is not None:
+                raise
+            # Which is behind whatever else was missing.
+            hint = "pip install 'flashinfer-bench-core[torch]'; reports and validation do without"
+            raise CapabilityError("running a benchmark needs torch", hint=hint) from error
+        except StorageError as error:
+            with suppress(StorageError):  # it may have been a matter of the moment
+                benchmark.flush()
+            raise StorageError(
+                f"the run stopped: {error.message}",
+                hint="nothing is lost; once it can be written again, 'fib run --resume' goes on",
+            ) from error
+
+    def show(self, *, as_json: bool) -> None:
+        """Print the results so far: the table or document to stdout, a summary to stderr."""
+        self.runs = [one for one in self.runs if one.total is not None]
+        if not self.runs:
+            return
+        if as_json:
+            datasets = [
+                {
+                    "root": one.opened.trace_set.root,
+                    "saved": self._save,
+                    "planned": one.total,
+                    "evaluations": len(one.traces),
+                    "statuses": dict(one.statuses()),
+                    "results": one.scores(),
+                    "skipped": one.skips,
+                }
+                for one in self.runs
+            ]
+            emit_document(interrupted=self.interrupted, datasets=datasets)
+        elif rows := [score for one in self.runs for score in one.scores()]:
+            table("Results", _COLUMNS, rows)
+        self._tell_summary()
+
+    def exit_code(self, *, strict: bool) -> ExitCode:
+        """Return the exit code of the session.
+
+        Parameters
+        ----------
+        strict : bool
+            Whether a solution that does not pass counts.
+        """
+        kinds = {skip.kind for one in self.runs for skip in one.skips}
+        if self._resume or any(one.total for one in self.runs):
+            kinds.discard("device")  # what is for another device is no part of this run
+        failed = any(not t.is_successful() for one in self.runs for t in one.traces)
+        invalid = any(one.opened.errors for one in self.runs)
+        if kinds - {"capability", "device"} or (strict and failed) or invalid:
+            return ExitCode.FINDINGS
+        return ExitCode.CAPABILITY if kinds else ExitCode.OK
+
+    def _tell_summary(self) -> None:
+        statuses: Counter[str] = Counter()
+        for one in self.runs:
+            statuses += one.statuses()
+        tell_counts("evaluations", statuses, self._begin, interrupted=self.interrupted)
+        _tell_skips([skip for one in self.runs for skip in one.skips])
+        for one in self.runs:
+            if one.traces:
+                folder = f"written to {one.opened.trace_set.traces_path}"
+                talk(f"traces {folder if self._save else 'not written (--no-save-results)'}")
+            elif self._resume and not one.total:
+                talk(f"{one.opened.name}: earlier traces decide everything; nothing was left to do")
+
+
+def _outcome(score: SolutionScore) -> str:
+    return ", ".join(
+        status if count == score.workloads else f"{count} {status}"
+        for status, count in score.statuses.items()
+    )
+
+
+_COLUMNS = (
+    *(Column(name, name) for name in ("definition", "solution", "author", "workloads")),
+    Column("outcome", _outcome),
+    Column("latency_ms", "median_latency_ms"),
+    Column("speedup", "speedup"),
+)
+
+
+def _tell_skips(skips: list[Skipped]) -> None:
+    if not skips:
+        return
+    talk(f"skipped {sum(skip.count for skip in skips):,} evaluations:")
+    elsewhere = Counter(skip.reason for skip in skips if skip.kind == "device")
+    for reason, count in elsewhere.items():
+        talk(f"  {count} solution{'s' if count > 1 else ''}: {printable(reason)}")
+    others = [skip for skip in skips if skip.kind != "device"]
+    for skip in others[:_SKIPS_SHOWN]:
+        first_line = skip.reason.splitlines()[0] if skip.reason else skip.kind
+        talk("  " + printable(f"{skip.definition} / {skip.solution}: {first_line}"))
+    if len(others) > _SKIPS_SHOWN:
+        talk(f"  … and {len(others) - _SKIPS_SHOWN} more")
+
+
+def _with_op_types(
+    config: BenchmarkConfig, trace_set: TraceSet, op_types: tuple[str, ...]
+) -> BenchmarkConfig:
+    """Turn a choice of op types into a choice of definitions."""
+    if not op_types:
+        return config
+    known = {definition.op_type for definition in trace_set.definitions.values()}
+    unknown = tuple(name for name in op_types if name not in known)
+    if unknown:
+        hint = f"there are: {', '.join(sorted(known))}"
+        raise UnknownNameError(f"no op_type is called {unknown[0]!r}", hint=hint, unknown=unknown)
+    names = [
+        name
+        for name, definition in trace_set.definitions.items()
+        if definition.op_type in op_types
+        and (config.definitions is None or name in config.definitions)
+    ]
+    return config.model_copy(update={"definitions": names})

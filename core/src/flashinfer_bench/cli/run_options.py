@@ -2,151 +2,131 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from flashinfer_bench.bench.stopping.registry import RULES, described
+from flashinfer_bench.bench.stopping import described, rules
 from flashinfer_bench.errors import ConfigError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def _setting(flag: str, text: str, metavar: str) -> Any:
-    return typer.Option(flag, metavar=metavar, show_default=False, help=text)
+
+def _value(metavar: Optional[str], text: str, *flags: str) -> Any:
+    """Return an option, whose flag is by default the name of the parameter."""
+    return typer.Option(*flags, metavar=metavar, show_default=False, help=text)
 
 
-Warmups = Annotated[
-    Optional[int], _setting("--warmup-runs", "Untimed calls before timing. Default: 10.", "N")
-]
-Iterations = Annotated[
-    Optional[int], _setting("--iterations", "Timed calls in each trial. Default: 50.", "N")
-]
-Trials = Annotated[
-    Optional[int],
-    _setting("--num-trials", "Sets of random inputs to check and time. Default: 3.", "N"),
-]
-StopRule = Annotated[
-    Optional[str],
-    _setting(
-        "--stop-rule",
-        f"What ends the timing of a solution: {', '.join(RULES)}; see below. Default: fixed.",
-        "NAME",
-    ),
-]
-StopParams = Annotated[
-    Optional[list[str]],
-    _setting("--stop-param", "Parameter of the stop rule: target=0.5%. Repeatable.", "KEY=VALUE"),
-]
-MinSamples = Annotated[
-    Optional[int],
-    _setting(
-        "--min-samples", "Timed calls before the rule may stop. Default: 30; fixed: none.", "N"
-    ),
-]
-MaxSamples = Annotated[
-    Optional[int],
-    _setting("--max-samples", "Most timed calls. Default: 1000; fixed: all of its rounds.", "N"),
-]
-MaxTiming = Annotated[
-    Optional[float],
-    _setting(
-        "--max-timing-seconds",
-        "Seconds for the timed calls of a solution and workload. Default: 15; fixed: no limit.",
-        "S",
-    ),
-]
-Cache = Annotated[
-    Optional[str],
-    _setting(
-        "--cache", "cold, or warm: do not empty caches before timed calls. Default: cold.", "STATE"
-    ),
-]
-Watch = Annotated[
-    Optional[bool],
-    typer.Option(
-        "--watch/--no-watch",
-        show_default=False,
-        help="Look at clocks, temperature and load while timing. Default: yes.",
-    ),
-]
-Interleave = Annotated[
-    Optional[bool],
-    typer.Option(
-        "--interleave-reference/--no-interleave-reference",
-        show_default=False,
-        help="Time the reference in turn with each solution. Default: yes.",
-    ),
-]
-LockClocks = Annotated[
-    Optional[int],
-    _setting("--lock-clocks", "Hold the SM clock of GPUs there during the run.", "MHZ"),
-]
-Rtol = Annotated[Optional[float], _setting("--rtol", "Relative tolerance. Default: 0.01.", "X")]
-Atol = Annotated[Optional[float], _setting("--atol", "Absolute tolerance. Default: 0.01.", "X")]
-Ratio = Annotated[
-    Optional[float],
-    _setting("--required-matched-ratio", "Share of elements within tolerance, in (0, 1].", "X"),
-]
-Timeout = Annotated[
-    Optional[float],
-    _setting("--timeout", "Seconds that one evaluation may take. Default: 300.", "S"),
-]
+def _setting(kind: Any, metavar: Optional[str], text: str, *flags: str) -> Any:
+    return Annotated[Optional[kind], _value(metavar, text, *flags)]
+
+
+# Those that other commands have, too.
 Device = Annotated[
-    Optional[str],
-    _setting("--device", "cpu, cuda or cuda:N. Default: the best there is.", "DEVICE"),
+    Optional[str], _value("DEVICE", "cpu, cuda or cuda:N. Default: the best there is.")
 ]
-Seed = Annotated[
-    Optional[int], _setting("--seed", "Seed of the random inputs. Default: a fresh one.", "N")
-]
-Executor = Annotated[Optional[str], _setting("--executor", "Executor plugin to use.", "NAME")]
-Timer = Annotated[Optional[str], _setting("--timer", "Timer plugin to use.", "NAME")]
-Trust = Annotated[
-    Optional[str],
-    _setting("--trust", "full, or off: believe the latencies that solutions tell.", "MODE"),
-]
-Sandbox = Annotated[
-    Optional[str],
-    _setting(
-        "--sandbox",
-        "off, auto or strict: exit with 4 unless solutions can be confined. Default: auto.",
-        "LEVEL",
-    ),
-]
+_CACHE = "cold, or warm: do not empty caches before timed calls. Default: cold."
+Cache = Annotated[Optional[str], _value("STATE", _CACHE)]
+_TIMEOUT = "Seconds that one evaluation may take. Default: 300."
+Timeout = Annotated[Optional[float], _value("S", _TIMEOUT, "--timeout")]
+Seed = Annotated[Optional[int], _value("N", "Seed of the random inputs. Default: a fresh one.")]
+Executor = Annotated[Optional[str], _value("NAME", "Executor plugin to use.")]
+Timer = Annotated[Optional[str], _value("NAME", "Timer plugin to use.")]
+_SANDBOX = "off, auto or strict: exit with 4 unless solutions can be confined. Default: auto."
+Sandbox = Annotated[Optional[str], _value("LEVEL", _SANDBOX)]
+_TRUST = "full, or off: believe the latencies that solutions tell."
+Trust = Annotated[Optional[str], _value("MODE", _TRUST)]
 ConfigFile = Annotated[
-    Optional[Path], _setting("--config", "YAML file of settings; options stand over it.", "FILE")
+    Optional[Path], _value("FILE", "YAML file of settings; options stand over it.", "--config")
 ]
-BuildJobs = Annotated[
-    Optional[int],
-    _setting("--build-jobs", "Solutions that are compiled at once. Default: cores - 1.", "N"),
-]
-LogLevel = Annotated[
-    Optional[str],
-    _setting(
-        "--log-level",
-        "DEBUG, INFO, WARNING, ERROR or CRITICAL. Default: $FIB_LOG_LEVEL or INFO.",
-        "LEVEL",
+
+#: By the setting that each stands over, in the order in which the help lists them.
+SETTINGS: dict[str, Any] = {
+    "device": Device,
+    "warmup_runs": _setting(int, "N", "Untimed calls before timing. Default: 10."),
+    "iterations": _setting(int, "N", "Timed calls in each trial. Default: 50."),
+    "num_trials": _setting(int, "N", "Sets of random inputs to check and time. Default: 3."),
+    "stop_rule": _setting(
+        str,
+        "NAME",
+        f"What ends the timing of a solution: {', '.join(rules())}; see below. Default: fixed.",
     ),
-]
-Save = Annotated[
-    bool, typer.Option("--save-results/--no-save-results", help="Write traces into the dataset.")
-]
-Isolated = Annotated[
-    bool, typer.Option("--use-isolated-runner", help="A fresh process for every evaluation.")
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Skip what earlier traces decide; retry crashes.")
-]
-NoBaseline = Annotated[
-    bool, typer.Option("--no-profile-baseline", help="Do not time references: no speed-ups.")
-]
-Strict = Annotated[
-    bool, typer.Option("--strict", help="Exit with 1 if any evaluation does not pass.")
-]
+    "stop_params": _setting(
+        list[str],
+        "KEY=VALUE",
+        "Parameter of the stop rule: target=0.5%. Repeatable.",
+        "--stop-param",
+    ),
+    "min_samples": _setting(
+        int, "N", "Timed calls before the rule may stop. Default: 30; fixed: none."
+    ),
+    "max_samples": _setting(int, "N", "Most timed calls. Default: 1000; fixed: all of its rounds."),
+    "max_seconds": _setting(
+        float,
+        "S",
+        "Seconds for the timed calls of a solution and workload. Default: 15; fixed: no limit.",
+        "--max-timing-seconds",
+    ),
+    "cache": Cache,
+    "watch": _setting(
+        bool, None, "Look at clocks, temperature and load while timing. Default: yes."
+    ),
+    "interleave_reference": _setting(
+        bool, None, "Time the reference in turn with each solution. Default: yes."
+    ),
+    "lock_clocks_mhz": _setting(
+        int, "MHZ", "Hold the SM clock of GPUs there during the run.", "--lock-clocks"
+    ),
+    "rtol": _setting(float, "X", "Relative tolerance. Default: 0.01."),
+    "atol": _setting(float, "X", "Absolute tolerance. Default: 0.01."),
+    "required_matched_ratio": _setting(
+        float, "X", "Share of elements within tolerance, in (0, 1]."
+    ),
+    "timeout_seconds": Timeout,
+    "seed": Seed,
+    "executor": Executor,
+    "timer": Timer,
+    "sandbox": Sandbox,
+    "trust": Trust,
+    "build_jobs": _setting(int, "N", "Solutions that are compiled at once. Default: cores - 1."),
+}
 
 #: Appended to the help: each rule with its parameters, as their declarations say.
 STOP_RULES = "\b\nStop rules, with their parameters and defaults:\n" + "\n".join(
     f"  {line}" for line in described()
 )
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of all `SETTINGS`, in place of its ``**settings``.
+
+    They come after its positional parameters. The command is called with values as
+    `BenchmarkConfig.default` takes them; None stands for what was not given.
+    """
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        if values["watch"] is not None:
+            values["watch"] = "auto" if values["watch"] else "off"
+        values["stop_params"] = stop_params(values["stop_params"])
+        command(**values)
+
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    kinds = inspect.Parameter
+    first = [one for one in own if one.kind is kinds.POSITIONAL_OR_KEYWORD]
+    last = [one for one in own if one.kind is kinds.KEYWORD_ONLY]
+    settings = [
+        kinds(name, kinds.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in SETTINGS.items()
+    ]
+    parameters = [*first, *settings, *last]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
 def stop_params(given: Optional[list[str]]) -> Optional[dict[str, Any]]:
@@ -155,7 +135,7 @@ def stop_params(given: Optional[list[str]]) -> Optional[dict[str, Any]]:
     Raises
     ------
     ConfigError
-        If one is not written KEY=VALUE, or a key is there twice.
+        If one is not written as a key and a value, or a key is given twice.
     """
     params: dict[str, Any] = {}
     for text in given or ():

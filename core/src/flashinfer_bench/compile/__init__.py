@@ -5,16 +5,15 @@ the solution is in. `flashinfer_bench.compile.toolkit` is for those who write bu
 """
 
 from flashinfer_bench.compile.builder import Builder
-from flashinfer_bench.compile.metadata import RunnableMetadata
 from flashinfer_bench.compile.outputs import list_outputs
-from flashinfer_bench.compile.reference import reference_solution
 from flashinfer_bench.compile.registry import (
     BuilderRegistry,
     default_registry,
     get_registry,
+    reference_solution,
     reset_default_registry,
 )
-from flashinfer_bench.compile.runnable import Runnable
+from flashinfer_bench.compile.runnable import Runnable, RunnableMetadata
 from flashinfer_bench.errors import BuildError
 
 __all__ = [

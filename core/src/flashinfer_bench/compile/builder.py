@@ -1,19 +1,34 @@
-"""What a builder is."""
+"""What a builder is, what its builds are called, and how it writes down a solution's sources."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
+import stat
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.compile.toolkit.cache import cache_folder, is_complete, own_place
-from flashinfer_bench.compile.toolkit.naming import content_digest, package_name
+from flashinfer_bench.compile.cache import cache_folder, is_complete, own_place
 from flashinfer_bench.errors import BuildError as BuildError  # its place in older releases
+from flashinfer_bench.errors import StorageError, UnsafePathError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from flashinfer_bench.compile.runnable import Runnable
-    from flashinfer_bench.data import Definition, Solution
+    from flashinfer_bench.data import BuildSpec, Definition, Solution, SourceFile
+
+SOURCES = "sources"
+"""Name of the folder, in a build's folder, that the solution's files are written to."""
+
+_SLUG_LENGTH = 24
+_LONGEST_NAME = 255
+_FLAGS = (
+    os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+)
 
 
 class Builder(ABC):
@@ -117,3 +132,173 @@ class Builder(ABC):
         digest = content_digest(definition, solution, self.package_prefix, *extra)
         folder = self.build_dir / f"{self.package_prefix}_{digest}"
         return folder if is_complete(folder) else own_place(folder)
+
+
+def declared_style(spec: BuildSpec) -> Optional[bool]:
+    """Return `destination_passing_style` where the solution states it, else None.
+
+    A file that leaves the field out reads as True, the default of the format. Yet the Python and
+    Triton solutions that leave it out return their values: for them None means "look at the
+    signature", see `choose_style`.
+    """
+    if "destination_passing_style" not in spec.model_fields_set:
+        return None
+    return spec.destination_passing_style
+
+
+def content_digest(definition: Definition, solution: Solution, *extra: object) -> str:
+    """Return a digest of all that a build depends on.
+
+    Parameters
+    ----------
+    definition : Definition
+        Its name, axes, inputs, outputs and constraints count; descriptions and tags do not.
+    solution : Solution
+        Its sources and build specification count, and whether it states its calling convention.
+        Its name, author and description do not.
+    *extra : object
+        Whatever else counts, such as the builder, a compiler's version, or a GPU architecture.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits: a SHA-256, never shortened.
+    """
+    parts = {
+        "definition": _signature_of(definition),
+        "solution": solution.hash(),
+        "style": declared_style(solution.spec),
+        "extra": [str(part) for part in extra],
+    }
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _signature_of(definition: Definition) -> dict[str, Any]:
+    return {
+        "name": definition.name,
+        "axes": {name: getattr(axis, "value", None) for name, axis in definition.axes.items()},
+        # Lists, because the order of arguments counts.
+        "inputs": [(name, spec.shape, spec.dtype) for name, spec in definition.inputs.items()],
+        "outputs": [(name, spec.shape, spec.dtype) for name, spec in definition.outputs.items()],
+        "constraints": list(definition.constraints),
+    }
+
+
+def package_name(prefix: str, solution: Solution, digest: str) -> str:
+    """Return a name for a build that is a valid Python identifier and a valid file name.
+
+    Parameters
+    ----------
+    prefix : str
+        What the builder puts in front of all its names.
+    solution : Solution
+        Its name is kept, shortened, so that a person can tell builds apart.
+    digest : str
+        What tells them apart for certain; see `content_digest`.
+    """
+    slug = re.sub(r"[^a-z0-9]+", "_", solution.name.lower()).strip("_")[:_SLUG_LENGTH]
+    name = "_".join(part for part in (prefix, slug.strip("_"), digest) if part)
+    return name if name.isidentifier() else f"_{name}"
+
+
+def check_relative_path(path: str) -> PurePosixPath:
+    """Return `path` if it stays within any folder that it is joined to, on every platform.
+
+    Parameters
+    ----------
+    path : str
+        A path with forward slashes. ``./`` and doubled slashes are dropped.
+
+    Returns
+    -------
+    PurePosixPath
+        At least one name; no ``..``.
+
+    Raises
+    ------
+    UnsafePathError
+        If it is empty or absolute, has ``..``, a backslash, a drive, a control character, or a name
+        of more than 255 bytes.
+    """
+    reason = _objection(path)
+    if reason:
+        raise UnsafePathError(f"source path {path[:300]!r} {reason}")
+    return PurePosixPath(path)
+
+
+def _objection(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if not parts:
+        return "names no file"
+    if path.startswith("/"):
+        return "is absolute"
+    if ".." in parts:
+        return "leaves its folder"
+    if "\\" in path or ":" in path:
+        return "has a backslash or a colon, which other systems take for a folder or drive"
+    if any(ord(char) < 32 or ord(char) == 127 for char in path):
+        return "has a control character"
+    if any(0xD800 <= ord(char) <= 0xDFFF for char in path):
+        return "is not valid Unicode"
+    if any(len(part.encode()) > _LONGEST_NAME for part in parts):
+        return f"has a name of more than {_LONGEST_NAME} bytes"
+    return ""
+
+
+def write_sources(root: Path, sources: Iterable[SourceFile]) -> list[Path]:
+    """Write `sources` below `root`.
+
+    Parameters
+    ----------
+    root : Path
+        The folder; it is made if it is missing.
+    sources : iterable of SourceFile
+        Paths relative to `root`, and contents. Contents are written as UTF-8, byte for byte.
+
+    Returns
+    -------
+    list of Path
+        The files, in the order of `sources`.
+
+    Raises
+    ------
+    UnsafePathError
+        If a path could leave `root`, leads through a symbolic link, or is there already. All
+        paths are looked at before the first file is written.
+    StorageError
+        If a file cannot be written.
+    """
+    checked = [(check_relative_path(source.path), source) for source in sources]
+    written = []
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for relative, source in checked:
+            _make_folders(root, relative)
+            path = root.joinpath(*relative.parts)
+            _write_new(path, source.content.encode("utf-8", "surrogatepass"))
+            written.append(path)
+    except FileExistsError as error:
+        name = Path(str(error.filename)).name
+        raise UnsafePathError(
+            f"two sources want the same place: {name!r} is there already"
+        ) from None
+    except OSError as error:
+        raise StorageError(f"{root}: sources cannot be written: {error}") from error
+    return written
+
+
+def _make_folders(root: Path, relative: PurePosixPath) -> None:
+    folder = root
+    for part in relative.parts[:-1]:
+        folder = folder / part
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                raise
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, _FLAGS, 0o666), "wb") as stream:
+        stream.write(content)

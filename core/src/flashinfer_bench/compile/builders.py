@@ -8,12 +8,9 @@ for.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flashinfer_bench.errors import CapabilityError, FibDeprecationWarning, PluginError
-
-if TYPE_CHECKING:
-    from flashinfer_bench.compile.builder import Builder
 
 # Class -> name of the plugin's record, distribution that provides it.
 _BUILDERS = {
@@ -24,26 +21,17 @@ _BUILDERS = {
     "TorchBuilder": ("torch", "fib-builder-cuda-torch"),
 }
 
-_OLD_NAMES = {"CUDABuilder": "TorchBuilder"}
-
-if TYPE_CHECKING:
-    PythonBuilder: type[Builder]
-    TVMFFIBuilder: type[Builder]
-    TileLangBuilder: type[Builder]
-    TorchBuilder: type[Builder]
-    TritonBuilder: type[Builder]
-
-__all__ = ["PythonBuilder", "TVMFFIBuilder", "TileLangBuilder", "TorchBuilder", "TritonBuilder"]
+__all__ = [*_BUILDERS]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OLD_NAMES:
+    if name == "CUDABuilder":
         warnings.warn(
-            f"{name} is now called {_OLD_NAMES[name]}; the old name goes in 1.0",
+            "CUDABuilder is now called TorchBuilder; the old name goes in 1.0",
             FibDeprecationWarning,
             stacklevel=2,
         )
-        return __getattr__(_OLD_NAMES[name])
+        name = "TorchBuilder"
     if name not in _BUILDERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _load(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.data.shapes import is_literal
+from flashinfer_bench.tensors.operands import first_places, operands_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.data import Definition
+    from flashinfer_bench.tensors.operands import Size
 
 
 def list_outputs(result: Any, definition: Optional[Definition]) -> list[Any]:
@@ -130,28 +131,14 @@ class OutputAllocator:
     """
 
     def __init__(self, definition: Definition) -> None:
-        positions = {name: index for index, name in enumerate(definition.inputs)}
-        sources = {
-            axis: (positions[name], dimension)
-            for axis, (name, dimension) in definition.var_axes_bindings.items()
-        }
+        operands = operands_of(definition.inputs, definition.const_axes)
+        places = first_places(operands)
+        tensors = (index for index, each in enumerate(operands) if each.shape is not None)
+        self._first = next(tensors, None)
         self._outputs = [
-            (
-                _dimensions(name, spec.shape or [], definition.const_axes, sources),
-                spec.dtype.to_torch(),
-            )
-            for name, spec in definition.outputs.items()
+            ([_source(each.name, size, places) for size in each.shape or ()], each.dtype)
+            for each in operands_of(definition.outputs, definition.const_axes)
         ]
-        tensors = [name for name, spec in definition.inputs.items() if spec.shape is not None]
-        self._first = positions[tensors[0]] if tensors else None
-        model = definition.inputs[tensors[0]] if tensors else None
-        only = next(iter(definition.outputs.values())) if len(self._outputs) == 1 else None
-        # A single output just like the first tensor is common, and allocated in half the time.
-        self._like_first = (
-            model is not None
-            and only is not None
-            and (only.shape, only.dtype) == (model.shape, model.dtype)
-        )
 
     def allocate(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """Allocate uninitialised outputs on the device of the first input tensor.
@@ -169,37 +156,26 @@ class OutputAllocator:
         import torch
 
         first: Any = inputs[self._first] if self._first is not None else None
-        if self._like_first:
-            return [torch.empty_like(first, memory_format=torch.contiguous_format)]
         device = first.device if first is not None else None
         return [
             torch.empty(
-                [size if source < 0 else inputs[source].size(size) for source, size in dimensions],
+                [size if source is None else inputs[source].size(size) for source, size in sizes],
                 dtype=dtype,
                 device=device,
             )
-            for dimensions, dtype in self._outputs
+            for sizes, dtype in self._outputs
         ]
 
 
-def _dimensions(
-    name: str,
-    shape: Sequence[str],
-    sizes: Mapping[str, int],
-    sources: Mapping[str, tuple[int, int]],
-) -> list[tuple[int, int]]:
-    """Return for each dimension (input, its dimension), or (-1, size) where the size is fixed."""
-    dimensions = []
-    for entry in shape:
-        if entry in sizes:
-            dimensions.append((-1, sizes[entry]))
-        elif entry in sources:
-            dimensions.append(sources[entry])
-        elif is_literal(entry):
-            dimensions.append((-1, int(entry)))
-        else:
-            raise ValueError(
-                f"output {name!r} cannot be allocated: no input has axis {entry!r}; "
-                "call in destination-passing style instead"
-            )
-    return dimensions
+def _source(
+    name: str, size: Size, places: Mapping[str, tuple[int, int]]
+) -> tuple[Optional[int], int]:
+    """Return the input and its dimension that has a size; or None and the size if it is fixed."""
+    if isinstance(size, int):
+        return None, size
+    if size not in places:
+        raise ValueError(
+            f"output {name!r} cannot be allocated: no input has axis {size!r}; "
+            "call in destination-passing style instead"
+        )
+    return places[size]

@@ -6,34 +6,33 @@ import errno
 import logging
 import threading
 import traceback
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
-from flashinfer_bench.compile.builder import Builder
-from flashinfer_bench.compile.reference import reference_solution
-from flashinfer_bench.compile.selection import ANYTHING, CatalogBuilders, GivenBuilders
-from flashinfer_bench.compile.toolkit.cache import cache_folder, own_place
-from flashinfer_bench.compile.toolkit.locks import build_lock
-from flashinfer_bench.compile.toolkit.naming import content_digest
+from flashinfer_bench.compile.builder import Builder, content_digest
+from flashinfer_bench.compile.cache import build_lock, cache_folder, own_place
+from flashinfer_bench.compile.runnable import Runnable
+from flashinfer_bench.data import BuildSpec, Definition, Solution, SourceFile
 from flashinfer_bench.errors import (
     BuildCapabilityError,
     BuildError,
     CapabilityError,
+    PluginError,
     StorageError,
     UnsafePathError,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
 
-    from flashinfer_bench.compile.runnable import Runnable
-    from flashinfer_bench.compile.selection import Select
-    from flashinfer_bench.data import Definition, Solution
-    from flashinfer_bench.plugins import Catalog
+    from flashinfer_bench.plugins import BuilderSpec, Catalog, Registered
 
 _Made = TypeVar("_Made")
+_Choice = tuple[str, Builder]  # how users know a builder, and the builder
+
+# A builder is a plugin: it may raise anything, and a library that it uses may call sys.exit.
+_ANYTHING = (Exception, SystemExit)
 
 logger = logging.getLogger(__name__)
 
@@ -73,16 +72,6 @@ class _Build:
             self.runnable = None
         return self.runnable
 
-    def keep_failure(self, work: Callable[[], _Made]) -> _Made:
-        """Do `work`; if it fails, and by the solution's fault, it has failed for good."""
-        try:
-            return work()
-        except BuildCapabilityError:
-            raise
-        except BuildError as error:
-            self.failure = (error.message, error.hint, error.log)
-            raise
-
 
 class BuilderRegistry:
     """Builds solutions with the first builder that can, and keeps what it built.
@@ -103,10 +92,16 @@ class BuilderRegistry:
         If there are no builders.
     """
 
-    def __init__(self, builders: Sequence[Builder], *, select: Optional[Select] = None) -> None:
+    def __init__(
+        self,
+        builders: Sequence[Builder],
+        *,
+        select: Optional[Callable[[Solution], _Choice]] = None,
+    ) -> None:
         if not builders and select is None:
             raise ValueError("a registry needs at least one builder")
-        self._select: Select = select or GivenBuilders(tuple(builders))
+        self._given = tuple(builders)
+        self._select = select or self._first_given
         self._builds: dict[tuple[str, str], _Build] = {}
         self._lock = threading.Lock()
 
@@ -125,7 +120,7 @@ class BuilderRegistry:
         device : str, optional
             Take only builders whose solutions work on it: ``cpu``, ``cuda``, ``cuda:1``, …
         """
-        return cls((), select=CatalogBuilders(catalog, device))
+        return cls((), select=_CatalogBuilders(catalog, device))
 
     @classmethod
     def get_instance(cls) -> BuilderRegistry:
@@ -156,20 +151,23 @@ class BuilderRegistry:
         StorageError
             If the build could not be stored; the next call tries again.
         """
-        builder = self._choose(solution)
+        _, builder = self._choose(solution)
+
+        def make() -> Runnable:
+            made = builder.build(definition, solution)
+            if not isinstance(made, Runnable):
+                raise BuildError(
+                    f"solution {solution.name!r}: builder {_name_of(builder)} returned "
+                    f"a {type(made).__name__}, not a Runnable"
+                )
+            return made
+
         build, digest = self._entry(builder, definition, solution)
         with build.lock:
             known = build.outcome()
-            if known is not None:
-                return known
-            build.runnable = build.keep_failure(
-                lambda: _require_runnable(
-                    self._run(builder, solution, digest, builder.build, definition),
-                    builder,
-                    solution,
-                )
-            )
-            return build.runnable
+            if known is None:
+                known = build.runnable = _attempt(build, builder, digest, solution, make)
+            return known
 
     def compile(self, definition: Definition, solution: Solution) -> Compilation:
         """Do the part of a build that other processes can use; neither load nor call the solution.
@@ -193,17 +191,16 @@ class BuilderRegistry:
         BuildCapabilityError, BuildError, StorageError
             As of `build`.
         """
-        builder = self._choose(solution)
+        label, builder = self._choose(solution)
         build, digest = self._entry(builder, definition, solution)
         with build.lock:
             if build.outcome() is not None:
-                return Compilation(self._select.label(builder), fresh=False)
-            made = build.keep_failure(
-                lambda: self._run(builder, solution, digest, builder.compile, definition)
+                return Compilation(label, fresh=False)
+            made = _attempt(
+                build, builder, digest, solution, lambda: builder.compile(definition, solution)
             )
         does_something = type(builder).compile is not Builder.compile
-        fresh = bool(getattr(made, "fresh", does_something))
-        return Compilation(self._select.label(builder), fresh)
+        return Compilation(label, fresh=bool(getattr(made, "fresh", does_something)))
 
     def builder_of(self, solution: Solution) -> str:
         """Return the name of the builder that takes a solution.
@@ -213,7 +210,7 @@ class BuilderRegistry:
         BuildError
             If none does.
         """
-        return self._select.label(self._choose(solution))
+        return self._choose(solution)[0]
 
     def build_reference(self, definition: Definition) -> Runnable:
         """Build the reference implementation of a definition.
@@ -235,21 +232,25 @@ class BuilderRegistry:
             self._builds.clear()
         for build in builds:
             with build.lock:
-                _clean(build.runnable)
+                try:
+                    if build.runnable is not None:
+                        build.runnable.cleanup()
+                except _ANYTHING:
+                    logger.warning("cleaning up %r failed", build.runnable, exc_info=True)
 
     clear = cleanup
 
-    def _choose(self, solution: Solution) -> Builder:
-        try:
-            return self._select(solution)
-        except BuildError:
-            raise
-        except CapabilityError as error:
-            raise _lacking(solution, error) from error
-        except ANYTHING as error:
-            reason, log = f"{type(error).__name__}: {error}", traceback.format_exc()
+    def _choose(self, solution: Solution) -> _Choice:
+        return _reporting(solution, "choosing a builder failed:", lambda: self._select(solution))
+
+    def _first_given(self, solution: Solution) -> _Choice:
+        for builder in self._given:
+            if builder.can_build(solution):
+                return type(builder).__name__, builder
+        names = ", ".join(type(builder).__name__ for builder in self._given)
         raise BuildError(
-            f"solution {solution.name!r}: choosing a builder failed: {reason}", log=log
+            f"no builder for language {str(solution.spec.language)!r} "
+            f"(solution {solution.name!r}); there are {names}"
         )
 
     def _entry(
@@ -260,67 +261,161 @@ class BuilderRegistry:
         with self._lock:
             return self._builds.setdefault((kind, digest), _Build()), digest
 
-    def _run(
-        self,
-        builder: Builder,
-        solution: Solution,
-        digest: str,
-        work: Callable[[Definition, Solution], _Made],
-        definition: Definition,
-    ) -> _Made:
-        try:
-            with _lock_for(builder, digest):
-                return work(definition, solution)
-        except (BuildError, StorageError):
-            raise
-        except CapabilityError as error:
-            raise _lacking(solution, error) from error
-        except UnsafePathError as error:
-            raise BuildError(f"solution {solution.name!r}: {error.message}") from error
-        except ANYTHING as error:
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StorageError(f"solution {solution.name!r}: {error}") from error
-            reason, log = f"{type(error).__name__}: {error}", traceback.format_exc()
-        raise BuildError(
-            f"solution {solution.name!r}: builder {_name_of(builder)} raised {reason}", log=log
-        )
 
+def _attempt(
+    build: _Build, builder: Builder, digest: str, solution: Solution, make: Callable[[], _Made]
+) -> _Made:
+    """Do a builder's work; if it fails, and by the solution's fault, it has failed for good."""
+    lock: AbstractContextManager[None] = nullcontext()
+    if builder.shares_builds:
+        folder = own_place(cache_folder(builder.build_dir_name))
+        lock = build_lock(folder / f"{builder.package_prefix}_{digest}.building.lock")
 
-def _lacking(solution: Solution, error: CapabilityError) -> BuildCapabilityError:
-    prefix = f"solution {solution.name!r}: "  # builders may name it themselves
-    message = prefix + error.message.removeprefix(prefix)
-    return BuildCapabilityError(message, hint=error.hint)
+    def work() -> _Made:
+        with lock:
+            return make()
 
-
-def _require_runnable(made: Any, builder: Builder, solution: Solution) -> Runnable:
-    from flashinfer_bench.compile.runnable import Runnable
-
-    if not isinstance(made, Runnable):
-        raise BuildError(
-            f"solution {solution.name!r}: builder {_name_of(builder)} returned "
-            f"a {type(made).__name__}, not a Runnable"
-        )
-    return made
-
-
-def _lock_for(builder: Builder, digest: str) -> AbstractContextManager[Any]:
-    if not builder.shares_builds:
-        return nullcontext()
-    folder = own_place(cache_folder(builder.build_dir_name))
-    return build_lock(folder / f"{builder.package_prefix}_{digest}.building.lock")
-
-
-def _clean(runnable: Optional[Runnable]) -> None:
-    if runnable is None:
-        return
     try:
-        runnable.cleanup()
-    except ANYTHING:
-        logger.warning("cleaning up %r failed", runnable, exc_info=True)
+        return _reporting(solution, f"builder {_name_of(builder)} raised", work)
+    except (BuildCapabilityError, StorageError):
+        raise
+    except BuildError as error:
+        build.failure = (error.message, error.hint, error.log)
+        raise
+
+
+def _reporting(solution: Solution, what: str, work: Callable[[], _Made]) -> _Made:
+    """Do `work`; whatever it raises becomes an error that callers of a registry know."""
+    prefix = f"solution {solution.name!r}: "
+    try:
+        return work()
+    except (BuildError, StorageError):
+        raise
+    except CapabilityError as error:
+        message = prefix + error.message.removeprefix(prefix)  # builders may name it themselves
+        raise BuildCapabilityError(message, hint=error.hint) from error
+    except UnsafePathError as error:
+        raise BuildError(prefix + error.message) from error
+    except _ANYTHING as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(f"{prefix}{error}") from error
+        reason, log = f"{type(error).__name__}: {error}", traceback.format_exc()
+    raise BuildError(f"{prefix}{what} {reason}", log=log)
 
 
 def _name_of(builder: Builder) -> str:
     return f"{type(builder).__module__}:{type(builder).__qualname__}"
+
+
+class _CatalogBuilders:
+    """Chooses among the builders of a catalog, and makes each when it is first needed."""
+
+    def __init__(self, catalog: Optional[Catalog], device: Optional[str]) -> None:
+        self._given = catalog
+        self._device = device
+        self._made: dict[str, Builder] = {}
+        self._broken: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, solution: Solution) -> _Choice:
+        """Return the first builder that can be used here and takes `solution`."""
+        from flashinfer_bench.plugins import default_catalog
+
+        language = (solution.spec.language, solution.spec.binding)
+        try:
+            catalog = default_catalog() if self._given is None else self._given
+            for entry in catalog.builders_for(*language, device=self._device):
+                builder = self._try_make(entry) if entry.availability() else None
+                if builder is not None and builder.can_build(solution):
+                    return entry.name, builder
+            # Raises if none can be used.
+            catalog.select_builder(*language, solution=solution.name, device=self._device)
+        except (CapabilityError, PluginError) as error:
+            raise BuildCapabilityError(error.message, hint=error.hint) from error
+        raise self._nobody(solution, catalog.builders_for(*language))
+
+    def _nobody(self, solution: Solution, entries: Sequence[Registered[BuilderSpec]]) -> BuildError:
+        """Make the error for a solution that every usable builder of its language declines."""
+        spec = solution.spec
+        usable = [
+            e
+            for e in entries
+            if e.spec.serves(self._device) and e.availability() and e.name not in self._broken
+        ]
+        names = ", ".join(repr(entry.name) for entry in usable)
+        message = f"no builder takes solution {solution.name!r}"
+        if usable:
+            message += (
+                f", although {names} handle{'s' if len(usable) == 1 else ''} "
+                f"language {str(spec.language)!r} with binding {spec.binding!r}"
+            )
+        others = [e for e in entries if e not in usable]
+        if not others:
+            return BuildError(message)
+        remedies = (e.availability().remedy for e in others if e.spec.serves(self._device))
+        return BuildCapabilityError(
+            "; ".join([message, *map(self._why_not, others)]),
+            hint="; ".join(filter(None, dict.fromkeys(remedies))) or None,
+        )
+
+    def _why_not(self, entry: Registered[BuilderSpec]) -> str:
+        label = f"{entry.name} ({entry.origin})"
+        if not entry.spec.serves(self._device):
+            return f"{label} is for {', '.join(entry.spec.devices)}"
+        reason = self._broken.get(entry.name) or entry.availability().reason.rstrip(".")
+        return f"{label} cannot be used here: {reason}"
+
+    def _try_make(self, entry: Registered[BuilderSpec]) -> Optional[Builder]:
+        """Return the builder, or None if its plugin is broken: that must not keep the next away."""
+        try:
+            return self._make(entry)
+        except PluginError as error:
+            reason = error.message
+        except _ANYTHING as error:
+            reason = f"{type(error).__name__}: {error}"
+        if entry.name not in self._broken:
+            logger.warning("builder %s (%s) is broken: %s", entry.name, entry.origin, reason)
+        self._broken[entry.name] = reason
+        return None
+
+    def _make(self, entry: Registered[BuilderSpec]) -> Builder:
+        with self._lock:
+            if entry.name not in self._made:
+                made: Any = entry.load()()
+                if not isinstance(made, Builder):
+                    raise PluginError(
+                        f"builder {entry.name!r}: its factory made a {type(made).__name__}, not a "
+                        "flashinfer_bench.compile.Builder"
+                    )
+                self._made[entry.name] = made
+            return self._made[entry.name]
+
+
+def reference_solution(definition: Definition) -> Solution:
+    """Return a solution that consists of the definition's reference code.
+
+    Parameters
+    ----------
+    definition : Definition
+        Its ``reference`` has a function ``run`` that returns the outputs.
+
+    Returns
+    -------
+    Solution
+        Named ``<definition>__reference``; a value-returning Python solution for any hardware.
+    """
+    return Solution(
+        name=f"{definition.name}__reference",
+        definition=definition.name,
+        author="flashinfer_bench",
+        spec=BuildSpec(
+            language="python",
+            target_hardware=["any"],
+            entry_point="reference.py::run",
+            destination_passing_style=False,
+        ),
+        sources=[SourceFile(path="reference.py", content=definition.reference)],
+    )
 
 
 _default: Optional[BuilderRegistry] = None

@@ -6,16 +6,45 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
+from pydantic import BaseModel, Field
+
 from flashinfer_bench.compile.outputs import OutputAllocator, copy_outputs, list_outputs, unpack
+from flashinfer_bench.data import Definition
 from flashinfer_bench.errors import BuildError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flashinfer_bench.compile.metadata import RunnableMetadata
-    from flashinfer_bench.data import Definition
-
 logger = logging.getLogger(__name__)
+
+
+class RunnableMetadata(BaseModel):
+    """How a `Runnable` came about.
+
+    Parameters
+    ----------
+    build_type : str
+        The kind of build: ``python``, ``triton``, ``tvm_ffi``, ``torch``, …
+    definition_name : str
+        The definition whose interface it has.
+    solution_name : str
+        The solution that it was built from. Solutions that differ in nothing but their name share
+        one Runnable, which has the name of the first.
+    destination_passing_style : bool
+        Whether it takes its outputs as arguments.
+    definition : Definition, optional
+        The definition itself; needed for calls by name, and for turning one convention into the
+        other.
+    misc : dict
+        Whatever the builder adds.
+    """
+
+    build_type: str
+    definition_name: str
+    solution_name: str
+    destination_passing_style: bool = True
+    definition: Optional[Definition] = None
+    misc: dict[str, Any] = Field(default_factory=dict)
 
 
 class Runnable:
@@ -45,21 +74,6 @@ class Runnable:
     closed : bool
         Whether `cleanup` has been called.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_allocator",
-        "_callable",
-        "_cleaner",
-        "_definition",
-        "_explain",
-        "_inputs",
-        "_lock",
-        "_plain",
-        "_total",
-        "closed",
-        "metadata",
-    )
 
     def __init__(
         self,
@@ -158,17 +172,13 @@ class Runnable:
             definition.
         """
         self._check_count(args, self._total)
-        try:
-            if self.metadata.destination_passing_style:
-                self._callable(*args)
-                return
-            definition = self._require_definition()
-            inputs = len(self._inputs)
-            results = list_outputs(self._callable(*args[:inputs]), definition)
-            copy_outputs(results, args[inputs:], list(definition.outputs))
-        except Exception as error:
-            self._raise_explained(error)
-            raise
+        if self.metadata.destination_passing_style:
+            self._call(*args)
+            return
+        definition = self._require_definition()
+        inputs = len(self._inputs)
+        results = list_outputs(self._call(*args[:inputs]), definition)
+        copy_outputs(results, args[inputs:], list(definition.outputs))
 
     def call_value_returning(self, *args: Any) -> Any:
         """Call with inputs only and get the outputs.
@@ -193,18 +203,13 @@ class Runnable:
             If the number of arguments is wrong, the metadata have no definition, or the size of an
             output does not follow from the inputs.
         """
-        if len(args) != len(self._inputs):
-            self._check_count(args, len(self._inputs))
-        try:
-            if not self.metadata.destination_passing_style:
-                return self._unpack(self._callable(*args))
-            if self._allocator is None:
-                self._allocator = OutputAllocator(self._require_definition())
-            outputs = self._allocator.allocate(args)
-            self._callable(*args, *outputs)
-        except Exception as error:
-            self._raise_explained(error)
-            raise
+        self._check_count(args, len(self._inputs))
+        if not self.metadata.destination_passing_style:
+            return self._unpack(self._call(*args))
+        if self._allocator is None:
+            self._allocator = OutputAllocator(self._require_definition())
+        outputs = self._allocator.allocate(args)
+        self._call(*args, *outputs)
         return outputs[0] if len(outputs) == 1 else unpack(tuple(outputs), None)
 
     def cleanup(self) -> None:
@@ -224,6 +229,13 @@ class Runnable:
             f"the runnable of solution {self.metadata.solution_name!r} has been cleaned up; "
             "build it again"
         )
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._callable(*args, **kwargs)
+        except Exception as error:
+            self._raise_explained(error)
+            raise
 
     def _raise_explained(self, error: Exception) -> None:
         """Raise what `explain` makes of `error`; return if there is nothing to say about it."""
@@ -250,16 +262,8 @@ class Runnable:
     def _call_named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         definition = self._definition
         if definition is None:
-            try:
-                return self._unpack(self._callable(*args, **kwargs))
-            except Exception as error:
-                self._raise_explained(error)
-                raise
-        if (
-            not args
-            and len(kwargs) == len(self._inputs)
-            and kwargs.keys() == definition.inputs.keys()
-        ):
+            return self._unpack(self._call(*args, **kwargs))
+        if not args and kwargs.keys() == definition.inputs.keys():
             return self.call_value_returning(*[kwargs[name] for name in self._inputs])
         merged = definition.merge_kwargs_to_args(args, kwargs)
         if len(merged) == len(self._inputs):

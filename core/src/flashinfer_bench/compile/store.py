@@ -11,34 +11,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench import env
-from flashinfer_bench.compile.toolkit.cache import (
+from flashinfer_bench.compile.builder import SOURCES
+from flashinfer_bench.compile.cache import (
+    BUILD_INFO,
     COMPLETE,
     MARKER,
     PARTIAL,
+    BuildInfo,
     is_complete,
+    is_scratch_name,
     lock_of,
     remove_result,
+    try_lock,
 )
-from flashinfer_bench.compile.toolkit.info import (
-    BUILD_INFO,
-    BuildInfo,
-    library_file,
-    library_sound,
-)
-from flashinfer_bench.compile.toolkit.locks import try_lock
-from flashinfer_bench.compile.toolkit.options import SOURCES
 from flashinfer_bench.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-_SCRATCH = "scratch"
 # Only what is called like this has been made by us; the cache folder may be set to any folder.
 _BUILD = re.compile(r".+_[0-9a-f]{64}")
-_TOKEN = re.compile(r"\d+-[0-9a-f]{32}")
-
-STATES = ("complete", "partial", "damaged", "lock", "scratch", "other")
 
 
 @dataclass(frozen=True)
@@ -174,8 +167,8 @@ def prune(
     for entry in doomed:
         try:
             gone = _remove(entry, dry_run=dry_run, whatever=everything)
-        except StorageError as error:
-            failed.append(error)  # the others go all the same
+        except OSError as error:
+            failed.append(StorageError(f"{entry.path}: cannot be removed: {error}"))
         else:
             (removed if gone else busy).append(entry)
     if failed:
@@ -199,48 +192,32 @@ def _outdated(
 
 def _remove(entry: CacheEntry, *, dry_run: bool, whatever: bool) -> bool:
     """Remove an entry unless it is in use; return whether it went (or would go)."""
-    path = _lock_path(entry)
-    existed = path.exists()
-    if dry_run and not existed:
+    path = entry.path
+    guard = path if entry.state == "lock" else lock_of(_final(path))
+    if dry_run and not guard.exists():
         return True
-    try:
-        lock = try_lock(path)
-        if lock is None:
-            return False
-        try:
-            wanted = whatever or not _used_since(entry)
-            if wanted and not dry_run:
-                _take_away(entry)
-                with suppress(OSError):  # another system than Unix keeps files that are open
-                    path.unlink()
-            return wanted
-        finally:
-            lock.release()
-    except OSError as error:
-        raise StorageError(f"{entry.path}: cannot be removed: {error}") from error
-
-
-def _take_away(entry: CacheEntry) -> None:
-    if entry.state in ("complete", "damaged"):
-        remove_result(entry.path)
-    elif entry.state in ("partial", "scratch"):
-        shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def _used_since(entry: CacheEntry) -> bool:
-    """Return whether a build was used, or made anew, after it was listed."""
-    if entry.state not in ("complete", "damaged"):
+    lock = try_lock(guard)
+    if lock is None:
         return False
-    return _last_used(entry.path) > entry.last_used
+    try:
+        is_build = entry.state in ("complete", "damaged")
+        # Somebody may have used a build, or made it anew, after it was listed.
+        wanted = whatever or not is_build or _last_used(path) <= entry.last_used
+        if wanted and not dry_run:
+            if is_build:
+                remove_result(path)
+            elif entry.state != "lock":
+                shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):  # another system than Unix keeps files that are open
+                guard.unlink()
+        return wanted
+    finally:
+        lock.release()
 
 
-def _lock_path(entry: CacheEntry) -> Path:
-    if entry.state == "lock":
-        return entry.path
-    if entry.state == "partial":
-        name = entry.path.name.partition(PARTIAL)[0]
-        return lock_of(entry.path.with_name(name))
-    return lock_of(entry.path)
+def _final(path: Path) -> Path:
+    """Return the folder that a partial one becomes, and that others are anyway."""
+    return path.with_name(path.name.partition(PARTIAL)[0])
 
 
 def _entries_in(folder: Path, verify: bool) -> Iterator[CacheEntry]:
@@ -249,52 +226,52 @@ def _entries_in(folder: Path, verify: bool) -> Iterator[CacheEntry]:
         paths = sorted(path for path in folder.iterdir() if path.name != MARKER)
     except OSError:  # it went away meanwhile, or is somebody else's
         return
-    kinds = {path: _kind_of(path) for path in paths}
-    if not any(kinds.values()):
-        if paths:
-            yield _entry(folder, folder, "other")
+    states = {path: _state_of(path, verify) for path in paths}
+    if paths and set(states.values()) == {"other"}:
+        yield _entry(folder, folder, "other")
         return
-    things = {path.name.partition(PARTIAL)[0] for path, kind in kinds.items() if kind != "lock"}
-    for path, kind in kinds.items():
-        if kind == "lock" and _locked_by(path) in things:
-            continue
-        try:
-            yield _describe(folder, path, kind or "other", verify)
-        except FileNotFoundError:
-            continue
-        except OSError:  # nobody can tell what it is
-            yield _entry(folder, path, "other")
+    things = {_final(path).name for path, state in states.items() if state != "lock"}
+    for path, state in states.items():
+        if state != "lock" or _locked_by(path) not in things:
+            with suppress(FileNotFoundError):  # somebody else removes it just now
+                yield _entry(folder, path, state)
 
 
-def _kind_of(path: Path) -> str:
-    """Return what `path` seems to be; empty if it is none of ours.
+def _state_of(path: Path, verify: bool) -> str:
+    """Return the state of `path`: ``other`` for all that is not surely one of ours.
 
     The cache folder may be any folder, so a name alone proves nothing.
     """
+    in_scratch = path.parent.name == "scratch"
     try:
         if path.is_symlink():
-            return ""
+            return "other"
         if _is_empty_file(path):
-            ours = _TOKEN if path.parent.name == _SCRATCH else _BUILD
-            return "lock" if ours.fullmatch(_locked_by(path)) and path.suffix == ".lock" else ""
-        if not path.is_dir():
-            return ""
-        if path.parent.name == _SCRATCH:
-            owned = _TOKEN.fullmatch(path.name) and _is_empty_file(lock_of(path))
-            return "scratch" if owned else ""
-        return _kind_of_build(path)
-    except OSError:
-        return ""
+            name = _locked_by(path)
+            ours = is_scratch_name(name) if in_scratch else _BUILD.fullmatch(name)
+            return "lock" if ours and path.suffix == ".lock" else "other"
+        if in_scratch:
+            owned = is_scratch_name(path.name) and _is_empty_file(lock_of(path))
+            return "scratch" if owned and path.is_dir() else "other"
+        ours = _BUILD.fullmatch(_final(path).name) and (path.parent / MARKER).is_file()
+        if not ours or not path.is_dir():
+            return "other"
+        return "partial" if PARTIAL in path.name else _state_of_build(path, verify)
+    except OSError:  # nobody can tell what it is
+        return "other"
 
 
-def _kind_of_build(path: Path) -> str:
-    name, separator, _ = path.name.partition(PARTIAL)
-    if not _BUILD.fullmatch(name) or not (path.parent / MARKER).is_file():
-        return ""
-    traces = (path / COMPLETE, path / BUILD_INFO, path / SOURCES, lock_of(path))
-    if separator:
-        return "partial"
-    return "complete" if any(trace.exists() for trace in traces) else ""
+def _state_of_build(path: Path, verify: bool) -> str:
+    signs = (path / COMPLETE, path / BUILD_INFO, path / SOURCES, lock_of(path))
+    if not any(sign.exists() for sign in signs):
+        return "other"
+    info = BuildInfo.read(path)
+    if info is None:
+        # A builder that keeps its results in another way than `CompiledBuilder` has no such file.
+        sound = not (path / BUILD_INFO).exists()
+    else:
+        sound = info.is_library_sound(path) if verify else info.library_in(path) is not None
+    return "complete" if sound and is_complete(path) else "damaged"
 
 
 def _is_empty_file(path: Path) -> bool:
@@ -306,43 +283,22 @@ def _locked_by(lock: Path) -> str:
     return lock.name.removesuffix(".lock").removesuffix(".building")
 
 
-def _describe(folder: Path, path: Path, kind: str, verify: bool) -> CacheEntry:
-    if kind != "complete":
-        return _entry(folder, path, kind)
-    info = BuildInfo.read(path)
-    if not is_complete(path) or not _seems_sound(path, info, verify):
-        return _entry(folder, path, "damaged", info)
-    return _entry(folder, path, "complete", info)
-
-
-def _seems_sound(path: Path, info: Optional[BuildInfo], verify: bool) -> bool:
-    if info is None:
-        # A builder that keeps its results in another way than `CompiledBuilder` has no such file.
-        return not (path / BUILD_INFO).exists()
-    if verify:
-        return library_sound(path, info)
-    return library_file(path, info) is not None
-
-
-def _entry(folder: Path, path: Path, state: str, info: Optional[BuildInfo] = None) -> CacheEntry:
-    last_used = _last_used(path)
+def _entry(folder: Path, path: Path, state: str) -> CacheEntry:
+    info = BuildInfo.read(path) if state in ("complete", "damaged") else None
+    last_used = created = _last_used(path)
+    if info is not None:
+        with suppress(ValueError):
+            created = calendar.timegm(time.strptime(info.created, "%Y-%m-%dT%H:%M:%SZ"))
     return CacheEntry(
         builder=folder.name,
         solution=info.solution if info else "",
         language=info.language if info else "",
         path=path,
         bytes=sum(_sizes(path)),
-        created=_seconds(info.created, last_used) if info else last_used,
+        created=float(created),
         last_used=last_used,
         state=state,
     )
-
-
-def _seconds(created: str, otherwise: float) -> float:
-    try:
-        return float(calendar.timegm(time.strptime(created, "%Y-%m-%dT%H:%M:%SZ")))
-    except ValueError:
-        return otherwise
 
 
 def _last_used(path: Path) -> float:
@@ -352,12 +308,9 @@ def _last_used(path: Path) -> float:
     return 0.0
 
 
-def _sizes(path: Path) -> Iterable[int]:
-    if not path.is_dir() or path.is_symlink():
+def _sizes(path: Path) -> Iterator[int]:
+    files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
+    for file in files:
         with suppress(OSError):
-            yield path.lstat().st_size
-        return
-    for inner in path.rglob("*"):
-        with suppress(OSError):
-            if inner.is_symlink() or not inner.is_dir():
-                yield inner.lstat().st_size
+            if file.is_symlink() or not file.is_dir():
+                yield file.lstat().st_size

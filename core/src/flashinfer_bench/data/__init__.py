@@ -6,8 +6,9 @@ for datasets and their index.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flashinfer_bench._lazy import exports
 
 if TYPE_CHECKING:
     from flashinfer_bench.data.blobs import is_lfs_pointer as is_lfs_pointer
@@ -60,139 +61,25 @@ if TYPE_CHECKING:
     from flashinfer_bench.data.workload import Workload as Workload
 
 _NAMES = {
-    "blobs": (
-        "is_lfs_pointer",
-        "read_safetensors_header",
-        "resolve_blob",
-    ),
-    "constraints": (
-        "Constraint",
-        "evaluate_constraint",
-        "parse_constraint",
-    ),
-    "definition": (
-        "AxisConst",
-        "AxisSpec",
-        "AxisVar",
-        "Definition",
-        "TensorSpec",
-    ),
-    "dtypes": ("DType",),
+    "blobs": "is_lfs_pointer read_safetensors_header resolve_blob",
+    "constraints": "Constraint evaluate_constraint parse_constraint",
+    "definition": "AxisConst AxisSpec AxisVar Definition TensorSpec",
+    "dtypes": "DType",
     "json_codec": (
-        "append_jsonl_file",
-        "append_jsonl_line",
-        "append_jsonl_lines",
-        "from_json",
-        "load_json_file",
-        "load_jsonl_file",
-        "save_json_file",
-        "save_jsonl_file",
-        "to_json",
+        "append_jsonl_file append_jsonl_line append_jsonl_lines from_json load_json_file "
+        "load_jsonl_file save_json_file save_jsonl_file to_json"
     ),
-    "merge": (
-        "export_trace_set",
-        "merge_trace_sets",
-    ),
-    "ranking": (
-        "SpeedupMetrics",
-        "TraceSetSummary",
-    ),
+    "merge": "export_trace_set merge_trace_sets",
+    "ranking": "SpeedupMetrics TraceSetSummary",
     "solution": (
-        "BuildSpec",
-        "CompileOptions",
-        "Solution",
-        "SourceFile",
-        "SupportedBindings",
-        "SupportedLanguages",
+        "BuildSpec CompileOptions Solution SourceFile SupportedBindings SupportedLanguages"
     ),
-    "tolerance": (
-        "OutputTolerance",
-        "Tolerance",
-    ),
-    "trace": (
-        "Correctness",
-        "Environment",
-        "Evaluation",
-        "EvaluationStatus",
-        "Performance",
-        "Provenance",
-        "Trace",
-    ),
-    "trace_set": ("TraceSet",),
+    "tolerance": "OutputTolerance Tolerance",
+    "trace": "Correctness Environment Evaluation EvaluationStatus Performance Provenance Trace",
+    "trace_set": "TraceSet",
     "workload": (
-        "InputDesc",
-        "InputSpec",
-        "RandomInput",
-        "SafetensorsInput",
-        "ScalarInput",
-        "ScalarValue",
-        "Workload",
+        "InputDesc InputSpec RandomInput SafetensorsInput ScalarInput ScalarValue Workload"
     ),
 }
-_EXPORTS = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = [
-    "AxisConst",
-    "AxisSpec",
-    "AxisVar",
-    "BuildSpec",
-    "CompileOptions",
-    "Constraint",
-    "Correctness",
-    "DType",
-    "Definition",
-    "Environment",
-    "Evaluation",
-    "EvaluationStatus",
-    "InputDesc",
-    "InputSpec",
-    "OutputTolerance",
-    "Performance",
-    "Provenance",
-    "RandomInput",
-    "SafetensorsInput",
-    "ScalarInput",
-    "ScalarValue",
-    "Solution",
-    "SourceFile",
-    "SpeedupMetrics",
-    "SupportedBindings",
-    "SupportedLanguages",
-    "TensorSpec",
-    "Tolerance",
-    "Trace",
-    "TraceSet",
-    "TraceSetSummary",
-    "Workload",
-    "append_jsonl_file",
-    "append_jsonl_line",
-    "append_jsonl_lines",
-    "evaluate_constraint",
-    "export_trace_set",
-    "from_json",
-    "is_lfs_pointer",
-    "load_json_file",
-    "load_jsonl_file",
-    "merge_trace_sets",
-    "parse_constraint",
-    "read_safetensors_header",
-    "resolve_blob",
-    "save_json_file",
-    "save_jsonl_file",
-    "to_json",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use (PEP 562)."""
-    module = _EXPORTS.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """Return the public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = exports(__name__, _NAMES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
@@ -33,6 +34,16 @@ Size = Annotated[int, Field(strict=True, ge=0)]
 """A number of elements: a real integer (no ``true``, no ``"4"``), at least 0."""
 
 
+class NameEnum(str, Enum):
+    """A list of known names; a member equals its name as a string, and prints as it."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
+
 class SchemaModel(BaseModel):
     """Base of every record.
 
@@ -59,7 +70,7 @@ class SchemaModel(BaseModel):
         Returns
         -------
         Any
-            `data` itself where there is nothing to rewrite, else a new record.
+            Another record, or `data` itself.
         """
         return data
 
@@ -70,7 +81,7 @@ class SchemaModel(BaseModel):
             return super().model_validate(obj, **options)
         except ValidationError:
             upgraded = cls.upgrade(obj)
-            if upgraded is obj:
+            if upgraded == obj:
                 raise
         return super().model_validate(upgraded, **options)
 
@@ -85,6 +96,6 @@ class SchemaModel(BaseModel):
             except (ValueError, RecursionError):
                 decoded = None
             upgraded = cls.upgrade(decoded)
-            if upgraded is decoded:
+            if upgraded == decoded:
                 raise
         return super().model_validate(upgraded, **options)

@@ -85,19 +85,15 @@ def load_tensors(root: Path, path: str) -> dict[str, torch.Tensor]:
         If the file is missing, a Git LFS pointer, or not a safetensors file.
     """
     library = _safetensors_torch()
+    from safetensors import SafetensorError
+
     file = present_blob(root, path)
     read_safetensors_header(file)  # says more about a broken file than the library
     try:
         loaded: dict[str, torch.Tensor] = library.load_file(file)
-    except (OSError, ValueError, RuntimeError, _library_error()) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise BlobError(f"cannot be read: {error}", path=file) from error
     return loaded
-
-
-def _library_error() -> type[Exception]:
-    from safetensors import SafetensorError
-
-    return SafetensorError
 
 
 def _safetensors_torch() -> ModuleType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import stat
 import struct
 from pathlib import Path
@@ -28,6 +29,8 @@ SAFETENSORS_TO_DTYPE = {
     "I8": "int8", "BOOL": "bool",
 }  # fmt: skip
 """Names of the format for those of safetensors."""
+
+_MOST_AXES = 1000  # the product of more would take long
 
 Header = dict[str, tuple[str, tuple[int, ...]]]
 
@@ -146,29 +149,24 @@ def _parse_header(text: bytes, data_bytes: int, path: Path) -> Header:
         isinstance(text, str) for text in metadata.values()
     ):
         raise BlobError("must hold strings by name", path=path, field="__metadata__")
-    found = {key: _parse_entry(key, entry, data_bytes, path) for key, entry in header.items()}
-    _require_gapless([entry["data_offsets"] for entry in header.values()], data_bytes, path)
-    return found
-
-
-def _require_gapless(spans: list[list[int]], data_bytes: int, path: Path) -> None:
-    """Check that the tensors lie one behind the other, as the safetensors library demands."""
     reached = 0
-    for begin, end in sorted(spans):
-        if begin != reached:
+    entries = [_parse_entry(key, entry, data_bytes, path) for key, entry in header.items()]
+    spans = sorted((begin, end) for begin, end, *_ in entries)
+    for begin, end in [*spans, (data_bytes, data_bytes)]:
+        if begin != reached:  # the safetensors library refuses it, too
+            what = "bytes belong to no tensor, or to two: one begins at byte"
             raise BlobError(
-                f"not a safetensors file: a tensor begins at byte {begin}, "
-                f"but the one before it ends at {reached}",
+                f"not a safetensors file: {what} {begin}, the one before ends at {reached}",
                 path=path,
             )
         reached = end
-    if reached != data_bytes:
-        raise BlobError(
-            f"not a safetensors file: {data_bytes - reached} bytes belong to no tensor", path=path
-        )
+    return {key: entry[2:] for key, entry in zip(header, entries, strict=True)}
 
 
-def _parse_entry(key: str, entry: Any, data_bytes: int, path: Path) -> tuple[str, tuple[int, ...]]:
+def _parse_entry(
+    key: str, entry: Any, data_bytes: int, path: Path
+) -> tuple[int, int, str, tuple[int, ...]]:
+    """Return where a tensor begins and ends, its type and its shape."""
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
@@ -176,21 +174,13 @@ def _parse_entry(key: str, entry: Any, data_bytes: int, path: Path) -> tuple[str
     if not isinstance(dtype, str) or dtype not in _ITEM_BITS:
         raise BlobError(f"unknown dtype {dtype!r}", path=path, field=key)
     if not isinstance(shape, list) or not all(map(_is_size, [*shape, begin, end])):
-        raise BlobError(
-            "shape and offsets must be integers from 0 to 2**63 - 1", path=path, field=key
-        )
-    elements = 1
-    for extent in shape:
-        elements *= extent
-        if elements.bit_length() > 64 and 0 not in shape:
-            raise BlobError(f"shape {shape} is too large", path=path, field=key)
-    if not begin <= end <= data_bytes or (end - begin) * 8 != elements * _ITEM_BITS[dtype]:
-        raise BlobError(
-            f"{dtype} of shape {shape} does not fit bytes {begin} to {end} of {data_bytes}",
-            path=path,
-            field=key,
-        )
-    return dtype, tuple(shape)
+        problem = "shape and offsets must be integers from 0 to 2**63 - 1"
+        raise BlobError(problem, path=path, field=key)
+    fits = begin <= end <= data_bytes and len(shape) <= _MOST_AXES
+    if not fits or (end - begin) * 8 != math.prod(shape) * _ITEM_BITS[dtype]:
+        problem = f"{dtype} of shape {shape} does not fit bytes {begin} to {end} of {data_bytes}"
+        raise BlobError(problem, path=path, field=key)
+    return begin, end, dtype, tuple(shape)
 
 
 def _is_size(value: object) -> bool:

@@ -12,14 +12,12 @@ import ast
 import operator
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-Value = Union[int, bool]
 
 MAX_LENGTH = 1000
 """Longest constraint, in characters."""
@@ -43,6 +41,11 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
+_UNARY: dict[type[ast.unaryop], Callable[[int], int]] = {
+    ast.Not: operator.not_,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
 _PLAIN_NODES = (
     ast.Expression,
     ast.Constant,
@@ -54,9 +57,7 @@ _PLAIN_NODES = (
     ast.Or,
     ast.BinOp,
     ast.UnaryOp,
-    ast.Not,
-    ast.USub,
-    ast.UAdd,
+    *_UNARY,
     *_COMPARE,
     *_ARITHMETIC,
 )
@@ -93,14 +94,26 @@ class Constraint:
         Raises
         ------
         DataError
+            As of `value`.
+        """
+        return bool(self.value(axes))
+
+    def value(self, axes: Mapping[str, int]) -> int:
+        """Return what the expression is for these axis values.
+
+        Raises
+        ------
+        DataError
             If it cannot be decided from `axes`, divides by zero, or grows beyond `MAX_BITS`.
         """
         if not self.axes_only:
             raise DataError(f"constraint '{self.text}' depends on tensors, not only on axis values")
         try:
-            return bool(_Evaluator(self.text, axes).value(self.tree.body))
-        except RecursionError as error:
-            raise DataError(f"constraint '{self.text}' is nested too deeply") from error
+            return int(_value(self.tree.body, axes))
+        except (ValueError, ZeroDivisionError, RecursionError) as error:
+            known = {ZeroDivisionError: "divides by zero", RecursionError: "is nested too deeply"}
+            problem = known.get(type(error), error)
+            raise DataError(f"constraint '{self.text}' {problem}") from error
 
 
 def parse_constraint(text: str) -> Constraint:
@@ -123,7 +136,10 @@ def parse_constraint(text: str) -> Constraint:
     """
     if len(text) > MAX_LENGTH:
         raise DataError(f"constraint of {len(text)} characters; at most {MAX_LENGTH} are allowed")
-    tree = _parse(text)
+    try:
+        tree = parse_python(text.strip(), mode="eval")
+    except DataError as error:
+        raise DataError(f"constraint '{text}' is not an expression: {error.message}") from error
     nodes = list(ast.walk(tree))
     names = frozenset(node.id for node in nodes if isinstance(node, ast.Name))
     plain = all(isinstance(node, _PLAIN_NODES) and _is_plain_value(node) for node in nodes)
@@ -141,80 +157,65 @@ def evaluate_constraint(text: str, axes: Mapping[str, int]) -> bool:
     return parse_constraint(text).evaluate(axes)
 
 
-def _parse(text: str) -> ast.Expression:
+def parse_python(source: str, mode: str = "exec") -> Any:
+    """Return the syntax tree of Python source.
+
+    Raises
+    ------
+    DataError
+        If it is none: with what is wrong, and the line if it is a matter of one.
+    """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "1 is 2" and the like: judged below, not printed
-            return ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else str(error) or "nested too deeply"
-        raise DataError(f"constraint '{text}' is not an expression: {reason}") from error
+            warnings.simplefilter("ignore")  # an invalid escape and the like: the author's affair
+            return ast.parse(source, mode=mode)
+    except SyntaxError as error:
+        raise DataError(error.msg, line=error.lineno) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise DataError(str(error) or "nested too deeply") from error
 
 
 def _is_plain_value(node: ast.AST) -> bool:
     return not isinstance(node, ast.Constant) or type(node.value) in (int, bool)
 
 
-class _Evaluator:
-    def __init__(self, text: str, axes: Mapping[str, int]) -> None:
-        self._text = text
-        self._axes = axes
-
-    def value(self, node: ast.expr) -> Value:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return node.value
-        if isinstance(node, ast.Name):
-            return self._axis(node.id)
-        if isinstance(node, ast.Compare):
-            return self._compare(node)
-        if isinstance(node, ast.BoolOp):
-            return self._logic(node)
-        if isinstance(node, ast.UnaryOp):
-            return self._unary(node)
-        if isinstance(node, ast.BinOp):
-            return self._arithmetic(node)
-        raise self._error(f"has {type(node).__name__}, which is not allowed")
-
-    def _axis(self, name: str) -> int:
-        if name not in self._axes:
-            raise self._error(f"needs axis '{name}'; given are {', '.join(self._axes) or 'none'}")
-        return self._axes[name]
-
-    def _compare(self, node: ast.Compare) -> bool:
-        left = self.value(node.left)
-        for operation, right_node in zip(node.ops, node.comparators, strict=True):
-            right = self.value(right_node)
-            if not _COMPARE[type(operation)](left, right):
-                return False
-            left = right
-        return True
-
-    def _logic(self, node: ast.BoolOp) -> Value:
-        values = (self.value(part) for part in node.values)
+def _value(node: ast.expr, axes: Mapping[str, int]) -> Any:
+    """Evaluate a node of those in `_PLAIN_NODES`; a ValueError says what cannot be done."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        if node.id not in axes:
+            raise ValueError(f"needs axis '{node.id}'; given are {', '.join(axes) or 'none'}")
+        return axes[node.id]
+    if isinstance(node, ast.Compare):
+        return _compare(node, axes)
+    if isinstance(node, ast.BoolOp):
+        values = (_value(part, axes) for part in node.values)
         return all(values) if isinstance(node.op, ast.And) else any(values)
+    if isinstance(node, ast.UnaryOp):
+        return _UNARY[type(node.op)](_value(node.operand, axes))
+    assert isinstance(node, ast.BinOp)
+    return _calculate(node.op, int(_value(node.left, axes)), int(_value(node.right, axes)))
 
-    def _unary(self, node: ast.UnaryOp) -> Value:
-        operand = self.value(node.operand)
-        if isinstance(node.op, ast.Not):
-            return not operand
-        return -operand if isinstance(node.op, ast.USub) else +operand
 
-    def _arithmetic(self, node: ast.BinOp) -> int:
-        left, right = int(self.value(node.left)), int(self.value(node.right))
-        if isinstance(node.op, ast.Pow) and not 0 <= right <= MAX_BITS:
-            raise self._error(f"has the exponent {right}; 0 to {MAX_BITS} are allowed")
-        if isinstance(node.op, (ast.Pow, ast.Mult)) and self._bits(node.op, left, right) > MAX_BITS:
-            raise self._error(f"has a result of more than {MAX_BITS} bits")
-        try:
-            return _ARITHMETIC[type(node.op)](left, right)
-        except ZeroDivisionError as error:
-            raise self._error("divides by zero") from error
+def _compare(node: ast.Compare, axes: Mapping[str, int]) -> bool:
+    left = _value(node.left, axes)
+    for operation, right_node in zip(node.ops, node.comparators, strict=True):
+        right = _value(right_node, axes)
+        if not _COMPARE[type(operation)](left, right):
+            return False
+        left = right
+    return True
 
-    @staticmethod
-    def _bits(operation: ast.operator, left: int, right: int) -> int:
-        if isinstance(operation, ast.Pow):
-            return left.bit_length() * right
-        return left.bit_length() + right.bit_length()
 
-    def _error(self, problem: str) -> DataError:
-        return DataError(f"constraint '{self._text}' {problem}")
+def _calculate(operation: ast.operator, left: int, right: int) -> int:
+    bits = 0
+    if isinstance(operation, ast.Pow):
+        if not 0 <= right <= MAX_BITS:
+            raise ValueError(f"has the exponent {right}; 0 to {MAX_BITS} are allowed")
+        bits = left.bit_length() * right
+    elif isinstance(operation, ast.Mult):
+        bits = left.bit_length() + right.bit_length()
+    if bits > MAX_BITS:
+        raise ValueError(f"has a result of more than {MAX_BITS} bits")
+    return _ARITHMETIC[type(operation)](left, right)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 
 from pydantic import (
@@ -14,10 +15,9 @@ from pydantic import (
 
 from flashinfer_bench.data import shapes
 from flashinfer_bench.data.base import NonEmptyStr, SchemaModel, Size
-from flashinfer_bench.data.constraints import parse_constraint
+from flashinfer_bench.data.constraints import parse_constraint, parse_python
 from flashinfer_bench.data.dtypes import DType
 from flashinfer_bench.data.legacy import upgrade_definition, upgrade_tensor
-from flashinfer_bench.data.python_source import require_run
 from flashinfer_bench.data.tolerance import (
     Tolerance,
     require_known_outputs,
@@ -152,7 +152,7 @@ class Definition(SchemaModel):
     @field_validator("reference")
     @classmethod
     def _reference_runs(cls, source: str) -> str:
-        require_run(source)
+        _require_run(source)
         return source
 
     @field_validator("constraints")
@@ -305,3 +305,25 @@ class Definition(SchemaModel):
             If an argument is unknown, given twice, missing, or there are too many.
         """
         return shapes.merge_arguments(list(self.inputs), list(self.outputs), args, kwargs)
+
+
+def _require_run(source: str) -> None:
+    """Check that a reference parses and defines ``run`` at top level, without running it."""
+    if not source.strip():
+        raise DataError("the reference is empty; it must be Python source that defines 'run'")
+    try:
+        tree = parse_python(source)
+    except DataError as error:
+        where = f", its line {error.line}" if error.line is not None else ""
+        raise DataError(f"the reference is not valid Python{where}: {error.message}") from error
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    if "run" not in names:
+        found = ", ".join(sorted(names)) or "nothing"
+        raise DataError(
+            f"the reference must define a function 'run' at top level; it defines {found}"
+        )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from flashinfer_bench.data.name_enum import NameEnum
+from flashinfer_bench.data.base import NameEnum
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +31,8 @@ class DType(NameEnum):
     @property
     def itemsize_bits(self) -> int:
         """Bits of one element: 4 for ``float4_e2m1``, 8 for ``bool``."""
-        return _BITS[self]
+        found = re.search(r"\d+", self.value)
+        return int(found[0]) if found else 8
 
     @property
     def is_floating(self) -> bool:
@@ -56,21 +58,6 @@ class DType(NameEnum):
             If torch is not installed, or is too old to know the type.
         """
         return _torch_dtype(self.torch_name)
-
-
-_BITS = {
-    DType.FLOAT32: 32,
-    DType.FLOAT16: 16,
-    DType.BFLOAT16: 16,
-    DType.FLOAT8_E4M3FN: 8,
-    DType.FLOAT8_E5M2: 8,
-    DType.FLOAT4_E2M1: 4,
-    DType.INT64: 64,
-    DType.INT32: 32,
-    DType.INT16: 16,
-    DType.INT8: 8,
-    DType.BOOL: 8,
-}
 
 
 def _torch_dtype(name: str) -> torch.dtype:

@@ -71,6 +71,11 @@ class HubDataset(NamedTuple):
         return self.repo if self.revision is None else f"{self.repo}@{self.revision}"
 
 
+def fetch(text: str) -> Path:
+    """Return the folder of the dataset that ``REPO`` or ``REPO@REVISION`` names; fetch it first."""
+    return download_dataset(HubDataset.parse(text))
+
+
 def download_dataset(dataset: HubDataset) -> Path:
     """Fetch the JSON of a dataset, as far as it is not there yet.
 

@@ -17,16 +17,18 @@ from pydantic import BaseModel, ValidationError
 from flashinfer_bench.data.jsonl import read_records
 from flashinfer_bench.data.storage import append_lines, replace_file
 from flashinfer_bench.data.trace import Trace
-from flashinfer_bench.data.validation_errors import to_data_error
 from flashinfer_bench.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from pydantic_core import ErrorDetails
 
     from flashinfer_bench.data.base import SchemaModel
 
 Model = TypeVar("Model", bound="SchemaModel")
 PathLike = Union[str, Path]
+_MAX_SHOWN = 80
 
 
 def to_json(obj: BaseModel, indent: int | None = 2) -> str:
@@ -82,7 +84,7 @@ def dict_to_dataclass(data: Any, cls: type[Model]) -> Model:
     try:
         return cls.model_validate(data)
     except ValidationError as error:
-        raise to_data_error(error, data) from error
+        raise _to_data_error(error, data) from error
 
 
 def decode(
@@ -112,7 +114,7 @@ def decode(
         return cls.model_validate_json(text)
     except ValidationError as error:
         data = parse_json(text, path=path, line=line)
-        raise to_data_error(error, data, path=path, line=line) from error
+        raise _to_data_error(error, data, path=path, line=line) from error
     except RecursionError as error:
         raise DataError("not valid: nested too deeply", path=path, line=line) from error
 
@@ -237,3 +239,77 @@ def _in_order(
     if isinstance(path, type) and not isinstance(cls, type):
         return path, Path(cls)
     raise TypeError("give one class and one path")
+
+
+# ----------------------------------------------------------------- from pydantic's errors to ours
+
+
+def _to_data_error(
+    error: ValidationError,
+    data: Any,
+    *,
+    path: Path | None = None,
+    line: int | None = None,
+) -> DataError:
+    """Return the error about the first problem that pydantic found; others are named.
+
+    `data` is the decoded record, which tells real fields from pydantic's own labels.
+    """
+    details = error.errors(include_url=False)
+    first = details[0]
+    message = _message(first)
+    field = _field(first, data)
+    others = list(dict.fromkeys(_field(detail, data) for detail in details[1:]))
+    others = [other for other in others if other != field]
+    if others:
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        message += f" (also wrong: {', '.join(others[:3])}{more})"
+    return DataError(message, path=path, line=line, field=field or None)
+
+
+def _field_path(location: Sequence[int | str], data: Any) -> str:
+    """Return the dotted path of a field.
+
+    Pydantic puts labels of its own between the names, such as the tag of a union; they are left
+    out because the record has no such key.
+    """
+    parts: list[str] = []
+    current = data
+    for index, part in enumerate(location):
+        try:
+            current = current[part]
+        except (LookupError, TypeError):
+            is_key = isinstance(current, dict) and part != "[key]"
+            if not is_key or index < len(location) - 1:
+                continue
+        parts.append(str(part))
+    return ".".join(parts)
+
+
+def _field(detail: ErrorDetails, data: Any) -> str:
+    field = _field_path(detail["loc"], data)
+    context = detail.get("ctx", {})
+    cause = context.get("error")
+    if isinstance(cause, DataError) and cause.field:
+        return f"{field}.{cause.field}" if field else cause.field
+    if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return f"{field}.{context['discriminator'].strip(chr(39))}"
+    return field
+
+
+def _message(detail: ErrorDetails) -> str:
+    cause = detail.get("ctx", {}).get("error")
+    if isinstance(cause, DataError):
+        return cause.message
+    if detail["type"] == "missing":
+        return "this field is missing"
+    if detail["type"] == "union_tag_invalid":
+        return f"must be one of {detail['ctx']['expected_tags']}, not '{detail['ctx']['tag']}'"
+    if detail["type"] == "union_tag_not_found":
+        return "this field is missing"
+    text = detail["msg"].removeprefix("Value error, ")
+    value = detail["input"]
+    if detail["type"] in ("value_error", "json_invalid") or isinstance(value, (dict, list)):
+        return text
+    shown = repr(value)
+    return f"{text}, not {shown if len(shown) <= _MAX_SHOWN else shown[: _MAX_SHOWN - 1] + '…'}"

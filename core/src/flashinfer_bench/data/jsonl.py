@@ -5,28 +5,38 @@ from __future__ import annotations
 import codecs
 import json
 import logging
-from typing import TYPE_CHECKING, BinaryIO
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pydantic_core import from_json as parse_partial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _logger = logging.getLogger(__name__)
 
 
-def read_records(path: Path) -> Iterator[tuple[int | None, bytes]]:
+def warn_of_torn_line(path: Path, size: int) -> None:
+    """Log that the last line of a file is left out."""
+    _logger.warning("%s: left out an unfinished last line: %d bytes", path, size)
+
+
+def read_records(
+    path: Path, on_torn: Callable[[Path, int], None] = warn_of_torn_line
+) -> Iterator[tuple[int | None, bytes]]:
     """Yield the JSON documents of a file.
 
     One line is one document. A file that is a single document over several lines (or a list of
     documents) is yielded as such, without a line. An unfinished last line, left behind by a
-    process that died while it was appending, is left out with a warning.
+    process that died while it was appending, is left out.
 
     Parameters
     ----------
     path : Path
         The file.
+    on_torn : callable
+        Called with the file and the size of a line that is left out; logs a warning by default.
 
     Yields
     ------
@@ -40,14 +50,14 @@ def read_records(path: Path) -> Iterator[tuple[int | None, bytes]]:
     OSError
         If the file cannot be read.
     """
-    whole = read_whole(path)
-    if whole is not None:
-        yield from ((None, text) for text in whole)
-        return
     with path.open("rb") as file:
+        whole = read_whole(file)
+        if whole is not None:
+            yield from ((None, text) for text in whole[1])
+            return
         for line, text in _numbered(file):
             if not text.endswith(b"\n") and is_torn(text):
-                warn_of_torn_line(path, len(text))
+                on_torn(path, len(text))
             else:
                 yield line, text.strip()
 
@@ -58,11 +68,6 @@ def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if text and not text.isspace():
             yield number, text
-
-
-def warn_of_torn_line(path: Path | str, size: int) -> None:
-    """Log that the last line of a file is left out."""
-    _logger.warning("%s: left out an unfinished last line: %d bytes", path, size)
 
 
 def is_torn(tail: bytes) -> bool:
@@ -79,71 +84,42 @@ def is_torn(tail: bytes) -> bool:
         start = codecs.getincrementaldecoder("utf-8")().decode(text).lstrip()
     except UnicodeDecodeError:
         return False
-    return start.startswith("{") and not _begins_with_json(start) and _may_continue(start)
+    # It neither begins with a whole document nor breaks off anywhere but at its end.
+    is_whole = _is_parsed(json.JSONDecoder().raw_decode, start)
+    return start.startswith("{") and not is_whole and _is_parsed(_parse_beginning, start)
 
 
-def _begins_with_json(text: str) -> bool:
+_parse_beginning = partial(parse_partial, allow_partial="trailing-strings")
+
+
+def _is_parsed(parse: Callable[[Any], object], text: str | bytes) -> bool:
     try:
-        json.JSONDecoder().raw_decode(text)
+        parse(text)
     except (ValueError, RecursionError):
         return False
     return True
 
 
-def _may_continue(text: str) -> bool:
-    try:
-        parse_partial(text, allow_partial="trailing-strings")
-    except ValueError:
-        return False
-    return True
+def read_whole(file: BinaryIO) -> tuple[bytes, list[bytes]] | None:
+    """Return the content of a file that is a single JSON document, and the records in it.
 
-
-def _is_json(text: bytes) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _is_object(text: bytes) -> bool:
-    return text.lstrip().startswith(b"{") and _is_json(text)
-
-
-def read_whole(path: Path) -> list[bytes] | None:
-    """Return the records of a file that is a single JSON document, or None if it is of lines.
+    None, and the file is at its beginning, if it is of lines.
 
     Raises
     ------
     OSError
         If the file cannot be read.
     """
-    first = _first_line(path)
-    if first is None or _is_object(first):
+    file.seek(0)
+    first = next(_numbered(file), None)
+    file.seek(0)
+    if first is None or (first[1].lstrip().startswith(b"{") and _is_parsed(json.loads, first[1])):
         return None
+    content = file.read()
+    file.seek(0)
     try:
-        document = json.loads(path.read_bytes().removeprefix(codecs.BOM_UTF8))
+        document = json.loads(content.removeprefix(codecs.BOM_UTF8))
     except (ValueError, RecursionError):
         return None
     records = document if isinstance(document, list) else [document]
-    return [json.dumps(record).encode() for record in records]
-
-
-def first_line_is_object(path: Path) -> bool:
-    """Return whether a file begins with a JSON object on a line of its own.
-
-    It is then of lines, whatever is appended to it.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-    """
-    first = _first_line(path)
-    return first is not None and _is_object(first)
-
-
-def _first_line(path: Path) -> bytes | None:
-    with path.open("rb") as file:
-        line = next(_numbered(file), None)
-    return None if line is None else line[1]
+    return content, [json.dumps(record).encode() for record in records]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -105,12 +106,8 @@ def files(
     """
     top = os.fspath(folder)
     found = entries(top, follow=True, on_error=on_error) if os.path.lexists(top) else ()
-    return [
-        Path(path)
-        for path in sorted(
-            entry.path for entry in found if entry.name.endswith(suffixes) and _is_file(entry)
-        )
-    ]
+    names = [entry.path for entry in found if entry.name.endswith(suffixes) and _is_file(entry)]
+    return list(map(Path, sorted(names)))
 
 
 def entries(
@@ -177,12 +174,8 @@ def _is_folder(entry: os.DirEntry[str], *, follow: bool) -> bool:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        if entry.is_file():
-            return True
-        lost = entry.is_symlink() and not entry.is_dir()
-    except OSError:
-        lost = True
-    if lost:
-        _logger.warning("%s: left out: this link leads nowhere", entry.path)
+    with contextlib.suppress(OSError):
+        if entry.is_file() or entry.is_dir() or not entry.is_symlink():
+            return entry.is_file()
+    _logger.warning("%s: left out: this link leads nowhere", entry.path)
     return False

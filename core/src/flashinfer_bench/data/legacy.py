@@ -1,8 +1,8 @@
 """Records of older releases, rewritten in today's spelling.
 
-Every function takes a decoded record and returns it unchanged (the same object) if there is nothing
-to do, else a new one; the argument is never modified. Only what was renamed, or has a default,
-is filled in. Content that is missing stays missing, so that validation refuses it by name.
+Every function takes a decoded record and returns another; the argument is never modified. Only what
+was renamed, or has a default, is filled in. Content that is missing stays missing, so that
+validation refuses it by name.
 
 Releases differ in: ``type`` for ``op_type``, axes without ``type``, sizes in shapes
 (2025-07 to 2025-09); capitalised languages, ``build_steps``, an entry point without its file
@@ -20,16 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_NON_FINITE = {
-    "NaN": float("nan"),
-    "nan": float("nan"),
-    "Infinity": float("inf"),
-    "inf": float("inf"),
-    "-Infinity": float("-inf"),
-    "-inf": float("-inf"),
-}
+_NON_FINITE = ("NaN", "nan", "Infinity", "inf", "-Infinity", "-inf")
 _RENAMED_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
-_RENAMED_STATUSES = {"INCORRECT": "INCORRECT_NUMERICAL"}
 _OPTIONS = ("cflags", "cuda_cflags", "ldflags", "include_paths")
 _RENAMED_OPTIONS = {
     "ld_flags": "ldflags",
@@ -39,37 +31,36 @@ _RENAMED_OPTIONS = {
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "flashinfer-bench/workload")
 
 
-def _edit(record: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Return `record` with `changes`; itself if they change nothing."""
-    real = {key: value for key, value in changes.items() if record.get(key) is not value}
-    return {**record, **real} if real else record
-
-
-def _map_values(record: Any, edit: Callable[[Any], Any]) -> Any:
-    """Return `record` with `edit` applied to each value; itself if that changes nothing."""
+def _edit(record: Any, **edits: Callable[[Any], Any]) -> Any:
+    """Return a copy of a record with functions applied to those of its fields that are there."""
     if not isinstance(record, dict):
         return record
-    edited = {key: edit(value) for key, value in record.items()}
-    return edited if any(edited[key] is not record[key] for key in record) else record
+    return {key: edits[key](value) if key in edits else value for key, value in record.items()}
 
 
-def _map_items(values: Any, edit: Callable[[Any], Any]) -> Any:
-    if not isinstance(values, list):
-        return values
-    edited = [edit(value) for value in values]
-    changed = any(new is not old for new, old in zip(edited, values, strict=True))
-    return edited if changed else values
+def _edit_values(edit: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return what applies a function to each value of a mapping."""
+
+    def each(record: Any) -> Any:
+        if not isinstance(record, dict):
+            return record
+        return {key: edit(value) for key, value in record.items()}
+
+    return each
 
 
 def _drop_nulls(record: dict[str, Any], *names: str) -> dict[str, Any]:
-    null = [name for name in names if name in record and record[name] is None]
-    return {key: value for key, value in record.items() if key not in null} if null else record
+    return {key: value for key, value in record.items() if key not in names or value is not None}
 
 
 def _rename(record: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     if old not in record or new in record:
         return record
     return {(new if key == old else key): value for key, value in record.items()}
+
+
+def _none_if_empty(value: Any) -> Any:
+    return None if value in ({}, "") else value
 
 
 # ---------------------------------------------------------------------------------- definition
@@ -84,12 +75,16 @@ def upgrade_axis(axis: Any) -> Any:
 
 def upgrade_tensor(tensor: Any) -> Any:
     """Write sizes in a shape as text, and give renamed dtypes their name of today."""
-    if not isinstance(tensor, dict):
-        return tensor
-    shape = _map_items(tensor.get("shape"), lambda size: str(size) if type(size) is int else size)
-    dtype = tensor.get("dtype")
-    renamed = _RENAMED_DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
-    return _edit(tensor, shape=shape, dtype=renamed)
+
+    def shape(sizes: Any) -> Any:
+        if not isinstance(sizes, list):
+            return sizes
+        return [str(size) if type(size) is int else size for size in sizes]
+
+    def dtype(name: Any) -> Any:
+        return _RENAMED_DTYPES.get(name, name) if isinstance(name, str) else name
+
+    return _edit(tensor, shape=shape, dtype=dtype)
 
 
 def upgrade_definition(data: Any) -> Any:
@@ -97,12 +92,8 @@ def upgrade_definition(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     record = _drop_nulls(_rename(data, "type", "op_type"), "tags", "constraints", "description")
-    return _edit(
-        record,
-        axes=_map_values(record.get("axes"), upgrade_axis),
-        inputs=_map_values(record.get("inputs"), upgrade_tensor),
-        outputs=_map_values(record.get("outputs"), upgrade_tensor),
-    )
+    tensors = _edit_values(upgrade_tensor)
+    return _edit(record, axes=_edit_values(upgrade_axis), inputs=tensors, outputs=tensors)
 
 
 # ------------------------------------------------------------------------------------ solution
@@ -122,8 +113,7 @@ def upgrade_compile_options(data: Any) -> Any:
     record = data
     for old, new in _RENAMED_OPTIONS.items():
         record = _rename(record, old, new)
-    record = _drop_nulls(record, *_OPTIONS)
-    return _edit(record, **{name: _words(record[name]) for name in _OPTIONS if name in record})
+    return _edit(_drop_nulls(record, *_OPTIONS), **dict.fromkeys(_OPTIONS, _words))
 
 
 def _words(flags: Any) -> Any:
@@ -144,7 +134,7 @@ def upgrade_solution(data: Any) -> Any:
     main = _main_file(data.get("sources"))
     if isinstance(entry, str) and entry.isidentifier() and main is not None:
         spec = {**spec, "entry_point": f"{main}::{entry}"}
-    return _edit(data, spec=spec)
+    return {**data, "spec": spec}
 
 
 def _main_file(sources: Any) -> str | None:
@@ -161,14 +151,13 @@ def _main_file(sources: Any) -> str | None:
 
 def upgrade_number(value: Any) -> Any:
     """Turn the words for non-finite numbers into numbers."""
-    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+    return float(value) if value in _NON_FINITE else value
 
 
 def upgrade_input(spec: Any) -> Any:
     """Rewrite one input of a workload."""
-    if not isinstance(spec, dict) or spec.get("type") != "scalar":
-        return spec
-    return _edit(spec, value=upgrade_number(spec.get("value"))) if "value" in spec else spec
+    is_scalar = isinstance(spec, dict) and spec.get("type") == "scalar"
+    return _edit(spec, value=upgrade_number) if is_scalar else spec
 
 
 def derive_uuid(definition: str, axes: Any, inputs: Any) -> str:
@@ -194,39 +183,34 @@ def upgrade_workload(data: Any, *, definition: str) -> Any:
     """Rewrite a workload of an older release; `definition` enters the uuid if it has none."""
     if not isinstance(data, dict):
         return data
-    record = data
-    if "inputs" in record:
-        record = _edit(record, inputs=_map_values(record["inputs"], upgrade_input))
+    record = _edit(data, inputs=_edit_values(upgrade_input))
     if record.get("uuid") in (None, "") and "axes" in record and "inputs" in record:
-        derived = derive_uuid(definition, data["axes"], data["inputs"])
-        record = {**record, "uuid": derived}
+        record["uuid"] = derive_uuid(definition, data["axes"], data["inputs"])
     return record
 
 
 def upgrade_correctness(data: Any) -> Any:
     """Rewrite the errors of an older release, and read the words for non-finite numbers."""
-    if not isinstance(data, dict):
-        return data
-    names = [name for name in ("max_relative_error", "max_absolute_error") if name in data]
-    return _edit(data, **{name: upgrade_number(data[name]) for name in names})
+    return _edit(data, max_relative_error=upgrade_number, max_absolute_error=upgrade_number)
 
 
 def upgrade_evaluation(data: Any) -> Any:
     """Rewrite an evaluation of an older release."""
     if not isinstance(data, dict):
         return data
-    record = _upgrade_log(data)
-    if isinstance(record.get("environment"), dict):
-        environment = _rename(_drop_nulls(record["environment"], "libs"), "device", "hardware")
-        record = _edit(record, environment=environment)
-    if isinstance(record.get("status"), str):
-        record = _edit(record, status=_RENAMED_STATUSES.get(record["status"], record["status"]))
-    for name in ("correctness", "performance"):
-        if record.get(name) == {}:
-            record = {**record, name: None}
-    if "correctness" in record:
-        record = _edit(record, correctness=upgrade_correctness(record["correctness"]))
-    return record
+
+    def environment(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return _rename(_drop_nulls(value, "libs"), "device", "hardware")
+
+    return _edit(
+        _upgrade_log(data),
+        environment=environment,
+        status=lambda value: "INCORRECT_NUMERICAL" if value == "INCORRECT" else value,
+        correctness=lambda value: upgrade_correctness(_none_if_empty(value)),
+        performance=_none_if_empty,
+    )
 
 
 def _upgrade_log(record: dict[str, Any]) -> dict[str, Any]:
@@ -243,15 +227,11 @@ def upgrade_trace(data: Any) -> Any:
     """Rewrite a trace of an older release."""
     if not isinstance(data, dict):
         return data
-    record = data
-    if "solution" in record and record["solution"] == "":
-        record = {**record, "solution": None}
-    if "evaluation" in record and record["evaluation"] == {}:
-        record = {**record, "evaluation": None}
-    if "evaluation" in record:
-        record = _edit(record, evaluation=upgrade_evaluation(record["evaluation"]))
-    if "workload" in record:
-        definition = record.get("definition")
-        name = definition if isinstance(definition, str) else ""
-        record = _edit(record, workload=upgrade_workload(record["workload"], definition=name))
-    return record
+    definition = data.get("definition")
+    name = definition if isinstance(definition, str) else ""
+    return _edit(
+        data,
+        solution=_none_if_empty,
+        evaluation=lambda value: upgrade_evaluation(_none_if_empty(value)),
+        workload=lambda value: upgrade_workload(value, definition=name),
+    )

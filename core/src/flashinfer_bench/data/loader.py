@@ -7,7 +7,7 @@ import gc
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Optional, TypeVar
 
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.definition import Definition
@@ -18,13 +18,14 @@ from flashinfer_bench.data.trace_reader import TraceReader
 from flashinfer_bench.errors import ConfigError, DataError, DuplicateNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from flashinfer_bench.data.trace import Trace
 
 _logger = logging.getLogger(__name__)
 
 OnError = Literal["raise", "collect"]
+_Named = TypeVar("_Named", Definition, Solution)
 UNKNOWN_OP_TYPE = "unknown"
 
 
@@ -35,6 +36,11 @@ class Problems:
     ----------
     on_error : str
         ``"raise"`` or ``"collect"``.
+
+    Attributes
+    ----------
+    errors : list of DataError
+        What was collected.
     """
 
     def __init__(self, on_error: OnError = "raise") -> None:
@@ -59,10 +65,11 @@ class Problems:
         except FileNotFoundError:
             _logger.warning("%s: left out: it was deleted meanwhile", path)
         except OSError as error:
-            self.add(_unreadable(path, error))
+            self.add(unreadable(path, error))
 
 
-def _unreadable(path: Path, error: OSError) -> DataError:
+def unreadable(path: Path, error: OSError) -> DataError:
+    """Make the error for a file or folder that cannot be read."""
     return DataError(f"cannot be read: {error.strerror or error}", path=path)
 
 
@@ -80,7 +87,7 @@ def paused_gc() -> Iterator[None]:
 
 def _files(folder: Path, problems: Problems, *suffixes: str) -> list[Path]:
     def tell(error: OSError) -> None:
-        problems.add(_unreadable(Path(error.filename or folder), error))
+        problems.add(unreadable(Path(error.filename or folder), error))
 
     return layout.files(folder, *suffixes, on_error=tell)
 
@@ -100,25 +107,32 @@ def load_definitions(root: Path, problems: Problems) -> dict[str, Definition]:
     dict of str to Definition
         By name.
     """
-    found: dict[str, Definition] = {}
-    paths: dict[str, Path] = {}
-    for path in _files(root / layout.DEFINITIONS, problems, ".json"):
-        with problems.guard(path):
-            definition = load_definition(path, root)
-            _claim("definition", definition.name, path, paths)
-            found[definition.name] = definition
-    return found
+
+    def read(path: Path, text: bytes) -> Definition:
+        return load_definition(path, root, text)
+
+    found = _load("definition", root / layout.DEFINITIONS, read, problems)
+    return {one.name: one for one in found}
 
 
-def load_definition(path: Path, root: Path) -> Definition:
+def load_definition(path: Path, root: Path, text: Optional[bytes] = None) -> Definition:
     """Read one definition; one of 2025-08 that has no op type gets the name of its folder.
+
+    Parameters
+    ----------
+    path : Path
+        Its file.
+    root : Path
+        The dataset.
+    text : bytes, optional
+        The content of the file, if that was read before.
 
     Raises
     ------
     DataError
         If it is not a definition.
     """
-    text = path.read_bytes()
+    text = path.read_bytes() if text is None else text
     try:
         return decode(Definition, text, path=path)
     except DataError as error:
@@ -131,26 +145,30 @@ def load_definition(path: Path, root: Path) -> Definition:
 
 
 def load_solutions(root: Path, problems: Problems) -> dict[str, list[Solution]]:
-    """Read all solutions, by definition."""
+    """Read all solutions, by definition; parameters as of `load_definitions`."""
+
+    def read(path: Path, text: bytes) -> Solution:
+        return decode(Solution, text, path=path)
+
     found: dict[str, list[Solution]] = {}
-    paths: dict[str, Path] = {}
-    for path in _files(root / layout.SOLUTIONS, problems, ".json"):
-        with problems.guard(path):
-            solution = decode(Solution, path.read_bytes(), path=path)
-            _claim("solution", solution.name, path, paths)
-            found.setdefault(solution.definition, []).append(solution)
+    for one in _load("solution", root / layout.SOLUTIONS, read, problems):
+        found.setdefault(one.definition, []).append(one)
     return found
 
 
-def _claim(kind: str, name: str, path: Path, paths: dict[str, Path]) -> None:
-    first = paths.setdefault(name, path)
-    if first is not path:
-        raise DuplicateNameError(
-            f"there is another {kind} named '{name}': {first}",
-            path=path,
-            field="name",
-            hint=f"rename or remove one of the two; names of {kind}s are unique in a dataset",
-        )
+def _load(
+    kind: str, folder: Path, read: Callable[[Path, bytes], _Named], problems: Problems
+) -> Iterator[_Named]:
+    files: dict[str, Path] = {}
+    for path in _files(folder, problems, ".json"):
+        with problems.guard(path):
+            record = read(path, path.read_bytes())
+            first = files.setdefault(record.name, path)
+            if first is not path:
+                message = f"there is another {kind} named '{record.name}': {first}"
+                hint = f"rename or remove one of the two; names of {kind}s are unique in a dataset"
+                raise DuplicateNameError(message, path=path, field="name", hint=hint)
+            yield record
 
 
 Records = dict[str, "list[Trace]"]

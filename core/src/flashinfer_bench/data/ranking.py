@@ -9,7 +9,8 @@ over definitions, of the best score among the author's solutions.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Optional, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Optional, Protocol
 
 from pydantic import Field
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from flashinfer_bench.data.definition import Definition
-    from flashinfer_bench.data.run_source import RunDigests
     from flashinfer_bench.data.solution import Solution
     from flashinfer_bench.data.trace import Trace
 
@@ -66,6 +66,16 @@ class TraceSetSummary(SchemaModel):
     unranked: dict[str, str] = Field(default_factory=dict)
 
 
+class RunDigests(Protocol):
+    """What rankings ask of the runs of a dataset, by definition."""
+
+    def names(self) -> Iterable[str]:
+        """Return the definitions that have runs."""
+
+    def runs(self, definition: str) -> Runs:
+        """Return the runs, digested."""
+
+
 class Dataset(Protocol):
     """What ranking needs of a `TraceSet`."""
 
@@ -80,49 +90,75 @@ class Dataset(Protocol):
         """Return the solution of that name."""
 
 
-class Runs(NamedTuple):
-    """The traces of one definition, digested."""
+@dataclass
+class Runs:
+    """The runs of one definition, digested.
 
-    best_ms: dict[str, dict[str, float]]  # solution -> uuid of workload -> lowest passing latency
-    failed: set[str]  # solutions with a failed trace
+    Attributes
+    ----------
+    best_ms : dict
+        Solution, then uuid of a workload, to the lowest latency in milliseconds that passed.
+    failed : set of str
+        Solutions of which a run failed.
+    total, passed : int
+        Number of runs.
+    unusable : (str, float), optional
+        Solution and latency of the first passing run whose latency is not positive and finite.
+    """
+
+    best_ms: dict[str, dict[str, float]] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    total: int = 0
+    passed: int = 0
+    unusable: Optional[tuple[str, float]] = None
+
+    def add(self, solution: str, workload: str, latency_ms: Optional[float]) -> None:
+        """Add a run, whose latency is None if it failed."""
+        self.total += 1
+        if latency_ms is None:
+            self.failed.add(solution)
+            return
+        self.passed += 1
+        if not 0.0 < latency_ms < math.inf:
+            self.unusable = self.unusable or (solution, latency_ms)
+            return
+        times = self.best_ms.setdefault(solution, {})
+        if latency_ms < times.get(workload, math.inf):
+            times[workload] = latency_ms
+
+    def update(self, more: Runs) -> None:
+        """Add the runs of another file, which come after those of this one."""
+        self.total += more.total
+        self.passed += more.passed
+        self.failed |= more.failed
+        self.unusable = self.unusable or more.unusable
+        for solution, times in more.best_ms.items():
+            mine = self.best_ms.setdefault(solution, {})
+            for workload, latency in times.items():
+                mine[workload] = min(latency, mine.get(workload, math.inf))
+
+    def usable(self) -> Runs:
+        """Return the runs, if all that passed can be ranked.
+
+        Raises
+        ------
+        DataError
+            If a passing run has a latency that is not positive and finite.
+        """
+        if self.unusable is not None:
+            solution, latency_ms = self.unusable
+            raise DataError(
+                f"a passing trace of solution '{solution}' has a latency of {latency_ms} ms",
+                field="evaluation.performance.latency_ms",
+            )
+        return self
 
 
 # ------------------------------------------------------------------------------------- selection
 
 
-def filter_traces(traces: Iterable[Trace], atol: float, rtol: float) -> list[Trace]:
-    """Return the traces that passed with errors of at most `atol` and `rtol`."""
-    return [trace for trace in traces if _within(trace, atol, rtol)]
-
-
-def best_trace(
-    traces: Iterable[Trace], axes: Optional[Mapping[str, int]], atol: float, rtol: float
-) -> Optional[Trace]:
-    """Return the trace with the highest speedup factor; of equals the first.
-
-    Parameters
-    ----------
-    traces : iterable of Trace
-        Candidates.
-    axes : mapping of str to int, optional
-        If given, only workloads with exactly these axis values count.
-    atol, rtol : float
-        Largest absolute and relative error.
-    """
-    best: Optional[Trace] = None
-    best_speedup = -math.inf
-    for trace in traces:
-        if axes is not None and trace.workload.axes != axes:
-            continue
-        if not _within(trace, atol, rtol):
-            continue
-        speedup = trace.evaluation.performance.speedup_factor  # type: ignore[union-attr]
-        if speedup > best_speedup:
-            best, best_speedup = trace, speedup
-    return best
-
-
-def _within(trace: Trace, atol: float, rtol: float) -> bool:
+def is_within(trace: Trace, atol: float, rtol: float) -> bool:
+    """Return whether a trace passed with errors of at most `atol` and `rtol`."""
     evaluation = trace.evaluation
     if evaluation is None or evaluation.status is not _PASSED:
         return False
@@ -162,43 +198,17 @@ def select_definitions(
 
 
 def digest_runs(traces: Iterable[Trace]) -> Runs:
-    """Collect the lowest passing latency of each (solution, workload), and who failed.
-
-    Raises
-    ------
-    DataError
-        If a passing trace has no latency, or one that is not positive and finite.
-    """
-    runs = Runs({}, set())
+    """Collect the lowest passing latency of each (solution, workload), and who failed."""
+    runs = Runs()
     for trace in traces:
         evaluation, solution = trace.evaluation, trace.solution
         if evaluation is None or solution is None:
             continue
-        if evaluation.status is not _PASSED:
-            runs.failed.add(solution)
-            continue
-        latency = evaluation.performance.latency_ms if evaluation.performance else math.nan
-        if not 0.0 < latency < math.inf:
-            refuse_latency(solution, latency)
-        by_workload = runs.best_ms.setdefault(solution, {})
-        uuid = trace.workload.uuid
-        if latency < by_workload.get(uuid, math.inf):
-            by_workload[uuid] = latency
+        latency = None
+        if evaluation.status is _PASSED:
+            latency = evaluation.performance.latency_ms if evaluation.performance else math.nan
+        runs.add(solution, trace.workload.uuid, latency)
     return runs
-
-
-def refuse_latency(solution: str, latency_ms: float) -> NoReturn:
-    """Raise the error of a passing trace whose latency is of no use.
-
-    Raises
-    ------
-    DataError
-        Always.
-    """
-    raise DataError(
-        f"a passing trace of solution '{solution}' has a latency of {latency_ms} ms",
-        field="evaluation.performance.latency_ms",
-    )
 
 
 def find_baseline(definition: str, solutions: Sequence[Solution], baseline_author: str) -> Solution:
@@ -249,7 +259,7 @@ def score_solution(data: Dataset, name: str, baseline_author: str) -> Optional[S
     baseline = find_baseline(definition, data.solutions.get(definition, []), baseline_author)
     if baseline.name == name:
         return None
-    return score_runs(name, baseline.name, data.run_source.runs(definition))
+    return score_runs(name, baseline.name, data.run_source.runs(definition).usable())
 
 
 def score_definition(
@@ -268,7 +278,7 @@ def score_definition(
     if not scored:
         return {}
     baseline = find_baseline(definition, solutions, baseline_author)
-    runs = data.run_source.runs(definition)
+    runs = data.run_source.runs(definition).usable()
     best: dict[str, SpeedupMetrics] = {}
     for solution in scored:
         if solution.name == baseline.name:
@@ -337,8 +347,8 @@ def summarize(
     scores: list[Mapping[str, SpeedupMetrics]] = []
     unranked: dict[str, str] = {}
     for name in select_definitions(data, op_type, definition_name):
-        runs, good = data.run_source.counts(name)
-        total, passed = total + runs, passed + good
+        runs = data.run_source.runs(name)
+        total, passed = total + runs.total, passed + runs.passed
         try:
             scores.append(score_definition(data, name, baseline_author))
         except DataError as error:

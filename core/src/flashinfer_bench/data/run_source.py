@@ -1,19 +1,16 @@
-"""Where rankings and reports get runs from: traces in memory, or an index."""
+"""What rankings and reports get of runs, from traces in memory or from an index."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
+from types import MappingProxyType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from flashinfer_bench.data import ranking
-from flashinfer_bench.data.trace import EvaluationStatus
+import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from flashinfer_bench.data.ranking import Runs
-    from flashinfer_bench.data.trace import Evaluation, Trace
+    from flashinfer_bench.data.trace import EvaluationStatus
 
 
 class Clock(NamedTuple):
@@ -48,7 +45,7 @@ Ends = tuple[float, float]
 """Both ends of an interval."""
 
 
-class RunRow(NamedTuple):
+class RunRow(msgspec.Struct, frozen=True, gc=False):
     """A run without its log: what tables and rankings show of it.
 
     Times are in milliseconds. They are None unless the run passed; the errors are None where
@@ -62,11 +59,11 @@ class RunRow(NamedTuple):
     hardware: str
     status: EvaluationStatus
     timestamp: str
-    latency_ms: Optional[float]
-    reference_latency_ms: Optional[float]
-    speedup_factor: Optional[float]
-    max_absolute_error: Optional[float]
-    max_relative_error: Optional[float]
+    latency_ms: Optional[float] = None
+    reference_latency_ms: Optional[float] = None
+    speedup_factor: Optional[float] = None
+    max_absolute_error: Optional[float] = None
+    max_relative_error: Optional[float] = None
     interval_ms: Optional[Ends] = None
     speedup_interval: Optional[Ends] = None
     dropped: int = 0
@@ -94,40 +91,21 @@ class RunDetails(NamedTuple):
     timing: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
-    def of(cls, evaluation: Evaluation) -> RunDetails:
-        """Return the details of an evaluation."""
+    def of(cls, evaluation: Any) -> RunDetails:
+        """Return the details of an evaluation: of the model, or of what was decoded of a line."""
         times, origin = evaluation.performance, evaluation.provenance
         timing = (origin.timing if origin is not None else None) or {}
-        if times is None:
-            return cls(evaluation.log, (), (), timing)
-        return cls(
-            evaluation.log, tuple(times.samples_ms or ()), tuple(times.dropped or ()), timing
-        )
+        samples, dropped = (times.samples_ms, times.dropped) if times is not None else ((), ())
+        return cls(evaluation.log, tuple(samples or ()), tuple(dropped or ()), timing)
 
 
-def count_dropped(rows: Optional[Iterable[tuple[int, int]]], samples: int) -> int:
-    """Return how many samples lie in some rows, whatever these overlap or exceed.
+class RunColumns(SimpleNamespace):
+    """Many runs, with one sequence for each field of `RunRow`.
 
     Parameters
     ----------
-    rows : iterable of (int, int), optional
-        First number of each row and the one after its last, as ``performance.dropped`` has them.
-    samples : int
-        How many samples there are.
-    """
-    end = count = 0
-    for first, after in sorted(rows or ()):
-        count += max(0, min(after, samples) - max(first, end))
-        end = max(end, after)
-    return count
-
-
-@dataclass(frozen=True)
-class RunColumns:
-    """Many runs, with one sequence for each field of `RunRow`.
-
-    Attributes
-    ----------
+    fields : sequence of sequence
+        In the order of `RunRow`; each becomes an attribute.
     sample_counts : sequence of int
         How many samples there are of each.
     details : callable
@@ -135,162 +113,18 @@ class RunColumns:
         `RunDetails`. It raises a DataError if their file was changed meanwhile.
     """
 
-    definition: Sequence[str]
-    solution: Sequence[str]
-    workload: Sequence[str]
-    axes: Sequence[Mapping[str, int]]
-    hardware: Sequence[str]
-    status: Sequence[EvaluationStatus]
-    timestamp: Sequence[str]
-    latency_ms: Sequence[Optional[float]]
-    reference_latency_ms: Sequence[Optional[float]]
-    speedup_factor: Sequence[Optional[float]]
-    max_absolute_error: Sequence[Optional[float]]
-    max_relative_error: Sequence[Optional[float]]
-    interval_ms: Sequence[Optional[Ends]]
-    speedup_interval: Sequence[Optional[Ends]]
-    dropped: Sequence[int]
-    clock: Sequence[Clock]
-    sample_counts: Sequence[int] = field(kw_only=True)
-    details: Callable[[Sequence[int]], list[RunDetails]] = field(kw_only=True)
+    def __init__(
+        self,
+        fields: Sequence[Sequence[Any]],
+        sample_counts: Sequence[int],
+        details: Callable[[Sequence[int]], list[RunDetails]],
+    ) -> None:
+        super().__init__(**dict(zip(RunRow.__struct_fields__, fields, strict=True)))
+        self.fields, self.sample_counts, self.details = fields, sample_counts, details
 
     def __len__(self) -> int:
-        return len(self.solution)
+        return len(self.sample_counts)
 
     def rows(self) -> Iterator[RunRow]:
         """Yield the runs one by one."""
-        columns = (getattr(self, name) for name in RunRow._fields)
-        return map(RunRow._make, zip(*columns, strict=True))
-
-    def take(self, numbers: Sequence[int]) -> RunColumns:
-        """Return some of the runs.
-
-        Parameters
-        ----------
-        numbers : sequence of int
-            Their numbers, from 0 on and in ascending order.
-        """
-
-        def pick(column: Sequence[Any]) -> list[Any]:
-            return [column[number] for number in numbers]
-
-        return RunColumns(
-            *(pick(getattr(self, name)) for name in RunRow._fields),
-            sample_counts=pick(self.sample_counts),
-            details=lambda chosen: self.details([numbers[n] for n in chosen]),
-        )
-
-
-class RunDigests(Protocol):
-    """What rankings ask of the runs of a dataset, by definition."""
-
-    def names(self) -> Iterable[str]:
-        """Return the definitions that have runs."""
-
-    def counts(self, definition: str) -> tuple[int, int]:
-        """Return the number of runs, and of those that passed."""
-
-    def runs(self, definition: str) -> Runs:
-        """Return the runs, digested."""
-
-
-class RunSource(RunDigests, Protocol):
-    """The runs of a dataset, by definition."""
-
-    def best(
-        self, definition: str, axes: Optional[Mapping[str, int]], atol: float, rtol: float
-    ) -> Optional[Trace]:
-        """Return the trace with the highest speedup factor; of equals the first."""
-
-    def filtered(self, definition: str, atol: float, rtol: float) -> list[Trace]:
-        """Return the traces that passed within both tolerances."""
-
-    def columns(self, definition: str) -> RunColumns:
-        """Return the runs, in their order."""
-
-    def workload_uuids(self, definition: str) -> list[str]:
-        """Return the uuid of each workload trace, in their order."""
-
-
-class MemoryRuns:
-    """Runs in memory.
-
-    Parameters
-    ----------
-    traces, workloads : mapping of str to list of Trace
-        By definition.
-    """
-
-    def __init__(
-        self, traces: Mapping[str, list[Trace]], workloads: Mapping[str, list[Trace]]
-    ) -> None:
-        self._traces, self._workloads = traces, workloads
-
-    def names(self) -> Iterable[str]:
-        """Return the definitions that have an entry."""
-        return self._traces
-
-    def counts(self, definition: str) -> tuple[int, int]:
-        """Return the number of runs, and of those that passed."""
-        evaluations = [trace.evaluation for trace in self._traces.get(definition, ())]
-        statuses = [one.status for one in evaluations if one is not None]
-        return len(statuses), statuses.count(EvaluationStatus.PASSED)
-
-    def runs(self, definition: str) -> Runs:
-        """Return the runs, digested; errors as of `ranking.digest_runs`."""
-        return ranking.digest_runs(self._traces.get(definition, ()))
-
-    def best(
-        self, definition: str, axes: Optional[Mapping[str, int]], atol: float, rtol: float
-    ) -> Optional[Trace]:
-        """Return the trace with the highest speedup factor; of equals the first."""
-        return ranking.best_trace(self._traces.get(definition, ()), axes, atol, rtol)
-
-    def filtered(self, definition: str, atol: float, rtol: float) -> list[Trace]:
-        """Return the traces that passed within both tolerances."""
-        return ranking.filter_traces(self._traces.get(definition, ()), atol, rtol)
-
-    def columns(self, definition: str) -> RunColumns:
-        """Return the runs, in their order."""
-        runs: list[Evaluation] = []
-        rows: list[RunRow] = []
-        for trace in self._traces.get(definition, ()):
-            row = _row(trace)
-            if row is not None and trace.evaluation is not None:
-                rows.append(row)
-                runs.append(trace.evaluation)
-        return RunColumns(
-            *(zip(*rows, strict=True) if rows else ((),) * len(RunRow._fields)),
-            sample_counts=[len(RunDetails.of(run).samples_ms) for run in runs],
-            details=lambda numbers: [RunDetails.of(runs[number]) for number in numbers],
-        )
-
-    def workload_uuids(self, definition: str) -> list[str]:
-        """Return the uuid of each workload trace, in their order."""
-        return [trace.workload.uuid for trace in self._workloads.get(definition, ())]
-
-
-def _row(trace: Trace) -> Optional[RunRow]:
-    one = trace.evaluation
-    if one is None or trace.solution is None:
-        return None
-    times, errors, origin = one.performance, one.correctness, one.provenance
-    samples = len(times.samples_ms or ()) if times is not None else 0
-    return RunRow(
-        trace.definition,
-        trace.solution,
-        trace.workload.uuid,
-        trace.workload.axes,
-        one.environment.hardware,
-        one.status,
-        one.timestamp,
-        times.latency_ms if times is not None else None,
-        times.reference_latency_ms if times is not None else None,
-        times.speedup_factor if times is not None else None,
-        errors.max_absolute_error if errors is not None else None,
-        errors.max_relative_error if errors is not None else None,
-        times.interval_ms if times is not None else None,
-        times.speedup_interval if times is not None else None,
-        count_dropped(times.dropped, samples) if times is not None else 0,
-        Clock.of(origin.timer, origin.stop_rule, origin.timing) if origin is not None else Clock(),
-    )
+        return map(RunRow, *self.fields)

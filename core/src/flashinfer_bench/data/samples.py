@@ -14,7 +14,7 @@ import math
 import struct
 import sys
 from array import array
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,3 +74,16 @@ def unpacked(text: str) -> list[float]:
 def from_json(value: Any) -> Any:
     """Return a field as a list where it is a text; everything else is for the field to judge."""
     return unpacked(value) if isinstance(value, str) else value
+
+
+def dropped_numbers(rows: Optional[Iterable[tuple[int, int]]], count: int) -> set[int]:
+    """Return which of `count` samples lie in some rows, whatever these overlap or exceed.
+
+    Parameters
+    ----------
+    rows : iterable of (int, int), optional
+        First number of each row and the one after its last, as ``performance.dropped`` has them.
+    count : int
+        How many samples there are.
+    """
+    return {number for first, end in rows or () for number in range(first, min(end, count))}

@@ -16,13 +16,12 @@ from pydantic import (
     model_validator,
 )
 
-from flashinfer_bench.data.base import NonEmptyStr, SchemaModel
+from flashinfer_bench.data.base import NameEnum, NonEmptyStr, SchemaModel
 from flashinfer_bench.data.legacy import (
     upgrade_build_spec,
     upgrade_compile_options,
     upgrade_solution,
 )
-from flashinfer_bench.data.name_enum import NameEnum
 from flashinfer_bench.errors import DataError, UnsafePathError
 
 if TYPE_CHECKING:
@@ -55,16 +54,17 @@ class SupportedBindings(NameEnum):
 _PYTHON_FAMILY = frozenset({"python", "triton", "tilelang", "cute_dsl", "cutile"})
 
 
+def _known(kind: type[NameEnum], name: str) -> str:
+    known: dict[str, str] = {member.value: member for member in kind}
+    return known.get(name, name)
+
+
 def _known_language(name: str) -> str:
-    lowered = name.strip().lower()
-    known = {member.value: member for member in SupportedLanguages}
-    return known.get(lowered, lowered)
+    return _known(SupportedLanguages, name.strip().lower())
 
 
-def _known_binding(name: str) -> str:
-    lowered = name.strip().lower().replace("_", "-")
-    known = {member.value: member for member in SupportedBindings}
-    return known.get(lowered, lowered)
+def _known_binding(name: Optional[str]) -> Optional[str]:
+    return name and _known(SupportedBindings, name.strip().lower().replace("_", "-"))
 
 
 def _safe_path(text: str) -> str:
@@ -161,9 +161,7 @@ class BuildSpec(SchemaModel):
     entry_point: Annotated[str, AfterValidator(_entry_point)]
     dependencies: list[str] = Field(default_factory=list)
     destination_passing_style: Annotated[bool, Field(strict=True)] = True
-    binding: Annotated[
-        Optional[NonEmptyStr], AfterValidator(lambda name: name and _known_binding(name))
-    ] = None
+    binding: Annotated[Optional[NonEmptyStr], AfterValidator(_known_binding)] = None
     compile_options: Annotated[
         Optional[CompileOptions], AfterValidator(lambda options: options or None)
     ] = None

@@ -15,8 +15,7 @@ import contextlib
 import errno
 import logging
 import os
-import tempfile
-from pathlib import Path
+import secrets
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, SoftFileLock, Timeout
@@ -27,6 +26,7 @@ from flashinfer_bench.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 _logger = logging.getLogger(__name__)
 
@@ -52,12 +52,6 @@ def soft_lock_path(path: Path) -> Path:
     return path.with_name(f".{path.name}{SOFT_LOCK_SUFFIX}")
 
 
-def _make_lock(path: Path, timeout_s: float) -> FileLock | SoftFileLock:
-    if env.soft_dataset_locks():
-        return SoftFileLock(soft_lock_path(path), timeout=timeout_s)
-    return FileLock(lock_path(path), timeout=timeout_s)
-
-
 @contextlib.contextmanager
 def locked(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
     """Hold the lock of a data file; its folder is made if need be.
@@ -67,12 +61,22 @@ def locked(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
     StorageError
         If the lock cannot be had in `timeout_s` seconds, or not be made at all.
     """
+    soft = env.soft_dataset_locks()
+    file = soft_lock_path(path) if soft else lock_path(path)
+    lock = (SoftFileLock if soft else FileLock)(file, timeout=timeout_s)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = _make_lock(path, timeout_s)
         lock.acquire()
     except Timeout as error:
-        raise _lock_error(path, timeout_s) from error
+        hint = f"see who has {file} open"
+        if soft:
+            hint = (
+                f"{file} names the owner; "
+                "if that process is gone, 'fib doctor --repair' takes it away"
+            )
+        raise StorageError(
+            f"{path}: another process has held its lock for {timeout_s:g} s", hint=hint
+        ) from error
     except OSError as error:
         raise storage_error(path, error) from error
     try:
@@ -115,9 +119,10 @@ def append_lines(path: Path, lines: Sequence[bytes]) -> None:
 
 def _split_into_lines(path: Path) -> None:
     """Rewrite a file that is one JSON document, which no line could be put behind."""
-    records = read_whole(path)
-    if records is not None:
-        replace_file(path, b"".join(record + b"\n" for record in records))
+    with path.open("rb") as file:
+        whole = read_whole(file)
+    if whole is not None:
+        replace_file(path, b"".join(record + b"\n" for record in whole[1]))
 
 
 def _append(path: Path, data: bytes) -> None:
@@ -180,32 +185,22 @@ def replace_file(path: Path, data: bytes) -> None:
     StorageError
         If it cannot be done; an existing file is then unchanged.
     """
-    temporary: str | None = None
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             _write_all(descriptor, data)
             _sync(descriptor)
-            os.fchmod(descriptor, _default_mode())
         finally:
             os.close(descriptor)
-        Path(temporary).replace(path)
-        temporary = None
+        temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
         raise storage_error(path, error) from error
     finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-
-
-def _default_mode() -> int:
-    """Return the mode that a newly made file would have; `mkstemp` makes private ones."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def sync_folder(folder: Path) -> None:
@@ -218,17 +213,6 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _lock_error(path: Path, timeout_s: float) -> StorageError:
-    soft = env.soft_dataset_locks()
-    lock = soft_lock_path(path) if soft else lock_path(path)
-    hint = f"see who has {lock} open"
-    if soft:
-        hint = (
-            f"{lock} names the owner; if that process is gone, 'fib doctor --repair' takes it away"
-        )
-    return StorageError(f"{path}: another process has held its lock for {timeout_s:g} s", hint=hint)
 
 
 def storage_error(path: Path, error: OSError) -> StorageError:
@@ -246,6 +230,8 @@ def _remedy(number: int | None) -> str:
             "the dataset is read-only here; it can be read, and 'fib run --no-save-results' works; "
             "to record traces, change its permissions or work on a copy"
         )
+    if number in (errno.ENOTEMPTY, errno.EEXIST):
+        return "another process has made it meanwhile; retry"
     if number in _NO_LOCKS:
         return "this file system has no locks; set FIB_DATASET_LOCK=soft wherever it is written to"
     return "free some space or check the permissions, then retry"

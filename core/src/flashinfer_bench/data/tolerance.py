@@ -72,10 +72,6 @@ class Tolerance(OutputTolerance):
         shared = self.model_dump(exclude={"outputs"})
         return {**shared, **(own.model_dump() if own is not None else {})}
 
-    def unknown_outputs(self, known: Collection[str]) -> list[str]:
-        """Return the outputs that are named here but are not `known`."""
-        return [name for name in self.outputs or {} if name not in known]
-
 
 def require_known_outputs(
     tolerance: Optional[Tolerance], known: Collection[str], *, field: str = "tolerance"
@@ -96,11 +92,12 @@ def require_known_outputs(
     DataError
         About the first of them.
     """
-    for name in tolerance.unknown_outputs(known) if tolerance is not None else ():
-        raise DataError(
-            f"the definition has no output {name!r}; it has {', '.join(known)}",
-            field=f"{field}.outputs.{name}",
-        )
+    for name in (tolerance.outputs if tolerance is not None else None) or ():
+        if name not in known:
+            raise DataError(
+                f"the definition has no output {name!r}; it has {', '.join(known)}",
+                field=f"{field}.outputs.{name}",
+            )
 
 
 def without_tolerance(record: dict[str, Any]) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from pydantic import (
 )
 
 from flashinfer_bench.data import samples
-from flashinfer_bench.data.base import JsonWords, NonEmptyStr, SchemaModel
+from flashinfer_bench.data.base import JsonWords, NameEnum, NonEmptyStr, SchemaModel
 from flashinfer_bench.data.legacy import upgrade_correctness, upgrade_evaluation, upgrade_trace
-from flashinfer_bench.data.name_enum import NameEnum
 from flashinfer_bench.data.workload import InputDesc as InputDesc  # older releases have these here
 from flashinfer_bench.data.workload import RandomInput as RandomInput
 from flashinfer_bench.data.workload import SafetensorsInput as SafetensorsInput
@@ -64,7 +63,7 @@ class EvaluationStatus(NameEnum):
     TIMEOUT = "TIMEOUT"
 
 
-_WANTED = {
+GIVEN_WITH = {
     EvaluationStatus.PASSED: (True, True),
     EvaluationStatus.INCORRECT_NUMERICAL: (True, False),
 }
@@ -132,11 +131,9 @@ class Performance(SchemaModel):
     @property
     def counted_ms(self) -> list[float]:
         """The samples that count: those that were not dropped."""
-        counted = dict(enumerate(self.samples_ms or ()))
-        for first, end in self.dropped or ():
-            for number in range(first, min(end, len(self.samples_ms or ()))):
-                counted.pop(number, None)
-        return list(counted.values())
+        given = self.samples_ms or []
+        out = samples.dropped_numbers(self.dropped, len(given))
+        return [one for number, one in enumerate(given) if number not in out]
 
 
 class Environment(SchemaModel):
@@ -267,7 +264,7 @@ class Evaluation(SchemaModel):
     @model_validator(mode="after")
     def _fits_status(self) -> Self:
         given = (self.correctness is not None, self.performance is not None)
-        wanted = _WANTED.get(self.status, (False, False))
+        wanted = GIVEN_WITH.get(self.status, (False, False))
         if given != wanted:
             name, must = (
                 ("performance", wanted[1]) if given[0] is wanted[0] else ("correctness", wanted[0])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import shutil
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
 
 from flashinfer_bench import env
-from flashinfer_bench.data import blob_tensors, layout
-from flashinfer_bench.data.dataset_folder import DatasetFolder
+from flashinfer_bench.data import blob_tensors, layout, ranking
 from flashinfer_bench.data.index import StaleIndexError, TraceIndex
+from flashinfer_bench.data.index.rows import Rows, RowWriter
 from flashinfer_bench.data.json_codec import append_jsonl_file
 from flashinfer_bench.data.loader import (
     OnError,
@@ -20,17 +23,18 @@ from flashinfer_bench.data.loader import (
     load_traces,
     paused_gc,
 )
-from flashinfer_bench.data.run_source import MemoryRuns
-from flashinfer_bench.data.trace_queries import TraceQueries
-from flashinfer_bench.errors import DataError, DatasetNotFoundError
+from flashinfer_bench.data.run_source import RunColumns, RunDetails
+from flashinfer_bench.errors import ConfigError, DataError, DatasetNotFoundError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import torch
+    from pydantic import BaseModel
 
     from flashinfer_bench.data.definition import Definition
-    from flashinfer_bench.data.run_source import RunSource
+    from flashinfer_bench.data.ranking import Runs, SpeedupMetrics, TraceSetSummary
+    from flashinfer_bench.data.run_source import RunRow
     from flashinfer_bench.data.solution import Solution
     from flashinfer_bench.data.trace import Trace
 
@@ -42,7 +46,63 @@ _TRIES = 2
 _reading = threading.RLock()
 
 
-class TraceSet(DatasetFolder, TraceQueries):
+class MemoryRuns:
+    """The questions that an index answers, asked of traces in memory.
+
+    Parameters
+    ----------
+    traces, workloads : mapping of str to list of Trace
+        By definition.
+    """
+
+    def __init__(
+        self, traces: Mapping[str, list[Trace]], workloads: Mapping[str, list[Trace]]
+    ) -> None:
+        self._traces, self._workloads = traces, workloads
+
+    def names(self) -> Iterable[str]:
+        """Return the definitions that have an entry."""
+        return self._traces
+
+    def runs(self, definition: str) -> Runs:
+        """Return the runs, digested."""
+        return ranking.digest_runs(self._traces.get(definition, ()))
+
+    def best(
+        self, definition: str, axes: Optional[Mapping[str, int]], atol: float, rtol: float
+    ) -> Optional[Trace]:
+        """Return the trace with the highest speedup factor; of equals the first."""
+        within = self.filtered(definition, atol, rtol)
+        return max(
+            (one for one in within if axes is None or one.workload.axes == axes),
+            key=lambda one: one.evaluation.performance.speedup_factor,  # type: ignore[union-attr]
+            default=None,
+        )
+
+    def filtered(self, definition: str, atol: float, rtol: float) -> list[Trace]:
+        """Return the traces that passed within both tolerances."""
+        traces = self._traces.get(definition, ())
+        return [trace for trace in traces if ranking.is_within(trace, atol, rtol)]
+
+    def columns(self, definition: str) -> RunColumns:
+        """Return the runs, in their order."""
+        traces = [one for one in self._traces.get(definition, ()) if one.solution is not None]
+        runs = [one.evaluation for one in traces if one.evaluation is not None]
+        *fields, samples = (rows := RowWriter.of(traces)).fields(range(len(rows)))
+        return RunColumns(
+            fields, samples, lambda numbers: [RunDetails.of(runs[number]) for number in numbers]
+        )
+
+    def rows(self) -> Iterable[Rows]:
+        """Return the rows of all runs."""
+        return map(RowWriter.of, self._traces.values())
+
+    def workload_uuids(self, definition: str) -> list[str]:
+        """Return the uuid of each workload trace, in their order."""
+        return [trace.workload.uuid for trace in self._workloads.get(definition, ())]
+
+
+class TraceSet:
     """Definitions, solutions, workloads and traces, in plain dicts by the name of the definition.
 
     Made by `from_path` it belongs to a folder: what is added is written there too. Made by hand
@@ -81,7 +141,7 @@ class TraceSet(DatasetFolder, TraceQueries):
         given = workload if workloads is None else workloads
         self._workloads = {} if given is None else given
         self._traces = {} if traces is None else traces
-        self._index_solutions()
+        self._by_name: dict[str, Solution] = {}
         self._problems = Problems()
         self._unread = False
         self._index: Optional[TraceIndex] = None
@@ -135,7 +195,6 @@ class TraceSet(DatasetFolder, TraceQueries):
         with paused_gc():
             loaded.definitions = load_definitions(root, loaded._problems)
             loaded.solutions = load_solutions(root, loaded._problems)
-            loaded._index_solutions()
         loaded._unread = True
         return loaded
 
@@ -149,7 +208,7 @@ class TraceSet(DatasetFolder, TraceQueries):
                 self._unread, self._index = False, None
 
     @property
-    def run_source(self) -> RunSource:
+    def run_source(self) -> Union[TraceIndex, MemoryRuns]:
         """Where the runs are to be had: from the index of the folder, until they are in memory.
 
         They are in memory once `traces` or `workloads` was looked at; they may have been edited
@@ -164,17 +223,11 @@ class TraceSet(DatasetFolder, TraceQueries):
             return None
         with _reading:
             if self._index is None:
-                try:
-                    with paused_gc():
-                        self._index = TraceIndex.open(self._require_root())
-                except OSError as error:
-                    _logger.debug("%s: cannot be indexed: %s", self.root, error)
-            if self._index is None or not self._raises(self._index):
+                with paused_gc():
+                    self._index = TraceIndex.open(self._require_root())
+            if self._problems.on_error == "collect" or not self._index.has_errors:
                 return self._index
         return None  # reading the traces raises the error
-
-    def _raises(self, index: TraceIndex) -> bool:
-        return self._problems.on_error == "raise" and index.has_bad_lines()
 
     def _ask(self, question: Callable[[], _Answer]) -> _Answer:
         for _ in range(_TRIES):
@@ -190,6 +243,15 @@ class TraceSet(DatasetFolder, TraceQueries):
     def load_errors(self) -> list[DataError]:
         """What was left out of the dataset because it is not valid (looks at all of it)."""
         return self._ask(self._all_errors)
+
+    @property
+    def torn_lines(self) -> list[DataError]:
+        """Unfinished last lines, which are left out; not known once the traces are in memory.
+
+        They are no errors of the dataset: the next append to the file moves them aside.
+        """
+        index = self._open_index()
+        return [] if index is None else index.torn_lines
 
     def _all_errors(self) -> list[DataError]:
         index = self._open_index()
@@ -239,12 +301,9 @@ class TraceSet(DatasetFolder, TraceQueries):
                     name: definition.model_dump(mode="json")
                     for name, definition in self.definitions.items()
                 },
-                "solutions": {
-                    name: [solution.model_dump(mode="json") for solution in solutions]
-                    for name, solutions in self.solutions.items()
-                },
-                "workloads": _dump_traces(self.workloads),
-                "traces": _dump_traces(self.traces),
+                "solutions": _dump_all(self.solutions),
+                "workloads": _dump_all(self.workloads),
+                "traces": _dump_all(self.traces),
             }
 
     # ------------------------------------------------------------------------------- writing
@@ -298,6 +357,281 @@ class TraceSet(DatasetFolder, TraceQueries):
         if def_name not in self.definitions:
             raise DataError(f"definition '{def_name}' is not in the dataset {self.root}")
         return self.definitions[def_name].op_type
+
+    # ------------------------------------------------------------------------------- questions
+
+    def get_solution(self, name: str) -> Optional[Solution]:
+        """Return the solution of that name, or None."""
+        found = self._by_name.get(name)
+        # `solutions` is a plain dict: anyone may edit it.
+        if found is None or all(
+            found is not one for one in self.solutions.get(found.definition, ())
+        ):
+            groups = self.solutions.values()
+            self._by_name = {one.name: one for group in groups for one in group}
+            found = self._by_name.get(name)
+        return found
+
+    def filter_traces(self, def_name: str, atol: float = 1e-2, rtol: float = 1e-2) -> list[Trace]:
+        """Return the traces of a definition that passed within both tolerances.
+
+        Parameters
+        ----------
+        def_name : str
+            Name of the definition.
+        atol, rtol : float
+            Largest absolute and relative error.
+        """
+        return self._ask(lambda: self.run_source.filtered(def_name, atol, rtol))
+
+    def get_best_trace(
+        self,
+        def_name: str,
+        axes: Optional[Mapping[str, int]] = None,
+        max_abs_error: float = 1e-2,
+        max_rel_error: float = 1e-2,
+    ) -> Optional[Trace]:
+        """Return the trace with the highest speedup factor.
+
+        Parameters
+        ----------
+        def_name : str
+            Name of the definition.
+        axes : mapping of str to int, optional
+            Consider only workloads with exactly these axis values.
+        max_abs_error, max_rel_error : float
+            Largest absolute and relative error.
+
+        Returns
+        -------
+        Trace or None
+            None if no trace qualifies. Of equals, the first recorded.
+        """
+        return self._ask(lambda: self.run_source.best(def_name, axes, max_abs_error, max_rel_error))
+
+    def run_rows(self, def_name: Optional[str] = None) -> Iterator[RunRow]:
+        """Yield the runs of a definition, or all, without their logs and without making traces.
+
+        For very many runs `run_columns` is quicker.
+
+        Parameters
+        ----------
+        def_name : str, optional
+            Name of the definition.
+        """
+        groups = self.run_columns(def_name).values()
+        return (row for columns in groups for row in columns.rows())
+
+    def run_columns(self, def_name: Optional[str] = None) -> dict[str, RunColumns]:
+        """Return the runs of a definition, or all, column by column and without making traces.
+
+        This is the quick way to go through very many runs. Their logs and samples are read when
+        they are asked for.
+
+        Parameters
+        ----------
+        def_name : str, optional
+            Name of the definition.
+
+        Returns
+        -------
+        dict of str to RunColumns
+            By definition, in the order in which they are met; those without runs are left out.
+        """
+
+        def columns() -> dict[str, RunColumns]:
+            source = self.run_source
+            names = source.names() if def_name is None else (def_name,)
+            found = {name: source.columns(name) for name in names}
+            return {name: group for name, group in found.items() if group}
+
+        return self._ask(columns)
+
+    def index_rows(self) -> list[Rows]:
+        """Return the rows of all runs, file by file: what choosing among solutions reads.
+
+        They are shared: do not modify them. Workload traces may be among them.
+        """
+        return self._ask(lambda: list(self.run_source.rows()))
+
+    def workload_uuids(self, def_name: str) -> list[str]:
+        """Return the uuids of a definition's workloads, as often as they are recorded.
+
+        Parameters
+        ----------
+        def_name : str
+            Name of the definition.
+        """
+        return self._ask(lambda: self.run_source.workload_uuids(def_name))
+
+    def summary(
+        self,
+        baseline_author: str = "baseline",
+        op_type: Optional[str] = None,
+        definition_name: Optional[str] = None,
+    ) -> TraceSetSummary:
+        """Count traces and rank authors.
+
+        Definitions that cannot be ranked, most often because there is no solution by the baseline
+        author, are named in the result with the reason; they are counted all the same.
+
+        Parameters
+        ----------
+        baseline_author : str
+            Author whose solutions the others are compared with.
+        op_type : str, optional
+            Consider only definitions of this type.
+        definition_name : str, optional
+            Consider only this definition.
+
+        Raises
+        ------
+        KeyError
+            If there is no such definition.
+        ValueError
+            If both `op_type` and `definition_name` are given.
+        """
+        return self._ask(lambda: ranking.summarize(self, baseline_author, op_type, definition_name))
+
+    def get_solution_score(
+        self, solution_name: str, baseline_author: str = "baseline"
+    ) -> Optional[SpeedupMetrics]:
+        """Compare one solution with the baseline of its definition.
+
+        Parameters
+        ----------
+        solution_name : str
+            The solution.
+        baseline_author : str
+            Author of the baseline.
+
+        Returns
+        -------
+        SpeedupMetrics or None
+            None if there is no such solution, it is the baseline itself, or no workload has passing
+            traces of both. Zero if any trace of the solution failed.
+
+        Raises
+        ------
+        ValueError
+            If the definition has no solution by the baseline author, or more than one, or if a
+            passing trace has a latency that is not positive.
+        """
+        return self._ask(lambda: ranking.score_solution(self, solution_name, baseline_author))
+
+    def get_author_score(
+        self,
+        author: str,
+        baseline_author: str = "baseline",
+        op_type: Optional[str] = None,
+        definition_name: Optional[str] = None,
+    ) -> Optional[SpeedupMetrics]:
+        """Return the mean, over definitions, of the score of the author's best solution.
+
+        Returns
+        -------
+        SpeedupMetrics or None
+            None if the author has no solution that can be scored.
+
+        Raises
+        ------
+        KeyError
+            If there is no such definition.
+        ValueError
+            If both `op_type` and `definition_name` are given; also as of `get_solution_score`.
+        """
+        return self._ask(
+            lambda: ranking.score_author(self, author, baseline_author, op_type, definition_name)
+        )
+
+    def rank_authors(
+        self,
+        baseline_author: str = "baseline",
+        op_type: Optional[str] = None,
+        definition_name: Optional[str] = None,
+    ) -> list[tuple[str, SpeedupMetrics]]:
+        """Return all authors with a score, the best first; equals by name.
+
+        Raises
+        ------
+        KeyError
+            If there is no such definition.
+        ValueError
+            If both `op_type` and `definition_name` are given; if a definition with solutions has
+            none by the baseline author, or more than one; if a latency is not positive.
+        """
+        return self._ask(
+            lambda: ranking.rank_authors(self, baseline_author, op_type, definition_name)
+        )
+
+    # -------------------------------------------------------------------------------- folders
+
+    def _require_root(self) -> Path:
+        if self.root is None:
+            raise ConfigError(
+                "this TraceSet lives in memory; it has no folder", hint="give it a root"
+            )
+        return self.root
+
+    @property
+    def definitions_path(self) -> Path:
+        """Folder of the definitions."""
+        return self._require_root() / layout.DEFINITIONS
+
+    @property
+    def solutions_path(self) -> Path:
+        """Folder of the solutions."""
+        return self._require_root() / layout.SOLUTIONS
+
+    @property
+    def workloads_path(self) -> Path:
+        """Folder of the workloads."""
+        return self._require_root() / layout.WORKLOADS
+
+    @property
+    def traces_path(self) -> Path:
+        """Folder of the traces."""
+        return self._require_root() / layout.TRACES
+
+    @property
+    def blob_path(self) -> Path:
+        """Folder of the tensors."""
+        return self._require_root() / layout.BLOB
+
+    @property
+    def blob_workloads_path(self) -> Path:
+        """Folder of the tensors of workloads."""
+        return self.blob_path / layout.WORKLOADS
+
+    def backup_traces(self) -> None:
+        """Copy the folder of traces to ``traces_backup_<time>`` beside it.
+
+        Raises
+        ------
+        ConfigError
+            If the set has no folder.
+        StorageError
+            If the copy fails; the traces are untouched.
+        """
+        source = self.traces_path
+        if not source.is_dir():
+            return
+        name = f"traces_backup_{time.strftime('%Y%m%d_%H%M%S')}"
+        target = source.with_name(name)
+        for number in itertools.count(2):
+            try:
+                target.mkdir()
+                break
+            except FileExistsError:
+                target = source.with_name(f"{name}_{number}")
+            except OSError as error:
+                raise StorageError(f"{target}: cannot be made: {error}") from error
+        try:
+            ignored = shutil.ignore_patterns(".*.lock")
+            shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
+        except OSError as error:  # shutil.Error is one
+            shutil.rmtree(target, ignore_errors=True)
+            raise StorageError(f"{target}: cannot back up {source}: {error}") from error
 
     # --------------------------------------------------------------------------------- blobs
 
@@ -356,21 +690,5 @@ class TraceSet(DatasetFolder, TraceQueries):
         return blob_tensors.load_tensors(self._require_root(), path_str)
 
 
-def _dump_traces(groups: Mapping[str, list[Trace]]) -> dict[str, list[dict[str, Any]]]:
-    """Return traces as plain data; a workload that many share is converted once, then copied."""
-    plain: dict[int, dict[str, Any]] = {}
-
-    def dump(trace: Trace) -> dict[str, Any]:
-        known = plain.get(id(trace.workload))
-        if known is None:
-            known = plain[id(trace.workload)] = trace.workload.model_dump(mode="json")
-        inputs = {name: {**spec} for name, spec in known["inputs"].items()}
-        evaluation = trace.evaluation
-        return {
-            "definition": trace.definition,
-            "workload": {**known, "axes": {**known["axes"]}, "inputs": inputs},
-            "solution": trace.solution,
-            "evaluation": None if evaluation is None else evaluation.model_dump(mode="json"),
-        }
-
-    return {name: [dump(trace) for trace in traces] for name, traces in groups.items()}
+def _dump_all(groups: Mapping[str, Iterable[BaseModel]]) -> dict[str, list[dict[str, Any]]]:
+    return {name: [one.model_dump(mode="json") for one in group] for name, group in groups.items()}

@@ -1,21 +1,7 @@
-"""Routing the calls of a library through wrappers, and taking the wrappers off again.
+"""Old name of `flashinfer_bench.routing`."""
 
-The author of a plugin subclasses `Adapter` and registers the class by a
-`flashinfer_bench.plugins.AdapterSpec`.
-"""
+from __future__ import annotations
 
-from flashinfer_bench.integration.adapter import Adapter, Kind, PatchSpec
-from flashinfer_bench.integration.patch_manager import PatchManager, Target, get_manager, resolve
-from flashinfer_bench.integration.status import PatchStatus, State
+from flashinfer_bench._lazy import moved
 
-__all__ = [
-    "Adapter",
-    "Kind",
-    "PatchManager",
-    "PatchSpec",
-    "PatchStatus",
-    "State",
-    "Target",
-    "get_manager",
-    "resolve",
-]
+__getattr__, __dir__ = moved(__name__, "flashinfer_bench.routing", "flashinfer-bench-core")

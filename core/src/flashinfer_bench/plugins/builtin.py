@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING
 
 from flashinfer_bench.plugins.hookspecs import hookimpl
 from flashinfer_bench.plugins.records import (
+    CheckSpec,
+    CommandSpec,
     EvaluatorSpec,
     ExecutorSpec,
-    KeyBuilderSpec,
+    LanguageSpec,
+    MeasurementSpec,
+    SourceSpec,
+    StopRuleSpec,
     TimerSpec,
+    TracingPolicySpec,
 )
 
 if TYPE_CHECKING:
@@ -21,17 +27,116 @@ if TYPE_CHECKING:
 _TIMING = "flashinfer_bench.bench.timing"
 _EXECUTORS = "flashinfer_bench.bench.executors"
 _EVALUATORS = "flashinfer_bench.bench.evaluators"
-_KEYS = "flashinfer_bench.apply.key_builders"
-# Of cudaEventElapsedTime, as the runtime's manual has it.
-_EVENT_RESOLUTION_MS = 5e-4
+_CLI = "flashinfer_bench.cli"
+_RULES = "flashinfer_bench.bench.stopping"
+_CHECKS = "flashinfer_bench.validate"
+_POLICIES = "flashinfer_bench.tracing"
+
+# With their place in ``fib --help``; commands of plugins stand between them.
+_COMMANDS = (
+    (1000, "run", "Benchmark the solutions of a dataset and record traces."),
+    (970, "build", "Build the solutions of a dataset; evaluate none."),
+    (960, "report", "Summarise, rank, merge or draw recorded traces."),
+    (920, "validate", "Check that a dataset is sound; change nothing."),
+    (910, "apply", "Show what would be put to work here, and build it."),
+    (850, "cache", "List or prune what builds have left."),
+    (840, "adapters", "Show which functions of libraries can be routed."),
+    (830, "plugins", "List, show and diagnose plugins, and start new ones."),
+)
+
+# With their place among the findings of ``fib validate``; checks of plugins stand between them.
+# The layer of each is its name in the singular.
+_DATASET_CHECKS = (
+    (1000, "layout", "checks:check_layout", "Files are where the layout has them"),
+    (990, "definitions", "checks:check_definitions", "Definitions are sound"),
+    (980, "solutions", "checks:check_solutions", "Solutions name what there is"),
+    (970, "workloads", "record_checks:WorkloadCheck", "Workloads fit their definitions"),
+    (950, "traces", "record_checks:TraceCheck", "Traces name what there is, and are complete"),
+)
+_FILTERS = (
+    ("keep_all", "policies:KeepAll", "Keep every call"),
+    ("keep_none", "policies:KeepNone", "Keep no call"),
+    ("keep_first", "policies:KeepFirstK", "Keep the first call"),
+    ("keep_first_k", "policies:KeepFirstK", "Keep the first k calls"),
+    ("keep_first_by_axes", "policies:KeepFirstKByAxes", "Keep the first call of each size"),
+    ("keep_first_k_by_axes", "policies:KeepFirstKByAxes", "Keep the first k of each size"),
+    (
+        *("keep_first_by_avg_seq_len", "policies:KeepFirstByAvgSeqLen"),
+        "Keep the first call of each average sequence length",
+    ),
+    ("keep_random_k", "policies:KeepRandomK", "Keep k calls at random"),
+)
+
+
+@hookimpl
+def fib_register_languages() -> Iterable[LanguageSpec]:
+    """Register the libraries that compile solutions of each language."""
+    for name in ("cuda", "cpp"):
+        cuda = ("cuda",)
+        yield LanguageSpec(
+            name=name, libraries=cuda, gpu_only=cuda, summary="CUDA decides, on GPUs"
+        )
+    for name, library in (("triton", "triton"), ("tilelang", "tilelang"), ("python", "torch")):
+        yield LanguageSpec(name=name, libraries=(library,), summary=f"{library} decides")
+
+
+@hookimpl
+def fib_register_stop_rules() -> Iterable[StopRuleSpec]:
+    """Register rules, in the order in which ``fib run --help`` lists them."""
+    for priority, name, factory, summary in (
+        (90, "fixed", "Fixed", "Stop after a number of calls"),
+        (80, "rse", "RelativeStandardError", "Stop when the mean is known well enough"),
+    ):
+        yield StopRuleSpec(
+            name=name, factory=f"{_RULES}:{factory}", priority=priority, summary=summary
+        )
+
+
+@hookimpl
+def fib_register_checks() -> Iterable[CheckSpec]:
+    """Register the checks of ``fib validate``."""
+    for priority, name, factory, summary in _DATASET_CHECKS:
+        yield CheckSpec(
+            name=name,
+            layer=name.removesuffix("s"),
+            records=factory.endswith("Check"),
+            factory=f"{_CHECKS}.{factory}",
+            priority=priority,
+            summary=summary,
+        )
+
+
+@hookimpl
+def fib_register_sources() -> Iterable[SourceSpec]:
+    """Register the Hugging Face hub."""
+    yield SourceSpec(
+        name="hub",
+        factory="flashinfer_bench.data.hub:fetch",
+        summary="Datasets of the Hugging Face hub: ORGANISATION/NAME[@REVISION]",
+    )
+
+
+@hookimpl
+def fib_register_tracing_policies() -> Iterable[TracingPolicySpec]:
+    """Register filter policies; dump policies of core depend on the layout, not on values."""
+    for name, factory, summary in _FILTERS:
+        yield TracingPolicySpec(
+            name=name, decides="calls", factory=f"{_POLICIES}.{factory}", summary=summary
+        )
+
+
+@hookimpl
+def fib_register_commands() -> Iterable[CommandSpec]:
+    """Register core's commands."""
+    for priority, name, summary in _COMMANDS:
+        yield CommandSpec(
+            name=name, factory=f"{_CLI}.{name}:app", summary=summary, priority=priority
+        )
 
 
 @hookimpl
 def fib_register_timers() -> Iterable[TimerSpec]:
-    """Register a wall clock for the CPU, and event pairs, graphs and do_bench for CUDA devices.
-
-    The latter two are for trusted solutions, and are taken only where they are asked for.
-    """
+    """Register a wall clock for the CPU."""
     yield TimerSpec(
         name="cpu",
         devices=("cpu",),
@@ -40,123 +145,28 @@ def fib_register_timers() -> Iterable[TimerSpec]:
         overhead="two readings of the clock, measured in each process, are taken out",
         summary="Monotonic wall clock around each call",
     )
-    yield TimerSpec(
-        name="cuda_event",
-        devices=("cuda",),
-        factory=f"{_TIMING}.cuda_event:CudaEventTimer",
-        probe=f"{_TIMING}.probes:cuda_event",
-        resolution_ms=_EVENT_RESOLUTION_MS,
-        overhead="what a pair of events costs, measured at the first call, is taken out (at most "
-        "3 us); 1 to 5 us stay in where the device's clock ticks too slowly to tell",
-        summary="A pair of CUDA events around each call",
-    )
-    yield from _for_trusted_solutions()
-
-
-def _for_trusted_solutions() -> Iterable[TimerSpec]:
-    yield TimerSpec(
-        name="cuda_graph",
-        devices=("cuda",),
-        factory=f"{_TIMING}.cuda_graph:CudaGraphTimer",
-        probe=f"{_TIMING}.probes:cuda_event",
-        priority=20,
-        resolution_ms=_EVENT_RESOLUTION_MS,
-        overhead="as cuda_event; the start of a graph stays in",
-        trusting=True,
-        summary="Captures each call as a CUDA graph, and times its replay",
-    )
-    yield TimerSpec(
-        name="do_bench",
-        devices=("cuda",),
-        factory=f"{_TIMING}.do_bench:DoBenchTimer",
-        probe=f"{_TIMING}.probes:do_bench",
-        priority=10,
-        resolution_ms=_EVENT_RESOLUTION_MS,
-        overhead="launches by the host and gaps between them stay in",
-        repeats=True,
-        caches=("cold",),
-        summary="Triton's do_bench: the median of many calls with the same inputs",
-    )
-
-
-@hookimpl
-def fib_register_key_builders() -> Iterable[KeyBuilderSpec]:
-    """Register keys for the op types whose speed is known to follow from the same things.
-
-    Their priority is that of fallbacks: a plugin's key builder goes before them.
-    """
-    yield KeyBuilderSpec(
-        name="gemm",
-        op_types=("gemm",),
-        factory=f"{_KEYS}:GEMMKeyBuilder",
-        priority=0,
-        summary="The variable axes of a matrix product",
-    )
-    yield KeyBuilderSpec(
-        name="gqa",
-        op_types=("gqa", "gqa_paged", "gqa_ragged"),
-        factory=f"{_KEYS}:GQAKeyBuilder",
-        priority=0,
-        summary="The variable axes of attention, and its integer and boolean scalars",
-    )
-    yield KeyBuilderSpec(
-        name="mla",
-        op_types=("mla", "mla_paged", "mla_ragged"),
-        factory=f"{_KEYS}:MLAKeyBuilder",
-        priority=0,
-        summary="The variable axes of latent attention, and its integer and boolean scalars",
-    )
 
 
 @hookimpl
 def fib_register_evaluators() -> Iterable[EvaluatorSpec]:
-    """Register the comparison for most definitions, and evaluators for those that need another.
-
-    Their priorities are below the usual one, so that a plugin's evaluator goes before them.
-    """
+    """Register the comparison for definitions that no other evaluator is meant for."""
     yield EvaluatorSpec(
         name="default",
         factory=f"{_EVALUATORS}.default:DefaultEvaluator",
         priority=0,
         summary="Compares outputs element by element within a tolerance",
     )
-    yield EvaluatorSpec(
-        name="lowbit",
-        op_types=("moe",),
-        dtypes=("float8*", "float4*", "int8", "int4*"),
-        factory=f"{_EVALUATORS}.lowbit:LowBitEvaluator",
-        priority=30,
-        summary="Bounds the errors of elements that need not match, too",
-    )
-    yield EvaluatorSpec(
-        name="sampling",
-        op_types=("sampling",),
-        inputs=("*probs*", "*logits*"),
-        outputs=("samples*",),
-        factory=f"{_EVALUATORS}.sampling:SamplingEvaluator",
-        priority=40,
-        summary="Holds samples of many calls against the distribution asked for",
-    )
-    yield from _sparse_attention()
 
 
-def _sparse_attention() -> Iterable[EvaluatorSpec]:
-    kinds = ("dsa_*", "nsa_*")
-    yield EvaluatorSpec(
-        name="dsa_sparse_attention",
-        op_types=kinds,
-        inputs=("sparse_indices",),
-        factory=f"{_EVALUATORS}.dsa_sparse_attention:DsaSparseAttentionEvaluator",
-        priority=40,
-        summary="Compares every output, and finds tokens that attention leaves out",
-    )
-    yield EvaluatorSpec(
-        name="dsa_topk_indexer",
-        op_types=kinds,
-        outputs=("topk_indices",),
-        factory=f"{_EVALUATORS}.dsa_topk_indexer:DsaTopkIndexerEvaluator",
-        priority=40,
-        summary="Checks by their scores that the right tokens are selected, in any order",
+@hookimpl
+def fib_register_measurements() -> Iterable[MeasurementSpec]:
+    """Register the measurement that believes what a solution's process says."""
+    yield MeasurementSpec(
+        name="basic",
+        devices=("cpu", "cuda"),
+        factory="flashinfer_bench.bench.measurement:BasicMeasurement",
+        priority=0,
+        summary="Checks outputs, then believes the clock of the solution's process",
     )
 
 

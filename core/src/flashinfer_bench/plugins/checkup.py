@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench._version import __version__
 from flashinfer_bench.errors import PluginLoadError
-from flashinfer_bench.plugins._guard import full_traceback, one_line
-from flashinfer_bench.plugins.settings import canonical
-from flashinfer_bench.plugins.sources import CORE_DISTRIBUTION
+from flashinfer_bench.plugins._messages import canonical, full_traceback, one_line
+from flashinfer_bench.plugins.registry import CORE_DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from flashinfer_bench.plugins.catalog import Catalog
-    from flashinfer_bench.plugins.registered import Registered
-    from flashinfer_bench.plugins.settings import Settings
-    from flashinfer_bench.plugins.status import PluginStatus
+    from flashinfer_bench.plugins.manager import Settings
+    from flashinfer_bench.plugins.registry import Catalog, PluginStatus, Registered
 
 
 @dataclass(frozen=True)
@@ -129,12 +126,13 @@ def _code_problems(entry: Registered[Any]) -> Iterator[Problem]:
                 full_traceback(entry.check.failure),
             )
         return
-    try:
-        entry.load()
-    except PluginLoadError as error:
-        cause = error.__cause__ or error
-        message = f"provides {entry.label}, which cannot be imported: {one_line(cause)}"
-        yield Problem(message, full_traceback(cause))
+    for path in entry.spec.paths:
+        try:
+            entry.load(path)
+        except PluginLoadError as error:
+            cause = error.__cause__ or error
+            message = f"provides {entry.label}, which cannot be imported: {one_line(cause)}"
+            yield Problem(message, full_traceback(cause))
 
 
 def _notes(status: PluginStatus, entries: Iterable[Registered[Any]]) -> Iterator[str]:

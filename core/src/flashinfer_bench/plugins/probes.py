@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench._lazy import import_string
-from flashinfer_bench.plugins._guard import one_line
+from flashinfer_bench.plugins._messages import one_line
 from flashinfer_bench.plugins.records import Availability
 
 if TYPE_CHECKING:
@@ -33,38 +33,27 @@ class Probe:
     def __init__(self, path: str, timeout_s: float) -> None:
         self.path = path
         self.timeout_s = timeout_s
+        self.failure: Optional[BaseException] = None
+        """What the probe raised, if it has been asked and did; being too slow is no failure."""
+        self.is_late = False
+        """Whether it took too long to answer: then nobody knows what it would have said."""
         self._lock = threading.Lock()
-        self._finished = threading.Event()
         self._deadline = 0.0
         self._thread: Optional[threading.Thread] = None
         self._answer: Optional[Availability] = None
-        self._failure: Optional[BaseException] = None
-        self._is_late = False
-
-    @property
-    def is_late(self) -> bool:
-        """Whether it took too long to answer: then nobody knows what it would have said."""
-        return self._is_late
-
-    @property
-    def failure(self) -> Optional[BaseException]:
-        """What the probe raised, if it has been asked and did; being too slow is no failure."""
-        return self._failure
 
     def start(self) -> None:
         """Start the probe if it has not been, without waiting for it."""
         with self._lock:
             if self._thread is not None or self._answer is not None:
                 return
-            thread = threading.Thread(target=self._run, name=f"probe {self.path}", daemon=True)
             self._deadline = time.monotonic() + self.timeout_s
+            thread = threading.Thread(target=self._run, name=f"probe {self.path}", daemon=True)
             try:
                 thread.start()
+                self._thread = thread
             except RuntimeError as error:  # no thread left, or the interpreter is ending
                 self._answer = Availability(False, f"the probe could not be started: {error}")
-                self._finished.set()
-            else:
-                self._thread = thread
 
     def answer(self) -> Availability:
         """Return the answer, waiting for it until the time limit; never raises.
@@ -75,11 +64,11 @@ class Probe:
             What the probe said, or why it could not be asked.
         """
         self.start()
-        if self._finished.wait(max(0.0, self._deadline - time.monotonic())) and self._thread:
-            self._thread.join()  # so that a process that forks next has one thread again
+        if self._thread is not None:  # joined, so that a process that forks next has one thread
+            self._thread.join(max(0.0, self._deadline - time.monotonic()))
         with self._lock:
             if self._answer is None:
-                self._is_late = True
+                self.is_late = True
                 self._answer = Availability(
                     False,
                     f"the probe {self.path} did not answer within {self.timeout_s:g} s",
@@ -91,8 +80,7 @@ class Probe:
         found, failure = ask(self.path)
         with self._lock:
             if self._answer is None:  # else it is too late: an answer does not change
-                self._answer, self._failure = found, failure
-        self._finished.set()
+                self._answer, self.failure = found, failure
 
 
 def ask(path: str) -> tuple[Availability, Optional[BaseException]]:

@@ -6,19 +6,25 @@ be loaded, listed and compared without importing a compiler, a driver or torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from fnmatch import fnmatchcase
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Optional
-
-from flashinfer_bench.plugins import _fields
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from dataclasses import Field
 
     from flashinfer_bench.data import Definition
 
 CACHE_MODES = ("cold", "warm")
 """What a timed call can find in the caches of its device: nothing of its own, or its inputs."""
+
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")
+_DEVICE = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -47,15 +53,19 @@ class Availability:
     remedy: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ok, bool):
-            raise TypeError(f"Availability: ok must be True or False, not {self.ok!r}")
-        for field in ("reason", "remedy"):
-            _fields.text("Availability", field, getattr(self, field))
+        _of_type("Availability", "ok", self.ok, bool, "True or False")
+        _text("Availability", "reason", self.reason)
+        _text("Availability", "remedy", self.remedy)
         if not self.ok and not self.reason.strip():
             raise ValueError("Availability: ok=False needs a reason that the user can read")
 
     def __bool__(self) -> bool:
         return self.ok
+
+
+_kinds: dict[str, type[Record]] = {}
+KINDS: Mapping[str, type[Record]] = MappingProxyType(_kinds)
+"""Record type of each kind, in the order in which listings show them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +97,9 @@ class Record:
     """
 
     kind: ClassVar[str] = ""
+    """What it is a record of, in the singular: ``key_builder``."""
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """The words that fields of some kinds may hold."""
 
     name: str
     factory: str
@@ -94,28 +107,50 @@ class Record:
     probe: Optional[str] = None
     priority: int = 50
 
+    def __init_subclass__(cls, kind: str = "") -> None:
+        if kind:
+            cls.kind = kind
+            _kinds[kind] = cls
+
     def __post_init__(self) -> None:
-        self._store("name", _fields.name(self._owner(), "name", self.name))
-        _fields.import_path(self._owner(), "factory", self.factory)
-        if self.probe is not None:
-            _fields.import_path(self._owner(), "probe", self.probe)
-        _fields.integer(self._owner(), "priority", self.priority)
-        self._store("summary", _fields.line(self._owner(), "summary", self.summary))
+        # How messages call this record, with the name as it was given.
+        owner = f"{type(self).__name__} {self.name!r}"
+        for each in fields(self):
+            value = self._checked(owner, each, getattr(self, each.name))
+            object.__setattr__(self, each.name, value)
 
-    def _owner(self) -> str:
-        """How error messages call this record."""
-        return f"{type(self).__name__} {self.name!r}"
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What it names by ``"package.module:Name"``, but for the probe."""
+        named = (each.name for each in fields(self) if _is_path(each) and each.name != "probe")
+        return tuple(filter(None, (getattr(self, name) for name in named)))
 
-    def _store(self, field: str, value: object) -> None:
-        object.__setattr__(self, field, value)
-
-    def _store_words(self, field: str, *, required: bool = True) -> None:
-        value = getattr(self, field)
-        self._store(field, _fields.words(self._owner(), field, value, required=required))
+    def _checked(self, owner: str, field: Field[Any], value: object) -> Any:
+        """Return the value of a field as it is stored, or raise what is wrong with it."""
+        allowed = self.choices.get(field.name)
+        required = field.default is MISSING
+        if field.name in ("name", "layer"):
+            return _name(owner, field.name, value)
+        if _is_path(field):
+            return value if value == field.default else _path(owner, field.name, value)
+        if field.name == "devices":
+            return _devices(owner, field.name, value, required)
+        if allowed is not None:
+            single = isinstance(field.default, str)
+            given = (_text(owner, field.name, value),) if single else value
+            found = _words(owner, field.name, given)
+            for word in found:
+                if word not in allowed:
+                    listed = ", ".join(allowed)
+                    raise ValueError(f"{owner}: {field.name} holds {word!r}; allowed: {listed}")
+            return found[0] if single else found
+        if field.type == "tuple[str, ...]":
+            return _words(owner, field.name, value, required)
+        return _BY_TYPE[str(field.type)](owner, field.name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuilderSpec(Record):
+class BuilderSpec(Record, kind="builder"):
     """A builder, which turns a Solution into something that can be called.
 
     Parameters
@@ -133,18 +168,9 @@ class BuilderSpec(Record):
         arguments.
     """
 
-    kind: ClassVar[str] = "builder"
-
     handles: tuple[tuple[str, Optional[str]], ...]
     devices: tuple[str, ...] = ()
     compiles: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._store("handles", _fields.handles(self._owner(), "handles", self.handles))
-        devices = _fields.devices(self._owner(), "devices", self.devices, required=False)
-        self._store("devices", devices)
-        _fields.flag(self._owner(), "compiles", self.compiles)
 
     def accepts(self, language: str, binding: Optional[str] = None) -> bool:
         """Return whether solutions in `language` with `binding` are handled."""
@@ -152,11 +178,33 @@ class BuilderSpec(Record):
 
     def serves(self, device: Optional[str]) -> bool:
         """Return whether its solutions work on `device`: ``cuda``, ``cuda:1``; None: anywhere."""
-        return device is None or not self.devices or _fields.device_type(device) in self.devices
+        return device is None or not self.devices or device_type(device) in self.devices
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimerSpec(Record):
+class LanguageSpec(Record, kind="language"):
+    """A language of solutions: what decides whether a result in it holds with other libraries.
+
+    Parameters
+    ----------
+    libraries : tuple of str
+        Names of libraries. A result that was recorded with one of them is used only with the same
+        series of it: the same major version, or the same minor one below 1.0.
+    gpu_only : tuple of str
+        Those of the `libraries` that matter on GPUs only, such as ``cuda``.
+    **common
+        See `Record`. The name is the language. The factory may be left out: versions are then
+        those of the installed distributions. Otherwise it is a function without arguments that
+        returns the versions of the `libraries` that are installed, by name.
+    """
+
+    libraries: tuple[str, ...] = ()
+    gpu_only: tuple[str, ...] = ()
+    factory: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimerSpec(Record, kind="timer"):
     """A timing backend.
 
     Parameters
@@ -181,7 +229,7 @@ class TimerSpec(Record):
         without arguments.
     """
 
-    kind: ClassVar[str] = "timer"
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"caches": CACHE_MODES}
 
     devices: tuple[str, ...]
     resolution_ms: Optional[float] = None
@@ -189,18 +237,6 @@ class TimerSpec(Record):
     repeats: bool = False
     trusting: bool = False
     caches: tuple[str, ...] = CACHE_MODES
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        owner = self._owner()
-        self._store("devices", _fields.devices(owner, "devices", self.devices))
-        if self.resolution_ms is not None:
-            resolution = _fields.duration(owner, "resolution_ms", self.resolution_ms)
-            self._store("resolution_ms", resolution)
-        self._store("overhead", _fields.line(owner, "overhead", self.overhead))
-        for field in ("repeats", "trusting"):
-            _fields.flag(owner, field, getattr(self, field))
-        self._store("caches", _fields.some_of(owner, "caches", self.caches, CACHE_MODES))
 
     @property
     def why_trust(self) -> Optional[str]:
@@ -214,7 +250,55 @@ class TimerSpec(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyBuilderSpec(Record):
+class MeasurementSpec(Record, kind="measurement"):
+    """A way to take the latency of a solution, from the first call to the record of it.
+
+    Parameters
+    ----------
+    devices : tuple of str
+        Device types that it can measure on.
+    verified : bool
+        Whether it holds against a solution that wants a false latency. Results of others are
+        marked wherever they are ranked.
+    **common
+        See `Record`. The name goes into every trace. The factory is called with the device.
+    """
+
+    devices: tuple[str, ...]
+    verified: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopRuleSpec(Record, kind="stop_rule"):
+    """A rule that says when a solution has been timed often enough.
+
+    Parameters
+    ----------
+    **common
+        See `Record`. The factory is a subclass of
+        `flashinfer_bench.bench.stopping.StoppingRule` of the same name; it is made with its
+        own parameters.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorSpec(Record, kind="monitor"):
+    """A monitor, which watches the machine while a solution is timed.
+
+    Parameters
+    ----------
+    devices : tuple of str
+        Types of the devices whose timings it is of use for.
+    **common
+        See `Record`. The factory is a subclass of `flashinfer_bench.bench.watch.base.Watcher`, made
+        without arguments.
+    """
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyBuilderSpec(Record, kind="key_builder"):
     """A key builder, which reduces the inputs of a call to the key of an apply table.
 
     Parameters
@@ -226,17 +310,11 @@ class KeyBuilderSpec(Record):
         made with the definition.
     """
 
-    kind: ClassVar[str] = "key_builder"
-
     op_types: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._store_words("op_types")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdapterSpec(Record):
+class AdapterSpec(Record, kind="adapter"):
     """An API adapter, which routes the calls of a library through apply and tracing.
 
     Parameters
@@ -244,21 +322,55 @@ class AdapterSpec(Record):
     targets : tuple of str
         The functions and methods that it patches, as dotted names.
     **common
-        See `Record`. The factory is a subclass of `flashinfer_bench.integration.Adapter`; it is
+        See `Record`. The factory is a subclass of `flashinfer_bench.routing.Adapter`; it is
         made without arguments, also where the library is not installed, and patches nothing.
     """
 
-    kind: ClassVar[str] = "adapter"
-
     targets: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._store_words("targets")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluatorSpec(Record):
+class OpFamilySpec(Record, kind="op_family"):
+    """What is known of some op types, so that their solutions can be judged and applied.
+
+    Parameters
+    ----------
+    op_types : tuple of str
+        Shell-style patterns of the op types.
+    key_axes : tuple of str
+        Axes whose values decide which solution is the fastest, where no key builder is registered
+        for the op type. Empty: all variable axes.
+    evaluator : str
+        Name of the evaluator of their outputs. Empty: the one whose record matches.
+    settings : str, optional
+        ``"package.module:name"``: a mapping of op types to settings, as in `EvalConfig`; they are
+        below whatever a user sets.
+    work : str, optional
+        ``"package.module:function"``: called with the definition and the value of each variable
+        axis, returns the bytes that any right solution has to move and the operations that it has
+        to make, at least.
+    inputs : str, optional
+        As above: called with the definition, the value of each variable axis and a seed, returns
+        tensors on the CPU by name, in place of some or all of the random inputs.
+    **common
+        See `Record`. The factory may be left out.
+    """
+
+    op_types: tuple[str, ...]
+    key_axes: tuple[str, ...] = ()
+    evaluator: str = ""
+    settings: Optional[str] = None
+    work: Optional[str] = None
+    inputs: Optional[str] = None
+    factory: str = ""
+
+    def accepts(self, op_type: str) -> bool:
+        """Return whether an op type belongs to the family."""
+        return _matches([op_type], self.op_types)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatorSpec(Record, kind="evaluator"):
     """An evaluator, which decides whether a solution's outputs are correct.
 
     Parameters
@@ -275,18 +387,11 @@ class EvaluatorSpec(Record):
         is made without arguments.
     """
 
-    kind: ClassVar[str] = "evaluator"
-
     op_types: tuple[str, ...] = ()
     definitions: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for field in ("op_types", "definitions", "dtypes", "inputs", "outputs"):
-            self._store_words(field, required=False)
 
     @property
     def is_fallback(self) -> bool:
@@ -307,28 +412,21 @@ class EvaluatorSpec(Record):
         """
         if self.is_fallback or (self._is_for_some and not self._is_for(definition)):
             return False
-        if self.inputs and not _any_matches(definition.inputs, self.inputs):
+        if self.inputs and not _matches(definition.inputs, self.inputs):
             return False
-        return not self.outputs or _any_matches(definition.outputs, self.outputs)
+        return not self.outputs or _matches(definition.outputs, self.outputs)
 
     def _is_for(self, definition: Definition) -> bool:
-        return (
-            _fields.matches(definition.op_type, self.op_types)
-            or _fields.matches(definition.name, self.definitions)
-            or (bool(self.dtypes) and self._reads(definition))
-        )
-
-    def _reads(self, definition: Definition) -> bool:
-        dtypes = {str(spec.dtype.value) for spec in definition.inputs.values()}
-        return _any_matches(dtypes, self.dtypes)
-
-
-def _any_matches(names: Iterable[str], patterns: tuple[str, ...]) -> bool:
-    return any(_fields.matches(name, patterns) for name in names)
+        if _matches([definition.op_type], self.op_types):
+            return True
+        if _matches([definition.name], self.definitions):
+            return True
+        inputs = definition.inputs.values() if self.dtypes else ()
+        return _matches((str(spec.dtype.value) for spec in inputs), self.dtypes)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutorSpec(Record):
+class ExecutorSpec(Record, kind="executor"):
     """An executor, which starts the processes that solutions run in.
 
     Parameters
@@ -340,46 +438,245 @@ class ExecutorSpec(Record):
         made with the device.
     """
 
-    kind: ClassVar[str] = "executor"
-
     devices: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._store("devices", _fields.devices(self._owner(), "devices", self.devices))
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommandSpec(Record):
-    """A command of ``fib``.
+class SandboxSpec(Record, kind="sandbox"):
+    """A sandbox, which takes from the process of a solution what it does not need.
+
+    Parameters
+    ----------
+    platforms : tuple of str
+        Values of `sys.platform` where it works: ``("linux",)``.
+    **common
+        See `Record`. The factory is made without arguments, in the process that is confined.
+    """
+
+    platforms: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandSpec(Record, kind="command"):
+    """A command of ``fib``, or a subcommand of one of its groups.
 
     Parameters
     ----------
     **common
-        See `Record`. The name is what the user types; the factory is a function with Typer
-        annotations, or a `typer.Typer`; the summary is shown by ``fib --help``.
+        See `Record`. The name is what the user types after ``fib``: ``"roofline"``, or, for a
+        subcommand of an existing group, ``"report roofline"``. The factory is a function with
+        Typer annotations, or a `typer.Typer`. The summary is shown by ``fib --help``, where
+        commands stand by falling priority, then by name.
     """
 
-    kind: ClassVar[str] = "command"
+    @property
+    def group(self) -> str:
+        """The group that it is a subcommand of: ``report``; empty for a command of ``fib``."""
+        return self.name.rpartition(" ")[0]
+
+    def _checked(self, owner: str, field: Field[Any], value: object) -> Any:
+        if field.name != "name":
+            return super()._checked(owner, field, value)
+        group, blank, word = _text(owner, "name", value).strip().partition(" ")
+        checked = _name(owner, "name", group)
+        return f"{checked} {_name(owner, 'name', word)}" if blank else checked
 
 
-KINDS: Mapping[str, type[Record]] = MappingProxyType(
-    {
-        spec.kind: spec
-        for spec in (
-            BuilderSpec,
-            TimerSpec,
-            KeyBuilderSpec,
-            AdapterSpec,
-            EvaluatorSpec,
-            ExecutorSpec,
-            CommandSpec,
-        )
-    }
-)
-"""Record type of each kind, in the order in which listings show them."""
+@dataclass(frozen=True, kw_only=True)
+class CheckSpec(Record, kind="check"):
+    """A check of datasets, for ``fib validate``.
+
+    Parameters
+    ----------
+    layer : str
+        The layer that it belongs to: ``layout``, ``definition``, ``workload``, ``solution``,
+        ``trace``, ``baseline``, ``benchmark``, or one of its own, which comes after these.
+    records : bool
+        Whether it looks at workloads and traces, one by one. Such a check is a class, made with the
+        `Contents` of the dataset; another one is a function of them that yields findings.
+    **common
+        See `Record`.
+    """
+
+    layer: str
+    records: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSpec(Record, kind="source"):
+    """A place that datasets are fetched from.
+
+    Parameters
+    ----------
+    **common
+        See `Record`. The name is what stands before ``://`` in the value of ``--hub``; without
+        one it is ``hub``. The factory is a function: called with the rest of the value, it returns
+        the `Path` of a folder with the dataset.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatSpec(Record, kind="format"):
+    """A format of datasets other than our own, for ``fib import``.
+
+    Parameters
+    ----------
+    **common
+        See `Record`. The factory is a function: called with the `Path` of a folder, it returns what
+        it has read from it, or None if the folder is of another format.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportSpec(Record, kind="report"):
+    """A report, drawn from recorded traces: ``fib report NAME`` writes it.
+
+    Parameters
+    ----------
+    **common
+        See `Record`. The factory is a function: called with a `TraceSet`, it returns the text.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracingPolicySpec(Record, kind="tracing_policy"):
+    """A policy of tracing: which calls are kept, or which of their inputs are written.
+
+    Parameters
+    ----------
+    decides : str
+        ``"calls"``: a filter policy. The factory makes a `flashinfer_bench.tracing.FilterPolicy`,
+        given ``filter_policy_kwargs``. ``"inputs"``: a dump policy. The factory is a function of
+        the inputs by name that returns the names of those to write.
+    **common
+        See `Record`. The name is for `TracingConfig.filter_policy` or ``input_dump_policy``.
+    """
+
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"decides": ("calls", "inputs")}
+
+    decides: str = "calls"
+
+
+def plural(kind: str) -> str:
+    """Return the plural of `kind`: ``op_families``."""
+    if kind.endswith("y"):
+        return f"{kind[:-1]}ies"
+    return f"{kind}es" if kind.endswith("x") else f"{kind}s"
 
 
 def hook_of(kind: str) -> str:
     """Return the name of the hook that registers records of `kind`."""
-    return f"fib_register_{kind}s"
+    return f"fib_register_{plural(kind)}"
+
+
+def device_type(device: str) -> str:
+    """Return the type of a device: ``cuda`` of ``cuda:1``."""
+    return device.partition(":")[0].strip().lower()
+
+
+def _matches(names: Iterable[str], patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+# What fields may hold: each function returns the value as it is stored, or says what is wrong.
+
+
+def _is_path(field: Field[Any]) -> bool:
+    return field.name == "factory" or field.type == "Optional[str]"
+
+
+def _of_type(owner: str, field: str, value: object, kind: Any, called: str) -> Any:
+    # A bool is an int to Python, and a mistake wherever a number belongs.
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"{owner}: {field} must be {called}, not {type(value).__name__}")
+    return value
+
+
+def _text(owner: str, field: str, value: object) -> str:
+    return str(_of_type(owner, field, value, str, "a string"))
+
+
+def _line(owner: str, field: str, value: object) -> str:
+    stripped = _text(owner, field, value).strip()
+    if len(stripped.splitlines()) > 1:
+        raise ValueError(f"{owner}: {field} must be a single line")
+    return stripped
+
+
+def _name(owner: str, field: str, value: object) -> str:
+    normalised = _text(owner, field, value).strip().lower()
+    if not _NAME.fullmatch(normalised):
+        raise ValueError(
+            f"{owner}: {field} may hold letters, digits, '.', '_' and '-', "
+            "and starts and ends with a letter or digit"
+        )
+    return normalised
+
+
+def _path(owner: str, field: str, value: object) -> str:
+    module, colon, attribute = _text(owner, field, value).partition(":")
+    parts = [*module.split("."), *attribute.split(".")]
+    if not colon or not all(part.isidentifier() for part in parts):
+        raise ValueError(f"{owner}: {field} {value!r} is not of the form 'package.module:Name'")
+    return f"{module}:{attribute}"
+
+
+def _duration(owner: str, field: str, value: object) -> Optional[float]:
+    if value is None:
+        return None
+    number = float(_of_type(owner, field, value, (int, float), "a number"))
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{owner}: {field} must be finite and above 0, not {value!r}")
+    return number
+
+
+def _items(owner: str, field: str, value: object) -> tuple[object, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise TypeError(f"{owner}: {field} must be a tuple, not {type(value).__name__}")
+    return tuple(value)
+
+
+def _words(owner: str, field: str, value: object, required: bool = True) -> tuple[str, ...]:
+    items = _items(owner, field, value)
+    found = tuple(_text(owner, f"each of {field}", word).strip() for word in items)
+    if required and not found:
+        raise ValueError(f"{owner}: {field} must name at least one")
+    if not all(found):
+        raise ValueError(f"{owner}: {field} holds an empty string")
+    return found
+
+
+def _devices(owner: str, field: str, value: object, required: bool) -> tuple[str, ...]:
+    found = tuple(device.lower() for device in _words(owner, field, value, required))
+    for device in found:
+        if not _DEVICE.fullmatch(device):
+            raise ValueError(
+                f"{owner}: {field} holds {device!r}; write the type alone, 'cpu' or 'cuda'"
+            )
+    return found
+
+
+def _handles(owner: str, field: str, value: object) -> tuple[tuple[str, Optional[str]], ...]:
+    found: list[tuple[str, Optional[str]]] = []
+    for item in _items(owner, field, value):
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise TypeError(
+                f"{owner}: {field} holds {item!r}; write pairs: ('python', None), ('cuda', 'torch')"
+            )
+        language = _name(owner, f"the language in {field}", item[0])
+        free = item[1] is None or item[1] == "*"
+        found.append(
+            (language, item[1] if free else _name(owner, f"the binding in {field}", item[1]))
+        )
+    if not found:
+        raise ValueError(f"{owner}: {field} must hold at least one (language, binding)")
+    return tuple(found)
+
+
+_BY_TYPE: Mapping[str, Callable[[str, str, object], Any]] = {
+    "str": _line,
+    "int": partial(_of_type, kind=int, called="an int"),
+    "bool": partial(_of_type, kind=bool, called="True or False"),
+    "Optional[float]": _duration,
+    "tuple[tuple[str, Optional[str]], ...]": _handles,
+}

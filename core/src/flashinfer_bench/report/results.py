@@ -1,104 +1,109 @@
-"""Traces as flat results, and the choice of which of them a report is about."""
+"""Runs as flat results, the choice of which of them a report is about, and what may be compared."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import count, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import msgspec
 
 from flashinfer_bench.data import EvaluationStatus
-from flashinfer_bench.data.run_source import Clock
-from flashinfer_bench.report.selection import UNKNOWN_AUTHOR as UNKNOWN_AUTHOR
-from flashinfer_bench.report.selection import Selection as Selection
+from flashinfer_bench.data.run_source import RunDetails, RunRow
+from flashinfer_bench.data.samples import dropped_numbers
+from flashinfer_bench.errors import UnknownNameError
 from flashinfer_bench.stats.intervals import median_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from flashinfer_bench.data import TraceSet
-    from flashinfer_bench.data.run_source import Ends, RunColumns, RunDetails
+    from flashinfer_bench.data.run_source import RunColumns
 
 Conditions = tuple[str, str]
 """Name of the timer and mode of the caches; empty where a trace does not tell them."""
 
+Setting = tuple[str, Conditions]
+"""A device, and the timer and cache mode used on it."""
 
-class Result(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """One evaluation: what was run, where, and what came of it.
+UNTOLD: Conditions = ("", "")
+"""Of traces that name neither timer nor cache mode: those of older releases."""
 
-    Latencies are in milliseconds and None unless the solution passed. ``speedup`` is the latency of
-    the definition's reference over that of the solution; None where the reference was not timed.
-    Intervals are those of the trace, which a confidence of 95 % belongs to; see `with_intervals`.
-    ``dropped`` samples do not count, and ``dropped_rows`` are their numbers: the first of each row,
-    and the one after its last. ``timing`` says how the samples were taken.
+UNKNOWN_AUTHOR = "(unknown)"
+"""Author shown for a trace whose solution is not in the dataset."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which part of a dataset to look at; an empty tuple selects everything.
+
+    Parameters
+    ----------
+    definitions, solutions, op_types, authors : tuple of str
+        Exact names.
+    hardware : tuple of str
+        Parts of the names of devices, upper and lower case being the same.
     """
 
-    definition: str
-    op_type: str
-    solution: str
-    author: str
-    language: str
-    workload: str
-    axes: Mapping[str, int]
-    hardware: str
-    status: EvaluationStatus
-    timestamp: str
-    log: str
-    latency_ms: Optional[float] = None
-    reference_latency_ms: Optional[float] = None
-    speedup: Optional[float] = None
-    samples_ms: tuple[float, ...] = ()
-    max_absolute_error: Optional[float] = None
-    max_relative_error: Optional[float] = None
-    interval_ms: Optional[Ends] = None
-    speedup_interval: Optional[Ends] = None
-    dropped: int = 0
-    clock: Clock = Clock()
-    dropped_rows: tuple[tuple[int, int], ...] = ()
-    timing: Mapping[str, Any] = {}
+    definitions: tuple[str, ...] = ()
+    solutions: tuple[str, ...] = ()
+    op_types: tuple[str, ...] = ()
+    authors: tuple[str, ...] = ()
+    hardware: tuple[str, ...] = ()
 
-    @property
-    def sample_total(self) -> int:
-        """How many samples there are, those that were dropped included."""
-        return len(self.samples_ms)
+    def check_names(self, trace_set: TraceSet) -> None:
+        """Refuse names that the dataset does not have.
 
-    @property
-    def conditions(self) -> Conditions:
-        """What has to be the same for two latencies to be compared, apart from the device."""
-        return self.clock.timer, self.clock.cache
+        Raises
+        ------
+        UnknownNameError
+            With the unknown names in ``unknown``, and what is close to them in the hint.
+        """
+        solutions = [one for group in trace_set.solutions.values() for one in group]
+        names = {one.name for one in solutions}
+        if not names.issuperset(self.solutions):  # of traces whose solution is gone
+            names.update(*(columns.solution for columns in trace_set.run_columns().values()))
+        op_types = {one.op_type for one in trace_set.definitions.values()}
+        _refuse_unknown("definition", self.definitions, set(trace_set.definitions))
+        _refuse_unknown("solution", self.solutions, names)
+        _refuse_unknown("op_type", self.op_types, op_types)
+        _refuse_unknown("author", self.authors, {UNKNOWN_AUTHOR, *(s.author for s in solutions)})
 
-    @property
-    def counted_ms(self) -> tuple[float, ...]:
-        """The samples that count."""
-        out = self._dropped_numbers()
-        return tuple(one for number, one in enumerate(self.samples_ms) if number not in out)
+    def wants_definition(self, name: str, op_type: str) -> bool:
+        """Return whether results of this definition are wanted."""
+        return _wanted(name, self.definitions) and _wanted(op_type, self.op_types)
 
-    @property
-    def dropped_ms(self) -> tuple[float, ...]:
-        """The samples that do not count."""
-        out = self._dropped_numbers()
-        return tuple(one for number, one in enumerate(self.samples_ms) if number in out)
+    def wants_solution(self, name: str, author: str) -> bool:
+        """Return whether results of this solution are wanted."""
+        return _wanted(name, self.solutions) and _wanted(author, self.authors)
 
-    def _dropped_numbers(self) -> set[int]:
-        end = self.sample_total
-        return {n for first, after in self.dropped_rows for n in range(first, min(after, end))}
-
-    @property
-    def passed(self) -> bool:
-        """Whether the solution passed."""
-        return self.status is EvaluationStatus.PASSED
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Result) and _facts(self) == _facts(other)
-
-    __hash__ = None  # type: ignore[assignment]  # axes are a dict
+    def wants_hardware(self, name: str) -> bool:
+        """Return whether results from this device are wanted."""
+        parts = self.hardware
+        return not parts or any(part.lower() in name.lower() for part in parts)
 
 
-_facts = attrgetter(*Result.__struct_fields__)
+def _wanted(name: str, names: tuple[str, ...]) -> bool:
+    return not names or name in names
 
 
-class _Details:
+def _refuse_unknown(kind: str, wanted: Sequence[str], known: set[str]) -> None:
+    unknown = tuple(name for name in wanted if name not in known)
+    if not unknown:
+        return
+    close = get_close_matches(unknown[0], known, n=3)
+    listed = close or sorted(known)[:8]
+    label = "did you mean" if close else f"some of the {len(known)} that there are"
+    raise UnknownNameError(
+        f"the dataset has no {kind} {', '.join(map(repr, unknown))}",
+        hint=f"{label}: {', '.join(listed)}" if listed else f"the dataset has no {kind} at all",
+        unknown=unknown,
+    )
+
+
+class _StoredDetails:
     """Reads logs and samples of the runs of one definition when one of them is asked for."""
 
     def __init__(self, columns: RunColumns) -> None:
@@ -106,7 +111,6 @@ class _Details:
         self._known: dict[int, RunDetails] = {}
 
     def read(self, numbers: Iterable[int]) -> None:
-        """Read some of them, all at once."""
         new = sorted({*numbers}.difference(self._known))
         if new:
             self._known.update(zip(new, self._columns.details(new), strict=True))
@@ -117,48 +121,87 @@ class _Details:
         return self._known[number]
 
 
-class _StoredResult(Result, frozen=True, eq=False, gc=False):
-    """A result whose log and samples stay in the dataset until they are looked at."""
+class Result(RunRow, frozen=True, eq=False, gc=False):
+    """One evaluation: what was run, where, and what came of it.
 
-    details: Any = None
+    Latencies are in milliseconds and None unless the solution passed.
+    Intervals are those of the trace, which a confidence of 95 % belongs to; see `with_intervals`.
+    ``dropped`` samples do not count. Log and samples of a stored trace stay in the dataset until
+    they are looked at: ``details[number]``.
+    """
+
+    op_type: str = ""
+    author: str = UNKNOWN_AUTHOR
+    language: str = ""
+    sample_total: int = 0
+    details: Union[Sequence[RunDetails], _StoredDetails] = (RunDetails("", ()),)
     number: int = 0
-    sample_count: int = 0
 
-    def _details(self) -> RunDetails:
-        return self.details[self.number]  # type: ignore[no-any-return]
+    @property
+    def speedup(self) -> Optional[float]:
+        """The reference's latency over the solution's; None where the reference was not timed.
 
-    log = property(lambda self: self._details().log)
-    samples_ms = property(lambda self: self._details().samples_ms if self.sample_count else ())
-    dropped_rows = property(lambda self: self._details().dropped if self.dropped else ())
-    timing = property(lambda self: self._details().timing)
-    sample_total = property(lambda self: self.sample_count)
+        Recomputed: files differ in what they wrote where nothing was timed.
+        """
+        latency, reference = self.latency_ms, self.reference_latency_ms
+        return reference / latency if latency and reference else None
+
+    @property
+    def log(self) -> str:
+        """What was printed and noticed."""
+        return self.details[self.number].log
+
+    @property
+    def timing(self) -> Mapping[str, Any]:
+        """How the samples were taken, as ``provenance.timing`` of the trace has it."""
+        return self.details[self.number].timing
+
+    @property
+    def samples_ms(self) -> tuple[float, ...]:
+        """All samples in the order taken, those that were dropped included."""
+        return self.details[self.number].samples_ms if self.sample_total else ()
+
+    @property
+    def counted_ms(self) -> tuple[float, ...]:
+        """The samples that count."""
+        return self._samples(counted=True)
+
+    @property
+    def dropped_ms(self) -> tuple[float, ...]:
+        """The samples that do not count."""
+        return self._samples(counted=False)
+
+    def _samples(self, *, counted: bool) -> tuple[float, ...]:
+        rows = self.details[self.number].dropped if self.dropped else ()
+        out = dropped_numbers(rows, self.sample_total)
+        return tuple(one for n, one in enumerate(self.samples_ms) if (n not in out) is counted)
+
+    @property
+    def conditions(self) -> Conditions:
+        """What has to be the same for two latencies to be compared, apart from the device."""
+        return self.clock.timer, self.clock.cache
+
+    @property
+    def passed(self) -> bool:
+        """Whether the solution passed."""
+        return self.status is EvaluationStatus.PASSED
 
 
 def read_details(results: Iterable[Result]) -> None:
     """Read logs and samples of some results ahead: those of these only, and together.
-
-    Parameters
-    ----------
-    results : iterable of Result
-        Any results.
 
     Raises
     ------
     DataError
         If a file of the dataset was changed since the results were collected.
     """
-    groups: dict[int, tuple[_Details, list[int]]] = {}
+    groups: dict[int, tuple[_StoredDetails, list[int]]] = {}
     for result in results:
-        if isinstance(result, _StoredResult):
-            details = result.details
+        details = result.details
+        if isinstance(details, _StoredDetails):
             groups.setdefault(id(details), (details, []))[1].append(result.number)
     for details, numbers in groups.values():
         details.read(numbers)
-
-
-def read_samples(results: Iterable[Result]) -> None:
-    """Read the samples of some results ahead, where there are any; as `read_details` does it."""
-    read_details(one for one in results if isinstance(one, _StoredResult) and one.sample_count)
 
 
 def collect_results(trace_set: TraceSet, selection: Optional[Selection] = None) -> list[Result]:
@@ -182,131 +225,34 @@ def collect_results(trace_set: TraceSet, selection: Optional[Selection] = None) 
     UnknownNameError
         If the selection names what the dataset does not have.
     """
-    return flatten(trace_set, choose_runs(trace_set, selection or Selection()))
-
-
-def flatten(trace_set: TraceSet, chosen: Mapping[str, RunColumns]) -> list[Result]:
-    """Return the results of runs.
-
-    Parameters
-    ----------
-    trace_set : TraceSet
-        The dataset.
-    chosen : mapping of str to RunColumns
-        Some of its runs by definition, as `choose_runs` returns them.
-    """
-    solutions = _makers(trace_set)
+    wanted = selection or Selection()
+    wanted.check_names(trace_set)
+    makers = {
+        one.name: (one.author, str(one.spec.language))
+        for group in trace_set.solutions.values()
+        for one in group
+    }
     results: list[Result] = []
-    for name, columns in chosen.items():
-        results += _results(columns, op_type_of(trace_set, name), solutions)
-    return results
-
-
-def choose_runs(trace_set: TraceSet, selection: Selection) -> dict[str, RunColumns]:
-    """Return the runs that a report is about, column by column.
-
-    Parameters
-    ----------
-    trace_set : TraceSet
-        The dataset.
-    selection : Selection
-        What to keep.
-
-    Returns
-    -------
-    dict of str to RunColumns
-        By definition, in the order of the dataset; those without runs are left out.
-
-    Raises
-    ------
-    UnknownNameError
-        If the selection names what the dataset does not have.
-    """
-    selection.check_names(trace_set)
-    solutions = _makers(trace_set)
-    chosen = {}
     for name, columns in trace_set.run_columns().items():
-        if selection.wants_definition(name, op_type_of(trace_set, name)):
-            kept = _narrowed(columns, selection, solutions)
-            if kept:
-                chosen[name] = kept
-    return chosen
-
-
-class _Maker(NamedTuple):
-    """Who wrote a solution, and in which language."""
-
-    author: str
-    language: str
-
-
-_UNKNOWN = _Maker(UNKNOWN_AUTHOR, "")
-
-
-def _makers(trace_set: TraceSet) -> dict[str, _Maker]:
-    groups = trace_set.solutions.values()
-    return {s.name: _Maker(s.author, str(s.spec.language)) for group in groups for s in group}
+        op_type = op_type_of(trace_set, name)
+        if wanted.wants_definition(name, op_type):
+            details = _StoredDetails(columns)
+            found = [makers.get(solution, (UNKNOWN_AUTHOR, "")) for solution in columns.solution]
+            made_by = [author for author, _ in found], [language for _, language in found]
+            of_traces = columns.sample_counts, repeat(details), count()
+            results += map(Result, *columns.fields, repeat(op_type), *made_by, *of_traces)
+    devices = {name for name in {one.hardware for one in results} if wanted.wants_hardware(name)}
+    return [
+        one
+        for one in results
+        if one.hardware in devices and wanted.wants_solution(one.solution, one.author)
+    ]
 
 
 def op_type_of(trace_set: TraceSet, name: str) -> str:
     """Return the op type of a definition; empty for one that only traces know."""
     definition = trace_set.definitions.get(name)
     return definition.op_type if definition is not None else ""
-
-
-def _narrowed(
-    columns: RunColumns, selection: Selection, solutions: Mapping[str, _Maker]
-) -> RunColumns:
-    """Return the runs of the selected solutions, authors and hardware."""
-    wanted = {
-        name
-        for name in set(columns.solution)
-        if selection.wants_solution(name, solutions.get(name, _UNKNOWN).author)
-    }
-    devices = {name for name in set(columns.hardware) if selection.wants_hardware(name)}
-    if wanted.issuperset(columns.solution) and devices.issuperset(columns.hardware):
-        return columns
-    pairs = zip(columns.solution, columns.hardware, strict=True)
-    kept = [number for number, (s, h) in enumerate(pairs) if s in wanted and h in devices]
-    return columns.take(kept)
-
-
-def _results(
-    columns: RunColumns, op_type: str, solutions: Mapping[str, _Maker]
-) -> Iterator[Result]:
-    makers = [solutions.get(name, _UNKNOWN) for name in columns.solution]
-    latencies = columns.latency_ms
-    pairs = list(zip(columns.reference_latency_ms, latencies, strict=True))
-    return map(
-        _StoredResult,
-        columns.definition,
-        repeat(op_type),
-        columns.solution,
-        [maker.author for maker in makers],
-        [maker.language for maker in makers],
-        columns.workload,
-        columns.axes,
-        columns.hardware,
-        columns.status,
-        columns.timestamp,
-        repeat(""),
-        latencies,
-        [reference if reference and latency else None for reference, latency in pairs],
-        # Recomputed: files differ in what they wrote as speed-up where nothing was timed.
-        [reference / latency if reference and latency else None for reference, latency in pairs],
-        repeat(()),
-        columns.max_absolute_error,
-        columns.max_relative_error,
-        columns.interval_ms,
-        columns.speedup_interval,
-        columns.dropped,
-        columns.clock,
-        repeat(()),
-        repeat({}),
-        repeat(_Details(columns)),
-        count(),
-        columns.sample_counts,
-    )
 
 
 def latest_results(results: Iterable[Result]) -> list[Result]:
@@ -357,8 +303,12 @@ def with_intervals(results: Iterable[Result]) -> list[Result]:
         If a file of the dataset was changed since the results were collected.
     """
     given = list(results)
-    lacking = [n for n, one in enumerate(given) if _lacks_interval(one)]
-    read_samples(given[number] for number in lacking)
+    lacking = [
+        number
+        for number, one in enumerate(given)
+        if one.latency_ms and one.interval_ms is None and one.sample_total
+    ]
+    read_details(given[number] for number in lacking)
     for number in lacking:
         counted = given[number].counted_ms
         if counted:
@@ -368,5 +318,51 @@ def with_intervals(results: Iterable[Result]) -> list[Result]:
     return given
 
 
-def _lacks_interval(result: Result) -> bool:
-    return bool(result.latency_ms and result.interval_ms is None and result.sample_total)
+# ------------------------------------------------------------------------- what may be compared
+
+
+def label_of(conditions: Conditions) -> str:
+    """Return timer and cache mode as they are read."""
+    timer, cache = conditions
+    return f"{timer or 'unknown timer'}, {cache or 'unknown cache mode'}"
+
+
+def split_by_setting(results: Iterable[Result]) -> dict[Setting, list[Result]]:
+    """Return results by what may be compared: device, timer and cache mode.
+
+    A failure has no timer. It counts wherever its definition was timed on that device; if nobody
+    solved that, wherever anything was.
+
+    Parameters
+    ----------
+    results : iterable of Result
+        Any results.
+
+    Returns
+    -------
+    dict
+        By device, timer and cache mode in the order of their names; results in their order.
+    """
+    given = list(results)
+    timed: dict[tuple[str, str], set[Conditions]] = {}
+    anything: dict[str, set[Conditions]] = {}
+    for one in given:
+        if one.passed:
+            timed.setdefault((one.definition, one.hardware), set()).add(one.conditions)
+            anything.setdefault(one.hardware, set()).add(one.conditions)
+    found: dict[Setting, list[Result]] = {}
+    for one in given:
+        here = {one.conditions}
+        if not one.passed:
+            here = timed.get((one.definition, one.hardware)) or anything.get(one.hardware, {UNTOLD})
+        for conditions in here:
+            found.setdefault((one.hardware, conditions), []).append(one)
+    return dict(sorted(found.items()))
+
+
+def mixtures(settings: Iterable[Setting]) -> dict[str, list[Conditions]]:
+    """Return the devices on which several timers or cache modes were used, and these."""
+    found: dict[str, list[Conditions]] = {}
+    for hardware, conditions in sorted(set(settings)):
+        found.setdefault(hardware, []).append(conditions)
+    return {hardware: several for hardware, several in found.items() if len(several) > 1}

@@ -1,30 +1,155 @@
-"""Results of a solution over its workloads as one line, and which solution is the best."""
+"""Scores of solutions over their workloads, the best of them, and comparison with a baseline."""
 
 from __future__ import annotations
 
+import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Optional
+from difflib import get_close_matches
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench.data import EvaluationStatus
-from flashinfer_bench.report.conditions import split_by_setting
-from flashinfer_bench.report.intervals import (
-    Measured,
-    latency_of,
-    mean_of,
-    rank_labels,
-    ranks,
-    ratio_of,
-    speedup_of,
-)
-from flashinfer_bench.report.statistics import median
+from flashinfer_bench.errors import UnknownNameError
+from flashinfer_bench.report.results import split_by_setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from flashinfer_bench.data.run_source import Ends
     from flashinfer_bench.report.results import Result
+
+# ------------------------------------------------------------------ figures with their intervals
+#
+# Intervals of latencies, of ratios between them, and of means over workloads are combined in
+# logarithms, end by end: Donner & Zou, Closed-form confidence intervals for functions of the normal
+# mean and standard deviation (2012). Each one belongs to a run of its own, so that their errors are
+# independent.
+
+
+def geometric_mean(values: Sequence[float]) -> Optional[float]:
+    """Return the geometric mean, the right mean of ratios.
+
+    None if there are no values, or one is not a positive finite number.
+    """
+    if not values or any(not 0.0 < value < math.inf for value in values):
+        return None
+    if len(values) == 1:
+        return values[0]  # as it is, without the rounding of a logarithm
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+class Measured(NamedTuple):
+    """A figure, and where the true value lies with a confidence of 95 %, if that is known.
+
+    Attributes
+    ----------
+    value : float
+        The figure, positive: a latency in milliseconds, or a ratio.
+    ends : (float, float) or None
+        Both ends of the interval.
+    """
+
+    value: float
+    ends: Optional[Ends] = None
+
+    @property
+    def low(self) -> float:
+        """The lower end; the figure itself where no interval is known."""
+        return self.ends[0] if self.ends is not None else self.value
+
+    @property
+    def high(self) -> float:
+        """The upper end; the figure itself where no interval is known."""
+        return self.ends[1] if self.ends is not None else self.value
+
+    @property
+    def half_width(self) -> Optional[float]:
+        """Half of the width as a share of the figure; None without an interval."""
+        return (self.high - self.low) / 2 / self.value if self.ends is not None else None
+
+
+def latency_of(result: Result) -> Optional[Measured]:
+    """Return the latency of a result; None unless it is positive."""
+    return Measured(result.latency_ms, result.interval_ms) if result.latency_ms else None
+
+
+def speedup_of(result: Result) -> Optional[Measured]:
+    """Return the speed-up over the reference; None where that was not timed."""
+    return Measured(result.speedup, result.speedup_interval) if result.speedup else None
+
+
+def ratio_of(above: Measured, below: Measured) -> Measured:
+    """Return the ratio of two figures of independent runs.
+
+    It is that of `flashinfer_bench.stats.intervals.ratio_interval`, made of the intervals of both
+    instead of their samples. Unless both have one it has none.
+    """
+    ratio = above.value / below.value
+    if above.ends is None or below.ends is None:
+        return Measured(ratio)
+    less = math.hypot(_log(above.low / above.value), _log(below.high / below.value))
+    more = math.hypot(_log(above.high / above.value), _log(below.low / below.value))
+    return Measured(ratio, (ratio * math.exp(-less), ratio * _exp(more)))
+
+
+def speedup_over(baseline: Measured, own: Measured) -> Measured:
+    """Return the latency of a baseline over another; exactly 1 over that of itself."""
+    if baseline == own:  # one and the same run, in which its errors cancel out
+        return Measured(1.0, (1.0, 1.0) if own.ends is not None else None)
+    return ratio_of(baseline, own)
+
+
+def mean_of(figures: Iterable[Measured]) -> Optional[Measured]:
+    """Return the geometric mean of independent figures; without an interval unless all have one.
+
+    None if there are none, or one is not a positive finite number.
+    """
+    given = list(figures)
+    mean = geometric_mean([one.value for one in given])
+    if mean is None or any(one.ends is None for one in given):
+        return None if mean is None else Measured(mean)
+    less = math.hypot(*(_log(one.low / one.value) for one in given)) / len(given)
+    more = math.hypot(*(_log(one.high / one.value) for one in given)) / len(given)
+    return Measured(mean, (mean * math.exp(-less), mean * _exp(more)))
+
+
+def ranks(figures: Sequence[Measured]) -> list[int]:
+    """Return the rank of each latency: one more than there are that are smaller beyond doubt.
+
+    Latencies whose intervals overlap are not told apart. Of three in a chain (the first overlaps
+    the second, and the second the third) the third is behind the first only.
+
+    Parameters
+    ----------
+    figures : sequence of Measured
+        In any order.
+    """
+    highs = sorted(one.high for one in figures)
+    return [1 + bisect_left(highs, one.low) for one in figures]
+
+
+def rank_labels(places: Sequence[int]) -> list[str]:
+    """Return ranks as they are read: ``1``, or ``=2`` where several share one."""
+    counts = Counter(places)
+    return [f"={one}" if counts[one] > 1 else str(one) for one in places]
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 709.0 else math.inf
+
+
+# ------------------------------------------------------------------------------- scores
+
+
+Task = tuple[str, str, str]
+"""Definition, workload and device."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +158,6 @@ class SolutionScore:
 
     Attributes
     ----------
-    timer, cache : str
-        What it was timed with; empty where traces do not tell it.
     workloads : int
         Workloads on which it was evaluated.
     passed : int
@@ -47,6 +170,8 @@ class SolutionScore:
         Against the definition's reference: geometric mean and extremes over the same workloads.
     max_absolute_error : float or None
         The largest over all workloads for which there is one.
+    timer, cache : str
+        What it was timed with; empty where traces do not tell it.
     interval_ms, speedup_interval : (float, float) or None
         Where the two geometric means lie with a confidence of 95 %; None if one of the workloads
         that passed has no interval.
@@ -102,20 +227,9 @@ class SolutionScore:
         return None if self.speedup is None else Measured(self.speedup, self.speedup_interval)
 
     @property
-    def is_ranked(self) -> bool:
-        """Whether it has a place in the ranking."""
-        return self.rank is not None
-
-    @property
     def all_passed(self) -> bool:
         """Whether it passed on every workload on which it was evaluated."""
         return self.passed == self.workloads
-
-
-def count_statuses(results: Iterable[Result]) -> dict[str, int]:
-    """Count the statuses, in the order of `EvaluationStatus` and without zeros."""
-    counts = Counter(result.status for result in results)
-    return {status.value: counts[status] for status in EvaluationStatus if counts[status]}
 
 
 def score_solutions(results: Iterable[Result]) -> list[SolutionScore]:
@@ -131,21 +245,60 @@ def score_solutions(results: Iterable[Result]) -> list[SolutionScore]:
     list of SolutionScore
         By definition, device, timer and cache mode, the best first.
     """
-    definitions: dict[str, list[Result]] = {}
-    for result in results:
-        definitions.setdefault(result.definition, []).append(result)
     scores: list[SolutionScore] = []
-    for here in definitions.values():
+    for here in _grouped(results, "definition").values():
         for (_, conditions), group in split_by_setting(here).items():
-            scores += _ranked([_score(one, conditions) for one in _by_solution(group)])
-    return sorted(scores, key=_rank)
+            solutions = _grouped(group, "solution").values()
+            scores += _ranked([_score(one, *conditions) for one in solutions])
+    return sorted(scores, key=_order)
 
 
-def _by_solution(results: Iterable[Result]) -> Iterable[list[Result]]:
+def _grouped(results: Iterable[Result], name: str) -> dict[str, list[Result]]:
     groups: dict[str, list[Result]] = {}
     for result in results:
-        groups.setdefault(result.solution, []).append(result)
-    return groups.values()
+        groups.setdefault(getattr(result, name), []).append(result)
+    return groups
+
+
+def _score(results: Sequence[Result], timer: str, cache: str) -> SolutionScore:
+    first = results[0]
+    passed = [one for one in results if one.passed]
+    latencies = [one.latency_ms for one in passed if one.latency_ms is not None]
+    speedups = [one.speedup for one in passed if one.speedup is not None]
+    errors = [one.max_absolute_error for one in results if one.max_absolute_error is not None]
+    timed = [one for one in map(latency_of, passed) if one is not None]
+    # A latency of 0 has no logarithm.
+    latency = mean_of(timed) if len(timed) == len(latencies) else None
+    speedup = mean_of(one for one in map(speedup_of, passed) if one is not None)
+    statuses = Counter(one.status for one in results)
+    references = Counter(one.clock.reference or "unknown" for one in passed)
+    return SolutionScore(
+        definition=first.definition,
+        op_type=first.op_type,
+        solution=first.solution,
+        author=first.author,
+        language=first.language,
+        hardware=first.hardware,
+        workloads=len(results),
+        passed=len(passed),
+        statuses={one.value: statuses[one] for one in EvaluationStatus if statuses[one]},
+        median_latency_ms=median(latencies) if latencies else None,
+        mean_latency_ms=latency.value if latency is not None else None,
+        speedup=speedup.value if speedup is not None else None,
+        min_speedup=min(speedups, default=None),
+        max_speedup=max(speedups, default=None),
+        # NaN is the worst error that there is; max() alone would lose it, depending on its place.
+        max_absolute_error=max(errors, key=lambda error: (error != error, error), default=None),
+        timer=timer,
+        cache=cache,
+        interval_ms=latency.ends if latency is not None else None,
+        speedup_interval=speedup.ends if speedup is not None else None,
+        samples=sum(one.sample_total for one in passed),
+        dropped=sum(one.dropped for one in passed),
+        stop_rules=tuple(sorted({one.clock.stop_rule for one in passed} - {""})),
+        without_interval=sum(one.interval_ms is None for one in passed),
+        references=dict(sorted(references.items())),
+    )
 
 
 def _ranked(scores: Sequence[SolutionScore]) -> list[SolutionScore]:
@@ -158,58 +311,6 @@ def _ranked(scores: Sequence[SolutionScore]) -> list[SolutionScore]:
     return [replace(one, rank=known.get(one.solution)) for one in scores]
 
 
-def _score(results: Sequence[Result], conditions: tuple[str, str]) -> SolutionScore:
-    first = results[0]
-    passed = [one for one in results if one.passed]
-    latencies = [r.latency_ms for r in results if r.latency_ms is not None]
-    speedups = [r.speedup for r in results if r.speedup is not None]
-    errors = [r.max_absolute_error for r in results if r.max_absolute_error is not None]
-    latency = mean_of([one for one in map(latency_of, passed) if one is not None])
-    speedup = mean_of([one for one in map(speedup_of, passed) if one is not None])
-    if len([one for one in passed if one.latency_ms]) < len(latencies):
-        latency = None  # a latency of 0 has no logarithm
-    return SolutionScore(
-        definition=first.definition,
-        op_type=first.op_type,
-        solution=first.solution,
-        author=first.author,
-        language=first.language,
-        hardware=first.hardware,
-        workloads=len(results),
-        passed=len(passed),
-        statuses=count_statuses(results),
-        median_latency_ms=median(latencies),
-        mean_latency_ms=latency.value if latency is not None else None,
-        speedup=speedup.value if speedup is not None else None,
-        min_speedup=min(speedups, default=None),
-        max_speedup=max(speedups, default=None),
-        max_absolute_error=_largest(errors),
-        timer=conditions[0],
-        cache=conditions[1],
-        interval_ms=latency.ends if latency is not None else None,
-        speedup_interval=speedup.ends if speedup is not None else None,
-        **_of_samples(passed),
-    )
-
-
-def _of_samples(passed: Sequence[Result]) -> dict[str, Any]:
-    """Return the fields of a score that tell how its samples were taken."""
-    references = Counter(one.clock.reference or "unknown" for one in passed)
-    return {
-        "samples": sum(one.sample_total for one in passed),
-        "dropped": sum(one.dropped for one in passed),
-        "stop_rules": tuple(sorted({one.clock.stop_rule for one in passed} - {""})),
-        "without_interval": sum(one.interval_ms is None for one in passed),
-        "references": dict(sorted(references.items())),
-    }
-
-
-def _largest(errors: Sequence[float]) -> Optional[float]:
-    # NaN is the worst error that there is; max() would lose it, depending on its place.
-    broken = [error for error in errors if error != error]
-    return broken[0] if broken else max(errors, default=None)
-
-
 def natural_order(name: str) -> list[tuple[int, str]]:
     """Return a sorting key under which ``h512`` comes before ``h1024``."""
     parts = re.findall(r"[0-9]+|[^0-9]+", name)
@@ -217,17 +318,12 @@ def natural_order(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part[0] in "0123456789" else (-1, part) for part in parts]
 
 
-def _rank(score: SolutionScore) -> tuple[Any, ...]:
+def _order(score: SolutionScore) -> tuple[Any, ...]:
     latency = score.mean_latency_ms
     return (
-        natural_order(score.definition),
-        score.hardware,
-        score.timer,
-        score.cache,
-        not score.all_passed,
-        -score.passed,
-        latency if latency is not None else float("inf"),
-        score.solution,
+        *(natural_order(score.definition), score.hardware, score.timer, score.cache),
+        *(not score.all_passed, -score.passed),
+        *(latency if latency is not None else float("inf"), score.solution),
     )
 
 
@@ -253,14 +349,8 @@ class Best:
     ranked: tuple[SolutionScore, ...] = ()
 
     @property
-    def lead(self) -> Optional[float]:
-        """Latency of the runner-up over that of the best; None without a runner-up."""
-        found = self.measured_lead
-        return found.value if found is not None else None
-
-    @property
     def measured_lead(self) -> Optional[Measured]:
-        """The lead with its interval."""
+        """Latency of the runner-up over that of the best; None without a runner-up."""
         mine = self.score.latency
         theirs = self.runner_up.latency if self.runner_up is not None else None
         return ratio_of(theirs, mine) if mine is not None and theirs is not None else None
@@ -290,16 +380,107 @@ def best_solutions(scores: Iterable[SolutionScore]) -> list[Best]:
         By definition, device, timer and cache mode; a definition that nobody solved is left out.
     """
     groups: dict[tuple[str, ...], list[SolutionScore]] = {}
-    for score in sorted(scores, key=_rank):
+    for score in sorted(scores, key=_order):
         key = (score.definition, score.hardware, score.timer, score.cache)
         groups.setdefault(key, []).append(score)
-    return [best for best in map(_best, groups.values()) if best is not None]
+    found = []
+    for group in groups.values():
+        eligible = [one for one in group if one.all_passed and one.passed]
+        if eligible:
+            rivals = [one for one in eligible[1:] if one.passed == eligible[0].passed]
+            in_rank = tuple(one for one in eligible if one.rank is not None)
+            found.append(Best(eligible[0], len(group), rivals[0] if rivals else None, in_rank))
+    return found
 
 
-def _best(ranked: Sequence[SolutionScore]) -> Optional[Best]:
-    eligible = [score for score in ranked if score.all_passed and score.passed]
-    if not eligible:
-        return None
-    rivals = [score for score in eligible[1:] if score.passed == eligible[0].passed]
-    in_rank = tuple(score for score in eligible if score.is_ranked)
-    return Best(eligible[0], len(ranked), rivals[0] if rivals else None, in_rank)
+# ---------------------------------------------------------------------------- against a baseline
+
+
+@dataclass(frozen=True)
+class Against:
+    """How a solution compares with the baseline, by separate runs of both: unpaired.
+
+    Attributes
+    ----------
+    speedup : Measured
+        Latency of the baseline over that of the solution: geometric mean over what both solved.
+    workloads : int
+        Number of these.
+    """
+
+    speedup: Measured
+    workloads: int
+
+
+class NamedBaseline:
+    """A solution, or the solutions of an author, with which others are compared.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        As `latest_results` gives them; those of the baseline among them.
+    name : str
+        Of a solution, or of an author if no solution has it: their fastest counts on each workload.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is neither a result of such a solution nor of such an author.
+    """
+
+    def __init__(self, results: Sequence[Result], name: str) -> None:
+        authors = {one.author for one in results}
+        known = {one.solution for one in results} | authors
+        if name not in known:
+            close = get_close_matches(name, known, n=3) or sorted(authors)[:8]
+            raise UnknownNameError(
+                f"there is no result of a solution or author {name!r} to compare with",
+                hint=f"close to it or there: {', '.join(close)}",
+                unknown=(name,),
+            )
+        self._settings = split_by_setting(results)
+        self._latencies = {
+            setting: baseline_latencies(here, name) for setting, here in self._settings.items()
+        }
+
+    def against(self, score: SolutionScore) -> Optional[Against]:
+        """Return how a solution compares; None if they have no solved workload in common."""
+        setting = (score.hardware, (score.timer, score.cache))
+        baseline, ratios = self._latencies.get(setting, {}), []
+        for result in self._settings.get(setting, ()):
+            if (result.solution, result.definition) == (score.solution, score.definition):
+                mine, theirs = latency_of(result), baseline.get(task_of(result))
+                if mine is not None and theirs is not None:
+                    ratios.append(speedup_over(theirs, mine))
+        mean = mean_of(ratios)
+        return Against(mean, len(ratios)) if mean is not None else None
+
+
+def task_of(result: Result) -> Task:
+    """Return the task that a result is about."""
+    return result.definition, result.workload, result.hardware
+
+
+def baseline_latencies(results: Iterable[Result], name: str) -> dict[Task, Measured]:
+    """Return the lowest latency of a baseline in each task that it solved, in milliseconds.
+
+    Parameters
+    ----------
+    results : iterable of Result
+        Of one timer and cache mode.
+    name : str
+        Of a solution, or of an author if no solution has it: their fastest counts in each task.
+    """
+    given = list(results)
+    mine = [one for one in given if one.solution == name]
+    return fastest_of(mine or [one for one in given if one.author == name])
+
+
+def fastest_of(results: Iterable[Result]) -> dict[Task, Measured]:
+    """Return the lowest latency in each task that was solved."""
+    fastest: dict[Task, Measured] = {}
+    for result in results:
+        latency, task = latency_of(result), task_of(result)
+        if latency is not None and (task not in fastest or latency.value < fastest[task].value):
+            fastest[task] = latency
+    return fastest

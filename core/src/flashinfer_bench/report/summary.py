@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.data import EvaluationStatus
-from flashinfer_bench.report.devices import split_by_device
-from flashinfer_bench.report.results import choose_runs, op_type_of
+from flashinfer_bench.data import EvaluationStatus, ranking
+from flashinfer_bench.report.results import Selection, collect_results, op_type_of, split_by_setting
 from flashinfer_bench.report.scores import natural_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from flashinfer_bench.data import TraceSet
-    from flashinfer_bench.data.run_source import Clock, RunColumns
-    from flashinfer_bench.report.results import Selection
+    from flashinfer_bench.data import Solution, SpeedupMetrics, TraceSet, TraceSetSummary
+    from flashinfer_bench.data.run_source import Clock
+    from flashinfer_bench.report.results import Result, Setting
 
 
 @dataclass(frozen=True)
@@ -146,43 +146,45 @@ def summarize(
     UnknownNameError
         If the selection names what the dataset does not have.
     """
-    chosen = choose_runs(trace_set, selection)
-    rankings, unranked = _rank(trace_set, chosen, baseline_author)
-    statuses = {name: _statuses(columns) for name, columns in chosen.items()}
-    names = _names(trace_set, selection, chosen)
+    results = collect_results(trace_set, selection)
+    counts = Counter((one.definition, one.status.value) for one in results)
+    known = {
+        name
+        for name in (*trace_set.definitions, *trace_set.solutions)
+        if selection.wants_definition(name, op_type_of(trace_set, name))
+    }
+    names = sorted(known.union(one.definition for one in results), key=natural_order)
+    statuses = {one.value: sum(counts[name, one.value] for name in names) for one in _STATUSES}
+    rankings: list[AuthorRank] = []
+    unranked: dict[str, str] = {}
+    for (hardware, conditions), runs in rankable(trace_set, results).items():
+        summary = runs.summary(baseline_author)
+        unranked.update(summary.unranked)
+        rankings += [
+            AuthorRank(
+                *(hardware, *conditions, author),
+                *(score.avg_speedup, score.n_definitions, score.n_workloads),
+            )
+            for author, score in summary.rankings
+        ]
     return DatasetSummary(
-        definitions=tuple(_counts(trace_set, name, statuses.get(name, {})) for name in names),
-        statuses=_total(statuses.values()),
+        definitions=tuple(_counts(trace_set, name, counts) for name in names),
+        statuses={name: count for name, count in statuses.items() if count},
         rankings=tuple(rankings),
         unranked=unranked,
         baseline_author=baseline_author,
-        timings=tuple(_timings(chosen.values())),
+        timings=tuple(_timings(results)),
     )
 
 
-def _names(trace_set: TraceSet, selection: Selection, runs: Iterable[str]) -> list[str]:
-    known = {*trace_set.definitions, *trace_set.solutions}
-    wanted = {
-        name for name in known if selection.wants_definition(name, op_type_of(trace_set, name))
-    }
-    return sorted({*wanted, *runs}, key=natural_order)
+_STATUSES = tuple(EvaluationStatus)
 
 
-def _statuses(columns: RunColumns) -> dict[str, int]:
-    # Not a Counter: to hash a member of an enumeration takes longer than to look for it.
-    counts = ((status.value, columns.status.count(status)) for status in EvaluationStatus)
-    return {name: count for name, count in counts if count}
-
-
-def _total(statuses: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for one in statuses:
-        counts.update(one)
-    return {one.value: counts[one.value] for one in EvaluationStatus if counts[one.value]}
-
-
-def _counts(trace_set: TraceSet, name: str, statuses: Mapping[str, int]) -> DefinitionCounts:
-    total, passed = sum(statuses.values()), statuses.get(EvaluationStatus.PASSED.value, 0)
+def _counts(
+    trace_set: TraceSet, name: str, counts: Mapping[tuple[str, str], int]
+) -> DefinitionCounts:
+    total = sum(counts[name, status.value] for status in _STATUSES)
+    passed = counts[name, EvaluationStatus.PASSED.value]
     return DefinitionCounts(
         definition=name,
         op_type=op_type_of(trace_set, name),
@@ -194,36 +196,75 @@ def _counts(trace_set: TraceSet, name: str, statuses: Mapping[str, int]) -> Defi
     )
 
 
-def _rank(
-    trace_set: TraceSet, chosen: Mapping[str, RunColumns], baseline_author: str
-) -> tuple[list[AuthorRank], dict[str, str]]:
-    rankings: list[AuthorRank] = []
-    unranked: dict[str, str] = {}
-    for (hardware, conditions), part in split_by_device(trace_set, chosen).items():
-        summary = part.summary(baseline_author)
-        unranked.update(summary.unranked)
-        rankings += [
-            AuthorRank(
-                *(hardware, *conditions, author),
-                *(score.avg_speedup, score.n_definitions, score.n_workloads),
-            )
-            for author, score in summary.rankings
-        ]
-    return rankings, unranked
-
-
-def _timings(groups: Iterable[RunColumns]) -> list[TimingCounts]:
+def _timings(results: Iterable[Result]) -> list[TimingCounts]:
     counts: dict[tuple[str, Clock], list[int]] = {}
-    for columns in groups:
-        fields = (columns.hardware, columns.clock, columns.status, columns.sample_counts)
-        ends = (columns.interval_ms, columns.dropped)
-        for device, clock, status, samples, interval, dropped in zip(*fields, *ends, strict=True):
-            if status is not EvaluationStatus.PASSED:
-                continue
-            count = counts.setdefault((device, clock), [0] * 5)
+    for one in results:
+        if one.passed:
+            count = counts.setdefault((one.hardware, one.clock), [0] * 5)
             count[0] += 1
-            count[1] += samples
-            count[2] += samples > 0
-            count[3] += interval is not None
-            count[4] += dropped > 0
+            count[1] += one.sample_total
+            count[2] += one.sample_total > 0
+            count[3] += one.interval_ms is not None
+            count[4] += one.dropped > 0
     return [TimingCounts(key[0], *key[1], *counts[key]) for key in sorted(counts)]
+
+
+class RankableRuns:
+    """The runs of one device, timer and cache mode, as `flashinfer_bench.data.ranking` reads them.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        The dataset.
+    names : set of str
+        Definitions that have runs, here or on another device.
+    results : iterable of Result
+        The runs.
+    """
+
+    def __init__(self, trace_set: TraceSet, names: set[str], results: Iterable[Result]) -> None:
+        self.definitions = {k: v for k, v in trace_set.definitions.items() if k in names}
+        self.solutions = {k: v for k, v in trace_set.solutions.items() if k in names}
+        self.run_source = self
+        self._by_name = {one.name: one for group in self.solutions.values() for one in group}
+        self._runs = {name: ranking.Runs() for name in names}
+        for one in results:
+            latency = math.nan if one.latency_ms is None else one.latency_ms
+            runs = self._runs[one.definition]
+            runs.add(one.solution, one.workload, latency if one.passed else None)
+
+    def get_solution(self, name: str) -> Optional[Solution]:
+        """Return the solution of that name, or None."""
+        return self._by_name.get(name)
+
+    def summary(self, baseline_author: str) -> TraceSetSummary:
+        """Count runs and rank authors, as `TraceSet.summary` does it."""
+        return ranking.summarize(self, baseline_author)
+
+    def get_solution_score(self, name: str, baseline_author: str) -> Optional[SpeedupMetrics]:
+        """Compare one solution with the baseline, as `TraceSet.get_solution_score` does it.
+
+        Raises
+        ------
+        DataError
+            If there is not exactly one baseline, or a latency is not positive.
+        """
+        return ranking.score_solution(self, name, baseline_author)
+
+    def names(self) -> list[str]:
+        """Return the definitions that have runs, here or on another device."""
+        return list(self._runs)
+
+    def runs(self, definition: str) -> ranking.Runs:
+        """Return the runs, digested."""
+        return self._runs.get(definition, ranking.Runs())
+
+
+def rankable(trace_set: TraceSet, results: Iterable[Result]) -> dict[Setting, RankableRuns]:
+    """Return the runs of each device, timer and cache mode, which are never compared."""
+    given = list(results)
+    names = {one.definition for one in given}
+    return {
+        setting: RankableRuns(trace_set, names, here)
+        for setting, here in split_by_setting(given).items()
+    }

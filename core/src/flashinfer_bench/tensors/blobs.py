@@ -1,56 +1,25 @@
-"""Reading and writing the tensor files of a dataset."""
+"""Reading the tensor files of a dataset; a git clone may hold only pointers to them."""
 
 from __future__ import annotations
 
+import logging
+import shutil
+import subprocess
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.data.blob_tensors import save_tensors
+from flashinfer_bench.data.blobs import is_lfs_pointer
 from flashinfer_bench.errors import BlobError
-from flashinfer_bench.tensors.dtypes import dtype_name
-from flashinfer_bench.tensors.lfs import fetch_if_pointer
+from flashinfer_bench.tensors.dtypes import FLOAT4, dtype_name, to_torch_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     import torch
 
+PULL_TIMEOUT_S = 600.0
+"""Seconds after which a pull is given up."""
 
-def load_blob(path: Path, keys: Optional[Iterable[str]] = None) -> dict[str, torch.Tensor]:
-    """Read tensors from a safetensors file.
-
-    Parameters
-    ----------
-    path : Path
-        The file. A Git-LFS pointer is replaced by its content first, where git-lfs is installed.
-    keys : iterable of str, optional
-        Which tensors to read; default: all.
-
-    Returns
-    -------
-    dict of str to torch.Tensor
-        CPU tensors that own their memory.
-
-    Raises
-    ------
-    BlobError
-        If the file is missing or not readable, or has no tensor of such a name.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        if not path.is_file():
-            raise BlobError("there is no such tensor file", path=path)
-        fetch_if_pointer(path)
-        with safe_open(path, framework="pt") as opened:
-            present = list(opened.keys())
-            wanted = present if keys is None else list(keys)
-            _require(path, wanted, present)
-            return {key: opened.get_tensor(key).clone() for key in wanted}
-    except BlobError:
-        raise
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise BlobError(f"not a readable safetensors file: {error}", path=path) from error
+logger = logging.getLogger(__name__)
 
 
 def load_checked(
@@ -61,7 +30,7 @@ def load_checked(
     Parameters
     ----------
     path : Path
-        The file.
+        The file. A Git-LFS pointer is replaced by its content first, where git-lfs is installed.
     key : str
         Name of the tensor in it.
     shape : tuple of int or None
@@ -81,49 +50,97 @@ def load_checked(
     BlobError
         If the file or key is missing, or shape or dtype differ.
     """
-    tensor = load_blob(path, [key])[key]
+    tensor = _load(path, key)
     found = dtype_name(tensor.dtype)
-    if dtype == "float4_e2m1" and found == "uint8":
-        from flashinfer_bench.tensors.dtypes import to_torch_dtype
-
+    if dtype == FLOAT4 and found == "uint8":
         tensor, found = tensor.view(to_torch_dtype(dtype)), dtype
     fits = tensor.numel() == 1 if shape is None else tuple(tensor.shape) == tuple(shape)
     if fits and found == dtype:
         return tensor
-    expected = "a scalar" if shape is None else f"shape {_shape(shape)}"
+    expected = "a scalar" if shape is None else f"shape {list(shape)}"
     raise BlobError(
         f"tensor {key!r} must be {expected} of {dtype}, "
-        f"but the file has shape {_shape(tensor.shape)} of {found}",
+        f"but the file has shape {list(tensor.shape)} of {found}",
         path=path,
         field=field,
     )
 
 
-def save_blob(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors into a safetensors file, all or nothing.
+def _load(path: Path, key: str) -> torch.Tensor:
+    """Return a tensor that owns its memory."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        if not path.is_file():
+            raise BlobError("there is no such tensor file", path=path)
+        fetch_if_pointer(path)
+        with safe_open(path, framework="pt") as opened:
+            present = sorted(opened.keys())
+            if key in present:
+                tensor: torch.Tensor = opened.get_tensor(key).clone()
+                return tensor
+    except BlobError:
+        raise
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise BlobError(f"not a readable safetensors file: {error}", path=path) from error
+    there = ", ".join(present) or "nothing"
+    raise BlobError(f"there is no tensor {key!r} in the file; it has {there}", path=path)
+
+
+def fetch_if_pointer(path: Path) -> None:
+    """Replace a Git-LFS pointer by the file that it stands for; leave any other file alone.
 
     Parameters
     ----------
     path : Path
-        The file. Missing folders are made; a file that is there is replaced.
-    tensors : mapping of str to torch.Tensor
-        What it shall hold. Tensors may share memory or be on a device; packed 4-bit floats are
-        stored as ``uint8``, which every release of safetensors reads.
+        The file.
 
     Raises
     ------
-    StorageError
-        If it cannot be written; a file that was there is unchanged.
+    BlobError
+        If it is a pointer and git-lfs is not installed or cannot fetch it.
     """
-    save_tensors(path, tensors)
+    if not is_lfs_pointer(path):
+        return
+    if shutil.which("git") is None or shutil.which("git-lfs") is None:
+        raise _pointer_error(path, "and git-lfs is not installed")
+    logger.info("pulling %s with git-lfs", path)
+    problem = _pull(path)
+    if problem:
+        raise _pointer_error(path, f"and git-lfs could not fetch it: {problem}")
+    if is_lfs_pointer(path):
+        raise _pointer_error(path, "and git-lfs left it as it is")
 
 
-def _require(path: Path, wanted: list[str], present: list[str]) -> None:
-    missing = [key for key in wanted if key not in present]
-    if missing:
-        there = ", ".join(sorted(present)) or "nothing"
-        raise BlobError(f"there is no tensor {missing[0]!r} in the file; it has {there}", path=path)
+def _pull(path: Path) -> str:
+    """Run git-lfs for this one file; return what went wrong, or an empty string."""
+    # "*" and the like in a file name would be a pattern to git-lfs.
+    pattern = "".join(f"\\{char}" if char in "*?[]\\" else char for char in path.name)
+    command = ["git", "lfs", "pull", "--include", f"**/{pattern}", "--exclude", ""]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=path.parent,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PULL_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {PULL_TIMEOUT_S:g} s"
+    except OSError as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"
 
 
-def _shape(shape: Iterable[int]) -> str:
-    return str(list(shape))
+def _pointer_error(path: Path, why: str) -> BlobError:
+    return BlobError(
+        f"the file is a Git-LFS pointer, not the tensors themselves, {why}",
+        path=path,
+        hint=f"Install git-lfs and run: git lfs pull --include '**/{path.name}'",
+    )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
-from functools import lru_cache
+import re
+import sys
+from contextlib import suppress
+from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from flashinfer_bench import env
 from flashinfer_bench._version import __version__
@@ -16,6 +21,8 @@ from flashinfer_bench.errors import CapabilityError
 if TYPE_CHECKING:
     from flashinfer_bench.data import Environment
 
+_ASSIGNMENT = re.compile(r"^(__version__|cuda)\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+_NOT_SUPPORTED = 3  # an answer of NVML
 # Distributions whose version can change a result or a latency.
 _LIBRARIES = {
     "torch": "torch",
@@ -26,13 +33,6 @@ _LIBRARIES = {
 }
 
 
-def default_device() -> str:
-    """Return the best device there is: ``cuda:0`` where it can be used, else ``cpu``."""
-    import torch
-
-    return "cuda:0" if torch.cuda.is_available() and torch.cuda.device_count() else "cpu"
-
-
 def list_cuda_devices() -> list[str]:
     """Return ``cuda:0``, ``cuda:1``, … for every visible device; empty without CUDA."""
     import torch
@@ -40,6 +40,85 @@ def list_cuda_devices() -> list[str]:
     if not torch.cuda.is_available():
         return []
     return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+
+
+def torch_versions() -> dict[str, str]:
+    """Return the versions of torch, and of the CUDA that it is built for, without importing it.
+
+    Nothing is known of a torch that is not installed, and no CUDA of one that is built without.
+    """
+    try:
+        spec = find_spec("torch")
+        if spec is None or not spec.origin:
+            return {}
+        text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+    except (OSError, ValueError, ImportError):
+        return {}
+    names = {"__version__": "torch", "cuda": "cuda"}
+    return {names[name]: version for name, version in _ASSIGNMENT.findall(text)}
+
+
+class Gpu(NamedTuple):
+    """A GPU, as the driver's management library (NVML) describes it.
+
+    Attributes
+    ----------
+    uuid : str
+        ``GPU-…``.
+    capability : tuple of (int, int)
+        Its compute capability.
+    name : str, optional
+        None where CUDA has another one, or may have: the parts of a divided GPU have their own.
+    """
+
+    uuid: str
+    capability: tuple[int, int]
+    name: Optional[str]
+
+
+@cache
+def nvidia_gpus() -> tuple[Gpu, ...]:
+    """Return all GPUs, visible or not, by their place on the bus; no CUDA context is made."""
+    try:
+        nvml = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() != 0:
+            return ()
+    except (OSError, AttributeError):
+        return ()
+    count = ctypes.c_uint()
+    try:
+        nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        found = [_describe(nvml, index) for index in range(count.value)]
+        return tuple(gpu for gpu in found if gpu is not None)
+    except AttributeError:  # an old driver lacks a function
+        return ()
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _describe(nvml: ctypes.CDLL, index: int) -> Optional[Gpu]:
+    handle, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(128)
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    failed = (
+        nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle))
+        or nvml.nvmlDeviceGetUUID(handle, uuid, ctypes.c_uint(len(uuid)))
+        or nvml.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor))
+    )
+    if failed:
+        return None
+    return Gpu(uuid.value.decode(), (major.value, minor.value), _name_of(nvml, handle))
+
+
+def _name_of(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> Optional[str]:
+    name = ctypes.create_string_buffer(128)
+    divided, pending = ctypes.c_uint(), ctypes.c_uint()
+    result = nvml.nvmlDeviceGetMigMode(handle, ctypes.byref(divided), ctypes.byref(pending))
+    if divided.value or result not in (0, _NOT_SUPPORTED):
+        return None
+    if nvml.nvmlDeviceGetName(handle, name, ctypes.c_uint(len(name))) != 0:
+        return None
+    text = name.value.decode("utf-8", "replace")
+    return None if text.endswith("(nvgpu)") else text or None  # Tegra: CUDA leaves that out
 
 
 def hardware_from_device(device: str) -> str:
@@ -140,20 +219,17 @@ def _require_cuda(device: str) -> None:
         raise CapabilityError(f"there is no {device!r}; there are {', '.join(available)}")
 
 
-@lru_cache(maxsize=1)
+@cache
 def _cpu_model() -> str:
-    for line in _lines_of(Path("/proc/cpuinfo")):
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # only Linux has it
+        text = ""
+    for line in text.splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model", "cpu model") and value.strip():
             return " ".join(value.split())
     return platform.processor() or platform.machine() or "CPU"
-
-
-def _lines_of(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # only Linux has it
-        return []
 
 
 def _usable_cores() -> int:
@@ -162,16 +238,11 @@ def _usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-@lru_cache(maxsize=1)
-def _cached_versions() -> tuple[tuple[str, str], ...]:
-    found = []
-    for distribution, name in _LIBRARIES.items():
-        try:
-            found.append((name, metadata.version(distribution)))
-        except metadata.PackageNotFoundError:
-            continue
-    return tuple(found)
-
-
 def _installed_versions() -> dict[str, str]:
-    return dict(_cached_versions())
+    from flashinfer_bench.plugins.languages import language_versions
+
+    found = language_versions()
+    for distribution, name in _LIBRARIES.items():
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(distribution)
+    return found

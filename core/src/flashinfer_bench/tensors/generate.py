@@ -1,8 +1,16 @@
-"""The inputs of a run, from a definition, a workload and a seed."""
+"""The inputs of a run, from a definition, a workload and a seed; and its outputs, not yet written.
+
+Random tensors depend on nothing but a seed, a shape and an element type. The generator is torch's
+on the CPU. Large tensors are drawn in blocks of a fixed size, each with a seed of its own, so that
+several cores can work on one tensor and never change what comes out.
+"""
 
 from __future__ import annotations
 
-from math import prod
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.data import RandomInput, SafetensorsInput, ScalarInput
@@ -10,15 +18,18 @@ from flashinfer_bench.data.hub import present_blob
 from flashinfer_bench.errors import BlobError, CapabilityError, DataError
 from flashinfer_bench.tensors.blobs import load_checked
 from flashinfer_bench.tensors.dtypes import (
+    FLOAT4,
+    dtype_name,
     is_bool,
+    is_float,
     is_integer,
     is_low_precision,
     to_python_type,
     to_torch_dtype,
 )
-from flashinfer_bench.tensors.rand import derive_seed, is_softmaxed, random_tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -28,7 +39,18 @@ if TYPE_CHECKING:
     Scalar = Union[bool, int, float]
     Shape = Optional[tuple[int, ...]]
 
+BLOCK = 1 << 22
+"""Elements that are drawn with one seed."""
+
+INT_BOUND = 128
+"""Integers wider than 8 bits lie in [0, INT_BOUND)."""
+
+# Midpoints between the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6 that four bits can hold.
+_FLOAT4_MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 _TOO_MANY_BYTES = 2**60
+# As the bytes of an integer of any width: far from every index, count or small number.
+_PATTERN = 0x5B
+_ALIGNMENT = 256  # bytes; at least that of every allocator
 
 
 def generate_inputs(
@@ -78,10 +100,40 @@ def generate_inputs(
         If this machine has not the memory for an input.
     """
     shapes = _shapes(definition, workload)
+    made: dict[str, Any] = _inputs_of_family(definition, workload, shapes, seed)
+    for name, shape in shapes.items():
+        if name not in made:
+            made[name] = _make_input(definition, workload, name, shape, seed, root)
     return [
-        _make_input(definition, workload, name, shapes[name], seed, root, device)
-        for name in definition.inputs
+        made[name] if shape is None else made[name].to(device) for name, shape in shapes.items()
     ]
+
+
+def _inputs_of_family(
+    definition: Definition,
+    workload: Workload,
+    shapes: dict[str, Shape],
+    seed: int,
+) -> dict[str, torch.Tensor]:
+    """Return what a plugin makes in place of random inputs of the op type."""
+    from flashinfer_bench.plugins import default_catalog
+
+    family = default_catalog().family_of(definition.op_type)
+    if family is None or family.spec.inputs is None:
+        return {}
+    axes = {axis: workload.axes[axis] for axis in definition.var_axes}
+    made: dict[str, torch.Tensor] = family.load(family.spec.inputs)(definition, axes, seed)
+    asked = [name for name, one in workload.inputs.items() if isinstance(one, RandomInput)]
+    kept = {name: one for name, one in made.items() if name in asked}
+    for name, one in kept.items():
+        wanted = shapes[name], to_torch_dtype(str(definition.inputs[name].dtype.value))
+        if (tuple(one.shape), one.dtype) != wanted:
+            raise DataError(
+                f"op family {family.name!r} of {family.origin} makes an input of shape "
+                f"{tuple(one.shape)} and type {one.dtype}, not {wanted[0]} and {wanted[1]}",
+                field=f"inputs.{name}",
+            )
+    return kept
 
 
 def _make_input(
@@ -91,23 +143,42 @@ def _make_input(
     shape: Shape,
     seed: int,
     root: Optional[Path],
-    device: str,
 ) -> Any:
-    source = workload.inputs.get(name)
+    source, field = workload.inputs.get(name), f"inputs.{name}"
     dtype = str(definition.inputs[name].dtype.value)
+    if isinstance(source, ScalarInput):
+        if shape is not None:
+            raise DataError(
+                f"the definition declares a tensor of shape {list(shape)}, not a scalar",
+                field=field,
+                hint="Use a random or safetensors input.",
+            )
+        return coerce_scalar(source.value, dtype, field=field)
     if isinstance(source, SafetensorsInput):
-        value = _from_file(source, name, shape, dtype, root)
-    elif isinstance(source, ScalarInput):
-        value = _from_scalar(source, name, shape, dtype)
+        if root is None:
+            raise BlobError(
+                f"the input is read from {source.path!r}, but the dataset has no folder",
+                field=field,
+            )
+        path = present_blob(root, source.path)
+        tensor = load_checked(path, source.tensor_key, shape=shape, dtype=dtype, field=field)
     elif isinstance(source, RandomInput):
+        if shape is None and is_low_precision(dtype):
+            dtype = "float32"  # Python's float is wider; some narrow types have no single elements
         key = derive_seed(seed, definition.name, workload.uuid, name)
-        value = _from_random(definition, name, shape, dtype, key)
+        tensor = _random_input(name, shape or (), dtype, key)
+        if shape is not None and is_softmaxed(definition.op_type, name):
+            tensor = tensor.float().softmax(dim=-1).to(tensor.dtype)
     else:
         raise DataError(
             f"the workload says nothing about input {name!r} of definition {definition.name!r}",
-            field=f"inputs.{name}",
+            field=field,
         )
-    return value if shape is None else value.to(device)
+    if shape is not None:
+        return tensor
+    single = tensor.reshape(())
+    # 8-bit floats are widened first: not every release of torch can read one out.
+    return (single.float() if is_low_precision(dtype) else single).item()
 
 
 def _shapes(definition: Definition, workload: Workload) -> dict[str, Shape]:
@@ -121,45 +192,7 @@ def _shapes(definition: Definition, workload: Workload) -> dict[str, Shape]:
     return dict(zip(definition.inputs, definition.get_input_shapes(axes), strict=True))
 
 
-def _from_file(
-    source: SafetensorsInput,
-    name: str,
-    shape: Shape,
-    dtype: str,
-    root: Optional[Path],
-) -> Any:
-    field = f"inputs.{name}"
-    if root is None:
-        raise BlobError(
-            f"the input is read from {source.path!r}, but the dataset has no folder", field=field
-        )
-    path = present_blob(root, source.path)
-    tensor = load_checked(path, source.tensor_key, shape=shape, dtype=dtype, field=field)
-    return tensor if shape is not None else _to_scalar(tensor, dtype)
-
-
-def _from_scalar(source: ScalarInput, name: str, shape: Shape, dtype: str) -> Scalar:
-    if shape is not None:
-        raise DataError(
-            f"the definition declares a tensor of shape {list(shape)}, not a scalar",
-            field=f"inputs.{name}",
-            hint="Use a random or safetensors input.",
-        )
-    return coerce_scalar(source.value, dtype, field=f"inputs.{name}")
-
-
-def _from_random(definition: Definition, name: str, shape: Shape, dtype: str, seed: int) -> Any:
-    if shape is None:
-        # Python's float is wider than all of them; some narrow types have no single elements.
-        drawn = "float32" if is_low_precision(dtype) else dtype
-        return _to_scalar(random_tensor((), drawn, seed), drawn)
-    tensor = _draw(name, shape, dtype, seed)
-    if is_softmaxed(definition.op_type, name):
-        return _softmax(tensor)
-    return tensor
-
-
-def _draw(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> torch.Tensor:
+def _random_input(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> torch.Tensor:
     nbytes = prod(shape) * to_torch_dtype(dtype).itemsize
     what = f"input {name!r} of shape {list(shape)} and dtype {dtype}"
     if nbytes >= _TOO_MANY_BYTES:
@@ -191,23 +224,139 @@ def coerce_scalar(value: Scalar, dtype: str, *, field: str = "") -> Scalar:
         If, for example, 2.5 is given for an integer, or 2 for a bool.
     """
     kind = to_python_type(dtype)
-    exact = value == int(value) if _is_finite(value) else False
+    exact = isfinite(value) and value == int(value)
     if (is_bool(dtype) and value not in (0, 1)) or (is_integer(dtype) and not exact):
         raise DataError(f"{value!r} is not a value of dtype {dtype}", field=field)
     converted: Scalar = kind(value)
     return converted
 
 
-def _is_finite(value: Scalar) -> bool:
-    return value - value == 0
+def derive_seed(*parts: object) -> int:
+    """Return a seed in [0, 2**63) that depends on every one of `parts` and on their order."""
+    text = "\x1f".join(str(part) for part in parts)
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
-def _to_scalar(tensor: torch.Tensor, dtype: str) -> Scalar:
-    single = tensor.reshape(())
-    # 8-bit floats are widened first: not every release of torch can read one out.
-    value: Scalar = (single.float() if is_low_precision(dtype) else single).item()
-    return value
+def random_tensor(shape: Sequence[int], dtype: str, seed: int) -> torch.Tensor:
+    """Draw a tensor.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Its shape; a size may be 0.
+    dtype : str
+        Name of the element type. Floats are standard normal; those of 8 bits or fewer are clamped
+        to the finite range of their type. ``int8`` and ``uint8`` use their whole range, wider
+        integers lie in [0, `INT_BOUND`), ``bool`` is true for half of the elements.
+    seed : int
+        What the values depend on.
+
+    Returns
+    -------
+    torch.Tensor
+        Contiguous, on the CPU.
+    """
+    import torch
+
+    stored = torch.uint8 if dtype == FLOAT4 else to_torch_dtype(dtype)
+    tensor = torch.empty(tuple(shape), dtype=stored)
+    flat = tensor.view(-1)
+    starts = range(0, flat.numel(), BLOCK)
+
+    def fill_block(start: int) -> None:
+        generator = torch.Generator("cpu").manual_seed(derive_seed(seed, start // BLOCK))
+        part = flat[start : start + BLOCK]
+        part.copy_(_draw_block(dtype, part.numel(), generator))
+
+    if len(starts) == 1:  # most tensors are small
+        fill_block(0)
+    elif starts:
+        with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
+            list(pool.map(fill_block, starts))
+    return tensor.view(to_torch_dtype(dtype))
 
 
-def _softmax(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float().softmax(dim=-1).to(tensor.dtype)
+def is_softmaxed(op_type: str, name: str) -> bool:
+    """Return whether a random input called `name` holds probabilities, row by row."""
+    return op_type == "sampling" and "probs" in name
+
+
+def _draw_block(dtype: str, count: int, generator: torch.Generator) -> torch.Tensor:
+    import torch
+
+    if is_bool(dtype) or is_integer(dtype):
+        ranges = {"bool": (0, 2), "int8": (-128, 128), "uint8": (0, 256)}
+        low, high = ranges.get(dtype, (0, INT_BOUND))
+        return torch.randint(low, high, (count,), generator=generator)
+    if dtype == FLOAT4:  # two values in a byte
+        values = torch.randn(2 * count, dtype=torch.float32, generator=generator)
+        codes = torch.bucketize(values.abs(), torch.tensor(_FLOAT4_MIDPOINTS)).to(torch.uint8)
+        codes |= torch.signbit(values).to(torch.uint8) << 3
+        first, second = codes.view(-1, 2).unbind(1)
+        return first | (second << 4)
+    values = torch.randn(count, dtype=torch.float32, generator=generator)
+    if is_low_precision(dtype):
+        limits = torch.finfo(to_torch_dtype(dtype))
+        values.clamp_(limits.min, limits.max)
+    return values
+
+
+def allocate_outputs(
+    definition: Definition, axes: Mapping[str, int], device: str = "cpu", *, shift: int = 0
+) -> list[torch.Tensor]:
+    """Allocate the outputs of a definition, poisoned.
+
+    Parameters
+    ----------
+    definition : Definition
+        What declares them.
+    axes : mapping
+        Value of every variable axis.
+    device : str
+        Where they live.
+    shift : int
+        Bytes by which their addresses are past a multiple of 256, in memory that is allocated with
+        that much room; a multiple of the largest element. 0 leaves addresses to the allocator.
+
+    Returns
+    -------
+    list of torch.Tensor
+        In declaration order. A scalar output is a tensor without dimensions. What is not
+        overwritten reads as NaN in floats, as a pattern of bytes 0x5B in integers and 4-bit
+        floats, and as alternating values in bool.
+    """
+    shapes = definition.get_output_shapes(dict(axes))
+    outputs = [
+        _empty(shape or (), to_torch_dtype(spec.dtype), device, shift)
+        for shape, spec in zip(shapes, definition.outputs.values(), strict=True)
+    ]
+    for tensor in outputs:
+        poison(tensor)
+    return outputs
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: str, shift: int) -> torch.Tensor:
+    import torch
+
+    if not shift:
+        return torch.empty(shape, dtype=dtype, device=device)
+    nbytes = prod(shape) * dtype.itemsize
+    memory = torch.empty(nbytes + shift + _ALIGNMENT, dtype=torch.uint8, device=device)
+    start = -memory.data_ptr() % _ALIGNMENT + shift
+    return memory[start : start + nbytes].view(dtype).view(shape)
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Overwrite a contiguous tensor in place with values that no kernel would compute."""
+    import torch
+
+    name = dtype_name(tensor.dtype)
+    flat = tensor.view(-1)
+    if name == "bool":
+        flat.zero_()
+        flat[::2] = True
+    elif name != FLOAT4 and (is_float(name) or name.startswith("complex")):
+        flat.fill_(float("nan"))
+    else:
+        flat.view(torch.uint8).fill_(_PATTERN)

@@ -22,25 +22,27 @@ Shifts keep addresses aligned to `ALIGNMENT` bytes. The judge draws variations f
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from math import lcm
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional
 
 from flashinfer_bench.data import RandomInput
-from flashinfer_bench.tensors.mixing import Way, is_tensor, mix_into, turned, units_of
-from flashinfer_bench.tensors.rand import is_softmaxed
-from flashinfer_bench.tensors.rotor import ROOM_BYTES, Rotor
+from flashinfer_bench.tensors.generate import is_softmaxed
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Sequence
 
     import torch
 
     from flashinfer_bench.data import Definition, Workload
 
-__all__ = ["Freedom", "Patch", "Rotor", "Variation", "Way", "draw_variation", "freedoms", "varied"]
+Way = Literal["signs", "columns", "rotate", "move", "fixed"]
+
+ROOM_BYTES = 1 << 20
+"""How much longer than a tensor its buffer is: 4,096 different addresses."""
 
 ALIGNMENT = 256
 """Bytes; what kernels that load vectors may expect of an address."""
@@ -52,6 +54,10 @@ _MIX_BITS = 47
 _FEWEST_ROWS = 4  # that are worth mixing
 _SMALL = 256  # a tensor of so few elements is patched all over
 _MOST_PATCHES = 1 << 14
+_BLOCK = 1 << 20  # words that are summed at once
+_PATTERN = 1 << 18  # elements whose signs are changed by one piece of the pattern
+_MOST_GROUPS = 4  # ranges of columns
+_SIGN_BITS = {"complex64": (31, 63), "float4": (3, 7)}  # two numbers in one unit
 
 
 @dataclass(frozen=True)
@@ -273,3 +279,251 @@ def _copied(value: Any, way: Way, shift: int, mix: int) -> Any:
     turned(units_of(copy), units_of(plain), shift if way in ("signs", "rotate") else 0)
     mix_into(units_of(copy), plain, way, mix)
     return copy
+
+
+class Rotor:
+    """One input as a process holds it, ready to appear at another address with each call.
+
+    Parameters
+    ----------
+    value : torch.Tensor or scalar
+        As it was put; any device.
+    way : str
+        How it may vary.
+    """
+
+    def __init__(self, value: Any, way: Way) -> None:
+        self._value = value.contiguous() if is_tensor(value) else value
+        self._way: Way = way if is_tensor(value) else "fixed"
+        self._turn = self._mix = 0
+        self._shown: Any = self._value
+        self._undo: Optional[tuple[torch.Tensor, torch.Tensor]] = None
+        self._buffer: Optional[torch.Tensor] = None
+        if self._way != "fixed":
+            self._buffer = self._extended()
+            self._shown = self.at(0)
+        if self._way == "rotate":
+            self._value = self._shown  # the buffer holds all of it
+        self._digest = digest(self._kept()) if is_tensor(value) and self._gives_its_own else 0
+
+    @property
+    def _gives_its_own(self) -> bool:
+        """Whether the solution is given the memory that this object keeps, and not a copy."""
+        return self._way in ("rotate", "fixed")
+
+    def _kept(self) -> torch.Tensor:
+        return units_of(self._value) if self._buffer is None else self._buffer
+
+    def _extended(self) -> torch.Tensor:
+        """Return the buffer: the tensor's elements, and room after them."""
+        import torch
+
+        units = units_of(self._value)
+        room = ROOM_BYTES // self._value.element_size()
+        if self._way == "rotate":
+            return torch.cat((units, units[:room]))
+        return units.new_empty((units.shape[0] + room, *units.shape[1:]))
+
+    def at(self, shift: int) -> Any:
+        """Undo the last patch, and return the input shifted by that many elements, not yet mixed.
+
+        Raises
+        ------
+        ValueError
+            If there is not so much room.
+        """
+        self._restore()
+        if self._buffer is None:
+            return self._value
+        elements = self._value.numel()
+        if not 0 <= shift <= self._buffer.shape[0] - elements:
+            raise ValueError(f"an input of {elements} elements cannot be shifted by {shift}")
+        view = self._buffer[shift : shift + elements]
+        self._turn, self._mix = shift if self._way == "signs" else 0, 0
+        if self._way != "rotate":
+            turned(view, units_of(self._value), self._turn)
+        self._shown = typed(view, self._value)
+        return self._shown
+
+    def mix(self, mix: int) -> None:
+        """Change signs or columns of what `at` returned last, as `mix` chooses; 0: none.
+
+        Raises
+        ------
+        ValueError
+            If this input has neither.
+        """
+        if not mix:
+            return
+        if self._way not in ("signs", "columns"):
+            raise ValueError(f"an input whose way is {self._way!r} cannot be mixed")
+        self._mix = mix
+        mix_into(units_of(self._shown), self._value, self._way, mix)
+
+    def patch(self, positions: torch.Tensor, values: torch.Tensor) -> None:
+        """Replace elements of what `at` returned last.
+
+        Raises
+        ------
+        IndexError
+            If a position lies outside the tensor.
+        ValueError
+            If this input cannot be patched.
+        """
+        if self._buffer is None:
+            raise ValueError("an input that is fixed cannot be patched")
+        units, places = units_of(self._shown), positions.to(self._shown.device)
+        written = units_of(values.to(self._shown.device))
+        self._undo = places, units[places]
+        self._written = written
+        units[places] = written
+
+    def is_intact(self) -> bool:
+        """Undo the last patch, and return whether all elements are what `at` made them.
+
+        Those that were patched have to be what they were patched with.
+        """
+        import torch
+
+        stands = self._patch_stands()
+        self._restore()
+        if not stands or not is_tensor(self._value):
+            return stands
+        if self._gives_its_own:
+            return digest(self._kept()) == self._digest
+        wanted = torch.empty_like(units_of(self._shown))
+        turned(wanted, units_of(self._value), self._turn)
+        mix_into(wanted, self._value, self._way, self._mix)
+        return bool(torch.equal(wanted, units_of(self._shown)))
+
+    def _patch_stands(self) -> bool:
+        import torch
+
+        if self._undo is None:
+            return True
+        return bool(torch.equal(units_of(self._shown)[self._undo[0]], self._written))
+
+    def _restore(self) -> None:
+        if self._undo is not None:
+            places, before = self._undo
+            units_of(self._shown)[places] = before
+            self._undo = None
+
+
+def digest(units: torch.Tensor) -> int:
+    """Return a number that nearly every change of a tensor's bytes, or of their order, changes.
+
+    Not meant against an attacker. Each word of 64 bits counts with an odd factor of its own, modulo
+    2**64, in blocks whose sums are combined in order.
+    """
+    import torch
+
+    data = units.contiguous().view(-1).view(torch.uint8)
+    whole = data.numel() // 8 * 8
+    # An address that is not a multiple of 8 is possible for small types only; a copy is aligned.
+    words = data[:whole].clone() if data.data_ptr() % 8 else data[:whole]
+    total = int.from_bytes(bytes(data[whole:].tolist()), "little")
+    numbers = words.view(torch.int64)
+    for start in range(0, numbers.numel(), _BLOCK):
+        block = numbers[start : start + _BLOCK]
+        factors = _factors(str(block.device))[: block.numel()]
+        total = (total * 31 + int((block * factors).sum())) % 2**64
+    return total
+
+
+@lru_cache(maxsize=16)
+def _factors(device: str) -> torch.Tensor:
+    import torch
+
+    generator = torch.Generator().manual_seed(20)
+    drawn = torch.randint(-(2**62), 2**62, (_BLOCK,), generator=generator)
+    return (drawn * 2 + 1).to(device)
+
+
+# How the elements of an input are rotated and mixed; with integers only, so the same everywhere.
+# Elements are handled as *units*: signed or unsigned integers of their size, in a row.
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether an input is a tensor, and not a Python scalar."""
+    return hasattr(value, "element_size")
+
+
+def units_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a contiguous tensor in a row, as integers that every device copies."""
+    import torch
+
+    flat = tensor.view(-1)
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    if flat.element_size() in integer:
+        return flat.view(integer[flat.element_size()])
+    return flat.view(torch.int64).view(flat.numel(), -1)  # complex128
+
+
+def typed(units: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return units as a tensor of the shape and type of another one; shares their memory."""
+    return units.reshape(-1).view(like.dtype).view(like.shape)
+
+
+def turned(into: torch.Tensor, units: torch.Tensor, turn: int) -> None:
+    """Write `units` into other memory, rotated: what was at place `turn` comes first."""
+    turn %= len(units)
+    into[: len(units) - turn].copy_(units[turn:])
+    into[len(units) - turn :].copy_(units[:turn])
+
+
+def mix_into(shown: torch.Tensor, value: torch.Tensor, way: Way, mix: int) -> None:
+    """Change what one call is to see of an input, in place.
+
+    Parameters
+    ----------
+    shown : torch.Tensor
+        Units, as many as `value` has; for ``signs`` what is to be changed.
+    value : torch.Tensor
+        The input, contiguous, on the same device.
+    way : str
+        ``signs`` or ``columns``; nothing is done for the others.
+    mix : int
+        Chooses signs or columns; 0 leaves them alone.
+    """
+    if way == "signs" and mix:
+        _change_signs(shown, value.dtype, mix)
+    elif way == "columns" and mix:
+        _mix_columns(shown, units_of(value), value.shape[0], mix)
+
+
+def _mix_columns(into: torch.Tensor, units: torch.Tensor, rows: int, mix: int) -> None:
+    target, source = into.view(rows, -1), units.view(rows, -1)
+    columns = source.shape[1]
+    rng = random.Random(mix)
+    cuts = sorted(rng.sample(range(1, columns), min(columns, _MOST_GROUPS) - 1))
+    for first, last in pairwise((0, *cuts, columns)):
+        turn = rng.randrange(1, rows)
+        target[: rows - turn, first:last].copy_(source[turn:, first:last])
+        target[rows - turn :, first:last].copy_(source[:turn, first:last])
+
+
+def _change_signs(into: torch.Tensor, dtype: torch.dtype, mix: int) -> None:
+    flat = into.view(-1)
+    pattern = _sign_pattern(str(flat.device), str(dtype), flat.dtype)
+    rng = random.Random(mix)
+    for start in range(0, flat.numel(), _PATTERN):
+        piece = flat[start : start + _PATTERN]
+        offset = rng.randrange(_PATTERN)
+        piece.bitwise_xor_(pattern[offset : offset + piece.numel()])
+
+
+@lru_cache(maxsize=16)
+def _sign_pattern(device: str, dtype: str, integer: torch.dtype) -> torch.Tensor:
+    """Return random bits, in the places where elements of a type keep their signs."""
+    import torch
+
+    width = 8 * integer.itemsize
+    places = next((_SIGN_BITS[name] for name in _SIGN_BITS if name in dtype), (width - 1,))
+    generator = torch.Generator().manual_seed(21)
+    pattern = torch.zeros(2 * _PATTERN, dtype=torch.int64)
+    for place in places:
+        pattern |= torch.randint(2, pattern.shape, generator=generator) << place
+    if integer.is_signed and width < 64:  # the signed number of the same bits
+        pattern -= (pattern >> (width - 1)) << width
+    return pattern.to(integer).to(device)

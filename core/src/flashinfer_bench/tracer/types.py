@@ -1,7 +1,3 @@
-"""Rules and entries, under the name of their old module."""
+"""Old module of the older interface; see `flashinfer_bench.tracer`."""
 
-from __future__ import annotations
-
-from flashinfer_bench.tracing.rules import TraceEntry, TracingRule
-
-__all__ = ["TraceEntry", "TracingRule"]
+from flashinfer_bench.tracer import *  # noqa: F403

@@ -1,12 +1,21 @@
-"""What users call: `enable_tracing`, `disable_tracing`."""
+"""Turning tracing on and off: `enable_tracing`, `disable_tracing`, and the environment.
+
+Light: importing this module imports neither torch nor pydantic.
+"""
 
 from __future__ import annotations
 
+import logging
+import sys
+import threading
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+from flashinfer_bench import env
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.tracing import enabling
+from flashinfer_bench.routing.opaque import opaque
+from flashinfer_bench.routing.patch_points import router
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +25,16 @@ if TYPE_CHECKING:
     from flashinfer_bench.tracing.runtime import TracingRuntime
 
 __all__ = ["disable_tracing", "enable_tracing"]
+
+logger = logging.getLogger(__name__)
+
+_ANYTHING = (Exception, SystemExit)
+
+# In our own program nothing is recorded behind the back of what it examines.
+_COMMAND_LINE = "flashinfer_bench.cli.main"
+
+# Whether the environment has been heeded, or need not be any more.
+_asked = False
 
 
 def enable_tracing(
@@ -64,9 +83,10 @@ def enable_tracing(
     >>> with enable_tracing("/path/to/dataset") as tracing:
     ...     engine.run()
     """
+    global _asked
     from flashinfer_bench.tracing.runtime import TracingRuntime
 
-    enabling.asked()
+    _asked = True
     if isinstance(dataset_path, Mapping):  # the first parameter of the older interface
         rules, dataset_path = dataset_path, None
     if rules is None and out_dir is None and blob_dir is None:
@@ -77,14 +97,6 @@ def enable_tracing(
             "neither dataset_path nor tracing_config",
             hint="give dataset_path and tracing_config alone",
         )
-    return _enable_by_rules(rules, out_dir, blob_dir)
-
-
-def _enable_by_rules(
-    rules: Optional[Mapping[str, Any]],
-    out_dir: Union[str, Path, None],
-    blob_dir: Union[str, Path, None],
-) -> TracingRuntime:
     from flashinfer_bench.tracing.rules import Tracer
 
     return Tracer(rules, out_dir, blob_dir).start()
@@ -92,9 +104,41 @@ def _enable_by_rules(
 
 def disable_tracing() -> None:
     """Record no more, and write what was recorded; nothing happens if tracing is not enabled."""
+    global _asked
     from flashinfer_bench.tracing import runtime
 
-    enabling.asked()  # what has been turned off is not turned on by the environment afterwards
+    _asked = True  # what has been turned off is not turned on by the environment afterwards
     active = runtime.active()
     if active is not None:
         active.stop()
+
+
+@opaque
+def activate() -> None:
+    """Do what the environment says, once: with ``FIB_ENABLE_TRACING=1``, `enable_tracing`.
+
+    With ``FIB_TRACING_SIGNALS=1`` what was recorded is written on signals as well, where this is
+    called in the main thread; see `tracing.shutdown`. A failure is a warning, and tracing stays
+    off. Nothing happens while an engine waits for the first call that could matter; see `engines`.
+    """
+    global _asked
+    if router.deferred is not None or _asked:
+        return
+    _asked = True
+    if _COMMAND_LINE in sys.modules:
+        return
+    try:
+        if env.tracing_enabled():
+            from flashinfer_bench.tracing.runtime import TracingRuntime
+            from flashinfer_bench.tracing.shutdown import install_signal_handlers
+
+            TracingRuntime().start()
+            if env.tracing_signals() and threading.current_thread() is threading.main_thread():
+                install_signal_handlers()
+    except _ANYTHING as error:  # the program that is running must not notice
+        logger.debug("enabling tracing failed", exc_info=True)
+        message = f"FIB_ENABLE_TRACING: tracing stays off: {type(error).__name__}: {error}"
+        try:
+            warnings.warn(message, UserWarning, stacklevel=2)
+        except UserWarning:  # warnings are errors here, but nothing was called that could fail
+            logger.warning("%s", message)

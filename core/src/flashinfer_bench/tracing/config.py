@@ -8,33 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
-from typing import Any, Literal, Optional, Union, get_args
+from typing import Any, Optional, Union
 
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.integration.config_registry import ConfigRegistry
-
-InputDumpPolicyName = Literal["dump_none", "dump_all", "dump_int32", "dump_integers"]
-"""Which inputs are written as they were: none, all, those of int32, or of int64 too."""
-
-FilterPolicyName = Literal[
-    "keep_all",
-    "keep_first",
-    "keep_first_k",
-    "keep_none",
-    "keep_first_by_axes",
-    "keep_first_k_by_axes",
-    "keep_first_by_avg_seq_len",
-    "keep_random_k",
-]
-"""Which calls become workloads; see `flashinfer_bench.tracing.policies`."""
+from flashinfer_bench.routing.config_registry import ConfigRegistry
 
 DumpFunction = Callable[[Mapping[str, Any]], Union[list[str], Mapping[str, Any]]]
 """Picks inputs of a call: inputs by name in, names (or a mapping of them) out."""
 
 _WILD = frozenset("*?[")
-
-DUMP_POLICIES: tuple[str, ...] = get_args(InputDumpPolicyName)
-FILTER_POLICIES: tuple[str, ...] = get_args(FilterPolicyName)
 
 
 @dataclass(frozen=True)
@@ -51,7 +33,9 @@ class TracingConfig:
     input_dump_policy_kwargs : mapping
         Keyword arguments of a registered policy or a function.
     filter_policy : str or callable
-        Which calls become workloads: one of `FILTER_POLICIES`, a name registered with
+        Which calls become workloads: ``"keep_all"``, ``"keep_none"``, ``"keep_first"``,
+        ``"keep_first_k"``, ``"keep_first_by_axes"``, ``"keep_first_k_by_axes"``,
+        ``"keep_first_by_avg_seq_len"``, ``"keep_random_k"``, a name registered with
         `PolicyRegistry`, or what makes a policy object (`FilterPolicy`).
     filter_policy_kwargs : mapping
         Keyword arguments of the policy.
@@ -63,43 +47,48 @@ class TracingConfig:
         until then.
     """
 
-    input_dump_policy: Union[InputDumpPolicyName, str, list[str], DumpFunction] = "dump_none"
+    input_dump_policy: Union[str, list[str], DumpFunction] = "dump_none"
     input_dump_policy_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    filter_policy: Union[FilterPolicyName, str, Callable[..., Any]] = "keep_all"
+    filter_policy: Union[str, Callable[..., Any]] = "keep_all"
     filter_policy_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         dump, keep = self.input_dump_policy, self.filter_policy
+        allowed = _names(dump)
         if isinstance(dump, (list, tuple)):
-            _require(all(_is_name(each) for each in dump), "input_dump_policy", dump, _NAMES)
             object.__setattr__(self, "input_dump_policy", list(dump))
-        else:
-            _require(_is_name(dump) or callable(dump), "input_dump_policy", dump, _NAMES)
-        _require(
-            _is_name(keep) or callable(keep),
-            "filter_policy",
-            keep,
-            "the name of a policy, or what makes one",
-        )
+            allowed = all(map(_is_name, dump))
+        wanted = "the name of a policy, a list of names of inputs, or a function"
+        _require(allowed, "input_dump_policy", dump, wanted)
+        _require(_names(keep), "filter_policy", keep, "the name of a policy, or what makes one")
         for name in ("input_dump_policy_kwargs", "filter_policy_kwargs"):
-            given = getattr(self, name)
-            given = {} if given is None else given
+            given = {} if getattr(self, name) is None else getattr(self, name)
             named = isinstance(given, Mapping) and all(isinstance(each, str) for each in given)
             _require(named, name, given, "a mapping of parameter names")
             object.__setattr__(self, name, dict(given))
 
     __hash__ = None  # type: ignore[assignment]  # the arguments of policies may be anything
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the settings as plain data, in the order of the fields."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
 
+def positive(name: str, value: Any) -> int:
+    """Return a setting that is a number of calls or bytes.
 
-_NAMES = "the name of a policy, a list of names of inputs, or a function"
+    Raises
+    ------
+    ConfigError
+        If it is not a whole number from 1 on.
+    """
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{name}={value!r} is not allowed; give a whole number from 1 on")
+    return value
 
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
+
+
+def _names(policy: object) -> bool:
+    return _is_name(policy) or callable(policy)
 
 
 def _require(allowed: bool, name: str, value: object, wanted: str) -> None:
@@ -156,7 +145,7 @@ def as_registry(config: Any) -> TracingConfigRegistry:
     Parameters
     ----------
     config : TracingConfig, TracingConfigRegistry, mapping of str to TracingConfig, or None
-        None for `flashinfer_bench.tracing.presets.get_default_configs`; a config holds for all
+        None for `get_default_configs`; a config holds for all
         definitions; of a mapping, only the definitions in it are recorded.
 
     Raises
@@ -165,8 +154,6 @@ def as_registry(config: Any) -> TracingConfigRegistry:
         If it is something else.
     """
     if config is None:
-        from flashinfer_bench.tracing.presets import get_default_configs
-
         return get_default_configs()
     if isinstance(config, TracingConfigRegistry):
         return config
@@ -201,9 +188,67 @@ class TracingLimits:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value = getattr(self, each.name)
-            if type(value) is not int or value < 1:
-                raise ConfigError(
-                    f"{each.name}={value!r} is not allowed in TracingLimits; "
-                    "give a whole number from 1 on"
-                )
+            positive(each.name, getattr(self, each.name))
+
+
+# ------------------------------------------------------------------------------------- presets
+#
+# What is recorded of the kinds of computations that engines consist of, recognised by the names of
+# the dataset's format. Weights and activations become random inputs: their values do not matter for
+# speed, and are large. What says where sequences begin, and which pages they have, is written as it
+# was: it decides how much work there is. Calls of matrix products and norms are told apart by their
+# sizes. Calls of attention are told apart by the number of sequences and their average length: two
+# decode steps in a row differ in each length, but are the same work.
+
+AXES_ONLY = TracingConfig("dump_none", filter_policy="keep_first_by_axes")
+"""One workload of each size, with random inputs."""
+
+INTEGERS_BY_AXES = TracingConfig("dump_integers", filter_policy="keep_first_by_axes")
+"""One workload of each size, with the indices that it came with."""
+
+DECODE = TracingConfig(
+    "dump_int32",
+    filter_policy="keep_first_by_avg_seq_len",
+    filter_policy_kwargs={"k": 1, "by_batch": True, "indptr": "kv_indptr"},
+)
+"""One workload of each number of sequences and average length, with its index pointers."""
+
+PREFILL = TracingConfig(
+    "dump_int32",
+    filter_policy="keep_first_by_avg_seq_len",
+    filter_policy_kwargs={"k": 1, "by_batch": True, "indptr": ["qo_indptr", "kv_indptr"]},
+)
+"""As `DECODE`, with the average number of queries of a sequence."""
+
+_ATTENTION = {
+    "gqa_paged_decode*": DECODE,
+    "gqa_paged_prefill*": PREFILL,
+    "gqa_ragged_prefill*": PREFILL,
+    "mla_paged_decode*": DECODE,
+    "mla_paged_prefill*": PREFILL,
+    "mla_ragged_prefill*": PREFILL,
+}
+_OTHERS = {
+    "gemm_*": AXES_ONLY,
+    "rmsnorm_*": AXES_ONLY,
+    "fused_add_rmsnorm_*": AXES_ONLY,
+    "*moe_*": INTEGERS_BY_AXES,
+}
+
+
+def get_attention_only_configs() -> TracingConfigRegistry:
+    """Return settings for attention, and nothing else; a new registry, which may be changed."""
+    return TracingConfigRegistry(None, _ATTENTION)
+
+
+def get_full_configs() -> TracingConfigRegistry:
+    """Return settings for all definitions; a new registry, which may be changed.
+
+    What is none of the kinds that have a preset is told apart by sizes, and integers are written.
+    """
+    return TracingConfigRegistry(INTEGERS_BY_AXES, {**_ATTENTION, **_OTHERS})
+
+
+def get_default_configs() -> TracingConfigRegistry:
+    """Return the settings that hold where none are given: those of `get_full_configs`."""
+    return get_full_configs()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-from functools import cached_property
+import re
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.data.constraints import parse_constraint
@@ -15,8 +14,11 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.data.constraints import Constraint
     from flashinfer_bench.tensors.operands import Operand
+
+_LAST = r"(?P<input>\w+)\[-1\](?:\.item\(\))?"
+_TOTAL = re.compile(rf"(?P<axis>\w+) *== *{_LAST}")
+_TOTAL_BEHIND = re.compile(rf"{_LAST} *== *(?P<axis>\w+)")
 
 
 class OtherCallError(Exception):
@@ -35,6 +37,16 @@ class Layout:
     definition : Definition
         The definition.
 
+    Attributes
+    ----------
+    inputs : tuple of Operand
+        The inputs, and their `names`.
+    places : dict of str to (int, int)
+        Where each variable axis is first seen: position of the input, and dimension.
+    totals : dict of str to str
+        The axis that is the last element of an index pointer, by the name of that input; from
+        constraints such as ``num_kv_indices == kv_indptr[-1].item()``.
+
     Raises
     ------
     CapabilityError
@@ -42,62 +54,45 @@ class Layout:
     """
 
     def __init__(self, definition: Definition) -> None:
-        constants = definition.const_axes
-        self.name = definition.name
-        self.inputs = operands_of(definition.inputs, constants)
-        self.names = tuple(each.name for each in self.inputs)
-        self._var_axes = definition.var_axes
-        self._constants = constants
+        self._constants = definition.const_axes
         self._constraints = [parse_constraint(text) for text in definition.constraints]
-
-    @cached_property
-    def places(self) -> dict[str, tuple[int, int]]:
-        """Where each variable axis is first seen: position of the input, and dimension."""
+        self.name = definition.name
+        self.inputs = operands_of(definition.inputs, self._constants)
+        self.names = tuple(each.name for each in self.inputs)
         found = first_places(self.inputs)
-        return {axis: found[axis] for axis in self._var_axes if axis in found}
-
-    @cached_property
-    def free_axes(self) -> tuple[str, ...]:
-        """The axes that decide all others: without those that a constraint ties to an earlier one.
-
-        ``len_indptr == batch_size + 1`` is such a constraint.
-        """
-        tied: set[str] = set()
-        for constraint in self._constraints:
-            pair = _tied(constraint)
-            if pair is not None and pair <= self.places.keys() and not pair & tied:
-                tied.add(max(pair, key=list(self.places).index))
-        return tuple(axis for axis in self.places if axis not in tied)
-
-    @cached_property
-    def totals(self) -> dict[str, str]:
-        """The axis that is the last element of an index pointer, by the name of that input.
-
-        From constraints such as ``num_kv_indices == kv_indptr[-1].item()``.
-        """
-        pairs = (_total(each) for each in self._constraints)
-        return {name: axis for name, axis in filter(None, pairs) if axis in self.places}
+        self.places = {axis: found[axis] for axis in definition.var_axes if axis in found}
+        matches = [
+            pattern.fullmatch(text.strip())
+            for text in definition.constraints
+            for pattern in (_TOTAL, _TOTAL_BEHIND)
+        ]
+        self.totals = {
+            match["input"]: match["axis"]
+            for match in matches
+            if match is not None and match["axis"] in self.places
+        }
 
     def size_of(self, axis: str) -> str:
         """Return Python for the size of an axis, with ``a0``, ``a1``, … for the inputs."""
         position, dimension = self.places[axis]
         return f"a{position}.shape[{dimension}]"
 
-    def tensors(self, dtypes: Optional[tuple[torch.dtype, ...]] = None) -> tuple[str, ...]:
-        """Return the inputs that are tensors, of some dtypes or all, by name."""
+    def tensors(self, dtypes: Optional[tuple[str, ...]] = None) -> tuple[str, ...]:
+        """Return the inputs that are tensors, of some dtypes of torch or all, by name."""
         return tuple(
             each.name
             for each in self.inputs
-            if each.shape is not None and (dtypes is None or each.dtype in dtypes)
+            if each.shape is not None
+            and (dtypes is None or str(each.dtype).removeprefix("torch.") in dtypes)
         )
 
-    def read(self, args: Sequence[Any]) -> tuple[dict[str, int], dict[str, Any]]:
+    def read(self, args: Optional[Sequence[Any]]) -> tuple[dict[str, int], dict[str, Any]]:
         """Check the inputs of a call against the definition.
 
         Parameters
         ----------
-        args : sequence
-            All inputs, in declaration order.
+        args : sequence, optional
+            All inputs, in declaration order; None if they could not be found.
 
         Returns
         -------
@@ -110,6 +105,8 @@ class Layout:
         OtherCallError
             If it is no call of the definition.
         """
+        if args is None:
+            raise OtherCallError("arguments")
         if len(args) != len(self.inputs):
             raise OtherCallError("number of arguments")
         axes: dict[str, int] = {}
@@ -182,48 +179,3 @@ def scalar_of(value: Any, kind: type) -> Any:
     if converted is None or not (converted == number or number != number):
         raise OtherCallError("scalar")
     return converted
-
-
-def _tied(constraint: Constraint) -> Optional[frozenset[str]]:
-    """Return the two axes of ``a == b``, ``a == b + 1`` and the like."""
-    body = constraint.tree.body
-    if not (isinstance(body, ast.Compare) and [type(each) for each in body.ops] == [ast.Eq]):
-        return None
-    sides = [_shifted(body.left), _shifted(body.comparators[0])]
-    pair = frozenset(side for side in sides if side is not None)
-    return pair if len(pair) == 2 else None
-
-
-def _shifted(node: ast.expr) -> Optional[str]:
-    """Return the name in ``a``, ``a + 1`` or ``a - 1``."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, (ast.Add, ast.Sub))
-        and isinstance(node.left, ast.Name)
-        and isinstance(node.right, ast.Constant)
-        and type(node.right.value) is int
-    ):
-        return node.left.id
-    return None
-
-
-def _total(constraint: Constraint) -> Optional[tuple[str, str]]:
-    """Return input and axis of ``axis == input[-1].item()``, in either order."""
-    body = constraint.tree.body
-    if not (isinstance(body, ast.Compare) and [type(each) for each in body.ops] == [ast.Eq]):
-        return None
-    left, right = body.left, body.comparators[0]
-    for axis, last in ((left, right), (right, left)):
-        name = _last_of(last)
-        if isinstance(axis, ast.Name) and name is not None:
-            return name, axis.id
-    return None
-
-
-def _last_of(node: ast.expr) -> Optional[str]:
-    """Return the name in ``name[-1]`` or ``name[-1].item()``."""
-    text = ast.unparse(node).removesuffix(".item()")
-    name = text.removesuffix("[-1]")
-    return name if name != text and name.isidentifier() else None

@@ -1,29 +1,42 @@
-"""Turns the calls of one definition into entries."""
+"""Turns the calls of definitions into entries, which wait in bounded memory to be written."""
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections import Counter
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.integration.capture import is_capturing
-from flashinfer_bench.tracing.entry import WorkloadEntry
+from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.routing.capture import is_capturing
 from flashinfer_bench.tracing.layout import Layout, OtherCallError, scalar_of
-from flashinfer_bench.tracing.policies import OnlinePolicy
-from flashinfer_bench.tracing.signals import held_back
-from flashinfer_bench.tracing.snapshots import copy_of
+from flashinfer_bench.tracing.policies import (
+    OnlinePolicy,
+    PolicyRegistry,
+    WorkloadEntry,
+    is_number,
+)
+from flashinfer_bench.tracing.shutdown import held_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import torch
+
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.tracing.buffer import Buffer
-    from flashinfer_bench.tracing.policies import FastPath, FilterPolicy
-    from flashinfer_bench.tracing.registry import Picker
+    from flashinfer_bench.tracing.config import (
+        TracingConfig,
+        TracingConfigRegistry,
+        TracingLimits,
+    )
+    from flashinfer_bench.tracing.policies import FastPath
 
     Args = tuple[Any, ...]
     Kwargs = Optional[Mapping[str, Any]]
     Order = Callable[[Args, Kwargs], Optional[Sequence[Any]]]
+    """Returns all inputs, in declaration order; None for a call that is not of the definition."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,44 +45,22 @@ _ANYTHING = (Exception,)
 
 @dataclass
 class Counters:
-    """What became of the calls of a definition.
+    """What became of the calls of a definition; `docs/reference/tracing.md` says what is what."""
 
-    Attributes
-    ----------
-    duplicates : int
-        Calls that the policy did not want. Added to without a lock.
-    recorded : int
-        Calls that were kept, or handed to the user's policy.
-    rejected : dict of str to int
-        Calls that were none of the definition, by reason.
-    too_large : int
-        Calls with more bytes to dump than may be buffered.
-    errors : int
-        Calls that could not be recorded.
-    """
-
-    duplicates: int = 0
+    duplicates: int = 0  # added to without a lock
     recorded: int = 0
-    rejected: dict[str, int] = field(default_factory=dict)
     too_large: int = 0
     errors: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def calls(self) -> int:
-        """All of them."""
-        others = self.recorded + sum(self.rejected.values()) + self.too_large + self.errors
-        return self.duplicates + others
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the counts as plain data."""
-        return {
-            "calls": self.calls,
-            "recorded": self.recorded,
-            "duplicates": self.duplicates,
-            "rejected": dict(self.rejected),
-            "too_large": self.too_large,
-            "errors": self.errors,
-        }
+def _record_of(parts: Sequence[Counters]) -> dict[str, Any]:
+    """Return the counts of some definitions together, as plain data."""
+    names = ("recorded", "duplicates", "too_large", "errors")
+    counts = {name: sum(getattr(each, name) for each in parts) for name in names}
+    rejected = sum((each.rejected for each in parts), Counter[str]())
+    calls = sum(counts.values()) + rejected.total()
+    return {"calls": calls, **counts, "rejected": dict(rejected)}
 
 
 class Recorder:
@@ -77,76 +68,52 @@ class Recorder:
 
     Parameters
     ----------
+    owner : Recorders
+        Holds what all recorders share.
     definition : Definition
         The definition.
-    policy : FilterPolicy
-        Which calls are kept; its own.
-    make_picker : callable
-        Returns what picks the inputs that are dumped; see `PolicyRegistry.make_picker`.
-    buffer : Buffer
-        Counts what all recorders hold, and has their lock.
-    deferring : callable
-        Whether copies must wait, as a CUDA graph is captured.
+    config : TracingConfig
+        What is recorded of it.
     """
 
-    def __init__(
-        self,
-        definition: Definition,
-        policy: FilterPolicy,
-        make_picker: Callable[[Layout], Picker],
-        buffer: Buffer,
-        deferring: Callable[[], bool] = is_capturing,
-    ) -> None:
+    def __init__(self, owner: Recorders, definition: Definition, config: TracingConfig) -> None:
         self.layout = Layout(definition)
-        self.policy = policy
         self.counters = Counters()
-        self._online = policy if isinstance(policy, OnlinePolicy) else None
-        self._pick = make_picker(self.layout)
-        self._buffer = buffer
-        self._deferring = deferring
+        self.policy = owner.policies.make_filter_policy(config)
+        self.fast_path: Optional[FastPath] = None
+        self._owner = owner
+        self._pick = owner.policies.make_picker(config, self.layout)
+        self._kinds = {each.name: each.scalar for each in self.layout.inputs if each.shape is None}
         self._told = False
-        if self._online is not None:
-            self._online.bound(buffer.limits.max_keys)
-        begin = getattr(policy, "begin", None)  # not of users' policies that subclass nothing
-        if begin is not None:
-            begin(self.layout)
-        self.fast_path = self._fast_path()
-
-    def _fast_path(self) -> Optional[FastPath]:
-        return None if self._online is None else self._online.fast_path(self.layout)
+        if hasattr(self.policy, "begin"):  # not of users' policies that subclass nothing
+            self.policy.begin(self.layout)
+        if isinstance(self.policy, OnlinePolicy):
+            self.policy.bound(owner.limits.max_keys)
+            self.fast_path = self.policy.fast_path(self.layout)
 
     def record(self, args: Args, kwargs: Kwargs, order: Order) -> None:
-        """Take a call that the fast path has not recognised. Never raises.
-
-        Parameters
-        ----------
-        args, kwargs
-            As they came.
-        order : callable
-            Returns all inputs, in declaration order; None for a call that is not of the definition.
-        """
-        buffer = self._buffer
-        with held_back(), buffer.lock:
-            if buffer.busy:  # copying an input, or a user's policy, has called something traced
+        """Take a call that the fast path has not recognised, as it came. Never raises."""
+        owner = self._owner
+        with held_back(), owner.lock:
+            if owner.busy:  # copying an input, or a user's policy, has called something traced
                 return
-            buffer.busy = True
+            owner.busy = True
             try:
                 self._record(order(args, kwargs))
-            except OtherCallError as error:
-                self.reject(error.reason)
             except _ANYTHING as error:
                 self.fail(error)
             finally:
-                buffer.busy = False
-        buffer.relieve()
+                owner.busy = False
+        owner.relieve()
 
-    def reject(self, reason: str) -> None:
-        """Count a call that is none of the definition."""
-        rejected = self.counters.rejected
-        rejected[reason] = rejected.get(reason, 0) + 1
+    def fail(self, error: Exception) -> None:
+        """Count a call that is none of the definition, or could not be recorded.
 
-    def fail(self, error: BaseException) -> None:
-        """Count a call that could not be recorded; the first one is logged."""
+        The first of the latter is logged.
+        """
+        if isinstance(error, OtherCallError):
+            self.counters.rejected[error.reason] += 1
+            return
         self.counters.errors += 1
         if not self._told:
             self._told = True
@@ -154,41 +121,41 @@ class Recorder:
             logger.warning(message, self.layout.name, exc_info=error)
 
     def _record(self, args: Optional[Sequence[Any]]) -> None:
-        if args is None:
-            raise OtherCallError("arguments")
+        owner, policy = self._owner, self.policy
         axes, scalars = self.layout.read(args)
-        inputs = dict(zip(self.layout.names, args, strict=True))
-        if self._online is not None and not self._online.admit(axes, inputs):
+        inputs = dict(zip(self.layout.names, args or (), strict=True))
+        if isinstance(policy, OnlinePolicy) and not policy.admit(axes, inputs):
             self.counters.duplicates += 1
             return
         picked = {name: inputs[name] for name in self._pick(inputs)}
-        if sum(each.nbytes for each in picked.values()) > self._buffer.limits.max_bytes:
+        if sum(each.nbytes for each in picked.values()) > owner.limits.max_bytes:
             self.counters.too_large += 1
             return
-        self._keep(self._entry(axes, scalars, picked))
-
-    def _entry(
-        self, axes: dict[str, int], scalars: dict[str, Any], picked: Mapping[str, Any]
-    ) -> WorkloadEntry:
-        deferred = self._deferring()
-        values = {**picked, **scalars}
+        values, deferred = {**picked, **scalars}, owner.deferring()
         if not deferred:
-            values = {name: value_of(value) for name, value in values.items()}
-            values.update((name, _number(self.layout, name, values[name])) for name in scalars)
-        order = self._buffer.next_order()
-        return WorkloadEntry(self.layout.name, axes, values, order, is_deferred=deferred)
-
-    def _keep(self, entry: WorkloadEntry) -> None:
+            values |= self._copies(values)
+        order = next(owner.orders)
+        entry = WorkloadEntry(self.layout.name, axes, values, order, is_deferred=deferred)
         self.counters.recorded += 1
-        if self._online is None:
-            self.policy.submit(entry)
-            self._buffer.took(entry)
-            return
-        displaced = self._online.keep(entry)
-        self._buffer.took(entry, displaced)
+        displaced = None
+        if isinstance(policy, OnlinePolicy):
+            displaced = policy.keep(entry)
+        else:
+            policy.submit(entry)
+        owner.took(entry, displaced)
+
+    def _copies(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return copies of the program's tensors; of scalars that are on a GPU, numbers."""
+        copies: dict[str, Any] = {}
+        for name, value in values.items():
+            if not is_number(value):
+                copied = copy_of(value)
+                kind = self._kinds.get(name)
+                copies[name] = copied if kind is None else scalar_of(copied, kind)
+        return copies
 
     def drain(self) -> list[WorkloadEntry]:
-        """Return what is kept, in the order of the calls; what cannot be had is counted."""
+        """Return what is kept; what cannot be had, or is not what it should be, is counted."""
         try:
             entries = list(self.policy.drain())
         except _ANYTHING as error:  # a user's policy
@@ -197,62 +164,207 @@ class Recorder:
         sound = []
         for entry in entries:
             try:
-                self._require_own(entry)
+                own = entry.def_name == self.layout.name and type(entry.order) is int
+            except AttributeError:
+                own = False
+            if own:
                 sound.append(entry)
-            except _ANYTHING as error:  # it must not cost what others have recorded
-                self.fail(error)
-        return sorted(sound, key=lambda entry: entry.order)
-
-    def _require_own(self, entry: Any) -> None:
-        """Refuse what a user's policy may return, but the store could do nothing with."""
-        if not isinstance(entry, WorkloadEntry):
-            raise TypeError(f"the policy keeps a {type(entry).__name__}, not a WorkloadEntry")
-        if entry.def_name != self.layout.name or type(entry.order) is not int:
-            raise ValueError(
-                f"the policy keeps an entry of {entry.def_name!r} with order {entry.order!r}; it "
-                f"must be one of '{self.layout.name}' that was submitted"
-            )
+            else:  # it must not cost what others have recorded
+                self.fail(ValueError(f"the policy keeps {entry!r}, which was not submitted to it"))
+        return sound
 
     def settle(self, entry: WorkloadEntry) -> bool:
         """Copy what a deferred entry refers to, now; return whether that could be done."""
         try:
-            snapshot = {
-                name: copy_of(value)
-                for name, value in entry.inputs_to_dump.items()
-                if not isinstance(value, (bool, int, float))
-            }
+            entry.cuda_graph_snapshot = self._copies(entry.inputs_to_dump)
         except _ANYTHING as error:  # its memory is gone, say
             self.fail(error)
             return False
-        entry.cuda_graph_snapshot = snapshot
         return True
 
     def finish(self, entry: WorkloadEntry) -> bool:
         """Make a deferred entry one that can be written: with the last snapshot, or one of now."""
-        if not entry.is_deferred:
-            return True
-        if entry.cuda_graph_snapshot is None and not self.settle(entry):
-            return False
-        values = entry.values()
-        try:
-            for name in (each.name for each in self.layout.inputs if each.shape is None):
-                values[name] = _number(self.layout, name, values[name])
-        except OtherCallError as error:
-            self.reject(error.reason)
-            return False
-        numbers = {name for name, value in values.items() if isinstance(value, (bool, int, float))}
-        snapshot = entry.cuda_graph_snapshot or {}
-        entry.cuda_graph_snapshot = {n: each for n, each in snapshot.items() if n not in numbers}
-        entry.inputs_to_dump, entry.is_deferred = values, False
+        if entry.is_deferred:
+            if entry.cuda_graph_snapshot is None and not self.settle(entry):
+                return False
+            entry.inputs_to_dump, entry.is_deferred = entry.values(), False
         return True
 
 
-def value_of(value: Any) -> Any:
-    """Return a copy of a tensor; of anything else, itself."""
-    return value if isinstance(value, (bool, int, float)) else copy_of(value)
+class Recorders:
+    """Makes the recorder of a definition when its first call comes, and drains them all.
+
+    Parameters
+    ----------
+    definitions : mapping of str to Definition
+        Of the dataset.
+    config : TracingConfigRegistry
+        What is recorded of each.
+    limits : TracingLimits
+        How much memory may be used.
+    deferring : callable
+        Whether copies must wait, as a CUDA graph is captured.
+    overflow : callable
+        Called, without the lock, when too much is held; drains.
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Held while a call is recorded, not while anything is written.
+    busy : bool
+        Whether a call is being recorded; read and written under the lock.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If a policy cannot be made, or a definition's own settings name an input that it lacks.
+    """
+
+    def __init__(
+        self,
+        definitions: Mapping[str, Definition],
+        config: TracingConfigRegistry,
+        limits: TracingLimits,
+        deferring: Callable[[], bool],
+        overflow: Callable[[], object],
+    ) -> None:
+        self.policies = PolicyRegistry.get_instance()
+        self.limits = limits
+        self.deferring = deferring
+        self.orders = count()
+        self._definitions = definitions
+        self._config = config
+        self._overflow = overflow
+        self._made: dict[str, Recorder] = {}
+        self._waiting: list[WorkloadEntry] = []
+        self._begin()
+        self._check()
+        self.names = {name: None for name in definitions if self._wants(name)}
+
+    def _begin(self) -> None:
+        self.lock = threading.RLock()
+        self.busy = False
+        self._emptied()
+
+    def _emptied(self) -> None:
+        self._entries = self._nbytes = 0
+        self._deferred: list[WorkloadEntry] = []
+
+    def _check(self) -> None:
+        """Have mistakes in the settings show now, and not in a log during the run."""
+        for config in self._config.configs():
+            self.policies.make_filter_policy(config)
+            if isinstance(config.input_dump_policy, str):
+                self.policies.require_dump_policy(config.input_dump_policy)
+        for name, config in self._config.per_definition.items():
+            definition, wanted = self._definitions.get(name), config.input_dump_policy
+            if definition is None or not isinstance(wanted, list):
+                continue
+            tensors = [each for each, spec in definition.inputs.items() if spec.shape is not None]
+            missing = [each for each in wanted if each not in tensors]
+            if missing:
+                raise ConfigError(
+                    f"input_dump_policy of '{name}': it has no tensor input '{missing[0]}'; "
+                    f"it has {', '.join(tensors) or 'none'}"
+                )
+
+    def _wants(self, name: str) -> bool:
+        config = self._config.get(name)
+        return config is not None and config.filter_policy != "keep_none"
+
+    def get(self, name: str) -> Recorder:
+        """Return the recorder of a definition, one of `names`."""
+        with held_back(), self.lock:
+            if name not in self._made:
+                config = self._config.get(name)
+                assert config is not None
+                self._made[name] = Recorder(self, self._definitions[name], config)
+            return self._made[name]
+
+    def took(self, entry: WorkloadEntry, displaced: Optional[WorkloadEntry]) -> None:
+        """Note that an entry is held now, perhaps in the place of another."""
+        self._entries += 1
+        self._nbytes += entry.nbytes()
+        if entry.is_deferred:
+            self._deferred.append(entry)
+        if displaced is not None:
+            self._entries -= 1
+            self._nbytes -= displaced.nbytes()
+
+    def relieve(self) -> None:
+        """Have everything written if it is too much."""
+        if self._entries >= self.limits.max_entries or self._nbytes >= self.limits.max_bytes:
+            self._overflow()
+
+    def settle(self) -> int:
+        """Copy now what deferred entries refer to; return how many there were."""
+        with held_back(), self.lock:
+            deferred = [*self._waiting, *self._deferred]
+            return sum(self._made[entry.def_name].settle(entry) for entry in deferred)
+
+    def drain(self, *, last: bool) -> list[WorkloadEntry]:
+        """Return what is kept, ready to be written, in the order of the calls.
+
+        Entries of CUDA graphs that cannot be read now, or need not yet, are kept for the next time.
+
+        Parameters
+        ----------
+        last : bool
+            Whether they are read although nobody has asked for a snapshot of them.
+        """
+        with held_back(), self.lock:
+            entries = [*self._waiting]
+            for recorder in list(self._made.values()):
+                entries += recorder.drain()
+            self._emptied()
+            self._waiting = []
+            readable = not is_capturing()
+            ready = []
+            for entry in sorted(entries, key=lambda entry: entry.order):
+                fresh = entry.is_deferred and entry.cuda_graph_snapshot is None
+                early = fresh and not last and len(self._waiting) < self.limits.max_entries // 2
+                if entry.is_deferred and (early or not readable):
+                    self._waiting.append(entry)
+                elif self._made[entry.def_name].finish(entry):
+                    ready.append(entry)
+            return ready
+
+    def stats(self) -> dict[str, Any]:
+        """Return what became of all calls, and of those of each definition."""
+        counters = {name: made.counters for name, made in list(self._made.items())}
+        return {
+            **_record_of(list(counters.values())),
+            "buffered": {"entries": self._entries, "bytes": self._nbytes},
+            "definitions": {name: _record_of([each]) for name, each in counters.items()},
+        }
+
+    def after_fork(self) -> None:
+        """Forget what is kept, but not what has been seen."""
+        self._begin()
+        self._waiting = []
+        for recorder in self._made.values():
+            recorder.drain()
 
 
-def _number(layout: Layout, name: str, value: Any) -> Any:
-    """Return a scalar, which may have been copied from a GPU, as a number."""
-    kind = layout.inputs[layout.names.index(name)].scalar
-    return scalar_of(value, kind)
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous copy on the CPU, which shares nothing with `tensor`.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        Of any device and strides. On a GPU this waits for what its current stream has to do.
+
+    Raises
+    ------
+    RuntimeError
+        If its memory has been given back, as sharded training does with ``resize_(0)``: to read it
+        would end the process.
+    """
+    import torch
+
+    if tensor.numel():
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = tensor.storage_offset() + sum((size - 1) * step for size, step in steps)
+        if (last + 1) * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise RuntimeError("the memory of a tensor has been given back")
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)

@@ -2,7 +2,8 @@
 
 A rule's policy gets a list of entries and returns those to keep. Here it is asked again and again,
 each time with those that it kept before and the new ones, so that memory stays bounded. For
-policies that compare entries with each other, as all presets do, that comes to the same.
+policies that compare entries with each other that comes to the same. The policies that are defined
+here are those of today in that form: where one is used in a rule, calls go to it directly.
 """
 
 from __future__ import annotations
@@ -18,19 +19,27 @@ from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.loader import Problems, load_definitions
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.tracing.config import TracingConfig, TracingConfigRegistry
-from flashinfer_bench.tracing.policies import FilterPolicy
+from flashinfer_bench.tracing.policies import (
+    FilterPolicy,
+    KeepAll,
+    KeepFirstByAvgSeqLen,
+    KeepFirstK,
+    KeepFirstKByAxes,
+    KeepRandomK,
+    OnlinePolicy,
+)
 from flashinfer_bench.tracing.runtime import TracingRuntime
 
 if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.tracing.entry import WorkloadEntry
     from flashinfer_bench.tracing.layout import Layout
+    from flashinfer_bench.tracing.policies import WorkloadEntry
 
 logger = logging.getLogger(__name__)
 
-MOST_UNFOLDED = 256
+_MOST_UNFOLDED = 256
 """How many new entries a rule's policy is given at once."""
 
 
@@ -62,6 +71,10 @@ class TraceEntry:
     cuda_graph_snapshot: Optional[dict[str, torch.Tensor]] = None
     entry: Optional[WorkloadEntry] = field(default=None, repr=False)
 
+    def values(self) -> dict[str, torch.Tensor]:
+        """Return what is dumped, as of `WorkloadEntry.values`."""
+        return self.picked
+
 
 DedupPolicy = Callable[[list[TraceEntry]], list[TraceEntry]]
 
@@ -87,13 +100,7 @@ class TracingRule:
 
 
 class RulePolicy(FilterPolicy):
-    """Does what a rule says.
-
-    Parameters
-    ----------
-    rule : TracingRule
-        The rule.
-    """
+    """Does what a rule says. It remembers nothing of what was drained."""
 
     def __init__(self, rule: TracingRule) -> None:
         self._rule = rule
@@ -107,14 +114,13 @@ class RulePolicy(FilterPolicy):
 
     def submit(self, entry: WorkloadEntry) -> None:
         """See `FilterPolicy.submit`."""
-        picked = entry.tensors()
         seen = TraceEntry(
-            entry.def_name, entry.axes, set(self._names), picked, entry.order, None, entry
+            entry.def_name, entry.axes, {*self._names}, entry.tensors(), entry.order, None, entry
         )
         keys = self._rule.dedup_keys
         self._kept.setdefault(None if keys is None else keys(seen), []).append(seen)
         self._new += 1
-        if self._new >= MOST_UNFOLDED:
+        if self._new >= _MOST_UNFOLDED:
             self._fold()
 
     def _fold(self) -> None:
@@ -122,11 +128,7 @@ class RulePolicy(FilterPolicy):
         self._kept = {key: list(self._rule.dedup_policy(e)) for key, e in self._kept.items()}
 
     def drain(self) -> list[WorkloadEntry]:
-        """See `FilterPolicy.drain`.
-
-        A policy of this form remembers nothing: what it keeps afterwards may be like what was
-        drained.
-        """
+        """See `FilterPolicy.drain`."""
         self._fold()
         kept, self._kept = self._kept, {}
         return [each.entry for entries in kept.values() for each in entries if each.entry]
@@ -136,11 +138,8 @@ class RulePolicy(FilterPolicy):
         self._kept, self._new = {}, 0
 
 
-def config_of(rule: TracingRule) -> TracingConfig:
-    """Return a rule in the form of today.
-
-    One of our own presets becomes the policy that does the same without copying duplicates.
-    """
+def _config_of(rule: TracingRule) -> TracingConfig:
+    """Return a rule in the form of today."""
     if not isinstance(rule, TracingRule):
         raise ConfigError(f"rules: give TracingRule objects, not {type(rule).__name__}")
     if not callable(rule.dedup_policy):
@@ -176,24 +175,37 @@ class Tracer(TracingRuntime):
         out_dir: Union[str, Path, None] = None,
         blob_dir: Union[str, Path, None] = None,
     ) -> None:
-        if rules is None:
-            from flashinfer_bench.tracing.rule_presets import fib_full_tracing
-
-            rules = fib_full_tracing
-        self.rules = dict(rules)
-        own = {name: config_of(each) for name, each in self.rules.items()}
+        self.rules = dict(fib_full_tracing if rules is None else rules)
+        own = {name: _config_of(each) for name, each in self.rules.items()}
         super().__init__(_target(out_dir, blob_dir), TracingConfigRegistry(None, own))
+
+
+def get_tracer() -> Optional[TracingRuntime]:
+    """Return what records now, or None."""
+    return TracingRuntime.get_instance()
+
+
+def make_tracing_hook(tracer: TracingRuntime) -> Callable[[str, Mapping[str, Any]], None]:
+    """Return a function of definition and inputs by name that has `tracer` record the call.
+
+    A tracer that has been started is told of calls without it.
+    """
+
+    def hook(def_name: str, runtime_kwargs: Mapping[str, Any]) -> None:
+        tracer.collect(def_name, runtime_kwargs)
+
+    return hook
 
 
 def _target(
     out_dir: Union[str, Path, None], blob_dir: Union[str, Path, None]
-) -> Union[TraceSet, None]:
+) -> Optional[TraceSet]:
     """Return the dataset to write to, None for that of the environment."""
-    if out_dir is None and blob_dir is None:
-        return None
     roots = [_root_of(Path(each)) for each in (out_dir, blob_dir) if each is not None]
-    root = roots[0].absolute()
-    if len({each.absolute() for each in roots}) > 1:
+    if not roots:
+        return None
+    root = roots[0]
+    if root != roots[-1]:
         logger.warning("blob_dir=%s is not in the dataset %s: tensors go there", blob_dir, root)
     root.mkdir(parents=True, exist_ok=True)
     definitions: dict[str, Definition] = {}
@@ -205,6 +217,96 @@ def _target(
 
 def _root_of(folder: Path) -> Path:
     """Return the dataset that a folder of workloads or blobs is in."""
+    folder = folder.absolute()
     if folder.name == "workloads" and folder.parent.name in ("traces", "blob"):
         return folder.parent.parent
     return folder.parent if folder.name in ("workloads", "traces", "blob") else folder
+
+
+# ------------------------------------------------------------------------------------- presets
+
+
+def _policy(online: Callable[[], OnlinePolicy]) -> DedupPolicy:
+    """Return a policy of today as a function of all entries."""
+
+    def policy(entries: list[TraceEntry]) -> list[TraceEntry]:
+        made: Any = online()
+        for entry in sorted(entries, key=lambda entry: entry.order):
+            made.submit(entry)
+        kept: list[TraceEntry] = made.drain()
+        return kept
+
+    online()  # parameters that are not allowed show now
+    policy.online = online  # type: ignore[attr-defined]
+    return policy
+
+
+def policy_keep_all() -> DedupPolicy:
+    """Keep all entries."""
+    return _policy(KeepAll)
+
+
+def policy_keep_first_k(k: int) -> DedupPolicy:
+    """Keep the first `k` entries."""
+    return _policy(lambda: KeepFirstK(k))
+
+
+def policy_keep_random_k(k: int, seed: Optional[int] = None) -> DedupPolicy:
+    """Keep `k` entries at random."""
+    return _policy(lambda: KeepRandomK(k, seed))
+
+
+def policy_dedup_by_axes(k: int = 1) -> DedupPolicy:
+    """Keep the first `k` entries of the same axes."""
+    return _policy(lambda: KeepFirstKByAxes(k))
+
+
+def policy_dedup_by_avg_seq_len(k: int = 1) -> DedupPolicy:
+    """Keep the first `k` entries of each rounded average length of the sequences."""
+    return _policy(lambda: KeepFirstByAvgSeqLen(k))
+
+
+def KEY_AXES(entry: TraceEntry) -> Hashable:  # the name that programs import
+    """Return what entries of the same axes have in common."""
+    return tuple(sorted(entry.axes.items()))
+
+
+def dump_all() -> Callable[[Mapping[str, Any]], list[str]]:
+    """Dump all tensors."""
+    return lambda inputs: [name for name, value in inputs.items() if hasattr(value, "dtype")]
+
+
+def dump_int32() -> Callable[[Mapping[str, Any]], list[str]]:
+    """Dump tensors of int32 alone: index pointers, mostly."""
+    return lambda inputs: [
+        name for name, each in inputs.items() if str(getattr(each, "dtype", "")) == "torch.int32"
+    ]
+
+
+KEEP_ALL = policy_keep_all()
+KEEP_RANDOM_ONE = policy_keep_random_k(1)
+DEDUP_BY_AXES = policy_dedup_by_axes()
+DEDUP_BY_AVG_SEQ_LEN = policy_dedup_by_avg_seq_len()
+
+DUMP_ALL = dump_all()
+DUMP_NONE: list[str] = []
+DUMP_INT32 = dump_int32()
+
+gemm_rule = axes_only_rule = TracingRule(DUMP_NONE, DEDUP_BY_AXES)
+all_dump_rule = TracingRule(DUMP_ALL, KEEP_ALL)
+gqa_paged_decode_rule = gqa_paged_prefill_rule = gqa_ragged_prefill_rule = TracingRule(
+    DUMP_INT32, DEDUP_BY_AVG_SEQ_LEN
+)
+mla_paged_decode_rule = mla_paged_prefill_rule = mla_ragged_prefill_rule = gqa_paged_decode_rule
+
+fib_attn_tracing = {
+    f"{kind}*": gqa_paged_decode_rule
+    for kind in (
+        *("gqa_paged_decode", "gqa_paged_prefill", "gqa_ragged_prefill"),
+        *("mla_paged_decode", "mla_paged_prefill", "mla_ragged_prefill"),
+    )
+}
+"""Rules for attention, by patterns of names."""
+
+fib_full_tracing = {**fib_attn_tracing, "gemm_*": gemm_rule, "*": axes_only_rule}
+"""Rules for all definitions, by patterns of names."""

@@ -14,29 +14,30 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from flashinfer_bench import env
 from flashinfer_bench.data.loader import Problems, load_definitions
 from flashinfer_bench.errors import ConfigError, DatasetNotFoundError
-from flashinfer_bench.integration.capture import is_capturing
-from flashinfer_bench.integration.slots import board
+from flashinfer_bench.routing.capture import is_capturing
+from flashinfer_bench.routing.patch_points import router
 from flashinfer_bench.tracing.config import TracingConfigRegistry, TracingLimits, as_registry
-from flashinfer_bench.tracing.recorders import Recorders
-from flashinfer_bench.tracing.shutdown import at_shutdown
+from flashinfer_bench.tracing.layout import OtherCallError
+from flashinfer_bench.tracing.recorder import Recorders
+from flashinfer_bench.tracing.shutdown import flush_at_exit, held_back, warn
+from flashinfer_bench.tracing.store import Added, Store
 from flashinfer_bench.tracing.watching import note_of
-from flashinfer_bench.tracing.writing import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from types import TracebackType
 
     from flashinfer_bench.data import Definition, TraceSet
-    from flashinfer_bench.integration.slots import Note, Slot
+    from flashinfer_bench.routing.patch_points import Note, PatchPoint
     from flashinfer_bench.tracing.config import TracingConfig
-    from flashinfer_bench.tracing.writing import Sink
+    from flashinfer_bench.tracing.policies import WorkloadEntry
 
     Dataset = Union[TraceSet, str, Path]
     Config = Union[TracingConfig, TracingConfigRegistry, Mapping[str, TracingConfig], None]
 
 logger = logging.getLogger(__name__)
 
-_MOST_UNKNOWN = 1024
+_MOST_PROBLEMS = 1024
 _ANYTHING = (Exception,)
 
 _lock = threading.RLock()
@@ -67,7 +68,8 @@ class TracingRuntime:
     limits : TracingLimits, optional
         How much memory may be used.
     store : optional
-        Takes entries in place of the dataset's own store: has ``add(entries)`` and ``close()``.
+        Takes entries in place of the dataset's own store: has ``close()`` and ``add(entries)``,
+        which returns an `Added`; if it returns anything else, all were written.
 
     Raises
     ------
@@ -83,21 +85,21 @@ class TracingRuntime:
         config: Config = None,
         *,
         limits: Optional[TracingLimits] = None,
-        store: Optional[Sink] = None,
+        store: Any = None,
     ) -> None:
         self.root, self.definitions = _dataset(trace_set)
         self.config = as_registry(config)
         self.limits = TracingLimits() if limits is None else limits
         self._scope = threading.local()
-        self._writer = Writer(self.root, self.definitions, store)
+        self._given = self._sink = store
+        self._begin_writing()
         self._recorders = Recorders(
-            self.definitions, self.config, self.limits, self._deferring, self._write_early
+            self.definitions, self.config, self.limits, self._deferring, self._write
         )
         self._notes: dict[str, Optional[Note]] = {}
-        self._unknown: dict[str, int] = {}
+        self._unknown = 0
         self.problems: dict[str, str] = {}
         self._end: Optional[Callable[[], None]] = None
-        self._cancel: Optional[Callable[[], None]] = None
         self._replaced: Optional[TracingRuntime] = None
         self._entered = False
         _all.add(self)
@@ -110,7 +112,7 @@ class TracingRuntime:
     @classmethod
     def get_instance(cls) -> Optional[TracingRuntime]:
         """Return the active runtime, or None."""
-        board.settle()
+        router.settle()
         return active()
 
     @property
@@ -130,9 +132,9 @@ class TracingRuntime:
                 if not before._entered:  # it will give nothing back
                     before._replaced = None
             self._replaced = before
-            self._cancel = at_shutdown(self.flush)
+            flush_at_exit(self)
             _active = self
-            self._end = board.watch(self)
+            self._end = router.watch(self)
         return self
 
     def stop(self) -> None:
@@ -143,14 +145,17 @@ class TracingRuntime:
                 return
             _active = None
             # Another thread may start it again while this one still writes: that is not undone.
-            end, cancel = self._end, self._cancel
-            self._end = self._cancel = None
+            end, self._end = self._end, None
             if end is not None:
                 end()
         self.flush()
-        self._writer.close()
-        if cancel is not None:
-            cancel()
+        with self._write_lock:
+            sink, self._sink = self._sink, self._given
+        try:
+            if sink is not None:
+                sink.close()
+        except _ANYTHING:
+            warn("the dataset could not be closed", exc_info=True)
 
     def __enter__(self) -> TracingRuntime:
         self._entered = True
@@ -180,14 +185,14 @@ class TracingRuntime:
         """Return one of the dataset's definitions, if there is one of that name."""
         return self.definitions.get(name)
 
-    def watch(self, name: str, slot: Optional[Slot]) -> Optional[Note]:
-        """Return what is told of calls of a definition from one place; see `slots.Watcher`."""
+    def watch(self, name: str, point: Optional[PatchPoint]) -> Optional[Note]:
+        """Return what is told of calls of a definition that come from one place, or None."""
         try:
             recorder = self._recorders.get(name)
-            return note_of(recorder, self.definitions[name], slot)
+            return note_of(recorder, self.definitions[name], point)
         except _ANYTHING as error:
-            place = name if slot is None else f"{slot.label} as {name}"
-            if len(self.problems) < _MOST_UNKNOWN:
+            place = name if point is None else f"{point.label} as {name}"
+            if len(self.problems) < _MOST_PROBLEMS:
                 self.problems[place] = str(error)
             logger.debug("calls of %s are not recorded", place, exc_info=True)
             return None
@@ -223,7 +228,7 @@ class TracingRuntime:
             try:
                 given = tuple(runtime_args)
             except _ANYTHING:  # nothing that can be listed, or it fails itself
-                self._recorders.get(name).reject("arguments")
+                self._recorders.get(name).fail(OtherCallError("arguments"))
             else:
                 note(given, kwargs)  # type: ignore[arg-type]
 
@@ -231,9 +236,7 @@ class TracingRuntime:
         if isinstance(name, str) and name in self.names():
             note = self._notes[name] = self.watch(name, None)
             return note
-        key = name if isinstance(name, str) else type(name).__name__
-        if key in self._unknown or len(self._unknown) < _MOST_UNKNOWN:
-            self._unknown[key] = self._unknown.get(key, 0) + 1
+        self._unknown += 1
         return None
 
     # --------------------------------------------------------------------------- CUDA graphs
@@ -276,21 +279,57 @@ class TracingRuntime:
             ``entries`` that were to be written, and what became of them: ``written``, ``known`` to
             the dataset already, ``lost``.
         """
-        return self._writer.write(lambda: self._recorders.drain(last=True))
+        return self._write(last=True)
 
-    def _write_early(self) -> None:
-        self._writer.write(lambda: self._recorders.drain(last=False))
+    def _begin_writing(self) -> None:
+        self._write_lock = threading.RLock()
+        self._writing = self._told = False
+        self._totals = dict.fromkeys(("written", "known", "lost"), 0)
+
+    def _write(self, *, last: bool = False) -> dict[str, int]:
+        """Write in one thread at a time; see `Recorders.drain`."""
+        done = {"entries": 0, **dict.fromkeys(self._totals, 0)}
+        with held_back(), self._write_lock:
+            if self._writing:  # a signal's handler, or what writing has called
+                return done
+            self._writing = True
+            try:
+                entries = self._recorders.drain(last=last)
+                if entries:
+                    added = self._add(entries)
+                    counts = {"written": added.written, "known": added.known, "lost": added.lost}
+                    done = {"entries": len(entries), **counts}
+                    self._totals = {name: self._totals[name] + counts[name] for name in counts}
+            finally:
+                self._writing = False
+        return done
+
+    def _add(self, entries: list[WorkloadEntry]) -> Added:
+        try:
+            if self._sink is None:
+                self._sink = Store(self.root, self.definitions)
+            added = self._sink.add(entries)
+            if not isinstance(added, Added):
+                added = Added(written=len(entries))
+        except _ANYTHING as error:
+            added = Added(lost=len(entries), problem=error)
+        if added.problem is not None and not self._told:
+            self._told = True
+            message = "%d workloads could not be written; told once"
+            warn(message, added.lost, exc_info=added.problem)
+        return added
 
     def stats(self) -> dict[str, Any]:
         """Return what became of all calls, as plain data, with ``definitions`` one by one."""
         found = self._recorders.stats()
-        unknown = sum(self._unknown.values())
-        return {**found, **self._writer.totals, "unknown": unknown, "problems": dict(self.problems)}
+        more = {"unknown": self._unknown, "problems": dict(self.problems)}
+        return {**found, **self._totals, **more}
 
     def after_fork(self) -> None:
         """Work in a forked child: what its parent has recorded is the parent's to write."""
         self._recorders.after_fork()
-        self._writer.after_fork()
+        self._begin_writing()  # another thread of the parent may have been writing
+        self._sink = self._given
 
 
 def _dataset(trace_set: Optional[Dataset]) -> tuple[Path, dict[str, Definition]]:

@@ -10,28 +10,22 @@ from __future__ import annotations
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.integration import generated
-from flashinfer_bench.integration.binding import match, same_value
-from flashinfer_bench.integration.canonical import Canonical
-from flashinfer_bench.integration.opaque import opaque
+from flashinfer_bench.routing import generated
+from flashinfer_bench.routing.binding import match, same_value
+from flashinfer_bench.routing.opaque import opaque
+from flashinfer_bench.routing.routes import Canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from inspect import Signature
 
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.integration.binding import Binding
-    from flashinfer_bench.integration.slots import Note, Slot
+    from flashinfer_bench.routing.patch_points import Note, PatchPoint
     from flashinfer_bench.tracing.recorder import Args, Order, Recorder
 
-    Inputs = Optional[list[Any]]
 
-_BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_BY_NAME = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
-
-
-def note_of(recorder: Recorder, definition: Definition, slot: Optional[Slot]) -> Note:
-    """Return what is told of calls from `slot`, or in the form of the definition.
+def note_of(recorder: Recorder, definition: Definition, point: Optional[PatchPoint]) -> Note:
+    """Return what is told of calls from `point`, or in the form of the definition.
 
     Parameters
     ----------
@@ -39,7 +33,7 @@ def note_of(recorder: Recorder, definition: Definition, slot: Optional[Slot]) ->
         Of the definition.
     definition : Definition
         Names its inputs and outputs.
-    slot : Slot, optional
+    point : PatchPoint, optional
         Where calls come from. None, or one without a signature: arguments are the definition's.
 
     Raises
@@ -47,105 +41,77 @@ def note_of(recorder: Recorder, definition: Definition, slot: Optional[Slot]) ->
     ConfigError
         If no call from there can be one of the definition; the message says why.
     """
-    signature = None if slot is None else slot.signature
+    signature = None if point is None else point.signature
+    names = list(definition.inputs)
+    namespace = {"counters": recorder.counters, "record": recorder.record}
+    lines: list[str] = []
     if signature is None:
-        order = _plain_order(definition)
-        return _write(recorder, order, plain=True, where={})
-    inputs = list(definition.inputs)
-    if isinstance(signature, Canonical):
-        binding = signature.match(inputs)
+        namespace["order"] = _plain_order(definition)
+        where = [
+            f"(kwargs[{name!r}] if kwargs else args[{index}])" for index, name in enumerate(names)
+        ]
     else:
-        binding = match(signature, inputs, list(definition.outputs))
-    where = {index: _place(signature, name) for index, name in enumerate(binding.inputs)}
-    return _write(recorder, _bound_order(signature, binding), plain=False, where=where)
-
-
-def _write(recorder: Recorder, order: Order, *, plain: bool, where: Mapping[int, str]) -> Note:
+        if isinstance(signature, Canonical):
+            binding = signature.match(names)
+        else:
+            binding = match(signature, names, list(definition.outputs))
+        where = [_place(signature, name) for name in binding.inputs]
+        others = [_place(signature, name) for name in binding.rest]
+        for index, name in enumerate(binding.extras):
+            others.append(f"not same({_place(signature, name)}, default{index})")
+            namespace[f"default{index}"] = signature.parameters[name].default
+        namespace["same"] = same_value
+        lines += [
+            "    def order(args, kwargs):",
+            *([f"        if {' or '.join(others)}:", "            return None"] if others else []),
+            f"        return [{', '.join(where)}]",
+        ]
+    lines.append("    def note(args, kwargs):")
     path = recorder.fast_path
-    namespace: dict[str, Any] = {"counters": recorder.counters, "record": recorder.record}
-    namespace["order"] = order
-    lines = ["    def note(args, kwargs):"]
     if path is not None:
-        positions = sorted(path.positions)
-        by_place = [f"a{each} = {where.get(each, f'args[{each}]')}" for each in positions]
-        by_name = [f"a{each} = kwargs[{recorder.layout.names[each]!r}]" for each in positions]
+        namespace |= path.namespace
         lines += [
             "        try:",
-            *(_either(by_name, by_place) if plain else [f"            {e}" for e in by_place]),
+            *(f"            a{each} = {where[each]}" for each in sorted(path.positions)),
             f"            if {path.condition}:",
             "                counters.duplicates += 1",
             "                return",
             "        except Exception:  # examined below",
             "            pass",
         ]
-        namespace |= path.namespace
     lines += ["        record(args, kwargs, order)", "    return note"]
     source = "\n".join([f"def make({', '.join(namespace)}):", *lines]) + "\n"
     note: Note = generated.factory(source)(**namespace)
     return opaque(note)
 
 
-def _either(by_name: list[str], by_place: list[str]) -> list[str]:
-    if not by_place:
-        return []
-    return [
-        "            if kwargs:",
-        *(f"                {line}" for line in by_name),
-        "            else:",
-        *(f"                {line}" for line in by_place),
-    ]
-
-
 def _plain_order(definition: Definition) -> Order:
     """Return what orders arguments that are inputs, or inputs and outputs, of the definition."""
-    names, outputs = list(definition.inputs), list(definition.outputs)
-    counts = (len(names), len(names) + len(outputs))
-    known = {*names, *outputs}
+    names = list(definition.inputs)
+    known = [*names, *definition.outputs]
 
-    def order(args: Args, kwargs: Optional[Mapping[str, Any]]) -> Inputs:
+    def order(args: Args, kwargs: Optional[Mapping[str, Any]]) -> Optional[list[Any]]:
         kwargs = kwargs or {}
-        if len(args) + len(kwargs) not in counts or not kwargs.keys() <= known:
+        total = len(args) + len(kwargs)
+        given = {**dict(zip(known, args, strict=False)), **kwargs}
+        if total not in (len(names), len(known)) or len(given) != total:
             return None
-        given = {**dict(zip((*names, *outputs), args, strict=False)), **kwargs}
-        if len(given) != len(args) + len(kwargs) or any(name not in given for name in names):
+        if not all(name in given for name in names) or not given.keys() <= {*known}:
             return None
         return [given[name] for name in names]
 
     return order
 
 
-def _bound_order(signature: Signature, binding: Binding) -> Order:
-    """Return what finds the inputs among the arguments of a function."""
-    inputs = [_finder(signature, name) for name in binding.inputs]
-    extras = [(_finder(signature, e), signature.parameters[e].default) for e in binding.extras]
-    rest = [_finder(signature, name) for name in binding.rest]
-
-    def order(args: Args, kwargs: Optional[Mapping[str, Any]]) -> Inputs:
-        if any(find(args, kwargs) for find in rest):
-            return None
-        if any(not same_value(find(args, kwargs), default) for find, default in extras):
-            return None
-        return [find(args, kwargs) for find in inputs]
-
-    return order
-
-
 def _place(signature: Signature, name: str) -> str:
-    """Return Python for an argument, among ``args`` and ``kwargs``."""
-    if signature.parameters[name].kind in _BY_POSITION:
-        return f"args[{list(signature.parameters).index(name)}]"
-    return f"kwargs[{name!r}]"
-
-
-def _finder(signature: Signature, name: str) -> Callable[[Args, Any], Any]:
-    """Return what finds an argument; of ``*args`` and ``**kwargs``, all that is in them."""
+    """Return Python for an argument; of ``*args`` and ``**kwargs``, for all that is in them."""
     kind = signature.parameters[name].kind
     index = list(signature.parameters).index(name)
-    if kind in _BY_POSITION:
-        return lambda args, kwargs: args[index]
-    if kind is Parameter.VAR_POSITIONAL:
-        return lambda args, kwargs: args[index:]
     if kind is Parameter.KEYWORD_ONLY:
-        return lambda args, kwargs: kwargs[name]
-    others = {each.name for each in signature.parameters.values() if each.kind in _BY_NAME}
-    return lambda args, kwargs: {key: kwargs[key] for key in kwargs or {} if key not in others}
+        return f"kwargs[{name!r}]"
+    if kind is Parameter.VAR_POSITIONAL:
+        return f"args[{index}:]"
+    if kind is Parameter.VAR_KEYWORD:
+        named = [p.name for p in signature.parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
+        return f"[key for key in kwargs or () if key not in {named!r}]"
+    return f"args[{index}]"

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from flashinfer_bench.validate.findings import Finding, Severity, ValidationReport
-from flashinfer_bench.validate.layers import LAYERS
-from flashinfer_bench.validate.run import CHECKS, validate_dataset
+from flashinfer_bench.validate.run import known_checks, known_layers, validate_dataset
 
-__all__ = ["CHECKS", "LAYERS", "Finding", "Severity", "ValidationReport", "validate_dataset"]
+__all__ = [
+    "Finding",
+    "Severity",
+    "ValidationReport",
+    "known_checks",
+    "known_layers",
+    "validate_dataset",
+]

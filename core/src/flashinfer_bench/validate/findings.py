@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Optional
@@ -128,18 +127,17 @@ class ValidationReport:
     @property
     def errors(self) -> tuple[Finding, ...]:
         """The findings that are errors."""
-        return tuple(f for f in self.findings if f.severity is Severity.ERROR)
+        return self._of(Severity.ERROR)
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
         """The findings that are warnings."""
-        return tuple(f for f in self.findings if f.severity is Severity.WARNING)
+        return self._of(Severity.WARNING)
 
     @property
     def notes(self) -> tuple[Finding, ...]:
         """The findings that are notes."""
-        return tuple(f for f in self.findings if f.severity is Severity.NOTE)
+        return self._of(Severity.NOTE)
 
-    def by_check(self) -> dict[tuple[str, str], int]:
-        """Return the number of findings by (check, severity), in the order of the checks."""
-        return dict(Counter((f.check, f.severity.value) for f in self.findings))
+    def _of(self, severity: Severity) -> tuple[Finding, ...]:
+        return tuple(one for one in self.findings if one.severity is severity)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-from flashinfer_bench.data import Definition, Trace, layout
-from flashinfer_bench.validate.findings import Finding, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from flashinfer_bench.data import Definition, Trace
+    from flashinfer_bench.validate.findings import Finding, Place
 
 
 class Record(NamedTuple):
@@ -44,22 +45,15 @@ class Contents:
     definition_files: tuple[tuple[Definition, Place], ...]
     solution_files: tuple[tuple[SolutionHead, Place], ...]
 
-    def __post_init__(self) -> None:
-        # Of duplicates the first counts, as it does for a reader that goes on after errors.
-        definitions = {one.name: one for one, _ in reversed(self.definition_files)}
-        solutions = {one.name: one for one, _ in reversed(self.solution_files)}
-        object.__setattr__(self, "_definitions", definitions)
-        object.__setattr__(self, "_solutions", solutions)
-
-    @property
+    @cached_property
     def definitions(self) -> dict[str, Definition]:
-        """The definitions by name."""
-        return self.__dict__["_definitions"]  # type: ignore[no-any-return]
+        """The definitions by name; of duplicates the first, as readers take it."""
+        return {one.name: one for one, _ in reversed(self.definition_files)}
 
-    @property
+    @cached_property
     def solutions(self) -> dict[str, SolutionHead]:
         """The solutions by name."""
-        return self.__dict__["_solutions"]  # type: ignore[no-any-return]
+        return {one.name: one for one, _ in reversed(self.solution_files)}
 
 
 class RecordCheck(Protocol):
@@ -81,16 +75,3 @@ class RecordCheck(Protocol):
     def combine(cls, facts: list[Any], contents: Contents) -> Iterator[Finding]:
         """Yield what the facts of all files give together."""
         ...
-
-
-def list_files(
-    root: Path, folder: str, suffixes: tuple[str, ...], findings: list[Finding]
-) -> list[Path]:
-    """Return the files below a folder; add to `findings` what cannot be listed."""
-
-    def tell(error: OSError) -> None:
-        at = Path(error.filename) if error.filename else root / folder
-        place = Place(folder, at.relative_to(root) if at.is_relative_to(root) else Path(folder))
-        findings.append(place.error(f"cannot be listed: {error.strerror or error}"))
-
-    return layout.files(root / folder, *suffixes, on_error=tell)

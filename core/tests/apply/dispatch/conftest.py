@@ -20,9 +20,11 @@ from flashinfer_bench.apply.dispatch import (  # noqa: E402
     native,
 )
 from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module  # noqa: E402
-from flashinfer_bench.apply.dispatch import runs as runs_module  # noqa: E402
-from flashinfer_bench.apply.dispatch.recognition import ByHelper, ByTorch  # noqa: E402
-from flashinfer_bench.apply.dispatch.tensor_guards import tensor_guards  # noqa: E402
+from flashinfer_bench.apply.dispatch.recognition import (  # noqa: E402
+    Recognition,
+    by_torch,
+    tensor_guards,
+)
 from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder  # noqa: E402
 from flashinfer_bench.data import Definition  # noqa: E402
 from flashinfer_bench.errors import CapabilityError  # noqa: E402
@@ -121,7 +123,7 @@ class Bench:
         self.resolver = options.pop("resolver", None) or Resolver(solution)
         self.original = Original(original)
         builder = options.pop("key_builder", AxesOnlyKeyBuilder)
-        made = {name: options.pop(name) for name in ("stats", "mutates") if name in options}
+        made = {name: options.pop(name) for name in ("stats",) if name in options}
         self.dispatcher = Dispatcher(
             self.definition,
             self.resolver,
@@ -177,11 +179,10 @@ def helper(helper_cache, monkeypatch):
 def guards(request, monkeypatch):
     """Run a test with each way to recognise calls."""
     if request.param == "helper":
-        by = ByHelper(request.getfixturevalue("helper"))
+        by = Recognition(request.getfixturevalue("helper"), sees_all=True)
     else:
-        by = ByTorch(tensor_guards()) if request.param == "torch" else None
+        by = by_torch(tensor_guards()) if request.param == "torch" else None
     monkeypatch.setattr(dispatcher_module, "recognition", lambda: by)
-    monkeypatch.setattr(runs_module, "recognition", lambda: by)
     return request.param
 
 

@@ -9,7 +9,8 @@ import weakref
 import pytest
 import torch
 
-from flashinfer_bench.apply.dispatch import Stats, Target
+from fib_tests.pairs import pairwise
+from flashinfer_bench.apply.dispatch import Stats
 from flashinfer_bench.errors import BuildError
 
 pytestmark = pytest.mark.usefixtures("guards")
@@ -58,9 +59,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("into", [False, True])
-@pytest.mark.parametrize("how", sorted(WRONG))
-@pytest.mark.parametrize("after", [0, 1, 5])
+@pairwise(how=sorted(WRONG), after=[0, 1, 5], into=[False, True])
 def test_what_goes_wrong_is_answered_by_the_original(bench, xy, how, after, into, caplog):
     x, y = xy
     solution = Sometimes(lambda call: call > after, WRONG[how])
@@ -77,33 +76,6 @@ def test_what_goes_wrong_is_answered_by_the_original(bench, xy, how, after, into
     assert made.stats == Stats(after, 6, 3, {"taken out": 3})
     assert made.state == ["out"]
     assert caplog.text.count("is not used any more for n=3: it has failed 3 times") == 1
-
-
-@pytest.mark.parametrize("most", [1, 2, 4])
-def test_how_often_a_solution_may_fail(bench, xy, most):
-    solution = Sometimes(lambda call: call % 2, raises)
-    made = bench(solution, max_failures=most)
-    for _ in range(20):
-        made(*xy)
-    assert solution.calls == 2 * most - 1
-    assert made.stats.errors == most
-    assert made.stats.hits == most - 1
-
-
-def test_a_failure_at_one_size_leaves_the_others(bench):
-    def only_small(x, y):
-        if x.shape[0] > 2:
-            raise ValueError("too large")
-        return x + y
-
-    made = bench(only_small)
-    for _ in range(6):
-        for n in (1, 2, 3):
-            x = torch.ones(n, 4)
-            result = made(x, x.clone())
-            assert result == "original" if n == 3 else torch.equal(result, x + x)
-    assert sorted(made.state) == ["out", "plain", "plain"]
-    assert made.stats == Stats(12, 6, 3, {"taken out": 3})
 
 
 def test_without_a_fallback_a_failure_raises(bench, xy):
@@ -127,16 +99,6 @@ def test_strict_raises_what_the_solution_raises(bench, xy, known):
             made(*xy)
     assert made.original.calls == []
     assert made.state == ["plain"]
-
-
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("how", ["another dtype", "two outputs", "nothing"])
-def test_strict_raises_for_wrong_outputs(bench, xy, how, known):
-    made = bench(Sometimes(lambda call: call > known, WRONG[how]), strict=True)
-    if known:
-        made(*xy)
-    with pytest.raises(RuntimeError, match="'best' of 'add_k4': "):
-        made(*xy)
 
 
 def test_interrupts_are_not_held_up(bench, xy):
@@ -164,25 +126,13 @@ def test_a_solution_that_cannot_be_built(bench, xy, caplog):
     assert caplog.text.count("no compiler") == 1
 
 
-def test_strict_raises_what_building_raises_each_time(bench, xy):
-    def broken(key):
-        raise BuildError("no compiler")
-
-    made = bench(None, strict=True)
-    made.resolver.answer = broken
-    for _ in range(2):
-        with pytest.raises(BuildError, match="no compiler"):
-            made(*xy)
-    assert len(made.resolver.asked) == 2
-
-
 def test_inputs_that_may_have_been_changed_are_not_given_to_the_original(bench, make_definition):
     def spoils(x):
         x.zero_()
         raise ValueError("half way")
 
-    definition = make_definition({"x": MATRIX}, {"z": MATRIX})
-    made = bench(spoils, definition, mutates=("x",))
+    definition = make_definition({"x": MATRIX}, {"z": {**MATRIX, "param": "x"}})
+    made = bench(spoils, definition)
     with pytest.raises(RuntimeError, match="may have changed inputs") as caught:
         made(torch.ones(2, 4))
     assert isinstance(caught.value.__cause__, ValueError)
@@ -223,25 +173,3 @@ def test_a_solution_that_begins_to_call_itself_later(bench, xy):
     made = bench(solution, original=lambda x, y: x + y)
     for _ in range(10):
         assert torch.equal(made(*xy), xy[0] + xy[1])
-
-
-def test_a_solution_may_call_another_definition(bench, xy):
-    inner = bench(lambda x, y: x + y)
-    outer = bench(lambda x, y: inner(x, y) * 2)
-    for _ in range(3):
-        assert torch.equal(outer(*xy), (xy[0] + xy[1]) * 2)
-    assert (inner.stats.hits, outer.stats.hits) == (3, 3)
-
-
-def test_a_builder_explains_errors_of_the_first_call(bench, make_definition, xy, caplog):
-    class Explaining:
-        _explain = staticmethod(lambda error: BuildError("the kernel does not compile"))
-
-    definition = make_definition()
-    target = Target(
-        raises, definition, solution="best", destination_passing=False, owner=Explaining()
-    )
-    made = bench(target, definition, max_failures=1)
-    with caplog.at_level(logging.WARNING):
-        made(*xy)
-    assert "the kernel does not compile" in caplog.text

@@ -7,6 +7,7 @@ import logging
 import pytest
 import torch
 
+from fib_tests.pairs import pairwise
 from flashinfer_bench.apply.dispatch import Stats
 from flashinfer_bench.apply.dispatch import entries as entries_module
 from flashinfer_bench.data import Tolerance
@@ -31,9 +32,7 @@ def shadowed(bench):
     return make
 
 
-@pytest.mark.parametrize("into", [False, True])
-@pytest.mark.parametrize("dps", [False, True])
-@pytest.mark.parametrize("first", [1, 2, 5])
+@pairwise(first=[1, 2, 5], dps=[False, True], into=[False, True])
 def test_the_first_calls_are_compared(shadowed, xy, first, into, dps):
     x, y = xy
     made = shadowed(
@@ -72,16 +71,6 @@ def test_a_solution_that_disagrees_is_used_no_more(shadowed, xy, bad_call, into,
     (view,) = made.dispatcher.entries()
     assert view.checked == bad_call - 1
     assert "by up to 1 " in view.problem
-
-
-def test_each_size_is_compared_for_itself(shadowed):
-    made = shadowed(lambda x, y: x + y + (x.shape[0] == 2), shadow_calls=2)
-    for _ in range(4):
-        for n in (1, 2, 3):
-            x = torch.rand(n, 4)
-            assert torch.equal(made(x, x.clone()), x + x)
-    assert made.state == ["plain", "out", "plain"]
-    assert made.stats == Stats(4, 8, 1, {"taken out": 3})
 
 
 DISAGREE = {
@@ -146,42 +135,6 @@ def test_an_original_that_returns_something_else_is_believed(shadowed, xy):
         assert made.state == ["out"]
 
 
-def test_an_original_in_a_list_or_dict_is_compared(shadowed, xy):
-    for shape in (lambda z: [z], lambda z: {"z": z}, lambda z: (z,)):
-        made = shadowed(
-            lambda x, y: x + y,
-            shadow_calls=1,
-            original=lambda x, y, shape=shape: shape(x + y),
-        )
-        made(*xy)
-        assert made.state == ["plain"]
-
-
-def test_an_original_that_raises_is_no_failure_of_the_solution(shadowed, xy):
-    def fails(x, y):
-        raise KeyError("mine")
-
-    made = shadowed(lambda x, y: x + y, shadow_calls=2, original=fails)
-    with pytest.raises(KeyError, match="mine"):
-        made(*xy)
-    assert made.solution.calls == 0
-    assert made.state == ["shadow"]
-
-
-def test_solutions_that_raise_while_compared(shadowed, xy):
-    def fails(x, y):
-        raise ValueError("oh")
-
-    made = shadowed(fails, shadow_calls=10)
-    for _ in range(6):
-        assert torch.equal(made(*xy), xy[0] + xy[1])
-    assert made.solution.calls == 3
-    assert made.stats == Stats(0, 6, 3, {"taken out": 3})
-    strict = shadowed(fails, shadow_calls=10, strict=True)
-    with pytest.raises(ValueError, match="oh"):
-        strict(*xy)
-
-
 def test_a_solution_that_changes_an_input_is_out(shadowed, xy):
     x, y = xy
 
@@ -206,7 +159,7 @@ def test_outputs_nobody_wrote_do_not_look_like_the_original_s(shadowed, xy):
 
 
 def test_inputs_that_are_written_to_are_copied(shadowed, make_definition):
-    definition = make_definition({"x": MATRIX}, {"z": MATRIX})
+    definition = make_definition({"x": MATRIX}, {"z": {**MATRIX, "param": "x"}})
 
     def double(x):
         x.mul_(2)
@@ -217,8 +170,7 @@ def test_inputs_that_are_written_to_are_copied(shadowed, make_definition):
         return x / 3 * 2 + 1
 
     good, bad = (
-        shadowed(each, definition, original=double, mutates=("x",), shadow_calls=1)
-        for each in (double, wrong)
+        shadowed(each, definition, original=double, shadow_calls=1) for each in (double, wrong)
     )
     for made, state in ((good, "plain"), (bad, "out")):
         x = torch.ones(2, 4)
@@ -256,23 +208,6 @@ def test_without_a_fallback_there_is_nothing_to_compare_with(shadowed, xy):
 # -------------------------------------------------------------------------------- a share
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
-@pytest.mark.parametrize("into", [False, True])
-def test_a_share_of_later_calls_is_compared(shadowed, xy, share, into):
-    x, y = xy
-    made = shadowed(lambda x, y: x + y, shadow_share=share)
-    calls = 400
-    for _ in range(calls):
-        z = torch.empty(3, 4)
-        result = made(x, y, z) if into else made(x, y)
-        assert torch.equal(z if into else result, x + y)
-    stats = made.stats
-    assert stats.hits + stats.fallbacks == calls
-    # Five standard deviations of as many draws.
-    assert abs(stats.fallbacks - share * calls) <= 5 * (calls * share * (1 - share)) ** 0.5 + 2
-    assert made.state == ["plain"]
-
-
 def test_a_solution_that_goes_wrong_later_is_found_out(shadowed, xy, monkeypatch):
     monkeypatch.setattr(entries_module.random, "random", iter([0.9] * 20 + [0.0] * 100).__next__)
     made = shadowed(
@@ -294,29 +229,3 @@ def test_a_known_pattern_is_sampled_too(shadowed, xy, monkeypatch):
         counts.append(made.stats.fallbacks)
     assert counts[-1] == 1
     assert made.stats.hits == 9
-
-
-@pytest.mark.parametrize("changes", [False, True])
-@pytest.mark.parametrize("order", ["axy", "xay", "xya"])
-def test_scalars_among_the_inputs(bench, make_definition, xy, order, changes):
-    """They have no version; the tensors after them are watched all the same."""
-    scalar = {"shape": None, "dtype": "float32"}
-    inputs = {name: scalar if name == "a" else MATRIX for name in order}
-
-    def compute(**given):
-        return given["x"] + given["a"] * given["y"]
-
-    def solution(*args):
-        given = dict(zip(order, args, strict=True))
-        result = compute(**given)
-        if changes:
-            given["y"] += 1
-        return result
-
-    original = lambda *args: compute(**dict(zip(order, args, strict=True)))  # noqa: E731
-    made = bench(solution, make_definition(inputs), original=original, shadow_calls=2)
-    given = {"a": 2.0, "x": xy[0], "y": xy[1]}
-    for _ in range(4):
-        made(*[given[name] for name in order])
-    assert made.state == (["out"] if changes else ["plain"])
-    assert made.stats.errors == int(changes)

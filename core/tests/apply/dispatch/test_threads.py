@@ -8,8 +8,7 @@ import threading
 import pytest
 import torch
 
-from flashinfer_bench.apply.dispatch import Counters, Target
-from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module
+from flashinfer_bench.apply.dispatch import Counters
 
 pytestmark = pytest.mark.usefixtures("guards")
 
@@ -67,30 +66,6 @@ def test_every_call_is_answered_rightly_and_counted(bench):
     assert len(made.dispatcher.entries()) == 5
 
 
-def test_entries_that_fail_are_taken_out_once(bench, caplog):
-    def solution(x, y):
-        if x.shape[0] % 2 and made.solution.calls > 200:
-            raise ValueError("broken now")
-        return x + y
-
-    made = bench(solution, original=lambda x, y: x + y)
-
-    def work(number):
-        for call in range(200):
-            x, y = inputs(1 + (number + call) % 4)
-            assert torch.equal(made(x, y), x + y)
-
-    run_threads(work)
-    states = {entry.key.axes[0][1]: entry.state for entry in made.dispatcher.entries()}
-    assert states == {1: "out", 2: "plain", 3: "out", 4: "plain"}
-    for size in (1, 3):
-        assert caplog.text.count(f"for n={size}: it has failed") == 1
-    before = made.solution.calls
-    for _ in range(5):
-        made(*inputs(1))
-    assert made.solution.calls == before
-
-
 def test_an_entry_that_is_out_does_not_come_back(bench, monkeypatch):
     """A thread that was about to use a route must not make it hot again for the others."""
     for _ in range(20):
@@ -132,32 +107,35 @@ def test_tables_are_swapped_under_load(bench):
 
     current = [generation(0)]
     seen = set()
-    stop = threading.Event()
+    swapped, stop = threading.Event(), threading.Event()
 
     def swap():
         number = 0
         while not stop.is_set():
             number += 1
             current[0] = generation(number)
+            swapped.set()
 
     swapper = threading.Thread(target=swap)
-    swapper.start()
     calls = 200
 
-    def work(number):
+    def work(number, calls=calls):
         x = torch.zeros(1 + number % 3, 4)
         for _ in range(calls):
             a, b = current[0]((x, x.clone()), None, lambda x, y: (x, y))
             assert torch.equal(a, b)
             seen.add(float(a[0, 0]))
 
+    work(0, calls=1)
+    swapper.start()
     try:
+        assert swapped.wait(60)
         run_threads(work)
     finally:
         stop.set()
         swapper.join()
     assert len(seen) > 1
-    assert counters.snapshot().hits == THREADS * calls
+    assert counters.snapshot().hits == THREADS * calls + 1
 
 
 MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
@@ -170,56 +148,6 @@ def _two_outputs(make_definition):
     TWO = make_definition(None, {"a": MATRIX, "b": MATRIX})
 
 
-def test_patterns_are_forgotten_while_others_are_used(bench, monkeypatch):
-    monkeypatch.setattr(dispatcher_module, "_MOST_ROUTES", 3)
-    monkeypatch.setattr(dispatcher_module, "_MOST_ENTRIES", 4)
-    made = bench(lambda x, y: x + y, original=lambda x, y: x + y)
-
-    def work(number):
-        for call in range(150):
-            x, y = inputs(1 + (number * 7 + call) % 9)
-            assert torch.equal(made(x, y), x + y)
-
-    run_threads(work)
-    assert made.stats.hits == THREADS * 150
-    assert len(made.dispatcher.entries()) <= 4
-
-
-def test_several_threads_may_resolve_one_key(bench, make_definition):
-    definition = make_definition()
-    started = threading.Barrier(4)
-
-    def answer(key):
-        started.wait()  # all of them are at it
-        return Target.from_callable(lambda x, y: x + y, definition)
-
-    made = bench(None, definition)
-    made.resolver.answer = answer
-
-    def work(number):
-        x, y = inputs(2)
-        assert torch.equal(made(x, y), x + y)
-
-    run_threads(work, 4)
-    assert len(made.resolver.asked) == 4
-    assert len(made.dispatcher.entries()) == 1
-
-
-def test_comparisons_of_several_threads(bench):
-    made = bench(lambda x, y: x + y, original=lambda x, y: x + y, shadow_calls=10, shadow_share=0.1)
-
-    def work(number):
-        for _ in range(50):
-            x, y = inputs(2)
-            assert torch.equal(made(x, y), x + y)
-
-    run_threads(work)
-    stats = made.stats
-    assert stats.hits + stats.fallbacks == THREADS * 50
-    assert stats.fallbacks >= 10
-    assert made.state == ["plain"]
-
-
 def test_a_nested_call_of_one_thread_is_not_that_of_another(bench):
     inside = threading.Event()
     go_on = threading.Event()
@@ -227,13 +155,13 @@ def test_a_nested_call_of_one_thread_is_not_that_of_another(bench):
     def solution(x, y):
         if x.shape[0] == 1:
             inside.set()
-            go_on.wait(10)
+            go_on.wait(60)
         return x + y
 
     made = bench(solution)
     slow = threading.Thread(target=lambda: made(*inputs(1)))
     slow.start()
-    inside.wait(10)
+    inside.wait(60)
     x, y = inputs(2)
     assert torch.equal(made(x, y), x + y)
     go_on.set()

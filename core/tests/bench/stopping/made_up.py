@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flashinfer_bench.bench.stopping.plan import TimingPlan
+    from flashinfer_bench.bench.stopping import TimingPlan
 
 Samples = list[float]
 Make = Callable[[random.Random, int], Samples]
@@ -39,10 +39,6 @@ def throttling(rng: random.Random, n: int) -> Samples:
     return samples
 
 
-def drifting(rng: random.Random, n: int) -> Samples:
-    return [1 + place / 1000 + rng.gauss(0, 0.01) for place in range(n)]
-
-
 def ticking(rng: random.Random, n: int) -> Samples:
     """About 3 µs by a clock that tells multiples of 0.5 µs."""
     return [0.0005 * round(6 * math.exp(rng.gauss(0, 0.03))) for _ in range(n)]
@@ -66,7 +62,7 @@ def take(plan: TimingPlan, make: Make, seed: int) -> tuple[Samples, str]:
     taken = 0
     while (ending := plan.ending(source[:taken], 0.0)) is None:
         taken += plan.step(taken).calls
-    return source[:taken], ending.value
+    return source[:taken], ending
 
 
 def true_median(make: Make) -> float:
@@ -83,15 +79,14 @@ def runs(plan: TimingPlan, make: Make, count: int) -> tuple[list[int], list[floa
 
 def main() -> None:
     from flashinfer_bench.bench.config import BenchmarkConfig
-    from flashinfer_bench.bench.stopping.plan import TimingPlan
-    from flashinfer_bench.bench.stopping.registry import RULES
+    from flashinfer_bench.bench.stopping import TimingPlan, rules
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=150)
     count = parser.parse_args().runs
     print(f"{'timer':22}{'rule':10}{'samples: median':>16}{'p10':>6}{'p90':>6}{'error p95':>11}")
     for timer, make in TIMERS.items():
-        for rule in RULES:
+        for rule in rules():
             plan = TimingPlan.of(BenchmarkConfig(stop_rule=rule))
             taken, errors = runs(plan, make, count)
             numbers = (taken[int(share * count)] for share in (0.5, 0.1, 0.9))

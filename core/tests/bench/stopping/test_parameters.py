@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from flashinfer_bench.bench.stopping.base import Parameter, StoppingRule, parameter
-from flashinfer_bench.bench.stopping.registry import (
-    RULES,
-    described,
-    require_parameters,
-    require_rule,
+from flashinfer_bench.bench.stopping import (
+    Parameter,
+    StoppingRule,
+    parameter,
     rule_of,
+    rules,
 )
 from flashinfer_bench.errors import ConfigError
 
@@ -72,18 +69,6 @@ class TestParameter:
         with pytest.raises(ConfigError, match="window must be an integer of at least 2, not"):
             WINDOW.parse(value)
 
-    @given(st.floats(0, 1))
-    def test_number_and_text_agree(self, number: float) -> None:
-        assert TARGET.parse(repr(number)) == TARGET.parse(number) == number
-
-    @given(st.text())
-    def test_any_text_is_a_number_in_bounds_or_refused(self, text: str) -> None:
-        try:
-            number = TARGET.parse(text)
-        except ConfigError:
-            return
-        assert 0 <= number <= 1
-
 
 class TestDeclarations:
     def test_only_declared_fields_are_parameters(self) -> None:
@@ -100,14 +85,7 @@ class TestDeclarations:
         assert Rule(size=7).values == {"size": 7}
         assert Rule().outcome([1.0, 2.0]) == "2 samples"
 
-    def test_the_method_is_required(self) -> None:
-        class Lazy(StoppingRule):
-            pass
-
-        with pytest.raises(TypeError, match="wants_more"):
-            Lazy()  # type: ignore[abstract]
-
-    @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+    @pytest.mark.parametrize("rule", rules().values(), ids=rules())
     def test_ours_are_whole(self, rule: type[StoppingRule]) -> None:
         assert rule.name
         assert rule.summary
@@ -117,43 +95,14 @@ class TestDeclarations:
             assert len(one.help) <= 55, "longer lines break in the help"
         assert rule().values == {one.name: one.default for one in rule.parameters()}
 
-    @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-    def test_a_rule_cannot_change(self, rule: type[StoppingRule]) -> None:
-        with pytest.raises((FrozenInstanceError, AttributeError)):
-            rule().name = "other"  # type: ignore[misc]
-
-    def test_help_tells_every_rule_and_parameter(self) -> None:
-        text = "\n".join(described())
-        for rule in RULES.values():
-            assert f"{rule.name}: stop {rule.summary}." in text
-            for one in rule.parameters():
-                assert f"{one.name}={one.default:g}" in text
-                assert one.help in text
-        assert max(map(len, described())) <= 78
-
 
 class TestLookUp:
-    def test_by_name(self) -> None:
-        rule = rule_of("rse", {"target": "2%", "min_time_ms": 3})
-        assert rule.values == {"target": 0.02, "settled": 0.02, "min_time_ms": 3.0}
-
-    def test_a_mistyped_rule(self) -> None:
-        with pytest.raises(ConfigError) as caught:
-            rule_of("entropie", {})
-        assert caught.value.message == "there is no stop rule 'entropie'"
-        assert caught.value.hint == "did you mean 'entropy'?"
-
-    def test_an_unknown_rule(self) -> None:
-        with pytest.raises(ConfigError) as caught:
-            require_rule("xyz")
-        assert caught.value.hint == "known: fixed, rse, entropy"
-
     @pytest.mark.parametrize(
         ("rule", "key", "hint"),
         [
             ("rse", "targt", "did you mean 'target'?"),
             ("rse", "xyz", "known: min_time_ms, settled, target"),
-            ("rse", "max_angle", "'max_angle' belongs to the rule entropy"),
+            ("rse", "max_angle", "'max_angle' belongs to the rule flat"),
             ("fixed", "target", "'target' belongs to the rule rse"),
             ("fixed", "xyz", "it has none"),
             ("fixed", "count", "it has none"),
@@ -164,9 +113,3 @@ class TestLookUp:
             rule_of(rule, {key: 1})
         assert caught.value.message == f"stop rule {rule!r} has no parameter {key!r}"
         assert caught.value.hint == hint
-
-    def test_without_a_rule_any_known_parameter_will_do(self) -> None:
-        require_parameters(None, {"target": "not looked at", "max_angle": 1})
-        with pytest.raises(ConfigError, match="no stop rule has a parameter 'targt'") as caught:
-            require_parameters(None, {"targt": 1})
-        assert caught.value.hint == "did you mean 'target'?"

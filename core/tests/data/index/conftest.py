@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from flashinfer_bench.data.index import index_file
+from flashinfer_bench.data import index
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,22 +16,15 @@ if TYPE_CHECKING:
 def kept(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of the index of `dataset`; all files of that are old enough to be trusted."""
     monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-    monkeypatch.setattr("flashinfer_bench.data.index.trace_index.SMALLEST", 0)
-    monkeypatch.setattr("flashinfer_bench.data.index.part.SETTLE_NS", -1)
-    return index_file(dataset)
+    monkeypatch.setattr(index, "SMALLEST", 0)
+    monkeypatch.setattr(index, "SETTLE_NS", -1)
+    return index.index_file(dataset)
 
 
 @pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Name of each file that is decoded from now on, and from which byte on."""
-    from flashinfer_bench.data.index import scan
-
-    seen: list[tuple[str, int]] = []
-    original = scan._Scan.__init__
-
-    def spy(self, path, reader, after):
-        seen.append((os.path.basename(path), after.end))  # noqa: PTH119 - short
-        original(self, path, reader, after)
-
-    monkeypatch.setattr(scan._Scan, "__init__", spy)
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Each line that is decoded from now on."""
+    seen: list[bytes] = []
+    original = index.decode_line
+    monkeypatch.setattr(index, "decode_line", lambda text: seen.append(text) or original(text))
     return seen

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from flashinfer_bench.data import TraceSet
+from flashinfer_bench.data import index as index_module
 from flashinfer_bench.data.index import StaleIndexError, TraceIndex
-from flashinfer_bench.data.index.part import Identity
 from flashinfer_bench.data.storage import append_lines
 
 NAME = "gemm_n8_k4"
@@ -17,29 +17,59 @@ FILE = f"traces/gemm/{NAME}.jsonl"
 
 
 def total(root):
-    return TraceIndex.open(root).counts(NAME)[0]
+    return TraceIndex.open(root).runs(NAME).total
 
 
 def line(make, *args, **changes):
     return json.dumps(make.trace_record(*args, **changes)).encode() + b"\n"
 
 
-def test_the_second_time_nothing_is_decoded(dataset, kept, decoded):
-    assert total(dataset) == 3
-    assert [name for name, _ in decoded] == [f"{NAME}.jsonl"] * 2
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+@pytest.mark.parametrize("settle_ns", [-1, 10**12], ids=["touched", "too young"])
+def test_nothing_is_decoded_of_what_is_the_same(
+    dataset, kept, decoded, make, writer, monkeypatch, suffix, settle_ns
+):
+    text = json.dumps([make.trace_record()], indent=2 if suffix == "json" else None)
+    path = writer.text(f"traces/x.{suffix}", text)
+    monkeypatch.setattr(index_module, "SETTLE_NS", settle_ns)
+    before = TraceIndex.open(dataset)
     assert kept.exists()
     decoded.clear()
-    assert total(dataset) == 3
+    monkeypatch.setattr(index_module, "_encode", None)  # nor are its rows written anew
+    monkeypatch.setattr(index_module, "_save", lambda *_: None)
+    os.utime(path)
+    after = TraceIndex.open(dataset)
     assert decoded == []
+    assert after.runs(NAME) == before.runs(NAME)
+    assert list(after.columns(NAME).rows()) == list(before.columns(NAME).rows())
+
+
+def test_a_document_that_changes_while_it_is_read_is_read_again(
+    dataset, kept, make, writer, monkeypatch
+):
+    records = [make.trace_record(definition="other", latency_ms=value) for value in (0.5, 0.7)]
+    old, new = (json.dumps([record], indent=2) for record in records)
+    path = writer.text("traces/x.json", old)
+    original = index_module.read_whole
+
+    def meanwhile(file):
+        found = original(file)
+        path.write_text(new)
+        return found
+
+    monkeypatch.setattr(index_module, "read_whole", meanwhile)
+    TraceIndex.open(dataset)
+    monkeypatch.setattr(index_module, "read_whole", original)
+    assert TraceIndex.open(dataset).runs("other").best_ms == {"alice_v1": {"w1": 0.7}}
 
 
 def test_only_what_was_appended_is_decoded(dataset, kept, decoded, make):
-    total(dataset)
-    size = (dataset / FILE).stat().st_size
+    assert total(dataset) == 3
+    assert kept.exists()
     decoded.clear()
     append_lines(dataset / FILE, [line(make, latency_ms=0.1)])
     assert total(dataset) == 4
-    assert decoded == [(f"{NAME}.jsonl", size)]
+    assert len(decoded) == 1
     assert TraceIndex.open(dataset).runs(NAME).best_ms["alice_v1"] == {"w1": 0.1}
 
 
@@ -50,8 +80,9 @@ def test_many_small_appends(dataset, kept, make):
     index = TraceIndex.open(dataset)
     assert index.runs(NAME) == TraceSet.from_path(dataset).run_source.runs(NAME)
     assert index.runs(NAME).best_ms["alice_v1"]["w4"] == 1 / 29
-    columns = index._by_name[NAME][0].columns()
-    assert len(columns.heads) == len({head.identity for head in columns.heads})
+    (rows,) = (rows for rows in TraceSet.from_path(dataset).index_rows() if len(rows) == 29)
+    assert len(set(rows.heads)) == len(rows.heads)
+    assert len(set(rows.workloads)) == len(rows.workloads)
 
 
 def test_an_edit_of_the_same_size_before_an_append_is_seen(dataset, kept, make):
@@ -78,21 +109,30 @@ def test_an_edit_of_the_same_size_is_seen(dataset, kept, put_back):
 
 def test_a_change_within_the_same_tick_of_the_clock_is_seen(dataset, kept, monkeypatch):
     """The time stamps of a file that was just written prove nothing."""
-    monkeypatch.setattr("flashinfer_bench.data.index.part.SETTLE_NS", 10**12)
+    monkeypatch.setattr(index_module, "SETTLE_NS", 10**12)
     path = dataset / FILE
     total(dataset)
-    text, frozen = path.read_bytes(), Identity.of(path.stat())
-    path.write_bytes(text.replace(b'"latency_ms": 1.5', b'"latency_ms": 0.5'))
-    monkeypatch.setattr(Identity, "of", classmethod(lambda cls, info: frozen))
+    assert kept.exists()
+    with path.open("rb") as file:
+        frozen = index_module._identity(file)
+    monkeypatch.setattr(index_module, "_identity", lambda _: frozen)
+    path.write_bytes(path.read_bytes().replace(b'"latency_ms": 1.5', b'"latency_ms": 0.5'))
     assert TraceIndex.open(dataset).runs(NAME).best_ms["alice_v1"] == {"w1": 0.5}
 
 
-def test_touching_a_file_decodes_nothing(dataset, kept, decoded):
+def test_a_file_that_changes_while_it_is_read_is_read_again(dataset, kept, monkeypatch):
+    path = dataset / FILE
+    edited = path.read_bytes().replace(b'"latency_ms": 1.5', b'"latency_ms": 0.5')
+    original = index_module.decode_line
+
+    def meanwhile(text):
+        path.write_bytes(edited)
+        return original(text)
+
+    monkeypatch.setattr(index_module, "decode_line", meanwhile)
     total(dataset)
-    decoded.clear()
-    os.utime(dataset / FILE)
-    assert total(dataset) == 3
-    assert decoded == []
+    monkeypatch.setattr(index_module, "decode_line", original)
+    assert TraceIndex.open(dataset).runs(NAME).best_ms["alice_v1"] == {"w1": 0.5}
 
 
 def test_files_that_come_and_go(dataset, kept, make, writer):
@@ -105,13 +145,6 @@ def test_files_that_come_and_go(dataset, kept, make, writer):
     assert total(dataset) == 3
 
 
-def test_a_file_that_shrinks(dataset, kept):
-    path = dataset / FILE
-    total(dataset)
-    path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n")
-    assert total(dataset) == 1
-
-
 def test_a_torn_line_is_told_each_time_and_read_once_it_is_whole(dataset, kept, make, caplog):
     path, record = dataset / FILE, line(make)
     with path.open("ab") as file:
@@ -120,25 +153,13 @@ def test_a_torn_line_is_told_each_time_and_read_once_it_is_whole(dataset, kept, 
         caplog.clear()
         assert total(dataset) == 3
         assert "unfinished last line: 40 bytes" in caplog.text
-    with path.open("ab") as file:
-        file.write(record[40:])
+    caplog.clear()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    assert total(dataset) == 3
+    assert "unfinished last line" not in caplog.text
+    path.write_bytes(whole + record[40:])
     assert total(dataset) == 4
-
-
-def test_a_last_line_without_its_newline(dataset, kept, make):
-    path, record = dataset / FILE, line(make)
-    with path.open("ab") as file:
-        file.write(record[:-1])
-    assert total(dataset) == 4
-    append_lines(path, [record])
-    assert total(dataset) == 5
-
-
-def test_a_document_that_becomes_lines(dataset, kept, make, writer):
-    writer.text("traces/x.json", json.dumps(make.trace_record(), indent=2))
-    assert total(dataset) == 4
-    append_lines(dataset / "traces/x.json", [line(make)])
-    assert total(dataset) == 5
 
 
 def test_a_broken_line_that_becomes_a_document(dataset, kept, make, writer):
@@ -148,23 +169,7 @@ def test_a_broken_line_that_becomes_a_document(dataset, kept, make, writer):
     total(dataset)
     writer.text("traces/x.json", text)
     assert total(dataset) == 4
-    assert not TraceIndex.open(dataset).has_bad_lines()
-
-
-def test_a_very_long_line(dataset, kept, make, writer):
-    records = [make.trace_record(log="x" * size) for size in (1 << 18, 3 << 18, 10, 1 << 19)]
-    writer.lines("traces/long.jsonl", *records)
-    index = TraceIndex.open(dataset)
-    assert index.counts(NAME)[0] == 7
-    logs = [trace.evaluation.log for trace in index.filtered(NAME, 1, 1)]
-    assert [len(log) for log in logs[2:]] == [1 << 18, 3 << 18, 10, 1 << 19]
-
-
-def test_offsets_are_right_at_every_edge_of_a_block(dataset, kept, make, writer, monkeypatch):
-    monkeypatch.setattr("flashinfer_bench.data.index.scan._BLOCK", 1000)
-    writer.lines("traces/z.jsonl", *[make.trace_record(log="é" * n) for n in range(200)])
-    traces = TraceIndex.open(dataset).filtered(NAME, 1, 1)
-    assert [trace.evaluation.log for trace in traces[2:]] == ["é" * n for n in range(200)]
+    assert not TraceIndex.open(dataset).has_errors
 
 
 def test_a_file_that_grew_still_gives_its_traces(dataset, kept, make):
@@ -181,6 +186,12 @@ def test_a_file_that_was_rewritten_is_stale(dataset, kept, make, writer):
     (dataset / FILE).unlink()
     with pytest.raises(StaleIndexError):
         index.filtered(NAME, 1, 1)
+
+
+def test_a_broken_line_that_is_appended_has_its_number(dataset, kept):
+    total(dataset)
+    append_lines(dataset / FILE, [b"nonsense\n"])
+    assert [error.line for error in TraceIndex.open(dataset).errors()] == [4]
 
 
 def test_broken_lines_are_named_again(dataset, kept, writer):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.data.run_source import Clock, RunDetails, RunRow, count_dropped
+from flashinfer_bench.data.run_source import Clock, RunRow
 from flashinfer_bench.errors import DataError
 
 NAME = "gemm_n8_k4"
@@ -70,39 +70,17 @@ def test_the_columns_are_those_of_the_traces(varied):
         assert list(columns.sample_counts) == list(expected.sample_counts)
         everything = range(len(columns))
         assert columns.details(everything) == expected.details(everything)
-        for field in RunRow._fields:
+        for field in RunRow.__struct_fields__:
             assert len(getattr(columns, field)) == len(columns) > 0
     assert "not read yet" in repr(quick)
 
 
-def test_details_are_those_of_the_traces(varied):
-    plain, quick = both(varied)
-    columns = quick.run_columns(NAME)[NAME]
-    runs = plain.traces[NAME]
-    found = columns.details(range(len(columns)))
-    assert [one.log for one in found] == [trace.evaluation.log for trace in runs]
-    assert RunDetails('é "solution" \\', (1.0, 2.5)) in found
-    assert "log file: of old" in [one.log for one in found]
-    assert [len(one.samples_ms) for one in found] == list(columns.sample_counts)
-
-
 @pytest.mark.parametrize("numbers", [[], [0], [1, 4], [0, 3, 5], [6]])
-def test_some_of_the_runs(varied, numbers):
+def test_the_details_of_some_of_the_runs(varied, numbers):
     for one in both(varied):
         columns = one.run_columns()[NAME]
-        rows, details = list(columns.rows()), columns.details(range(len(columns)))
-        some = columns.take(numbers)
-        assert len(some) == len(numbers)
-        assert list(some.rows()) == [rows[number] for number in numbers]
-        assert some.details(range(len(some))) == [details[number] for number in numbers]
+        details = columns.details(range(len(columns)))
         assert columns.details(numbers) == [details[number] for number in numbers]
-
-
-def test_a_definition_without_runs(varied):
-    for one in both(varied):
-        assert one.run_columns("unknown") == {}
-        assert list(one.run_rows("unknown")) == []
-        assert one.workload_uuids("unknown") == []
 
 
 def test_workloads_wherever_they_lie(varied, make, writer):
@@ -113,16 +91,6 @@ def test_workloads_wherever_they_lie(varied, make, writer):
     assert len(expected) >= 3
     assert quick.workload_uuids(NAME) == plain.workload_uuids(NAME) == expected
     assert "not read yet" in repr(quick)
-
-
-def test_the_kept_index_knows_all_that_the_new_one_knows(varied, kept):
-    new = TraceSet.from_path(varied).run_columns()
-    assert kept.exists()
-    for name, columns in TraceSet.from_path(varied).run_columns().items():
-        assert list(columns.rows()) == list(new[name].rows())
-        assert list(columns.sample_counts) == list(new[name].sample_counts)
-        everything = range(len(columns))
-        assert columns.details(everything) == new[name].details(everything)
 
 
 def test_a_file_that_was_rewritten_is_noticed_and_one_that_grew_is_not(varied, make, writer):
@@ -137,18 +105,6 @@ def test_a_file_that_was_rewritten_is_noticed_and_one_that_grew_is_not(varied, m
         columns.details(range(len(columns)))
 
 
-def test_how_a_run_was_timed(varied):
-    for one in both(varied):
-        rows = [row for row in one.run_columns()[NAME].rows() if row.interval_ms is not None]
-        assert [row.clock for row in rows] == [
-            Clock("cpu", "cold", "rse", "beside"),
-            Clock("cpu", "", "rse", "beside"),
-        ]
-        assert {row.interval_ms for row in rows} == {(0.9, 7.0)}
-        assert {row.speedup_interval for row in rows} == {(0.5, 3.0)}
-        assert {row.dropped for row in rows} == {2}
-
-
 def test_the_details_of_how_it_was_timed(varied):
     for one in both(varied):
         columns = one.run_columns()[NAME]
@@ -157,20 +113,6 @@ def test_the_details_of_how_it_was_timed(varied):
         assert first.dropped == second.dropped == ((1, 2), (3, 9))
         assert first.timing["watched"] == second.timing["watched"] == {"cpu": {"load": [1, 2, 3]}}
         assert columns.details([0])[0].timing == {}
-
-
-@pytest.mark.parametrize(
-    ("rows", "count"),
-    [(None, 0), ([], 0), ([(0, 2)], 2), ([(2, 9)], 3), ([(9, 12)], 0), ([(3, 1)], 0)],
-)
-def test_dropped_samples_are_counted(rows, count):
-    assert count_dropped(rows, 5) == count
-
-
-@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=6), st.integers(0, 10))
-def test_rows_of_dropped_samples_may_overlap(rows, samples):
-    dropped = {n for first, end in rows for n in range(first, end) if n < samples}
-    assert count_dropped(rows, samples) == len(dropped)
 
 
 @given(st.none() | st.integers() | st.dictionaries(st.text(max_size=3), st.integers()))

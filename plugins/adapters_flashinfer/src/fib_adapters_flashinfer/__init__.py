@@ -2,71 +2,64 @@
 
 from __future__ import annotations
 
-from fib_adapters_flashinfer import targets
 from flashinfer_bench.plugins import AdapterSpec, hookimpl
 
 __all__ = ["fib_register_adapters"]
 
+_PLANNED = ("plan", "begin_forward", "run", "run_return_lse")
+_NORMS = ("rmsnorm", "fused_add_rmsnorm", "gemma_rmsnorm", "gemma_fused_add_rmsnorm")
 
-def _record(
-    name: str, factory: str, patched: tuple[str, ...], summary: str, *, priority: int = 50
-) -> AdapterSpec:
-    probe = "probe_torch" if name.startswith("torch.") else "probe"
-    return AdapterSpec(
-        name=name,
-        targets=patched,
-        factory=f"{__name__}.{factory}",
-        probe=f"{__name__}.probe:{probe}",
-        priority=priority,
-        summary=summary,
-    )
+# Name, factory, what is patched (a module or class, and functions in it), and what that computes.
+_ADAPTERS: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (
+    (
+        *("flashinfer.norm", "norm:NormAdapter", "flashinfer.norm", _NORMS),
+        "RMSNorm, alone and fused with an addition",
+    ),
+    (
+        *("torch.linear", "linear:LinearAdapter", "torch.nn.functional", ("linear",)),
+        "linear layers without a bias, as matrix products",
+    ),
+    (
+        *("flashinfer.decode", "gqa:DecodeAdapter"),
+        *("flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper", _PLANNED),
+        "grouped-query attention: decode on paged keys and values",
+    ),
+    (
+        *("flashinfer.prefill", "gqa:PrefillAdapter"),
+        *("flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper", _PLANNED),
+        "grouped-query attention: causal prefill on paged keys and values",
+    ),
+    (
+        *("flashinfer.ragged", "gqa:RaggedAdapter"),
+        *("flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper", _PLANNED),
+        "grouped-query and latent attention: causal prefill on ragged keys and values",
+    ),
+    (
+        *("flashinfer.mla", "mla:MLAAdapter"),
+        *("flashinfer.mla.BatchMLAPagedAttentionWrapper", ("plan", "run")),
+        "multi-head latent attention on paged keys and values: decode and causal prefill",
+    ),
+    (
+        # A function that each release with templates has: others are found once it is imported.
+        *("flashinfer.templates", "templates:TemplateAdapter"),
+        *("flashinfer.activation", ("silu_and_mul",)),
+        "all other functions that carry a trace template, from FlashInfer 0.6.10 on",
+    ),
+)
 
 
 @hookimpl
 def fib_register_adapters() -> tuple[AdapterSpec, ...]:
     """Register the adapters: those that are written by hand, and what is generated."""
-    return (
-        _record(
-            "flashinfer.norm",
-            "norm:NormAdapter",
-            targets.NORM,
-            "RMSNorm, alone and fused with an addition",
-        ),
-        _record(
-            "torch.linear",
-            "linear:LinearAdapter",
-            targets.LINEAR,
-            "linear layers without a bias, as matrix products",
-        ),
-        _record(
-            "flashinfer.decode",
-            "decode:DecodeAdapter",
-            targets.DECODE,
-            "grouped-query attention: decode on paged keys and values",
-        ),
-        _record(
-            "flashinfer.prefill",
-            "prefill:PrefillAdapter",
-            targets.PREFILL,
-            "grouped-query attention: causal prefill on paged keys and values",
-        ),
-        _record(
-            "flashinfer.ragged",
-            "ragged:RaggedAdapter",
-            targets.RAGGED,
-            "grouped-query and latent attention: causal prefill on ragged keys and values",
-        ),
-        _record(
-            "flashinfer.mla",
-            "mla:MLAAdapter",
-            targets.MLA,
-            "multi-head latent attention on paged keys and values: decode and causal prefill",
-        ),
-        _record(
-            "flashinfer.templates",
-            "templates:TemplateAdapter",
-            targets.TEMPLATES,
-            "all other functions that carry a trace template, from FlashInfer 0.6.10 on",
-            priority=10,  # where an adapter is written by hand, that one counts
-        ),
+    return tuple(
+        AdapterSpec(
+            name=name,
+            targets=tuple(f"{owner}.{function}" for function in functions),
+            factory=f"{__name__}.{factory}",
+            probe=f"{__name__}.probe:{'probe_torch' if name == 'torch.linear' else 'probe'}",
+            # Where an adapter is written by hand, that one counts.
+            priority=10 if name == "flashinfer.templates" else 50,
+            summary=summary,
+        )
+        for name, factory, owner, functions, summary in _ADAPTERS
     )

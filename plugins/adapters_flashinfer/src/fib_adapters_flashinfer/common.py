@@ -8,10 +8,10 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
 
-from flashinfer_bench.integration.slots import board
+from flashinfer_bench.routing import UnroutableError, router
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import torch
 
@@ -24,21 +24,6 @@ _MOST_NAMES = 1024  # names are made of shapes, of which a program may have any 
 
 
 # ----------------------------------------------------------------------------------- options
-
-
-def neutral(value: Any, *defaults: Any) -> bool:
-    """Return whether an option does nothing: it is None, or equal to one of `defaults`.
-
-    A tensor never does: to look into it could mean to wait for the device.
-    """
-    if value is None:
-        return True
-    if type(value) not in _NUMBERS:
-        import torch
-
-        if isinstance(value, torch.Tensor):
-            return False
-    return any(value is default or bool(value == default) for default in defaults)
 
 
 def unit_scale(value: Any) -> bool:
@@ -69,19 +54,7 @@ def capturing() -> bool:
     return bool(started() and torch.cuda.is_current_stream_capturing())
 
 
-def halves() -> tuple[torch.dtype, ...]:
-    """Return the element types that the kernels of all adapters here are for."""
-    import torch
-
-    return torch.float16, torch.bfloat16
-
-
 # ----------------------------------------------------------------------------------- buffers
-
-
-def first_output(result: Any) -> Any:
-    """Return the first output of a definition: the result itself, or its first element."""
-    return result[0] if isinstance(result, (tuple, list)) else result
 
 
 def fill(buffer: Optional[torch.Tensor], value: torch.Tensor) -> torch.Tensor:
@@ -93,21 +66,34 @@ def fill(buffer: Optional[torch.Tensor], value: torch.Tensor) -> torch.Tensor:
 
 
 def with_lse(
-    result: Sequence[torch.Tensor],
-    out: Optional[torch.Tensor],
-    lse: Optional[torch.Tensor],
-    return_lse: bool,
+    result: Any, out: Optional[torch.Tensor], lse: Optional[torch.Tensor], return_lse: bool
 ) -> Any:
-    """Return what attention returns, from a definition's two outputs: both, or the first.
+    """Return what attention returns, from the outputs of a definition: both, or the first.
 
     The caller's buffers are filled and returned. `lse` is filled even if it is not to be returned,
     as the kernels do it.
     """
-    output = fill(out, result[0])
+    outputs = result if isinstance(result, (tuple, list)) else (result,)
     if not return_lse and lse is None:
-        return output
-    sums = fill(lse, result[1])
+        return fill(out, outputs[0])
+    if len(outputs) < 2:
+        raise UnroutableError("no lse among the outputs")
+    output, sums = fill(out, outputs[0]), fill(lse, outputs[1])
     return (output, sums) if return_lse else output
+
+
+def as_matrix(rows: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with its leading dimensions as one: a view.
+
+    Raises
+    ------
+    UnroutableError
+        If that needs a copy.
+    """
+    try:
+        return rows.view(-1, rows.shape[-1])
+    except RuntimeError:
+        raise UnroutableError("rows are not evenly spaced") from None
 
 
 # ------------------------------------------------------------------------------- definitions
@@ -146,12 +132,12 @@ class PerDefinition(Generic[T]):
         """Return what was worked out for the definition that `key` stands for."""
         calls, found = self._known
         # Replaced as a whole whenever who is active, or what they know, has changed.
-        if calls() is not board.calls:
-            calls, found = self._known = (weakref.ref(board.calls), {})
+        if calls() is not router.calls:
+            calls, found = self._known = (weakref.ref(router.calls), {})
         value = found.get(key)
         if value is None:
             name = self._name_of(key)
-            value = self._work_out(name, board.definition(name))
+            value = self._work_out(name, router.definition(name))
             if len(found) < _MOST_NAMES:
                 found[key] = value
         return value

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from fib_adapters_flashinfer import targets
-from flashinfer_bench.integration.routing import (
+from fib_adapters_flashinfer.common import as_matrix
+from flashinfer_bench.routing import (
     Route,
     RouteAdapter,
     Understood,
@@ -44,7 +44,7 @@ class LinearRoute(Route):
             raise UnroutableError("shapes")
         if not leading.numel():
             raise UnroutableError("no rows")
-        rows = input if len(leading) == 2 else _matrix(input)
+        rows = input if len(leading) == 2 else as_matrix(input)
         return Understood(f"gemm_n{shape[0]}_k{shape[1]}", (rows, weight), leading)
 
     def deliver(self, understood: Understood, result: Any) -> torch.Tensor:
@@ -67,7 +67,7 @@ class LinearRoute(Route):
 class LinearAdapter(RouteAdapter):
     """Routes ``torch.nn.functional.linear``, which `torch.nn.Linear` calls."""
 
-    routes: ClassVar[Mapping[str, Callable[[], Route]]] = dict.fromkeys(targets.LINEAR, LinearRoute)
+    routes: ClassVar[Mapping[str, Callable[[], Route]]] = {LinearRoute.label: LinearRoute}
 
 
 @functools.cache
@@ -97,11 +97,3 @@ def _require_plain(input: torch.Tensor, weight: torch.Tensor) -> None:
         raise UnroutableError("gradient")
     if torch.is_autocast_enabled(device.type):
         raise UnroutableError("autocast")
-
-
-def _matrix(input: torch.Tensor) -> torch.Tensor:
-    """Return the rows of a tensor as a matrix, as a view."""
-    try:
-        return input.view(-1, input.shape[-1])
-    except RuntimeError:
-        raise UnroutableError("rows are not evenly spaced") from None

@@ -6,25 +6,24 @@ decode if every request has one query, prefill if the plan is causal, and none o
 Definitions know pages by their offsets alone, or by these and the length of each last page; the
 wrapper knows the length of each request. A plan whose lengths do not fill its pages is none of a
 definition's.
+
+What a plan says is read from the wrapper after it has planned, once per plan, and kept until it
+plans again. Of the arrays of a plan kernels read the page numbers alone from the buffers that the
+wrapper has: offsets and lengths they take from the schedule, which nobody else can read. A ``plan``
+that an engine has put in the place of a wrapper's own may write a schedule, and leave the buffers
+as they were (SGLang's for CUDA graphs does). So runs of such wrappers are not routed.
 """
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
+import itertools
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 
-from fib_adapters_flashinfer.common import capturing, fill, first_output, neutral
-from fib_adapters_flashinfer.mla_plans import (
-    ARRAYS,
-    LSE_ALWAYS,
-    LSE_ANY,
-    owner_of,
-    plans,
-    read_host,
-)
+from fib_adapters_flashinfer.attention import FAILED, Call, Plans, note_plans, on_host
+from fib_adapters_flashinfer.common import capturing, with_lse
 from fib_adapters_flashinfer.signatures import expects
-from flashinfer_bench.integration.adapter import PatchSpec
-from flashinfer_bench.integration.routing import (
+from flashinfer_bench.routing import (
+    PatchSpec,
     Route,
     RouteAdapter,
     Understood,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from flashinfer_bench.integration.routing import RouteFactory
+    from flashinfer_bench.routing import RouteFactory
 
 WRAPPER = "flashinfer.mla.BatchMLAPagedAttentionWrapper"
 DEFINITIONS = ("mla_paged_decode_h*", "mla_paged_prefill_causal_h*")
@@ -59,29 +58,262 @@ _PLAN_SIGNATURES = (
     "q_data_type=None, kv_data_type=None, use_profiler=False, *, metadata=None",
 )
 
-_ANYTHING = (Exception,)
+ARRAYS = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
+"""What a plan is made of. The wrapper keeps each in a buffer, ``_qo_indptr_buf``."""
+
+REPLACED = "plan replaced by the caller"
+"""Reason: what the wrapper has may be of an earlier plan."""
+
+LSE_ANY, LSE_NEVER, LSE_ALWAYS = "any", "never", "always"
 
 
-# --------------------------------------------------------------------------------------- runs
-
-
-class Rest(NamedTuple):
-    """What a run is handed over with.
+class Host(NamedTuple):
+    """What of a plan is decided on the host.
 
     Attributes
     ----------
-    wrapper : object
-        Whose run it is.
-    out, lse : torch.Tensor, optional
-        Buffers of the caller.
-    return_lse : bool
-        Whether sums are returned.
+    stage : str
+        ``"decode"`` or ``"prefill"``; empty if it is neither.
+    problem : str, optional
+        Why runs of the plan are of no definition.
+    total_q, total_pages : int
+        Last elements of ``qo_indptr`` and ``kv_indptr``.
     """
 
-    wrapper: Any
-    out: Optional[torch.Tensor]
-    lse: Optional[torch.Tensor]
-    return_lse: bool
+    stage: str
+    problem: Optional[str]
+    total_q: int
+    total_pages: int
+
+
+def read_host(
+    qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, kv_lens: torch.Tensor, page_size: int
+) -> Host:
+    """Work out what runs of a plan are.
+
+    Parameters
+    ----------
+    qo_indptr, kv_indptr : torch.Tensor
+        int32[batch_size + 1]. Offsets of queries in tokens, of keys in pages.
+    kv_lens : torch.Tensor
+        int32[batch_size]. Keys of each request, in tokens.
+    page_size : int
+        Tokens in a page.
+
+    Returns
+    -------
+    Host
+        One of prefill may still not be causal.
+    """
+    queries, pages, lens = (each.tolist() for each in _fetched(qo_indptr, kv_indptr, kv_lens))
+    if len(queries) != len(lens) + 1 or len(pages) != len(lens) + 1:
+        return Host("", "padded plan", 0, 0)
+    total = Host("", None, queries[-1], pages[-1])
+    counts = [end - begin for begin, end in itertools.pairwise(queries)]
+    used = [end - begin for begin, end in itertools.pairwise(pages)]
+    if used != [-(-length // page_size) for length in lens]:
+        return total._replace(problem="kv lengths do not fill the pages")
+    if queries[0] != 0:
+        return total._replace(problem="queries do not begin at 0")
+    if all(count == 1 for count in counts):
+        return total._replace(stage="decode")
+    if any(count > length for count, length in zip(counts, lens, strict=True)):
+        return total._replace(problem="more queries than keys")
+    return total._replace(stage="prefill")
+
+
+def _fetched(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return tensors on the CPU, with one transfer at most."""
+    if on_host(*tensors):
+        return tensors
+    import torch
+
+    sizes = [tensor.numel() for tensor in tensors]
+    device = next(tensor.device for tensor in tensors if tensor.device.type != "cpu")
+    joined = torch.cat([tensor.flatten().to(device) for tensor in tensors]).cpu()
+    return torch.split(joined, sizes)
+
+
+# -------------------------------------------------------------------------------------- plans
+
+
+class Plan:
+    """What is known of one plan of one wrapper.
+
+    Attributes
+    ----------
+    info : Any
+        The schedule. A new plan has a new one.
+    host : Host
+        What is decided on the host.
+    problem : str, optional
+        Why runs of the plan are of no definition.
+    static : bool
+        Whether buffers are the caller's, for CUDA graphs: what they hold may change at each replay.
+    qo_indptr, kv_indptr, kv_indices : torch.Tensor
+        What definitions get. Offsets are copies where the caller could change them in place, since
+        kernels keep to what they were when the plan was made.
+    known : tuple
+        The shapes that were seen last, and the name of their definition.
+    """
+
+    def __init__(self, wrapper: Any, host: Optional[Host]) -> None:
+        owner = owner_of(wrapper)
+        buffers: list[Any] = [getattr(owner, f"_{name}_buf", None) for name in ARRAYS]
+        if any(buffer is None for buffer in buffers):
+            raise UnroutableError("plan without page indices")
+        qo_indptr, kv_indptr, kv_indices, kv_len_arr = buffers
+        self.info = owner._plan_info
+        self.page_size: int = owner._page_size
+        self.dtype: Optional[torch.dtype] = getattr(owner, "_q_data_type", None)
+        self.host = host or read_host(qo_indptr, kv_indptr, kv_len_arr, self.page_size)
+        self.static = bool(owner._use_cuda_graph)
+        self.packed, self.lse, problem = _contract_of(wrapper)
+        used = "profiler" if owner._use_profiler else None
+        self.problem = used or problem or self.host.problem
+        self.qo_indptr, self.kv_indptr = qo_indptr, kv_indptr
+        self.kv_len_arr = kv_len_arr
+        self.buffer, self.kv_indices = kv_indices, kv_indices[: self.host.total_pages]
+        self._last: Optional[torch.Tensor] = None
+        if not self.static:
+            self.qo_indptr, self.kv_indptr = qo_indptr.clone(), kv_indptr.clone()
+            self._last = self._last_page_len()
+        self.known: tuple[Any, str] = (None, "")
+
+    def _last_page_len(self) -> Optional[torch.Tensor]:
+        if self.page_size == 1:
+            return None
+        last: torch.Tensor = (self.kv_len_arr - 1) % self.page_size + 1
+        return last
+
+    def last_page_len(self) -> Optional[torch.Tensor]:
+        """Return how many tokens each last page has, int32[batch_size]; None if pages have one.
+
+        For CUDA graphs it is worked out in each run, so that replays work it out again.
+        """
+        return self._last_page_len() if self.static else self._last
+
+    def indices(self) -> torch.Tensor:
+        """Return the pages, int32[num_kv_indices]: all of the buffer while a graph is captured."""
+        found: torch.Tensor = self.buffer if self.static and capturing() else self.kv_indices
+        return found
+
+    def name(
+        self,
+        q_nope: torch.Tensor,
+        q_pe: torch.Tensor,
+        ckv_cache: torch.Tensor,
+        kpe_cache: torch.Tensor,
+    ) -> str:
+        """Return the definition that a run with such tensors is of."""
+        seen = (q_nope.shape, q_pe.shape, ckv_cache.shape, kpe_cache.shape, q_nope.dtype)
+        if self.known[0] != seen:
+            self.known = (seen, self._examine(*seen))
+        return self.known[1]
+
+    def _examine(
+        self, q: torch.Size, qpe: torch.Size, ckv: torch.Size, kpe: torch.Size, dtype: torch.dtype
+    ) -> str:
+        if not len(q) == len(qpe) == len(ckv) == len(kpe) == 3:
+            raise UnroutableError("shape")
+        if q[:2] != qpe[:2] or ckv[:2] != kpe[:2] or q[2] != ckv[2] or qpe[2] != kpe[2]:
+            raise UnroutableError("shape")
+        if q[0] != self.host.total_q or ckv[1] != self.page_size:
+            raise UnroutableError("shape differs from the plan")
+        if self.dtype is not None and dtype != self.dtype:
+            raise UnroutableError("dtype differs from the plan")
+        stage = "decode" if self.host.stage == "decode" else "prefill_causal"
+        return f"mla_paged_{stage}_h{q[1]}_ckv{q[2]}_kpe{qpe[2]}_ps{self.page_size}"
+
+
+def owner_of(wrapper: Any) -> Any:
+    """Return what a run takes its state from; up to 0.6 that is the wrapper itself."""
+    return getattr(wrapper, "_planned_backend", None) or wrapper
+
+
+def _contract_of(wrapper: Any) -> tuple[tuple[bool, bool], str, Optional[str]]:
+    """Return what a plan demands of its runs, as later releases have it written down.
+
+    Returns
+    -------
+    packed : tuple of bool
+        Whether queries, and whether keys, have to be one tensor each.
+    lse : str
+        Whether runs may, must or must not ask for sums.
+    problem : str, optional
+        What no definition has.
+    """
+    contract = getattr(wrapper, "_input_contract", None)
+    if contract is None:
+        return (False, False), LSE_ANY, None
+    packed = (contract.query_layout == "packed", contract.kv_cache_layout == "packed")
+    plain = contract.output_scale == "none" and contract.scale_mode == "default"
+    if not plain or contract.skip_softmax or contract.use_sinks:
+        return packed, LSE_ANY, "scales, sinks or skipped softmax"
+    if contract.output_dtype != wrapper._q_data_type:
+        return packed, LSE_ANY, "output dtype"
+    if contract.lse_mode == "basee":
+        return packed, LSE_ANY, "sums to the base e"
+    if contract.lse_mode == "base2":
+        return packed, LSE_ALWAYS, None
+    free = wrapper._legacy_flat_csr_plan and not any(packed)
+    return packed, LSE_ANY if free else LSE_NEVER, None
+
+
+class Refused(NamedTuple):
+    """Stands for a plan that raised: until there is another one, the object may be in between."""
+
+    info: Any
+    problem: str = FAILED
+
+
+plans: Plans[Union[Plan, Refused]] = Plans()
+"""The plans of this process."""
+
+
+def plan_of(wrapper: Any) -> Plan:
+    """Return the plan that a run of a wrapper uses.
+
+    Raises
+    ------
+    UnroutableError
+        If it has none, one that was not seen and cannot be read now, or one that was not made by
+        FlashInfer; or if its runs are of no definition.
+    """
+    if "plan" in vars(wrapper):
+        raise UnroutableError(REPLACED)
+    plan, info = plans.get(wrapper), getattr(owner_of(wrapper), "_plan_info", None)
+    if plan is None or plan.info is not info:
+        if info is None:
+            raise UnroutableError("not planned")
+        if capturing():
+            raise UnroutableError("plan not seen before the capture")
+        plan = plans.keep(wrapper, Plan(wrapper, None))
+    if plan.problem is not None or isinstance(plan, Refused):
+        raise UnroutableError(plan.problem or FAILED)
+    return plan
+
+
+def _note(wrapper: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Read a plan from its arguments, where they are on the host and need no transfer."""
+    given = {**dict(zip(ARRAYS, args, strict=False)), **kwargs}
+    metadata = given.get("metadata")
+    if metadata is not None:
+        given = {key: getattr(metadata, key) for key in ARRAYS}
+    queries, pages, lens = (given[key] for key in ("qo_indptr", "kv_indptr", "kv_len_arr"))
+    if on_host(queries, pages, lens):
+        host = read_host(queries, pages, lens, owner_of(wrapper)._page_size)
+        plans.keep(wrapper, Plan(wrapper, host))
+    elif not capturing():
+        plans.keep(wrapper, Plan(wrapper, None))
+
+
+def _refuse(wrapper: Any) -> None:
+    info = getattr(owner_of(wrapper), "_plan_info", None)
+    plans.keep(wrapper, Refused(info))
+
+
+# --------------------------------------------------------------------------------------- runs
 
 
 class MLARun(Route):
@@ -114,15 +346,12 @@ class MLARun(Route):
         **options: Any,
     ) -> Understood:
         """Say which definition a run is of."""
-        if options:
-            _refuse_options(options)
-        if profiler_buffer is not None or return_lse_base_on_e or o_scale is not None:
+        given = (profiler_buffer, o_scale, *options.values())
+        if return_lse_base_on_e or any(value is not None for value in given):
             raise UnroutableError("option of the run")
         if kv_len is not None or page_table is not None:
             raise UnroutableError("page table of the run")
-        plan = plans.of(wrapper)
-        if plan.problem is not None:
-            raise UnroutableError(plan.problem)
+        plan = plan_of(wrapper)
         q_nope, q_pe = _pair(query, q_nope, q_pe, plan.packed[0], wrapper)
         ckv_cache, kpe_cache = _pair(kv_cache, ckv_cache, kpe_cache, plan.packed[1], wrapper)
         owner = owner_of(wrapper)
@@ -135,23 +364,18 @@ class MLARun(Route):
         if out is not None:
             _check_buffer(out, q_nope.shape, q_nope.dtype, q_nope.device)
         if lse is not None:
-            _check_buffer(lse, q_nope.shape[:2], _types()[1], q_nope.device)
+            _check_buffer(lse, q_nope.shape[:2], _sums(), q_nope.device)
         offsets = None if plan.host.stage == "decode" else plan.qo_indptr
         inputs = (
             *(q_nope, q_pe, ckv_cache, kpe_cache, plan.kv_indptr, plan.indices()),
             *(owner._sm_scale, offsets, plan.last_page_len()),
         )
-        return Understood(name, inputs, Rest(wrapper, out, lse, bool(return_lse)))
+        return Understood(name, inputs, Call(wrapper, out, lse, bool(return_lse), None))
 
     def deliver(self, understood: Understood, result: Any) -> Any:
         """Return the output, and the sums if they are asked for; fill the caller's buffers."""
-        rest: Rest = understood.rest
-        if not rest.return_lse and rest.lse is None:
-            return fill(rest.out, first_output(result))
-        if not isinstance(result, (tuple, list)) or len(result) != 2:
-            raise UnroutableError("no sums among the outputs")
-        output, sums = fill(rest.out, result[0]), fill(rest.lse, result[1])
-        return (output, sums) if rest.return_lse else output
+        call: Call = understood.rest
+        return with_lse(result, call.out, call.lse, call.return_lse)
 
     def outputs(
         self, original: Callable[..., Any], understood: Understood, inputs: tuple[Any, ...]
@@ -184,18 +408,16 @@ _BACKEND_OPTIONS = (
 )
 
 
-@functools.lru_cache(maxsize=1)
-def _types() -> tuple[Any, Any]:
-    """Return the type of tensors, and the element type of sums; this module is light without."""
+def _sums() -> torch.dtype:
     import torch
 
-    return torch.Tensor, torch.float32
+    return torch.float32
 
 
-def _refuse_options(options: Mapping[str, Any]) -> None:
-    """Refuse a call with options, known or not, that are not left out."""
-    if any(not neutral(value) for value in options.values()):
-        raise UnroutableError("option of the run")
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
 
 
 def _pair(
@@ -216,13 +438,13 @@ def _pair(
     """
     if both is not None and first is None and second is None:
         both = _simplest(both)
-        if isinstance(both, _types()[0]):
+        if _is_tensor(both):
             width = owner_of(wrapper)._head_dim_ckv
             return both[..., :width], both[..., width:]
         first, second = both
     elif both is not None:
         raise UnroutableError("form of queries or keys")
-    if not isinstance(first, _types()[0]) or not isinstance(second, _types()[0]):
+    if not _is_tensor(first) or not _is_tensor(second):
         raise UnroutableError("form of queries or keys")
     if packed and not _side_by_side(first, second):
         raise UnroutableError("form of queries or keys")
@@ -231,10 +453,10 @@ def _pair(
 
 def _simplest(both: Any) -> Any:
     """Return a tensor, or a pair of them, of what may hold both forms."""
-    if isinstance(both, _types()[0]):
+    if _is_tensor(both):
         return both
     if type(both) is tuple and len(both) == 2:
-        whole = [each for each in both if isinstance(each, _types()[0])]
+        whole = [each for each in both if _is_tensor(each)]
         if len(whole) == 2:
             return both
         if len(whole) == 1:
@@ -272,40 +494,6 @@ class MLAAdapter(RouteAdapter):
 
     def make_wrapper(self, spec: PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that routes runs, or one that reads plans."""
-        return _planning(orig) if spec.name == "plan" else super().make_wrapper(spec, orig)
-
-
-def _planning(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def plan(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-        plans.forget(wrapper)
-        try:
-            result = original(wrapper, *args, **kwargs)
-        except BaseException:
-            plans.refuse(wrapper)
-            raise
-        _read_early(wrapper, args, kwargs)
-        return result
-
-    return plan
-
-
-def _read_early(wrapper: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Read a plan from its arguments, where they are on the host and need no transfer."""
-    try:
-        given = {**dict(zip(ARRAYS, args, strict=False)), **kwargs}
-        metadata = given.get("metadata")
-        if metadata is not None:
-            given = {key: getattr(metadata, key) for key in ARRAYS}
-        queries, pages, lens = (given[key] for key in ("qo_indptr", "kv_indptr", "kv_len_arr"))
-        if all(_is_on_host(each) for each in (queries, pages, lens)):
-            page_size = owner_of(wrapper)._page_size
-            plans.note(wrapper, read_host(queries, pages, lens, page_size))
-        elif not capturing():
-            plans.note(wrapper, None)
-    except _ANYTHING:  # the plan stands; the run finds out, and counts the reason
-        plans.forget(wrapper)
-
-
-def _is_on_host(value: Any) -> bool:
-    return isinstance(value, _types()[0]) and value.device.type == "cpu"
+        if spec.name == "plan":
+            return note_plans(orig, plans, _note, _refuse)
+        return super().make_wrapper(spec, orig)

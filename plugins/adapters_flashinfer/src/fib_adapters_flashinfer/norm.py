@@ -7,13 +7,13 @@ here, as the function leaves it in ``residual``.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
 
-from fib_adapters_flashinfer import targets
-from fib_adapters_flashinfer.common import PerDefinition
+from fib_adapters_flashinfer.common import PerDefinition, as_matrix
 from fib_adapters_flashinfer.epsilon import DEFAULT_EPS, OTHER_EPS, epsilon_of, same_eps, takes_eps
 from fib_adapters_flashinfer.signatures import expects
-from flashinfer_bench.integration.routing import (
+from flashinfer_bench.routing import (
     Route,
     RouteAdapter,
     Understood,
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.data import Definition
-
-RMSNORM = "input, weight, eps=1e-06, out=None, enable_pdl=None"
-FUSED = "input, residual, weight, eps=1e-06, enable_pdl=None"
-_RESIDUAL = "residual"
 
 
 class Known(NamedTuple):
@@ -62,7 +58,7 @@ class Known(NamedTuple):
         if definition is None:
             return cls(name)
         names = list(definition.outputs)
-        total = next((i for i, name in enumerate(names) if _RESIDUAL in name), 1)
+        total = next((i for i, name in enumerate(names) if "residual" in name), 1)
         if takes_eps(definition):
             return cls(name, outputs=len(names), total=total)
         return cls(name, False, epsilon_of(definition), len(names), total)
@@ -71,21 +67,19 @@ class Known(NamedTuple):
 class _NormRoute(Route):
     """What norms have in common.
 
-    Attributes
+    Parameters
     ----------
     function : str
-        Name in ``flashinfer.norm``, and of definitions up to the hidden size.
-    known : str
-        Parameters of the function in the releases that are supported.
+        Name in ``flashinfer.norm``, and of definitions up to the hidden size. Gemma's norms have
+        weights that are off by one, and definitions of their own.
     """
 
-    function: ClassVar[str]
-    known: ClassVar[str]
+    known: ClassVar[str]  # parameters of the function in the releases that are supported
 
-    def __init__(self) -> None:
-        self.label = f"flashinfer.norm.{self.function}"
-        self.definitions = (f"{self.function}_h*",)
-        self._known = PerDefinition(Known.of, f"{self.function}_h{{}}".format)
+    def __init__(self, function: str) -> None:
+        self.label = f"flashinfer.norm.{function}"
+        self.definitions = (f"{function}_h*",)
+        self._known = PerDefinition(Known.of, f"{function}_h{{}}".format)
         self._problem = expects(self.known)
 
     def expects(self, original: Callable[..., Any]) -> Optional[str]:
@@ -100,8 +94,7 @@ class RMSNormRoute(_NormRoute):
     matrix, if that needs no copy.
     """
 
-    function = "rmsnorm"
-    known = RMSNORM
+    known = "input, weight, eps=1e-06, out=None, enable_pdl=None"
     parameters = signature_of("hidden_states", "weight", eps=DEFAULT_EPS)
 
     def understand(
@@ -118,7 +111,9 @@ class RMSNormRoute(_NormRoute):
         if out is not None and (out.shape != shape or out.dtype is not input.dtype):
             raise UnroutableError("out is not like the input")
         matrix = len(shape) == 2
-        rows = input if matrix else _matrix(input)
+        if len(shape) < 2:
+            raise UnroutableError("not rows")
+        rows = input if matrix else as_matrix(input)
         if not (shape[0] if matrix else shape.numel()):
             raise UnroutableError("no rows")
         inputs = (rows, weight, eps if known.any_eps else _as_input(eps, known))
@@ -145,19 +140,11 @@ class RMSNormRoute(_NormRoute):
         return original(inputs[0], inputs[1], understood.rest[2])
 
 
-class GemmaRMSNormRoute(RMSNormRoute):
-    """``gemma_rmsnorm``: likewise, with weights that are off by one."""
-
-    function = "gemma_rmsnorm"
-
-
 class FusedAddRMSNormRoute(_NormRoute):
     """``fused_add_rmsnorm``: the sum goes into ``residual``, its norm into ``input``."""
 
-    function = "fused_add_rmsnorm"
-    known = FUSED
+    known = "input, residual, weight, eps=1e-06, enable_pdl=None"
     parameters = signature_of("hidden_states", "residual", "weight", eps=DEFAULT_EPS)
-    returns_inplace = True
 
     def understand(
         self,
@@ -212,39 +199,25 @@ class FusedAddRMSNormRoute(_NormRoute):
         return (output, total) if known.total else (total, output)
 
 
-class GemmaFusedAddRMSNormRoute(FusedAddRMSNormRoute):
-    """``gemma_fused_add_rmsnorm``: likewise, with weights that are off by one."""
-
-    function = "gemma_fused_add_rmsnorm"
-
-
 class NormAdapter(RouteAdapter):
     """Routes the norms of ``flashinfer.norm``."""
 
-    routes: ClassVar[Mapping[str, Callable[[], Route]]] = dict(
-        zip(
-            targets.NORM,
-            (RMSNormRoute, FusedAddRMSNormRoute, GemmaRMSNormRoute, GemmaFusedAddRMSNormRoute),
-            strict=True,
+    routes: ClassVar[Mapping[str, Callable[[], Route]]] = {
+        f"flashinfer.norm.{name}": functools.partial(route, name)
+        for name, route in (
+            ("rmsnorm", RMSNormRoute),
+            ("fused_add_rmsnorm", FusedAddRMSNormRoute),
+            ("gemma_rmsnorm", RMSNormRoute),
+            ("gemma_fused_add_rmsnorm", FusedAddRMSNormRoute),
         )
-    )
+    }
 
 
 def _as_input(eps: float, known: Known) -> float:
     """Return what stands for an epsilon that a definition has as a constant: the default."""
-    if known.eps is None or not same_eps(eps, known.eps):
+    if not same_eps(eps, known.eps):
         raise UnroutableError(OTHER_EPS)
     return DEFAULT_EPS
-
-
-def _matrix(input: torch.Tensor) -> torch.Tensor:
-    """Return the rows of a tensor as a matrix, as a view."""
-    if input.dim() < 2:
-        raise UnroutableError("not rows")
-    try:
-        return input.view(-1, input.shape[-1])
-    except RuntimeError:
-        raise UnroutableError("rows are not evenly spaced") from None
 
 
 def _only(result: Any) -> Any:

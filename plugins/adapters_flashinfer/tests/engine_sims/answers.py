@@ -6,11 +6,12 @@ Solutions are written from the definitions alone: they get tensors by name, and 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import gqa
+import making
 import mla_calls
 import torch
+from making import SCALAR, define, tensor
 
 GQA = "h4_kv2_d64"
 MLA = mla_calls.name_of("decode")
@@ -102,81 +103,58 @@ def definitions():
 
 def write_dataset(root):
     """Write a dataset of the definitions alone."""
-    for each in definitions():
-        folder = Path(root) / "definitions" / each["op_type"]
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{each['name']}.json").write_text(json.dumps(each))
-
-
-def _definition(name, op_type, const, inputs, outputs, constraints=()):
-    axes = {key: {"type": "const", "value": value} for key, value in const.items()}
-    specs = [*inputs.values(), *outputs.values()]
-    sizes = [axis for spec in specs for axis in spec["shape"] or ()]
-    axes.update({axis: {"type": "var"} for axis in sizes if axis not in axes})
-    return {
-        "name": name,
-        "op_type": op_type,
-        "axes": axes,
-        "constraints": list(constraints),
-        "inputs": inputs,
-        "outputs": outputs,
-        "reference": f"def run({', '.join(inputs)}):\n    raise NotImplementedError\n",
-    }
-
-
-def _tensor(*axes, dtype="bfloat16"):
-    return {"shape": list(axes), "dtype": dtype}
+    making.dataset(root, *definitions())
 
 
 def _paged(stage, page_size):
     rows = "batch_size" if stage == "decode" else "total_q"
-    cache = _tensor("num_pages", "page_size", "num_kv_heads", "head_dim")
-    offsets = _tensor("len_indptr", dtype="int32")
+    cache = tensor("num_pages", "page_size", "num_kv_heads", "head_dim")
+    offsets = tensor("len_indptr", dtype="int32")
     inputs = {
-        "q": _tensor(rows, "num_qo_heads", "head_dim"),
+        "q": tensor(rows, "num_qo_heads", "head_dim"),
         "k_cache": cache,
         "v_cache": cache,
         **({} if stage == "decode" else {"qo_indptr": offsets}),
         "kv_indptr": offsets,
-        "kv_indices": _tensor("num_kv_indices", dtype="int32"),
-        **({} if page_size == 1 else {"kv_last_page_len": _tensor("requests", dtype="int32")}),
-        "sm_scale": {"shape": None, "dtype": "float32"},
+        "kv_indices": tensor("num_kv_indices", dtype="int32"),
+        **({} if page_size == 1 else {"kv_last_page_len": tensor("requests", dtype="int32")}),
+        "sm_scale": SCALAR,
     }
-    return _definition(
+    return define(
         f"gqa_paged_{stage}_{GQA}_ps{page_size}",
         "gqa_paged",
         {**_HEADS, "page_size": page_size},
         inputs,
         _attention(rows),
-        ["num_kv_indices == kv_indptr[-1].item()"],
+        constraints=["num_kv_indices == kv_indptr[-1].item()"],
     )
 
 
 def _attention(rows):
-    sums = _tensor(rows, "num_qo_heads", dtype="float32")
-    return {"output": _tensor(rows, "num_qo_heads", "head_dim"), "lse": sums}
+    sums = tensor(rows, "num_qo_heads", dtype="float32")
+    return {"output": tensor(rows, "num_qo_heads", "head_dim"), "lse": sums}
 
 
 def _ragged():
-    offsets = _tensor("len_indptr", dtype="int32")
+    offsets = tensor("len_indptr", dtype="int32")
     inputs = {
-        "q": _tensor("total_q", "num_qo_heads", "head_dim"),
-        "k": _tensor("total_kv", "num_kv_heads", "head_dim"),
-        "v": _tensor("total_kv", "num_kv_heads", "head_dim"),
+        "q": tensor("total_q", "num_qo_heads", "head_dim"),
+        "k": tensor("total_kv", "num_kv_heads", "head_dim"),
+        "v": tensor("total_kv", "num_kv_heads", "head_dim"),
         "qo_indptr": offsets,
         "kv_indptr": offsets,
-        "sm_scale": {"shape": None, "dtype": "float32"},
+        "sm_scale": SCALAR,
     }
     name = f"gqa_ragged_prefill_causal_{GQA}"
-    return _definition(name, "gqa_ragged", _HEADS, inputs, _attention("total_q"))
+    return define(name, "gqa_ragged", _HEADS, inputs, _attention("total_q"))
 
 
 def _norms():
-    rows, hidden = _tensor("batch_size", "hidden_size"), {"hidden_size": 64}
-    weight, out = _tensor("hidden_size"), {"output": rows}
+    rows, hidden = tensor("batch_size", "hidden_size"), {"hidden_size": 64}
+    weight, out = tensor("hidden_size"), {"output": rows}
     plain = {"hidden_states": rows, "weight": weight}
     fused = {"hidden_states": rows, "residual": rows, "weight": weight}
     return [
-        _definition("rmsnorm_h64", "rmsnorm", hidden, plain, out),
-        _definition("fused_add_rmsnorm_h64", "rmsnorm", hidden, fused, out),
+        define("rmsnorm_h64", "rmsnorm", hidden, plain, out),
+        define("fused_add_rmsnorm_h64", "rmsnorm", hidden, fused, out),
     ]

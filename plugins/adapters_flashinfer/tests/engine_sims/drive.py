@@ -109,8 +109,8 @@ def report(name, dataset):
         cpu.calls.clear()
 
         from flashinfer_bench import disable_apply, disable_tracing, enable_apply, enable_tracing
-        from flashinfer_bench.integration.installation import default
-        from flashinfer_bench.integration.routing import route_stats
+        from flashinfer_bench.routing.installation import default
+        from flashinfer_bench.routing.routes import route_stats
 
         said["touched by importing"] = same_objects(before, classes())
         counts = Counter()

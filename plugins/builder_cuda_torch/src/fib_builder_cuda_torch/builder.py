@@ -7,30 +7,27 @@ from uuid import uuid4
 
 from fib_builder_cuda_torch.entry import find_entry_point
 from fib_builder_cuda_torch.loading import load_library
-from fib_builder_cuda_torch.ninjafile import BUILD_FILE, library_name, ninja_file
 from fib_builder_cuda_torch.probe import probe_cpp
-from fib_builder_cuda_torch.recipe import plan_build
-from fib_builder_cuda_torch.scan import check_namespace, registers_operators
+from fib_builder_cuda_torch.recipe import make_recipe
+from fib_builder_cuda_torch.scan import MODULE_NAME, check_namespace, registers_operators
 from fib_builder_cuda_torch.signatures import style_of
 from fib_builder_cuda_torch.undefined import open_symbols, without_known
-from flashinfer_bench.compile.toolkit import (
+from fib_native_toolkit import (
     COMPILER_LOG,
     BuildPlan,
     CompiledBuilder,
     LoadedLibrary,
     ToolOutput,
     build_failed,
-    check_output,
     guess_binding,
-    ninja_command,
-    run_tool,
 )
+from fib_native_toolkit.recipe import OBJECTS, check_recipe, run_recipe
 from flashinfer_bench.data import SupportedBindings, SupportedLanguages
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from flashinfer_bench.compile.toolkit import Artefact
+    from fib_native_toolkit import Artefact
     from flashinfer_bench.data import Definition, Solution
 
 _LANGUAGES = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
@@ -58,7 +55,7 @@ class TorchBuilder(CompiledBuilder):
 
     def plan(self, definition: Definition, solution: Solution) -> BuildPlan:
         """Find compilers and libraries, and settle all flags; torch is not imported."""
-        key, recipe = plan_build(solution)
+        recipe, key = make_recipe(solution)
         return BuildPlan(key, recipe, versioned_roots=recipe.headers)
 
     def compile_into(
@@ -77,12 +74,11 @@ class TorchBuilder(CompiledBuilder):
         # A name that no other library has, not even an older one of this solution: a process may
         # have that loaded still, and neither modules nor operators can be there twice.
         name = f"{self.package_prefix}_{uuid4().hex}"
-        (folder / BUILD_FILE).write_text(ninja_file(recipe, name), encoding="utf-8")
-        command = [*ninja_command(recipe.ninja, len(recipe.sources)), "-v"]
-        ran = run_tool(command, cwd=folder)
-        output = without_known(ran.output, cuda=recipe.nvcc is not None)
+        library = f"{OBJECTS}/{name}.so"
+        ran = run_recipe(recipe, folder, f"{name}.so", flags=[f"-D{MODULE_NAME}={name}"])
+        output = without_known(ran.output, cuda="cuda" in recipe.compilers)
         (folder / COMPILER_LOG).write_text(output, encoding="utf-8")
-        check_output(solution.name, "compiling", ToolOutput(ran.returncode, output))
+        check_recipe(solution, ToolOutput(ran.returncode, output))
         if open_symbols(output):
             raise build_failed(
                 solution.name,
@@ -90,7 +86,6 @@ class TorchBuilder(CompiledBuilder):
                 output,
                 hint="Is a source file missing, or a library in compile_options.ldflags?",
             )
-        library = library_name(name)
         check_namespace(folder / library, solution)
         return library
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from fib_builder_cuda_torch.scan import MODULE_NAME
 from fib_builder_cuda_torch.signatures import from_docstring, from_schema
-from flashinfer_bench.compile.toolkit import find_entry
+from fib_native_toolkit import find_entry
 from flashinfer_bench.errors import BuildError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from fib_builder_cuda_torch.installation import find_torch
 from fib_builder_cuda_torch.undefined import demangled
-from flashinfer_bench.compile.toolkit import build_failed, run_tool
+from fib_native_toolkit import build_failed, run_tool
 from flashinfer_bench.errors import BuildError, CapabilityError
 
 if TYPE_CHECKING:

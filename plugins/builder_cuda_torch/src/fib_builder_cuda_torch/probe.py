@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fib_builder_cuda_torch.installation import find_cuda_torch, find_python_headers, find_torch
-from flashinfer_bench.compile.toolkit import (
+from fib_native_toolkit import (
     availability,
     cuda_architectures,
     find_cxx,

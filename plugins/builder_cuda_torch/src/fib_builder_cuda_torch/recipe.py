@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import platform
-import re
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
-from fib_builder_cuda_torch import scan
 from fib_builder_cuda_torch.installation import (
     find_cuda_torch,
     find_python_headers,
@@ -16,29 +13,26 @@ from fib_builder_cuda_torch.installation import (
     packaged_cuda_headers,
     packaged_cuda_versions,
 )
-from flashinfer_bench import env
-from flashinfer_bench.compile.toolkit import (
+from fib_builder_cuda_torch.scan import KINDS, check_names, includes_cuda
+from fib_native_toolkit import (
     checked_options,
-    cuda_architectures,
     cuda_fingerprint,
-    cuda_home,
     find_cxx,
-    find_ninja,
-    find_nvcc,
+    find_dependencies,
     host_fingerprint,
 )
-from flashinfer_bench.compile.toolkit.dependencies import find_dependencies
+from fib_native_toolkit.cuda import find_cuda, host_compiler_flags
+from fib_native_toolkit.recipe import Recipe, compiled_files
 from flashinfer_bench.data import SupportedLanguages
 from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from fib_builder_cuda_torch.installation import TorchInstallation
-    from flashinfer_bench.compile.toolkit import Tool
-    from flashinfer_bench.compile.toolkit.dependencies import Dependency
-    from flashinfer_bench.data import CompileOptions, Solution
+    from fib_native_toolkit import Tool
+    from fib_native_toolkit.cuda import CudaTools
+    from flashinfer_bench.data import Solution
 
 # What torch's own extension builder gives to nvcc; solutions are written for these.
 _NVCC_FLAGS = (
@@ -50,168 +44,6 @@ _NVCC_FLAGS = (
 )
 # Given for compiling, these ask for a library as well.
 _ALSO_FOR_LINKING = ("-fopenmp", "-pthread", "-flto", "-fsanitize")
-_ARCHITECTURE = re.compile(r"--?(arch|gencode|generate-code|gpu-(architecture|code))\b|arch=")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What to run.
-
-    Parameters
-    ----------
-    sources : tuple of str
-        The files to compile, relative to the solution's folder.
-    ninja, cxx : Tool
-        What runs the compilers, and the compiler for C++.
-    nvcc : Tool, optional
-        The compiler for CUDA; None for a solution that does not use CUDA.
-    cxx_flags, nvcc_flags, link_flags : tuple of str
-        Arguments, one each; paths are absolute, or relative to the build's folder.
-    headers : tuple of Path
-        The folders of torch, Python and CUDA with headers, whose versions are in the key.
-    """
-
-    sources: tuple[str, ...]
-    ninja: Tool
-    cxx: Tool
-    nvcc: Optional[Tool]
-    cxx_flags: tuple[str, ...]
-    nvcc_flags: tuple[str, ...]
-    link_flags: tuple[str, ...]
-    headers: tuple[Path, ...]
-
-
-def plan_build(solution: Solution) -> tuple[dict[str, str], Recipe]:
-    """Settle how to compile a solution.
-
-    Parameters
-    ----------
-    solution : Solution
-        What is to be compiled.
-
-    Returns
-    -------
-    key : dict of str to str
-        All that the result depends on besides definition and solution.
-    recipe : Recipe
-        Files, tools and flags.
-
-    Raises
-    ------
-    CapabilityError
-        If a compiler, a library or a header is missing.
-    BuildError
-        If the solution asks for what cannot be.
-    """
-    sources = scan.compiled_sources(solution)
-    scan.check_names(solution)
-    plan = _Plan(solution, kernels=any(map(scan.is_cuda, sources)))
-    return plan.key(), plan.recipe(sources)
-
-
-class _Plan:
-    """Finds tools and libraries, from which the key and the flags follow."""
-
-    def __init__(self, solution: Solution, *, kernels: bool) -> None:
-        self.options: CompileOptions = checked_options(solution)
-        self.torch = find_torch()
-        self.cuda = cuda = _uses_cuda(solution, self.torch, kernels=kernels)
-        self.python = find_python_headers()
-        self.cxx, self.ninja = find_cxx(), find_ninja()
-        self.nvcc = find_nvcc() if cuda else None
-        self.home: Optional[Path] = cuda_home() if cuda else None
-        self.dependencies: list[Dependency] = find_dependencies(solution.spec.dependencies)[0]
-        self.architectures = self._architectures() if kernels else ()
-        if self.nvcc is not None:
-            _check_cuda_version(self.nvcc, self.torch)
-
-    def key(self) -> dict[str, str]:
-        """Return what the result depends on. Folders are left out, so that machines can share."""
-        flags = [*self._language_flags(), *_cxx_flags(self.torch, self.cxx, self.options)]
-        cuda = {}
-        if self.nvcc is not None:
-            flags += _nvcc_flags(self.torch, self.cxx, self.options)
-            cuda = cuda_fingerprint(self.nvcc, self.architectures, self.options.cuda_cflags)
-            cuda["cuda_packages"] = packaged_cuda_versions()
-        return {
-            **host_fingerprint(self.cxx, [*flags, *self.options.ldflags], python=True),
-            **cuda,
-            "python_headers": platform.python_version(),
-            "torch": self.torch.version,
-            "torch_cuda": str(self.torch.cuda) if self.cuda else "not used",
-            "cxx11_abi": str(self.torch.cxx11_abi),
-            "dependencies": "; ".join(dependency.key for dependency in self.dependencies),
-        }
-
-    def recipe(self, sources: tuple[str, ...]) -> Recipe:
-        """Return what to run."""
-        common = [*self._language_flags(), *self._include_flags()]
-        nvcc = [*_nvcc_flags(self.torch, self.cxx, self.options), *_targets(self.architectures)]
-        return Recipe(
-            sources=sources,
-            ninja=self.ninja,
-            cxx=self.cxx,
-            nvcc=self.nvcc,
-            cxx_flags=(*common, *_cxx_flags(self.torch, self.cxx, self.options)),
-            nvcc_flags=(*common, *_host_compiler(self.cxx), *nvcc),
-            link_flags=tuple(self._link_flags()),
-            headers=tuple(self._system_headers()),
-        )
-
-    def _architectures(self) -> tuple[str, ...]:
-        chosen = any(_ARCHITECTURE.match(flag) for flag in self.options.cuda_cflags)
-        return () if chosen else cuda_architectures()
-
-    def _language_flags(self) -> list[str]:
-        abi = [] if self.torch.cxx11_abi else ["-D_GLIBCXX_USE_CXX11_ABI=0"]
-        return ["-DTORCH_API_INCLUDE_EXTENSION_H", *abi]
-
-    def _include_flags(self) -> list[str]:
-        own = ["sources", *(_below_sources(path) for path in self.options.include_paths)]
-        flags = [f"-I{path}" for path in own]
-        for dependency in self.dependencies:
-            flags += dependency.include_flags()
-        for path in self._system_headers():
-            flags += ["-isystem", str(path)]
-        return flags
-
-    def _system_headers(self) -> list[Path]:
-        packaged = packaged_cuda_headers() if self.cuda else []
-        cuda = self._cuda_folders("include")
-        return [*self.torch.include_paths, *cuda, self.python, *packaged]
-
-    def _link_flags(self) -> list[str]:
-        both = [flag for flag in self.options.cflags if flag.startswith(_ALSO_FOR_LINKING)]
-        flags = ["-shared", *_UNRESOLVED, *_OWN_FUNCTIONS_FIRST, *both, *self.options.ldflags]
-        for dependency in self.dependencies:
-            flags += dependency.link_flags()
-        flags += [f"-L{self.torch.library_path}", "-lc10"]
-        flags += ["-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda"] if self.cuda else ["-ltorch_cpu"]
-        flags += ["-ltorch", "-ltorch_python"]
-        if self.cuda:
-            flags += [f"-L{path}" for path in self._cuda_folders("lib64", "lib")]
-            flags.append("-lcudart")
-        return flags
-
-    def _cuda_folders(self, *names: str) -> list[Path]:
-        if self.home is None:
-            return []
-        roots = [self.home, *sorted(self.home.glob("targets/*-linux"))]
-        folders = [root / name for root in roots for name in names if (root / name).is_dir()]
-        once = {folder.resolve(): folder for folder in reversed(folders)}
-        # Named once more, the compiler's own folder would break the order of its headers.
-        return [folder for folder in reversed(once.values()) if str(folder) != "/usr/include"]
-
-
-def _uses_cuda(solution: Solution, torch: TorchInstallation, *, kernels: bool) -> bool:
-    """Return whether a solution needs CUDA, for which torch must be built then."""
-    if kernels or solution.spec.language == SupportedLanguages.CUDA:
-        find_cuda_torch()
-        return True
-    # C++ may name CUDA's headers for the case that they are there.
-    return torch.cuda is not None and scan.includes_cuda(solution)
-
-
 # A helper of a solution that is called like a function of libc must not become that function.
 _OWN_FUNCTIONS_FIRST = ("-Wl,-Bsymbolic-functions",) if sys.platform == "linux" else ()
 # What nobody defines is found when linking, though Python's own symbols may stay open: see
@@ -223,17 +55,102 @@ _UNRESOLVED = (
 )
 
 
-def _cxx_flags(torch: TorchInstallation, cxx: Tool, options: CompileOptions) -> list[str]:
-    own = options.cflags
-    defaults = ["-fPIC", *_private_statics(cxx)]
-    return [*defaults, *_unless(own, "-std=", torch.standard), *_unless(own, "-O", "3"), *own]
+def make_recipe(solution: Solution) -> tuple[Recipe, dict[str, str]]:
+    """Settle how to compile a solution.
+
+    Parameters
+    ----------
+    solution : Solution
+        What is to be compiled.
+
+    Returns
+    -------
+    recipe : Recipe
+        Files, commands and folders.
+    key : dict of str to str
+        All that the result depends on besides definition and solution. Folders are left out, so
+        that machines can share.
+
+    Raises
+    ------
+    CapabilityError
+        If a compiler, a library or a header is missing.
+    BuildError
+        If the solution asks for what cannot be.
+    """
+    files = compiled_files(solution, KINDS)
+    check_names(solution)
+    kernels = any(kind == "cuda" for _, kind in files)
+    options, torch = checked_options(solution), find_torch()
+    cuda = None
+    if _uses_cuda(solution, torch, kernels=kernels):
+        cuda = find_cuda(options.cuda_cflags, compiles=kernels)
+        _check_cuda_version(cuda.nvcc, torch)
+    python, cxx = find_python_headers(), find_cxx()
+    dependencies = find_dependencies(solution.spec.dependencies)[0]
+    headers = [*torch.include_paths, *(cuda.include_paths if cuda else ()), python]
+    headers += packaged_cuda_headers() if cuda else []
+
+    abi = [] if torch.cxx11_abi else ["-D_GLIBCXX_USE_CXX11_ABI=0"]
+    language = ["-DTORCH_API_INCLUDE_EXTENSION_H", *abi]
+    includes = [f"-I{path}" for path in (".", *options.include_paths)]
+    includes += [flag for dependency in dependencies for flag in dependency.include_flags()]
+    includes += [part for path in headers for part in ("-isystem", str(path))]
+    host = ["-fPIC", *_private_statics(cxx)]
+    flags = [*host, *_defaults(torch, options.cflags), *options.cflags]
+    compilers = {"cpp": [*cxx.command, *language, *includes, *flags]}
+    key = {
+        "python_headers": platform.python_version(),
+        "torch": torch.version,
+        "torch_cuda": str(torch.cuda) if cuda else "not used",
+        "cxx11_abi": str(torch.cxx11_abi),
+        "dependencies": "; ".join(dependency.key for dependency in dependencies),
+    }
+    if cuda is not None:
+        own = options.cuda_cflags
+        for_host = [part for flag in host for part in ("-Xcompiler", flag)]
+        nvcc = [*_NVCC_FLAGS, *for_host, *_defaults(torch, own), *own]
+        chosen = [*host_compiler_flags(cxx, own), *nvcc, *cuda.code_flags]
+        compilers["cuda"] = [*cuda.nvcc.command, *language, *includes, *chosen]
+        flags += nvcc
+        key |= cuda_fingerprint(cuda.nvcc, cuda.architectures, own)
+        key["cuda_packages"] = packaged_cuda_versions()
+    key |= host_fingerprint(cxx, [*language, *flags, *options.ldflags], python=True)
+    both = [flag for flag in options.cflags if flag.startswith(_ALSO_FOR_LINKING)]
+    recipe = Recipe(
+        files=files,
+        compilers=compilers,
+        link=[*cxx.command, "-shared"],
+        libraries=[
+            *_UNRESOLVED,
+            *_OWN_FUNCTIONS_FIRST,
+            *both,
+            *options.ldflags,
+            *(flag for dependency in dependencies for flag in dependency.link_flags()),
+            *_torch_libraries(torch, cuda),
+        ],
+        device_link=[],
+        headers=tuple(headers),
+    )
+    return recipe, key
 
 
-def _nvcc_flags(torch: TorchInstallation, cxx: Tool, options: CompileOptions) -> list[str]:
-    own = options.cuda_cflags
-    host = [part for flag in ("-fPIC", *_private_statics(cxx)) for part in ("-Xcompiler", flag)]
-    defaults = [*_NVCC_FLAGS, *host]
-    return [*defaults, *_unless(own, "-std=", torch.standard), *_unless(own, "-O", "3"), *own]
+def _torch_libraries(torch: TorchInstallation, cuda: CudaTools | None) -> list[str]:
+    flags = [f"-L{torch.library_path}", "-lc10"]
+    flags += ["-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda"] if cuda else ["-ltorch_cpu"]
+    flags += ["-ltorch", "-ltorch_python"]
+    if cuda is not None:
+        flags += [*(f"-L{path}" for path in cuda.library_paths), "-lcudart"]
+    return flags
+
+
+def _uses_cuda(solution: Solution, torch: TorchInstallation, *, kernels: bool) -> bool:
+    """Return whether a solution needs CUDA, for which torch must be built then."""
+    if kernels or solution.spec.language == SupportedLanguages.CUDA:
+        find_cuda_torch()
+        return True
+    # C++ may name CUDA's headers for the case that they are there.
+    return torch.cuda is not None and includes_cuda(solution)
 
 
 def _private_statics(cxx: Tool) -> list[str]:
@@ -245,32 +162,14 @@ def _private_statics(cxx: Tool) -> list[str]:
     return ["-fno-gnu-unique"] if "Free Software Foundation" in cxx.version else []
 
 
-def _unless(flags: Iterable[str], prefix: str, value: str) -> list[str]:
-    """Return the flag of `prefix` and `value`, unless the solution says otherwise."""
-    return [] if any(flag.startswith(prefix) for flag in flags) else [f"{prefix}{value}"]
-
-
-def _targets(architectures: Sequence[str]) -> list[str]:
-    """Return nvcc's flags for architectures such as ``9.0a`` and ``12.0+PTX``."""
-    flags = []
-    for text in architectures:
-        name, plus, _ = text.partition("+")
-        number = name.replace(".", "")
-        flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
-        if plus:
-            flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
-    return flags
-
-
-def _host_compiler(cxx: Tool) -> list[str]:
-    """Have nvcc work with the compiler that the C++ files are for, unless told otherwise."""
-    if cxx.arguments or "NVCC_CCBIN" in env.compiler_variables():
-        return []
-    return ["-ccbin", str(cxx.path)]
-
-
-def _below_sources(path: str) -> str:
-    return path if path.startswith("/") else f"sources/{path}"
+def _defaults(torch: TorchInstallation, flags: Sequence[str]) -> list[str]:
+    """Return the flags for standard and optimisation, unless the solution has its own."""
+    defaults = {"-std=": torch.standard, "-O": "3"}
+    return [
+        f"{flag}{value}"
+        for flag, value in defaults.items()
+        if not any(own.startswith(flag) for own in flags)
+    ]
 
 
 def _check_cuda_version(nvcc: Tool, torch: TorchInstallation) -> None:

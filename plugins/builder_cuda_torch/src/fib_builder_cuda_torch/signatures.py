@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.compile.toolkit import choose_style, declared_style, read_arity
+from fib_native_toolkit import choose_style, declared_style, read_arity
 from flashinfer_bench.errors import BuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from flashinfer_bench.data import Definition, Solution
 
-_OPENING, _CLOSING = "([{<", ")]}>"
-_QUOTES = "'\""
-_OVERLOAD = re.compile(r"^\d+\. (?=\w+\()", re.MULTILINE)
-_TUPLE = re.compile(r"(?:typing\.)?[Tt]uple\[(.*)\]$", re.DOTALL)
+_OVERLOADED = "Overloaded function."
+# What pybind11 writes that is no Python: C++ names of types, and values without a notation.
+_FOREIGN = re.compile(r"<[^<>]*>|::")
 
 
 def style_of(
@@ -35,7 +35,7 @@ def style_of(
     signatures : sequence of inspect.Signature
         Its overloads; if there are none, nothing is known and nothing is checked.
     definition, solution
-        See `flashinfer_bench.compile.toolkit.choose_style`, whose rules these are.
+        See `fib_native_toolkit.choose_style`, whose rules these are.
 
     Returns
     -------
@@ -47,42 +47,26 @@ def style_of(
     BuildError
         If no overload can be called that way, or it returns a tuple of another length.
     """
-    stand_ins = [_stand_in(signature) for signature in signatures] or [function]
-    chosen = _best(stand_ins, definition, solution) if len(stand_ins) > 1 else stand_ins[0]
+    chosen = _best(signatures, definition, solution) if signatures else function
     return choose_style(chosen, definition, solution)
 
 
-def _best(
-    functions: list[Callable[..., Any]], definition: Definition, solution: Solution
-) -> Callable[..., Any]:
+def _best(signatures: Sequence[Signature], definition: Definition, solution: Solution) -> Signature:
     """Return the overload that will be called: one that fits, returning its outputs if both do."""
     inputs = len(definition.inputs)
     both = inputs + len(definition.outputs)
     style = declared_style(solution.spec)
     wanted = {None: (inputs, both), False: (inputs,), True: (both,)}[style]
-    for count in wanted:
-        for function in functions:
-            if _accepts(function, count):
-                return function
-    return functions[0]
+    fitting = (one for count in wanted for one in signatures if _accepts(one, count))
+    return next(fitting, signatures[0])
 
 
-def _accepts(function: Callable[..., Any], count: int) -> bool:
+def _accepts(signature: Signature, count: int) -> bool:
     try:
-        arity = read_arity(function)
+        arity = read_arity(signature)
     except BuildError:  # it cannot be called by position at all
         return False
     return arity is None or arity.accepts(count)
-
-
-def _stand_in(signature: Signature) -> Callable[..., Any]:
-    """Return a Python function with that signature, for what looks at Python functions."""
-
-    def function() -> None: ...
-
-    function.__annotations__ = {"return": signature.return_annotation}
-    function.__signature__ = signature  # type: ignore[attr-defined]
-    return function
 
 
 def from_schema(schema: Any) -> Signature:
@@ -93,15 +77,11 @@ def from_schema(schema: Any) -> Signature:
     schema : torch.FunctionSchema
         Its schema.
     """
-    arguments = [
-        _Argument(argument.name, argument.has_default_value(), argument.kwarg_only)
-        for argument in schema.arguments
-    ]
-    returned = schema.returns
-    if len(returned) == 1:
-        return _signature(arguments, Any)
-    members = (Any,) * len(returned)
-    return _signature(arguments, tuple[members] if members else type(None))  # type: ignore[valid-type]
+    optional = [a.has_default_value() for a in schema.arguments if not a.kwarg_only]
+    required = [a.name for a in schema.arguments if a.kwarg_only and not a.has_default_value()]
+    members = (Any,) * len(schema.returns)
+    several: Any = tuple[members] if members else type(None)  # type: ignore[valid-type]
+    return _signature(optional, required, Any if len(members) == 1 else several)
 
 
 def from_docstring(doc: Optional[str], symbol: str) -> list[Signature]:
@@ -119,116 +99,73 @@ def from_docstring(doc: Optional[str], symbol: str) -> list[Signature]:
     list of inspect.Signature
         Empty if the docstring does not tell.
     """
-    if not doc:
-        return []
-    head, _, rest = doc.partition("\n")
-    if rest.startswith("Overloaded function."):
-        texts = [rest[match.end() :] for match in _OVERLOAD.finditer(rest)]
-    else:
-        texts = [f"{head}\n{rest}"]
+    lines = (doc or "").splitlines()
+    numbered = len(lines) > 1 and lines[1] == _OVERLOADED
+    texts = [re.sub(r"^\d+\. ", "", line) for line in lines[2:]] if numbered else lines[:1]
     found = [_parse(text[len(symbol) :]) for text in texts if text.startswith(f"{symbol}(")]
     return [signature for signature in found if signature is not None]
 
 
-class _Argument(NamedTuple):
-    name: str
-    optional: bool
-    keyword_only: bool = False
-
-
 def _parse(text: str) -> Optional[Signature]:
-    """Return the signature at the beginning of ``(x: A, y: B = 1) -> C``, if there is one."""
-    inside, rest = _balanced(text)
-    if inside is None or not rest.startswith(" -> "):
+    """Return the signature that ``(x: A, y: B = 1) -> C`` stands for, if it can be understood."""
+    foreign = 1
+    while foreign:  # one kind of bracket may be inside another
+        text, foreign = _FOREIGN.subn("_", text)
+    parsed = _as_function(text)
+    if parsed is not None:
+        args = parsed.args
+        positional = len(args.posonlyargs) + len(args.args)
+        optional = [index >= positional - len(args.defaults) for index in range(positional)]
+        keywords = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+        required = [argument.arg for argument, default in keywords if default is None]
+        any_number = args.vararg is not None
+    else:
+        # A default before a parameter without one, which is Python only among keywords.
+        parsed = _as_function(re.sub(r", \*args\b", "", text).replace("(", "(*, ", 1))
+        if parsed is None:
+            return None
+        optional = [default is not None for default in parsed.args.kw_defaults]
+        required, any_number = [], ", *args" in text
+    if parsed.returns is None:
         return None
-    arguments, stars, after_star = [], [], False
-    for part in _split(inside):
-        if part in ("*", "/"):
-            after_star = after_star or part == "*"
-        elif part.startswith("*"):
-            stars.append(part)
-            after_star = after_star or not part.startswith("**")
-        else:
-            name = part.partition(":")[0].strip()
-            arguments.append(_Argument(name, _has_default(part), after_star))
-    returned = _returned(rest[len(" -> ") :].partition("\n")[0].strip())
-    return _signature(arguments, returned, any_number=any(s[:2] != "**" for s in stars))
+    return _signature(optional, required, _returned(parsed.returns), any_number=any_number)
+
+
+def _as_function(text: str) -> Optional[ast.FunctionDef]:
+    try:
+        parsed = ast.parse(f"def f{text}: ...").body[0]
+    except (SyntaxError, ValueError, RecursionError, IndexError):
+        return None
+    return parsed if isinstance(parsed, ast.FunctionDef) else None
 
 
 def _signature(
-    arguments: Sequence[_Argument], returned: Any, *, any_number: bool = False
+    optional: Sequence[bool], required: Sequence[str], returned: Any, *, any_number: bool = False
 ) -> Signature:
-    positional = [argument for argument in arguments if not argument.keyword_only]
+    """Return a signature of positional parameters, some optional, and required keywords."""
     # Compiled code may have a default before a parameter without one; by position it is no use.
-    needed = max((i for i, argument in enumerate(positional) if not argument.optional), default=-1)
+    needed = max((index for index, free in enumerate(optional) if not free), default=-1)
     parameters = [
         Parameter(
             f"p{index}",
             Parameter.POSITIONAL_ONLY,
             default=Parameter.empty if index <= needed else None,
         )
-        for index, _ in enumerate(positional)
+        for index in range(len(optional))
     ]
     if any_number:
         parameters.append(Parameter("args", Parameter.VAR_POSITIONAL))
-    parameters += [
-        Parameter(
-            argument.name,
-            Parameter.KEYWORD_ONLY,
-            default=None if argument.optional else Parameter.empty,
-        )
-        for argument in arguments
-        if argument.keyword_only
-    ]
+    parameters += [Parameter(name, Parameter.KEYWORD_ONLY) for name in required]
     return Signature(parameters, return_annotation=returned)
 
 
-def _returned(text: str) -> Any:
+def _returned(node: ast.expr) -> Any:
+    text = ast.unparse(node)
     if text == "None":
         return type(None)
-    found = _TUPLE.match(text)
-    if found is None:
+    if not isinstance(node, ast.Subscript) or not re.match(r"(typing\.)?[Tt]uple\[", text):
         return Any
-    members = [part for part in _split(found.group(1)) if part != "()"]
-    if "..." in members:
+    members = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    if "..." in map(ast.unparse, members):
         return Any
     return tuple[(Any,) * len(members)]  # type: ignore[misc]
-
-
-def _balanced(text: str) -> tuple[Optional[str], str]:
-    """Split text after the bracket that closes its first one; None if nothing closes it."""
-    for index, depth in _depths(text):
-        if depth == 0:
-            return text[1:index], text[index + 1 :]
-    return None, text
-
-
-def _split(text: str) -> list[str]:
-    """Split at the commas that are in no bracket and no string."""
-    cuts = [i for i, depth in _depths(text) if depth == 0 and text[i] == ","]
-    starts = [0, *(cut + 1 for cut in cuts)]
-    parts = [text[a:b].strip() for a, b in zip(starts, [*cuts, len(text)], strict=True)]
-    return [part for part in parts if part]
-
-
-def _has_default(part: str) -> bool:
-    return any(depth == 0 and part[i] == "=" for i, depth in _depths(part))
-
-
-def _depths(text: str) -> Iterator[tuple[int, int]]:
-    """Yield each index that is in no string, and how many brackets are open after it."""
-    depth, quote, escaped = 0, "", False
-    for index, char in enumerate(text):
-        if quote:
-            if char == quote and not escaped:
-                quote = ""
-            escaped = char == "\\" and not escaped
-            continue
-        if char in _QUOTES:
-            quote = char
-            continue
-        if char in _OPENING:
-            depth += 1
-        elif char in _CLOSING and text[max(index - 1, 0) : index + 1] != "->":
-            depth -= 1
-        yield index, depth

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Optional
 
-from flashinfer_bench.compile.toolkit import run_tool
+from fib_native_toolkit import run_tool
 from flashinfer_bench.errors import CapabilityError
 
 # GNU ld and gold: undefined reference to `f(int)'; lld and mold: undefined symbol: f(int)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flashinfer_bench.compile import Builder, Runnable, RunnableMetadata
+from flashinfer_bench.compile import Builder
 from flashinfer_bench.compile.toolkit import load_python
 from flashinfer_bench.data import SupportedLanguages
 
 if TYPE_CHECKING:
+    from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition, Solution
 
 
@@ -50,12 +51,4 @@ class PythonBuilder(Builder):
             If the sources cannot be written.
         """
         loaded = load_python(definition, solution, prefix=self.package_prefix)
-        metadata = RunnableMetadata(
-            build_type="python",
-            definition_name=definition.name,
-            solution_name=solution.name,
-            destination_passing_style=loaded.destination_passing_style,
-            definition=definition,
-            misc={"package": loaded.package, "entry_point": solution.spec.entry_point},
-        )
-        return Runnable(loaded.function, metadata, loaded.cleaner)
+        return loaded.as_runnable("python", definition, solution)

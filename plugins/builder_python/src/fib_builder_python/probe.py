@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from platform import python_version
+from typing import TYPE_CHECKING
 
-from flashinfer_bench.plugins import Availability
+from flashinfer_bench.compile.toolkit import availability, require_torch
+
+if TYPE_CHECKING:
+    from flashinfer_bench.plugins import Availability
 
 
 def probe() -> Availability:
     """Return whether torch, which every solution works on, is installed; does not import it."""
-    if find_spec("torch") is None:
-        return Availability(
-            ok=False,
-            reason="torch is not installed, and the inputs of solutions are torch tensors",
-            remedy="pip install 'flashinfer-bench-core[torch]'",
-        )
-    return Availability(ok=True, reason=f"Python {python_version()}")
+    return availability(require_torch, lambda: f"Python {python_version()}")

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from fib_builder_tilelang.explain import Explainer, as_build_error, compiler_says
 from fib_builder_tilelang.loading import load_tilelang
-from flashinfer_bench.compile import Builder, BuildError, Runnable, RunnableMetadata
+from flashinfer_bench.compile import Builder, BuildError
 from flashinfer_bench.compile.toolkit import load_python
 from flashinfer_bench.data import SupportedLanguages
 
 if TYPE_CHECKING:
+    from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition, Solution
 
 
@@ -69,16 +70,8 @@ class TileLangBuilder(Builder):
             if not error.log:
                 raise
             raise _in_short(error, solution) from None
-        metadata = RunnableMetadata(
-            build_type="tilelang",
-            definition_name=definition.name,
-            solution_name=solution.name,
-            destination_passing_style=loaded.destination_passing_style,
-            definition=definition,
-            misc={"package": loaded.package, "entry_point": solution.spec.entry_point},
-        )
         explain = Explainer(solution, loaded.root)
-        return Runnable(loaded.function, metadata, loaded.cleaner, explain=explain)
+        return loaded.as_runnable("tilelang", definition, solution, explain=explain)
 
 
 def _in_short(error: BuildError, solution: Solution) -> BuildError:

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fib_builder_tilelang.probe import check_torch, find_tilelang, find_tvm_ffi
-from flashinfer_bench.compile.toolkit import scratch_folder
+from fib_builder_tilelang.probe import find_tilelang, find_tvm_ffi
+from flashinfer_bench.compile.toolkit import require_torch, scratch_folder
 from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def load_tilelang() -> None:
             return
         find_tilelang()
         find_tvm_ffi()
-        check_torch()
+        require_torch()
         with _contained():
             _import()
         _keep_temporary_files()

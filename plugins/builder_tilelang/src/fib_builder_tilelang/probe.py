@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from flashinfer_bench.compile.toolkit import availability, require_torch
 from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ _TIED = "apache-tvm-ffi"
 
 def probe() -> Availability:
     """Return whether TileLang is installed, with what it needs, in releases that fit together."""
-    from flashinfer_bench.compile.toolkit import availability
-
-    return availability(find_tilelang, find_tvm_ffi, check_torch)
+    return availability(find_tilelang, find_tvm_ffi, require_torch)
 
 
 def find_tilelang() -> str:
@@ -62,21 +61,6 @@ def find_tvm_ffi() -> str:
         f"{find_tilelang()} needs {_TIED} {bounds}, but {state}",
         hint=f"pip install '{_TIED}{bounds}'",
     )
-
-
-def check_torch() -> None:
-    """Check that torch is installed.
-
-    Raises
-    ------
-    CapabilityError
-        If it is not.
-    """
-    if find_spec("torch") is None:
-        raise CapabilityError(
-            "torch is not installed, and the inputs of solutions are torch tensors",
-            hint="pip install 'flashinfer-bench-core[torch]'",
-        )
 
 
 def _needed() -> Requirement | None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from fib_builder_triton import interpreter
 from fib_builder_triton.explain import Explainer
 from fib_builder_triton.mode import check_unchanged, interpreter_wanted
-from flashinfer_bench.compile import Builder, BuildError, Runnable, RunnableMetadata
+from flashinfer_bench.compile import Builder, BuildError
 from flashinfer_bench.compile.toolkit import load_python
 from flashinfer_bench.data import SupportedLanguages
 
 if TYPE_CHECKING:
+    from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition, Solution
 
 logger = logging.getLogger(__name__)
@@ -81,22 +82,16 @@ class TritonBuilder(Builder):
         notes = interpreter.notes(definition) if interpreted else ()
         for note in notes:
             logger.warning("solution %r: %s", solution.name, note)
-        metadata = RunnableMetadata(
-            build_type="triton",
-            definition_name=definition.name,
-            solution_name=solution.name,
-            destination_passing_style=loaded.destination_passing_style,
-            definition=definition,
-            misc={
-                "package": loaded.package,
-                "entry_point": solution.spec.entry_point,
-                "interpreted": interpreted,
-                "notes": list(notes),
-            },
+        if interpreted:
+            loaded = loaded._replace(function=interpreter.one_at_a_time(loaded.function))
+        return loaded.as_runnable(
+            "triton",
+            definition,
+            solution,
+            explain=Explainer(solution, loaded.root),
+            interpreted=interpreted,
+            notes=list(notes),
         )
-        function = interpreter.one_at_a_time(loaded.function) if interpreted else loaded.function
-        explain = Explainer(solution, loaded.root)
-        return Runnable(function, metadata, loaded.cleaner, explain=explain)
 
 
 def _check_launches(function: Any, solution: Solution) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from fib_builder_triton.mode import VARIABLE, interpreter_wanted
+from flashinfer_bench.compile.toolkit import availability, gpu_architectures, require_torch
 from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ _WITHOUT_GPU = f"{VARIABLE}=1 runs kernels on the CPU, in Triton's interpreter (
 
 def probe() -> Availability:
     """Return whether Triton, a GPU, a C compiler and a torch that can use the GPU are there."""
-    from flashinfer_bench.compile.toolkit import availability
-
     return availability(
         find_triton, _check_compiled, find_gpu, find_launcher_cc, _check_torch_for_gpu
     )
@@ -30,9 +29,7 @@ def probe() -> Availability:
 
 def probe_interpreter() -> Availability:
     """Return whether Triton's interpreter is switched on and can work."""
-    from flashinfer_bench.compile.toolkit import availability
-
-    return availability(find_triton, _check_interpreted, _check_torch, _check_numpy)
+    return availability(find_triton, _check_interpreted, require_torch, _check_numpy)
 
 
 def find_triton() -> str:
@@ -56,8 +53,6 @@ def find_gpu() -> str:
     CapabilityError
         If there is none that Triton compiles for.
     """
-    from flashinfer_bench.compile.toolkit import gpu_architectures
-
     architectures = gpu_architectures()
     if architectures:
         return f"NVIDIA GPU of compute capability {', '.join(architectures)}"
@@ -74,7 +69,7 @@ def find_launcher_cc() -> str:
     CapabilityError
         If there is none that runs, or ``CC`` is more than Triton can make of it.
     """
-    from flashinfer_bench.compile.toolkit import find_cc
+    from fib_native_toolkit import find_cc
 
     try:
         found = find_cc()
@@ -107,16 +102,8 @@ def _check_interpreted() -> str:
     return "its interpreter"
 
 
-def _check_torch() -> None:
-    if find_spec("torch") is None:
-        raise CapabilityError(
-            "torch is not installed, and the inputs of solutions are torch tensors",
-            hint="pip install 'flashinfer-bench-core[torch]'",
-        )
-
-
 def _check_torch_for_gpu() -> None:
-    _check_torch()
+    require_torch()
     found = _version_of("torch") or ""
     if found.endswith("+cpu"):
         raise CapabilityError(

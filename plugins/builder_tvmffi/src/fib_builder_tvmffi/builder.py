@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from fib_builder_tvmffi.recipe import Recipe, make_recipe
-from fib_builder_tvmffi.results import returning_torch
-from fib_builder_tvmffi.signature import Signature, choose_style, read_signature
-from flashinfer_bench.compile.toolkit import (
+from fib_builder_tvmffi.exports import exported_names, not_exported, require_exported
+from fib_builder_tvmffi.probe import probe
+from fib_builder_tvmffi.recipe import EXPORTS, make_recipe
+from fib_builder_tvmffi.signature import Signature, read_signature, style_of
+from fib_native_toolkit import (
+    COMPILER_LOG,
     Artefact,
     BuildPlan,
     CompiledBuilder,
     LoadedLibrary,
     guess_binding,
 )
+from fib_native_toolkit.recipe import OBJECTS, check_recipe, run_recipe
 from flashinfer_bench.data import SupportedBindings, SupportedLanguages
 from flashinfer_bench.errors import BuildError, CapabilityError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from flashinfer_bench.data import Definition, Solution
 
 _LANGUAGES = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
+_LIBRARY = "solution.so"
+# Nothing but the exports can be seen from outside. Solutions in one process would otherwise share
+# what they call by one name, inline variables above all; and libraries that torch has loaded would
+# come before what a solution defines itself.
+_EXPORTS_TEXT = "{ global: __tvm_ffi_*; local: *; };\n"
 
 
 class TVMFFIBuilder(CompiledBuilder):
@@ -40,8 +49,6 @@ class TVMFFIBuilder(CompiledBuilder):
     @staticmethod
     def is_available() -> bool:
         """Return whether C++ can be compiled here; CUDA may need more."""
-        from fib_builder_tvmffi.probe import probe
-
         return probe().ok
 
     def can_build(self, solution: Solution) -> bool:
@@ -69,14 +76,14 @@ class TVMFFIBuilder(CompiledBuilder):
         BuildError
             If something does not compile or link, or the entry symbol is not exported.
         """
-        # Here, because most processes load what others have compiled.
-        from fib_builder_tvmffi.compiling import run_recipe
-        from fib_builder_tvmffi.exports import require_exported
-
-        recipe: Recipe = plan.settings
-        library = run_recipe(solution, recipe, folder)
-        require_exported(solution, library)
-        return library.relative_to(folder).as_posix()
+        objects = folder / OBJECTS
+        objects.mkdir()
+        (objects / EXPORTS).write_text(_EXPORTS_TEXT, encoding="utf-8")
+        result = run_recipe(plan.settings, folder, _LIBRARY)
+        (folder / COMPILER_LOG).write_text(result.output, encoding="utf-8")
+        check_recipe(solution, result)
+        require_exported(solution, objects / _LIBRARY)
+        return f"{OBJECTS}/{_LIBRARY}"
 
     def load(self, definition: Definition, solution: Solution, artefact: Artefact) -> LoadedLibrary:
         """Load the library and look up the entry symbol; compare its signature to the definition.
@@ -94,9 +101,9 @@ class TVMFFIBuilder(CompiledBuilder):
         try:
             function = module.get_function(symbol)
         except AttributeError:
-            raise _not_exported(solution, artefact.library) from None
+            raise not_exported(solution, exported_names(artefact.library)) from None
         signature = read_signature(module.get_function_metadata(symbol))
-        style = choose_style(signature, definition, solution)
+        style = style_of(signature, definition, solution)
         returns_torch = style or _returns_a_tensor(signature, definition)
         return LoadedLibrary(
             function if returns_torch else returning_torch(function),
@@ -109,12 +116,6 @@ def _returns_a_tensor(signature: Optional[Signature], definition: Definition) ->
     """Return whether TVM FFI makes a torch tensor of the result; it does if it was given any."""
     given = any(spec.shape is not None for spec in definition.inputs.values())
     return given and signature is not None and signature.returns == "ffi.Tensor"
-
-
-def _not_exported(solution: Solution, library: Path) -> BuildError:
-    from fib_builder_tvmffi.exports import exported_names, not_exported
-
-    return not_exported(solution, exported_names(library))
 
 
 def _load_module(solution: Solution, library: Path) -> Any:
@@ -136,3 +137,40 @@ def _load_module(solution: Solution, library: Path) -> Any:
         hint="What it is linked with must be found when it is loaded, too: see ldd and -Wl,-rpath.",
         log=log,
     )
+
+
+def returning_torch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` with results turned into what Python and torch have for them.
+
+    TVM FFI returns a tensor that was made by its environment's allocator as a torch tensor, but
+    wraps collections: its arrays and tuples become tuples here, its maps dicts, and tensors that it
+    left as its own become torch tensors that share their memory.
+
+    Parameters
+    ----------
+    function : callable
+        An exported function.
+    """
+    import torch
+
+    plain = torch.Tensor
+
+    def call(*args: Any) -> Any:
+        result = function(*args)
+        # The common case, ahead of all that needs a look-up.
+        return result if type(result) is plain else _to_torch(result)
+
+    return call
+
+
+def _to_torch(value: Any) -> Any:
+    import tvm_ffi
+    from torch.utils.dlpack import from_dlpack
+
+    if isinstance(value, tvm_ffi.Tensor):
+        return from_dlpack(value)
+    if isinstance(value, (tvm_ffi.Array, tvm_ffi.List)):
+        return tuple(_to_torch(member) for member in value)
+    if isinstance(value, (tvm_ffi.Map, tvm_ffi.Dict)):
+        return {str(name): _to_torch(member) for name, member in value.items()}
+    return value

@@ -7,12 +7,13 @@ from shutil import which
 from typing import TYPE_CHECKING
 
 from fib_builder_tvmffi.library import find_tvm_ffi
-from flashinfer_bench.compile.toolkit import (
+from fib_native_toolkit import (
     availability,
     cuda_architectures,
     cuda_home,
     find_cxx,
     find_nvcc,
+    require_torch,
 )
 from flashinfer_bench.errors import CapabilityError
 
@@ -22,21 +23,13 @@ if TYPE_CHECKING:
 
 def probe() -> Availability:
     """Return whether C++ can be compiled and run; imports neither torch nor tvm_ffi."""
-    return availability(_require_torch, _require_ninja, find_tvm_ffi, find_cxx)
+    return availability(require_torch, _require_ninja, find_tvm_ffi, find_cxx)
 
 
 def probe_cuda() -> Availability:
     """Return whether CUDA can be compiled too, and for which GPUs; makes no CUDA context."""
     cuda = (find_nvcc, _require_toolkit, _architectures)
-    return availability(_require_torch, _require_ninja, find_tvm_ffi, *cuda, find_cxx)
-
-
-def _require_torch() -> None:
-    if find_spec("torch") is None:
-        raise CapabilityError(
-            "torch is not installed, and the inputs of solutions are torch tensors",
-            hint="pip install 'flashinfer-bench-core[torch]'",
-        )
+    return availability(require_torch, _require_ninja, find_tvm_ffi, *cuda, find_cxx)
 
 
 def _require_ninja() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING
 
 from fib_builder_tvmffi.library import find_tvm_ffi
-from fib_builder_tvmffi.sources import compiled_files, included_libraries, kind_of, uses_cuda
-from flashinfer_bench import env
-from flashinfer_bench.compile.toolkit import (
+from fib_native_toolkit import (
     Dependency,
     Tool,
     checked_options,
@@ -19,14 +17,21 @@ from flashinfer_bench.compile.toolkit import (
     find_dependencies,
     host_fingerprint,
 )
-from flashinfer_bench.errors import CapabilityError
+from fib_native_toolkit.cuda import CudaTools, find_cuda, host_compiler_flags
+from fib_native_toolkit.recipe import Recipe, compiled_files
+from flashinfer_bench.data import SupportedLanguages
+from flashinfer_bench.errors import BuildError, CapabilityError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
-    from fib_builder_tvmffi.cuda import CudaTools
-    from flashinfer_bench.data import Solution
+    from flashinfer_bench.data import CompileOptions, Solution
+
+KINDS = {".c": "c", ".cc": "cpp", ".cpp": "cpp", ".cxx": "cpp", ".cu": "cuda"}
+"""Suffixes of the files that are compiled, and as what."""
+
+EXPORTS = "exports.map"
+"""The linker's list of what to export, in the folder of the objects."""
 
 # What TVM FFI's headers need at least; a solution may ask for a later one.
 _STANDARD = "-std=c++17"
@@ -34,35 +39,15 @@ _SETS_STANDARD = re.compile(r"--?std(=|$)")
 _SETS_CXX_STANDARD = re.compile(r"-std=(c|gnu)\+\+")
 # With metadata each export can tell its signature; that costs some hundredths of a second.
 _ALWAYS = ("-O3", "-DTVM_FFI_DLL_EXPORT_INCLUDE_METADATA=1")
-_SETS_HOST_COMPILER = re.compile(r"-ccbin|--compiler-bindir")
 # A symbol that is nowhere shall fail when linking, or else when loading. By default the process
 # ends when it is first called.
 _NOTHING_UNDEFINED = ("-Wl,-z,defs", "-Wl,-z,now")
-
-
-class Recipe(NamedTuple):
-    """The commands that make a library of a solution's sources.
-
-    Attributes
-    ----------
-    files : tuple of (str, str)
-        Path and kind of each file to compile, see `kind_of`.
-    compilers : mapping of str to list of str
-        For each kind, what its command line begins with.
-    link, libraries : list of str
-        What stands before and behind the objects when linking.
-    device_link : list of str
-        What the command that links code for the GPU begins with; empty if there is nothing to link.
-    headers : tuple of Path
-        The folders of TVM FFI and CUDA with headers, whose versions are in the key.
-    """
-
-    files: tuple[tuple[str, str], ...]
-    compilers: Mapping[str, list[str]]
-    link: list[str]
-    libraries: list[str]
-    device_link: list[str]
-    headers: tuple[Path, ...] = ()
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
+_LIBRARIES = {
+    "cublas": re.compile(r"cublas\w*\.h"),
+    "cudnn": re.compile(r"cudnn\w*\.h"),
+    "cutlass": re.compile(r"(cutlass|cute)/.+"),
+}
 
 
 def make_recipe(solution: Solution) -> tuple[Recipe, dict[str, str]]:
@@ -87,110 +72,110 @@ def make_recipe(solution: Solution) -> tuple[Recipe, dict[str, str]]:
     CapabilityError
         If this machine lacks a tool or a library.
     """
-    parts = _Parts(solution)
+    files = compiled_files(solution, KINDS)
+    _check_symbol(solution)
+    kinds = {kind for _, kind in files}
+    options, ffi, cxx = checked_options(solution), find_tvm_ffi(), find_cxx()
+    cc = find_cc() if "c" in kinds else None
+    cuda = None
+    if solution.spec.language == SupportedLanguages.CUDA or "cuda" in kinds:
+        cuda = find_cuda(options.cuda_cflags, compiles="cuda" in kinds)
+    dependencies = _dependencies(solution)
+    key = {
+        "apache-tvm-ffi": ffi.version,
+        **host_fingerprint(cxx, [_STANDARD, *_ALWAYS, *options.cflags, *options.cuda_cflags]),
+        "linking": json.dumps([*options.ldflags, *_NOTHING_UNDEFINED]),
+    }
+    compilers = _compilers(options, cxx, cc, cuda)
+    headers, of_cuda, device_link = [ffi.include_path], [], []
+    if cc is not None:
+        key["c_compiler"] = " ".join([*cc.arguments, cc.version])
+    if cuda is not None:
+        key |= cuda_fingerprint(cuda.nvcc, cuda.architectures, options.cuda_cflags)
+        key["cuda_home"] = str(cuda.home)  # the rpath leads there
+        headers += cuda.include_paths
+        of_cuda = _cuda_libraries(cuda)
+        if cuda.relocatable:
+            device_link = [*cuda.nvcc.command, "-dlink", *compilers["cuda"][1:]]
+    if dependencies:
+        key["libraries"] = "; ".join(dependency.key for dependency in dependencies)
+    # The solution's own folders; then those whose headers nobody is to be warned of.
+    includes = [f"-I{path}" for path in (".", *options.include_paths)]
+    includes += [flag for dependency in dependencies for flag in dependency.include_flags()]
+    includes += [part for path in headers for part in ("-isystem", str(path))]
     recipe = Recipe(
-        files=parts.files,
-        compilers=parts.compilers(),
-        link=[*parts.cxx.command, "-shared"],
-        libraries=parts.libraries(),
-        device_link=parts.device_link(),
-        headers=parts.headers(),
+        files=files,
+        compilers={kind: [*compilers[kind], *includes] for kind in sorted(kinds)},
+        link=[*cxx.command, "-shared", f"-Wl,--version-script=../objects/{EXPORTS}"],
+        libraries=[
+            *options.ldflags,  # first: its static libraries may need the others
+            *(flag for dependency in dependencies for flag in dependency.link_flags()),
+            *of_cuda,
+            f"-L{ffi.library_path}",
+            "-ltvm_ffi",
+            *_NOTHING_UNDEFINED,
+        ],
+        device_link=device_link,
+        headers=tuple(headers),
     )
-    return recipe, parts.key()
+    return recipe, key
 
 
-class _Parts:
-    """What a solution asks for, and what there is on this machine."""
+def _check_symbol(solution: Solution) -> None:
+    symbol = solution.get_entry_symbol()
+    if not symbol.isidentifier():
+        raise BuildError(
+            f"solution {solution.name!r}: the entry symbol {symbol!r} cannot be the name of an "
+            "exported function",
+            hint="Write the first argument of TVM_FFI_DLL_EXPORT_TYPED_FUNC: letters, digits, '_'.",
+        )
 
-    def __init__(self, solution: Solution) -> None:
-        self.files = tuple((path, kind_of(path)) for path in compiled_files(solution))
-        self.kinds = {kind for _, kind in self.files}
-        self.options = checked_options(solution)
-        self.ffi = find_tvm_ffi()
-        self.cxx = find_cxx()
-        self.cc: Optional[Tool] = find_cc() if "c" in self.kinds else None
-        self.cuda: Optional[CudaTools] = None
-        if uses_cuda(solution):
-            from fib_builder_tvmffi.cuda import find_cuda
 
-            self.cuda = find_cuda(self.options.cuda_cflags, compiles="cuda" in self.kinds)
-        self.dependencies = _dependencies(solution)
-
-    def compilers(self) -> dict[str, list[str]]:
-        own = self.options.cflags
-        found = {"cpp": [*self.cxx.command, *_standard(own), *_ALWAYS, "-fPIC", *own]}
-        if self.cc is not None:
-            # A standard of C++ among the flags is not for these files.
-            of_c = [flag for flag in own if not _SETS_CXX_STANDARD.match(flag)]
-            found["c"] = [*self.cc.command, *_ALWAYS, "-fPIC", *of_c]
-        if self.cuda is not None:
-            found["cuda"] = [*self.cuda.nvcc.command, *self._cuda_flags(self.cuda)]
-        includes = self._includes()
-        return {kind: [*found[kind], *includes] for kind in sorted(self.kinds)}
-
-    def _cuda_flags(self, cuda: CudaTools) -> list[str]:
-        own = self.options.cuda_cflags
+def _compilers(
+    options: CompileOptions, cxx: Tool, cc: Tool | None, cuda: CudaTools | None
+) -> dict[str, list[str]]:
+    own = options.cflags
+    found = {"cpp": [*cxx.command, *_standard(own), *_ALWAYS, "-fPIC", *own]}
+    if cc is not None:
+        # A standard of C++ among the flags is not for these files.
+        of_c = [flag for flag in own if not _SETS_CXX_STANDARD.match(flag)]
+        found["c"] = [*cc.command, *_ALWAYS, "-fPIC", *of_c]
+    if cuda is not None:
+        own = options.cuda_cflags
         flags = [*_standard(own), *_ALWAYS, "-Xcompiler=-fPIC", *cuda.code_flags]
-        if "NVCC_CCBIN" not in env.compiler_variables():
-            flags += [] if any(map(_SETS_HOST_COMPILER.match, own)) else _host_compiler(self.cxx)
-        return [*flags, *own]
-
-    def _includes(self) -> list[str]:
-        """Return the solution's own folders; then those whose headers nobody is to be warned of."""
-        own = [f"-I{path}" for path in (".", *self.options.include_paths)]
-        libraries = [flag for found in self.dependencies for flag in found.include_flags()]
-        others = [part for path in self.headers() for part in ("-isystem", str(path))]
-        return [*own, *libraries, *others]
-
-    def headers(self) -> tuple[Path, ...]:
-        of_cuda = self.cuda.include_paths if self.cuda is not None else ()
-        return (self.ffi.include_path, *of_cuda)
-
-    def libraries(self) -> list[str]:
-        """Return the solution's own flags first: its static libraries may need the others."""
-        found = [flag for dependency in self.dependencies for flag in dependency.link_flags()]
-        of_cuda = self.cuda.link_flags() if self.cuda is not None else []
-        ffi = [f"-L{self.ffi.library_path}", "-ltvm_ffi"]
-        return [*self.options.ldflags, *found, *of_cuda, *ffi, *_NOTHING_UNDEFINED]
-
-    def device_link(self) -> list[str]:
-        if self.cuda is None or not self.cuda.relocatable:
-            return []
-        return [*self.cuda.nvcc.command, "-dlink", *self._cuda_flags(self.cuda)]
-
-    def key(self) -> dict[str, str]:
-        flags = [_STANDARD, *_ALWAYS, *self.options.cflags, *self.options.cuda_cflags]
-        key = {"apache-tvm-ffi": self.ffi.version, **host_fingerprint(self.cxx, flags)}
-        key["linking"] = json.dumps([*self.options.ldflags, *_NOTHING_UNDEFINED])
-        if self.cc is not None:
-            key["c_compiler"] = " ".join([*self.cc.arguments, self.cc.version])
-        if self.cuda is not None:
-            flags = self.options.cuda_cflags
-            key |= cuda_fingerprint(self.cuda.nvcc, self.cuda.architectures, flags)
-            key["cuda_home"] = str(self.cuda.home)  # the rpath leads there
-        if self.dependencies:
-            key["libraries"] = "; ".join(dependency.key for dependency in self.dependencies)
-        return key
+        found["cuda"] = [*cuda.nvcc.command, *flags, *host_compiler_flags(cxx, own), *own]
+    return found
 
 
 def _standard(flags: Sequence[str]) -> list[str]:
     return [] if any(map(_SETS_STANDARD.match, flags)) else [_STANDARD]
 
 
-def _host_compiler(cxx: Tool) -> list[str]:
-    """Have nvcc use the compiler that everything else is compiled with; ccache cannot be it."""
-    wrapped = cxx.arguments and not cxx.arguments[0].startswith("-")
-    return ["-ccbin", cxx.arguments[0] if wrapped else str(cxx.path)]
+def _cuda_libraries(cuda: CudaTools) -> list[str]:
+    """Return the flags that link CUDA's runtime, and let the driver be linked by ``-lcuda``."""
+    folders = cuda.library_paths
+    stubs = [path / "stubs" for path in folders if (path / "stubs").is_dir()]
+    return [
+        *(f"-L{path}" for path in (*folders, *stubs)),
+        # If torch has loaded a runtime of the same version, that one serves.
+        *(f"-Wl,-rpath,{path}" for path in folders),
+        *(["-lcudadevrt"] if cuda.relocatable else []),
+        "-lcudart",
+    ]
 
 
 def _dependencies(solution: Solution) -> list[Dependency]:
-    """Find the native libraries that a solution declares, or includes without declaring them."""
+    """Find the native libraries that a solution declares, or includes without declaring them.
+
+    Many do not declare them: without a check at link time, what torch had loaded served.
+    """
     found, _ = find_dependencies(solution.spec.dependencies)
     known = {dependency.name for dependency in found}
-    for name in included_libraries(solution):
-        if name not in known:
+    included = {name for source in solution.sources for name in _INCLUDE.findall(source.content)}
+    for library, header in _LIBRARIES.items():
+        if library not in known and any(map(header.fullmatch, included)):
             try:
-                found += find_dependencies([name])[0]
+                found += find_dependencies([library])[0]
             except CapabilityError:
                 continue  # it may bring a header of that name itself; if not, the compiler tells
     return found

@@ -6,10 +6,11 @@ parameters before it is called. One that was exported without the macros has non
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from flashinfer_bench.compile.toolkit import declared_style
+from fib_native_toolkit import choose_style, declared_style
 from flashinfer_bench.errors import BuildError
 
 if TYPE_CHECKING:
@@ -60,22 +61,16 @@ def read_signature(metadata: Optional[Mapping[str, Any]]) -> Optional[Signature]
     return Signature(tuple(parameters), returns)
 
 
-def choose_style(
-    signature: Optional[Signature], definition: Definition, solution: Solution
-) -> bool:
+def style_of(signature: Optional[Signature], definition: Definition, solution: Solution) -> bool:
     """Decide whether a function takes its outputs as arguments, and check that it can.
-
-    A solution that states `destination_passing_style` is held to it. One that does not is
-    destination-passing, unless its signature fits nothing but returning the outputs.
 
     Parameters
     ----------
     signature : Signature, optional
-        That of the function, where it is known.
-    definition : Definition
-        Says how many inputs and outputs there are.
-    solution : Solution
-        May state the calling convention.
+        That of the function. Where it is not known, a solution that does not state its calling
+        convention is taken for destination-passing.
+    definition, solution
+        See `fib_native_toolkit.choose_style`, whose rules these are.
 
     Returns
     -------
@@ -87,43 +82,19 @@ def choose_style(
     BuildError
         If the function cannot be called that way.
     """
-    style = declared_style(solution.spec)
     if signature is None:
-        return style is not False
-    if style is None:
-        style = not _only_returns(signature, definition)
-    reason = _objection(signature, definition, style)
-    if reason:
-        symbol = solution.get_entry_symbol()
+        return declared_style(solution.spec) is not False
+    positional = inspect.Parameter.POSITIONAL_ONLY
+    parameters = [inspect.Parameter(f"p{i}", positional) for i in range(len(signature.parameters))]
+    symbol = solution.get_entry_symbol()
+    try:
+        style = choose_style(inspect.Signature(parameters), definition, solution)
+    except BuildError as error:
+        message = error.message.replace(f" {symbol}: ", f" {symbol}{signature}: ", 1)
+        raise BuildError(message, hint=error.hint) from None
+    if not style and definition.outputs and signature.returns == "None":
         raise BuildError(
-            f"solution {solution.name!r}: {symbol}{signature} {reason}",
-            hint=_hint(signature, definition, style),
+            f"solution {solution.name!r}: {symbol}{signature} returns "
+            f"nothing, but is to return {', '.join(definition.outputs)}"
         )
     return style
-
-
-def _only_returns(signature: Signature, definition: Definition) -> bool:
-    return not _objection(signature, definition, False) and bool(
-        _objection(signature, definition, True)
-    )
-
-
-def _objection(signature: Signature, definition: Definition, style: bool) -> str:
-    wanted = [*definition.inputs, *(definition.outputs if style else ())]
-    convention = "destination-passing" if style else "value-returning"
-    if len(signature.parameters) != len(wanted):
-        return (
-            f"takes {len(signature.parameters)} arguments, but a {convention} solution of "
-            f"{definition.name!r} gets {len(wanted)}: {', '.join(wanted)}"
-        )
-    if not style and definition.outputs and signature.returns == "None":
-        return f"returns nothing, but is to return {', '.join(definition.outputs)}"
-    return ""
-
-
-def _hint(signature: Signature, definition: Definition, style: bool) -> str:
-    if not _objection(signature, definition, not style):
-        other = str(not style).lower()
-        return f"It fits the other convention: set destination_passing_style to {other}."
-    inputs, outputs = len(definition.inputs), len(definition.outputs)
-    return f"Value-returning takes {inputs} arguments, destination-passing {inputs + outputs}."

@@ -34,10 +34,5 @@ static ffi::Tensor Sum(ffi::TensorView x, ffi::TensorView y, double scale) {
   return out;
 }
 
-static int64_t Stream(ffi::TensorView x, ffi::TensorView, double) {
-  return reinterpret_cast<int64_t>(CurrentStream(x));
-}
-
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Add)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(sum, Sum)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(stream, Stream)

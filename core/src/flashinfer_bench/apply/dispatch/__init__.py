@@ -5,19 +5,8 @@ that all calls go through (`hot_path`). A call of a pattern that has been seen i
 check (`recognition`); any other is examined in full (`guards`).
 """
 
-from flashinfer_bench.apply.dispatch.capture import is_kept
 from flashinfer_bench.apply.dispatch.dispatcher import Dispatcher
-from flashinfer_bench.apply.dispatch.entries import EntryView
-from flashinfer_bench.apply.dispatch.stats import REASONS, Counters, Stats
+from flashinfer_bench.apply.dispatch.stats import Counters, Stats
 from flashinfer_bench.apply.dispatch.target import Resolver, Target
 
-__all__ = [
-    "REASONS",
-    "Counters",
-    "Dispatcher",
-    "EntryView",
-    "Resolver",
-    "Stats",
-    "Target",
-    "is_kept",
-]
+__all__ = ["Counters", "Dispatcher", "Resolver", "Stats", "Target"]

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import logging
 import threading
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Optional
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.apply.dispatch import stats as reasons
-from flashinfer_bench.apply.dispatch.answers import Answers, WrongOutputError, packed
-from flashinfer_bench.apply.dispatch.arguments import Arguments
-from flashinfer_bench.apply.dispatch.capture import keep_for_ever
-from flashinfer_bench.apply.dispatch.devices import Devices, is_current, on_device
-from flashinfer_bench.apply.dispatch.entries import Entry, EntryTable, EntryView, shown
+from flashinfer_bench.apply.dispatch.entries import Entry, EntryTable, Routes
 from flashinfer_bench.apply.dispatch.guards import make_guard
 from flashinfer_bench.apply.dispatch.hot_path import FAILURES, write_call
-from flashinfer_bench.apply.dispatch.keying import Keying
-from flashinfer_bench.apply.dispatch.layout import Layout
-from flashinfer_bench.apply.dispatch.learning import learn
-from flashinfer_bench.apply.dispatch.recognition import recognition
-from flashinfer_bench.apply.dispatch.refusals import Refusals
-from flashinfer_bench.apply.dispatch.routes import Routes
-from flashinfer_bench.apply.dispatch.runs import run_for
+from flashinfer_bench.apply.dispatch.layout import Keying, Layout
+from flashinfer_bench.apply.dispatch.ordinary import Devices, facts, is_current, on_device
+from flashinfer_bench.apply.dispatch.recognition import recogniser, recogniser_of, recognition
 from flashinfer_bench.apply.dispatch.shadow import Disagreement, Shadow
 from flashinfer_bench.apply.dispatch.stats import Counters, Stats
-from flashinfer_bench.apply.dispatch.strided import Strided
-from flashinfer_bench.integration.capture import is_capturing
-from flashinfer_bench.integration.opaque import opaque
+from flashinfer_bench.apply.dispatch.target import (
+    WrongOutputError,
+    checked_outputs,
+    function_for,
+    keep_for_ever,
+    packed,
+)
+from flashinfer_bench.routing.capture import is_capturing
+from flashinfer_bench.routing.opaque import opaque
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from flashinfer_bench.apply.config import ApplyConfig
-    from flashinfer_bench.apply.dispatch.runs import Run
+    from flashinfer_bench.apply.dispatch.guards import Guard
     from flashinfer_bench.apply.dispatch.target import Resolver
     from flashinfer_bench.apply.keys import ApplyKeyBuilder
     from flashinfer_bench.data import Definition
@@ -40,11 +38,13 @@ if TYPE_CHECKING:
     Args = tuple[Any, ...]
     Kwargs = Optional[dict[str, Any]]
     Fallback = Optional[Callable[..., Any]]
+    Function = Callable[..., Any]
 
 logger = logging.getLogger(__name__)
 
 _MOST_ENTRIES = 4096
 _MOST_ROUTES = 1024  # about 3 KB each
+_MOST_STRIDES = 64
 
 
 class Dispatcher:
@@ -66,8 +66,6 @@ class Dispatcher:
         Where solutions may be used: ``cpu``, or ``cuda:N`` for that GPU and those of its name.
     stats : Counters, optional
         What to add to: several dispatchers may share it.
-    mutates : collection of str
-        Inputs that the computation writes to, besides those that the definition declares.
 
     Attributes
     ----------
@@ -96,16 +94,15 @@ class Dispatcher:
         key_builder: Optional[ApplyKeyBuilder],
         device: str,
         stats: Optional[Counters] = None,
-        mutates: Collection[str] = (),
     ) -> None:
         self.definition = definition
+        self._name = repr(definition.name)
         self._resolver = resolver
         self._config = config
         self._counters = Counters() if stats is None else stats
-        self._layout = layout = Layout.of(definition, mutates)
-        self._keying = Keying(layout, key_builder)
-        self._answers = Answers(definition, layout)
-        self._shadow = Shadow(definition, layout, self._answers, config)
+        self._layout = Layout.of(definition)
+        self._keying = Keying(self._layout, key_builder)
+        self._shadow = Shadow(self._layout, config)
         self._table = EntryTable(_MOST_ENTRIES, self._forget_routes)
         self._routes = (Routes(_MOST_ROUTES), Routes(_MOST_ROUTES))
         self._told: set[str] = set()
@@ -113,18 +110,11 @@ class Dispatcher:
         # Whether keys may be made here hangs on the state of the device: that is asked each time.
         self._by = None if self._keying.reads_data else recognition()
         self._learns = self._by is not None
-        devices = Devices(device)
-        self._strided = Strided(self, layout, devices)
+        self._devices = Devices(device)
         self._guards = tuple(
-            Refusals(make_guard(layout, devices, into=into), layout, self._by)
-            for into in (False, True)
+            make_guard(self._layout, self._devices, into=into) for into in (False, True)
         )
-        self.call: Callable[..., Any] = self._write_call(Arguments(definition))
-
-    def _write_call(self, arguments: Arguments) -> Callable[..., Any]:
         namespace = {
-            "by_name": arguments.by_name,
-            "wrong_count": arguments.wrong_count,
             "slow": self._answer,
             "failed": self._failed,
             "settle": self._settle,
@@ -133,16 +123,16 @@ class Dispatcher:
             "returning": self._routes[False],
             "writing": self._routes[True],
         }
-        return opaque(write_call(self._layout, self._keying, namespace, self._by))
+        self.call: Function = opaque(write_call(self._layout, self._keying, namespace, self._by))
 
     @property
     def stats(self) -> Stats:
         """The counts as they are now."""
         return self._counters.snapshot()
 
-    def entries(self) -> list[EntryView]:
+    def entries(self) -> list[Entry]:
         """Return what was chosen for each key that has been seen, and what became of it."""
-        return [entry.view() for entry in self._table]
+        return list(self._table)
 
     # ------------------------------------------------------------------------ who answers
 
@@ -150,7 +140,7 @@ class Dispatcher:
         """Make a call whose pattern is not known."""
         found = self._choose(a, into, self._guards[into])
         if found == reasons.LAYOUT and not into and hasattr(fallback, "outputs"):
-            return self._strided.answer(a, args, kwargs, fallback)
+            return self._answer_strided(a, args, kwargs, fallback)
         if isinstance(found, str):
             return self._missed(found, args, kwargs, fallback)
         if fallback is None:
@@ -159,24 +149,14 @@ class Dispatcher:
             return self._compare(found, a, into, args, kwargs, fallback)
         return self._serve(found, a, into, args, kwargs, fallback)
 
-    def _choose(self, a: Args, into: bool, guard: Callable[..., Any]) -> Entry | str:
+    def _choose(self, a: Args, into: bool, guard: Guard) -> Entry | str:
         """Return the entry that takes a call, or the reason for which none does."""
-        try:
-            reason = guard(*a)
-        except Exception as error:  # noqa: BLE001  # whatever odd objects may raise when asked
-            self._tell(f"a call of {self._name} cannot be examined: {error!r}", logging.DEBUG)
-            reason = reasons.TYPE
-        if reason is None and getattr(self._busy, "now", False):
-            self._stop_learning()
-            reason = reasons.REENTRANT
-        if reason is None and self._keying.reads_data and is_capturing():
-            reason = reasons.CAPTURE
-        return self._look_up(a, into) if reason is None else reason
-
-    def _look_up(self, a: Args, into: bool) -> Entry | str:
+        reason = self._refusal(a, guard)
+        if reason is not None:
+            return reason
         try:
             key = self._keying.of(a)
-            entry_key = () if self._keying.one_for_all else key
+            entry_key = () if self._keying.builder is None else key
             found = self._table.get(entry_key)
         except FAILURES as error:
             self._tell(f"no key for a call of {self._name}: {error!r}")
@@ -184,29 +164,42 @@ class Dispatcher:
         if found is None:
             if is_capturing():
                 return reasons.CAPTURE
-            found = self._resolve(entry_key, a)
-        if isinstance(found, Entry) and found.state == "out":
+            found = self._table.add(entry_key, self._resolve(a))
+        if isinstance(found, Entry):
+            if found.state == "shadow" and is_capturing():
+                return reasons.CAPTURE
+            if found.state != "out":
+                return found
             found = reasons.OUT
-        elif isinstance(found, Entry) and found.state == "shadow" and is_capturing():
-            return reasons.CAPTURE
-        if isinstance(found, str) and self._learns:
+        if self._learns:
             self._routes[into].close(key, found)
         return found
 
-    def _resolve(self, key: Any, a: Args) -> Entry | str:
+    def _refusal(self, a: Args, guard: Guard) -> Optional[str]:
         try:
-            apply_key = self._keying.key(a)
-            target = self._resolver.resolve(apply_key)
+            reason = guard(*a)
+        except Exception as error:  # noqa: BLE001  # whatever odd objects may raise when asked
+            self._tell(f"a call of {self._name} cannot be examined: {error!r}", logging.DEBUG)
+            return reasons.TYPE
+        if reason is None and getattr(self._busy, "now", False):
+            self._stop_learning()
+            return reasons.REENTRANT
+        if reason is None and self._keying.reads_data and is_capturing():
+            return reasons.CAPTURE
+        return reason
+
+    def _resolve(self, a: Args) -> Entry | str:
+        try:
+            key = self._keying.key(a)
+            target = self._resolver.resolve(key)
         except FAILURES as error:
             if self._config.strict:
                 raise
             self._tell(f"calls of {self._name} go to the original: {error}")
-            return self._table.add(key, reasons.BUILD)
+            return reasons.BUILD
         if target is None:
-            return self._table.add(key, reasons.NO_CHOICE)
-        comparable = self._shadow.comparable
-        entry = Entry(apply_key, target, self._config, comparable=comparable)
-        return self._table.add(key, entry)
+            return reasons.NO_CHOICE
+        return Entry(key, target, self._config, comparable=self._shadow.comparable)
 
     # ------------------------------------------------------------------------- a solution
 
@@ -214,103 +207,82 @@ class Dispatcher:
         self, entry: Entry, a: Args, into: bool, args: Args, kwargs: Kwargs, fallback: Fallback
     ) -> Any:
         """Have a solution answer a call."""
-        run = self._run(entry, a, into)
-        if run is None:
+        function = self._function(entry, a, into)
+        if function is None:
             return self._missed(reasons.OUTPUTS, args, kwargs, fallback)
+        outputs: Optional[list[Any]] = None
         try:
-            result = self._call(run, a)
+            result = self._call(function, *a)
             if into:
                 result = None  # many return what they have written to
-            outputs = self._answers.check(result, a) if run.checks else None
+            elif entry.target.native_style == "value":
+                outputs = checked_outputs(self._layout, result, a)
         except FAILURES as error:
             caught = error
         else:
             self._counters.hits += 1
-            self._learn(entry, run, a, into, result if outputs is None else outputs)
+            if self._learns and entry.state == "plain":
+                self._learn(entry, function, a, into, outputs)
             return result if outputs is None else packed(outputs)
         return self._failed(entry, caught, args, kwargs, fallback)
 
-    def _run(self, entry: Entry, a: Args, into: bool) -> Optional[Run]:
-        run = run_for(entry.target, self._layout, self._answers, a, into=into)
-        device = self._device(a)
-        if run is None or device is None or device.type == "cpu":
-            return run
+    def _function(self, entry: Entry, a: Args, into: bool) -> Optional[Function]:
+        """Return how a solution is called with such arguments; None if it cannot be."""
+        function = function_for(entry.target, self._layout, a, self._by, into=into)
+        device = next((each.device for each in self._layout.tensors_of(a)), None)
+        if function is None or device is None or device.type == "cpu":
+            return function
         keep_for_ever(entry.target)
         current = is_current(device)
-        if current is None or current():
-            return run
-        return run._replace(function=on_device(device, run.function))
+        return function if current is None or current() else on_device(device, function)
 
-    def _device(self, a: Args) -> Any:
-        tensors = self._layout.tensors or range(len(self._layout.inputs), len(a))
-        return next((a[index].device for index in tensors), None)
-
-    def _call(self, run: Run, a: Args) -> Any:
+    def _call(self, function: Function, *args: Any) -> Any:
         """Call a solution; calls that it makes itself go to the original."""
         self._busy.now = True
         try:
-            return run.function(*a)
+            return function(*args)
         finally:
             self._busy.now = False
 
-    def _learn(self, entry: Entry, run: Run, a: Args, into: bool, result: Any) -> None:
-        if not self._learns or self._by is None or entry.state != "plain":
+    def _learn(
+        self, entry: Entry, run: Function, a: Args, into: bool, outputs: Optional[list[Any]]
+    ) -> None:
+        """Make a route for calls like one that went well, unless each must be decided upon."""
+        by, layout = self._by, self._layout
+        tensors = layout.tensors_of(a)
+        if by is None or not tensors:
             return
-        route = learn(self._by, self._layout, entry, run, a, result)
-        if route is not None:
-            self._routes[into].add(self._keying.of(a), route, entry)
+        written = [layout.tensors.index(index) for index in sorted(layout.mutated)]
+        check = recogniser(by, tensors, [*written, *range(len(layout.tensors), len(tensors))])
+        current = is_current(tensors[0].device)
+        if check is None or (current is not None and not current()):
+            return
+        # What else must be asked at each call: only what can be otherwise.
+        questions = [] if current is None else [current]
+        if not by.sees_all and any(each.requires_grad for each in tensors):
+            enabled = facts().grad_enabled
+            questions.append(lambda: not enabled())
+        if entry.share:
+            questions.append(lambda: not entry.draw())
+        extra = questions[0] if questions else None
+        if len(questions) > 1:
+            extra = lambda: all(question() for question in questions)  # noqa: E731
+        good = _always if outputs is None else recogniser_of(by, outputs)
+        spans = tuple(each.numel() * each.element_size() for each in tensors)
+        self._routes[into].add(self._keying.of(a), (check, extra, run, good, spans, entry))
 
     def _settle(
         self, entry: Entry, result: Any, a: Args, args: Args, kwargs: Kwargs, fallback: Fallback
     ) -> Any:
         """Look at what a solution returned in a call of a known pattern: other than before."""
         try:
-            outputs = self._answers.check(result, a)
+            outputs = checked_outputs(self._layout, result, a)
         except WrongOutputError as error:
             caught = error
         else:
             self._counters.hits += 1
             return packed(outputs)
         return self._failed(entry, caught, args, kwargs, fallback)
-
-    def _compare(
-        self, entry: Entry, a: Args, into: bool, args: Args, kwargs: Kwargs, fallback: Any
-    ) -> Any:
-        """Have the original answer a call, and compare a solution with it."""
-        entry.due = False
-        run = self._run(entry, a, into)
-        if run is None:
-            return self._missed(reasons.OUTPUTS, args, kwargs, fallback)
-        outputs = getattr(fallback, "outputs", None)
-        expected: Any = None
-        try:
-            mine = self._shadow.prepare(a, into=into)
-            if outputs is not None:
-                # What it returns is a library's: the definition's outputs have to be asked for.
-                expected = outputs(*self._shadow.prepare(a, into=False))
-        except Exception as error:  # noqa: BLE001  # memory, say; the program's own call may be fine
-            self._tell(f"calls of {self._name} cannot be compared: {error!r}")
-            return self._missed(reasons.SHADOW, args, kwargs, fallback)
-        compare = partial(self._shadow.compare, lambda *each: self._call(run, each), mine, a)
-        self._counters.fallback()
-        if outputs is not None:
-            self._judge(entry, partial(compare, expected, into=into, pure=True))
-            return fallback(*args, **(kwargs or {}))
-        answer = fallback(*args, **(kwargs or {}))
-        self._judge(entry, partial(compare, answer, into=into))
-        return answer
-
-    def _judge(self, entry: Entry, compare: Callable[[], None]) -> None:
-        """Compare a solution with what the original has computed."""
-        try:
-            compare()
-        except Disagreement as error:
-            self._counters.error()
-            self._retire(entry, f"disagrees with the original: {error}", always=True)
-        except FAILURES as error:
-            self._note_failure(entry, error)
-        else:
-            entry.agreed()
 
     # ----------------------------------------------------------------------- the original
 
@@ -352,35 +324,115 @@ class Dispatcher:
         self._counters.error()
         if isinstance(error, RecursionError):
             self._stop_learning()  # it may have called itself: the slow way would see that
+        solution = f"solution {entry.target.solution!r} of {self._name}"
         if self._config.strict:
-            self._raise(entry, error)
+            if isinstance(error, WrongOutputError):
+                raise RuntimeError(f"{solution}: {error}") from None
+            raise error
         told = entry.target.explained(error) if isinstance(error, Exception) else error
         problem = f"{type(told).__name__}: {told}"
-        logger.debug("apply: %r of %s failed: %s", entry.target.solution, self._name, problem)
+        logger.debug("apply: %s failed: %s", solution, problem)
         if entry.failed(problem):
             self._retire(entry, f"has failed {entry.failures} times, last with {problem}")
 
-    def _raise(self, entry: Entry, error: BaseException) -> NoReturn:
-        if isinstance(error, WrongOutputError):
-            raise RuntimeError(
-                f"solution {entry.target.solution!r} of {self._name}: {error}"
-            ) from None
-        raise error
-
-    def _retire(self, entry: Entry, why: str, *, always: bool = False) -> None:
-        """Use an entry no more."""
-        if always and not entry.take_out(why):
-            return
+    def _retire(self, entry: Entry, why: str) -> None:
+        """Forget the routes to an entry that is out."""
         for routes in self._routes:
             routes.retire(entry)
         self._tell(f"solution {entry.target.solution!r} of {self._name} is not used any more "
-                   f"for {shown(entry.key)}: it {why}")  # fmt: skip
+                   f"for {entry}: it {why}")  # fmt: skip
+
+    # -------------------------------------------------------------------- comparing the two
+
+    def _compare(
+        self, entry: Entry, a: Args, into: bool, args: Args, kwargs: Kwargs, fallback: Any
+    ) -> Any:
+        """Have the original answer a call, and compare a solution with it."""
+        entry.due = False
+        function = self._function(entry, a, into)
+        if function is None:
+            return self._missed(reasons.OUTPUTS, args, kwargs, fallback)
+        # What a routed call returns is a library's: the definition's outputs have to be asked for.
+        ask = getattr(fallback, "outputs", None)
+        answer = expected = None
+        try:
+            mine = self._shadow.prepare(a, into=into)
+            if ask is not None:
+                expected = ask(*self._shadow.prepare(a, into=False))
+        except Exception as error:  # noqa: BLE001  # memory, say; the program's own call may be fine
+            self._tell(f"calls of {self._name} cannot be compared: {error!r}")
+            return self._missed(reasons.SHADOW, args, kwargs, fallback)
+        self._counters.fallback()
+        if ask is None:
+            expected = answer = fallback(*args, **(kwargs or {}))
+        run = partial(self._call, function)
+        try:
+            self._shadow.compare(run, mine, a, expected, into=into, pure=ask is not None)
+        except Disagreement as error:
+            self._disagreed(entry, f"disagrees with the original: {error}")
+        except FAILURES as error:
+            self._note_failure(entry, error)
+        else:
+            entry.agreed()
+        return answer if ask is None else fallback(*args, **(kwargs or {}))
+
+    def _disagreed(self, entry: Entry, why: str) -> None:
+        self._counters.error()
+        if entry.take_out(why):
+            self._retire(entry, why)
+
+    # A solution was judged on contiguous inputs, and may take any for such. Engines have others: of
+    # one tensor for keys and values each is a view. Where the original can be asked for its outputs
+    # without side effects, the first call with such strides is answered by it, and compared with
+    # what the solution makes of the very same inputs, without copies of them: a cache is most of a
+    # GPU's memory. If they agree, the solution takes calls with these strides from then on.
+
+    @cached_property
+    def _strided_guard(self) -> Guard:
+        return make_guard(self._layout, self._devices, into=False, strided=True)
+
+    def _answer_strided(self, a: Args, args: Args, kwargs: Kwargs, fallback: Any) -> Any:
+        """Make a call that was refused because its inputs are not contiguous."""
+        # Copies would be needed of inputs that are written to.
+        if self._layout.mutated:
+            return self._missed(reasons.LAYOUT, args, kwargs, fallback)
+        found = self._choose(a, False, self._strided_guard)
+        if isinstance(found, str):
+            return self._missed(found, args, kwargs, fallback)
+        strides = tuple([each.stride() for each in self._layout.tensors_of(a)])
+        agrees = found.layouts.get(strides)
+        if agrees is None:
+            due = len(found.layouts) < _MOST_STRIDES
+        else:  # those that are drawn
+            due = agrees and (found.state == "shadow" or found.due or found.draw())
+        if due and not is_capturing():
+            # Or else whoever draws lots says so for ever, and no call is recognised any more.
+            found.due = False
+            found.layouts[strides] = self._agrees(found, a, fallback)
+            if found.layouts[strides]:
+                found.agreed()
+            elif agrees:  # calls with these strides are recognised: only that ends it
+                self._disagreed(found, "disagrees with the original")
+        elif agrees and found.state == "plain":
+            return self._serve(found, a, False, args, kwargs, fallback)
+        return self._missed(reasons.LAYOUT, args, kwargs, fallback)
+
+    def _agrees(self, entry: Entry, a: Args, fallback: Any) -> bool:
+        """Return whether a solution computes what the original does, with the very same inputs."""
+        function = self._function(entry, a, False)
+        if function is None:
+            return False
+        try:
+            self._shadow.compare_outputs(self._call(function, *a), a, fallback.outputs(*a))
+        except Exception as error:  # noqa: BLE001  # whatever the solution or the original raises
+            self._tell(
+                f"solution {entry.target.solution!r} of {self._name} takes no inputs with "
+                f"such strides: {error}"
+            )
+            return False
+        return True
 
     # ---------------------------------------------------------------------------- the rest
-
-    @property
-    def _name(self) -> str:
-        return repr(self.definition.name)
 
     def _stop_learning(self) -> None:
         """Send every call the slow way, which sees it when a solution calls itself."""
@@ -395,3 +447,7 @@ class Dispatcher:
         if message not in self._told and len(self._told) < _MOST_ENTRIES:
             self._told.add(message)
             logger.log(level, "apply: %s", message)
+
+
+def _always(*_args: Any) -> bool:
+    return True

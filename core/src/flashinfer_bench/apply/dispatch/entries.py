@@ -1,30 +1,35 @@
-"""Entries: a target chosen for a key, and how far it is trusted."""
+"""What is known of calls: a target for each key, how far it is trusted, and routes to it.
+
+What calls of a known pattern take is a *route*, a tuple, so that it is read and replaced as a whole
+by threads that hold no lock::
+
+    (check, extra, run, good, spans, entry)
+
+``check(*tensors)`` recognises the tensors of a call. ``extra()``, unless it is None, says whether
+the thread is in the right state. ``run(*args)`` makes the call, and ``good(*outputs)`` recognises
+what it returned, if outputs are returned. `spans` has the number of bytes of each tensor.
+"""
 
 from __future__ import annotations
 
 import random
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 
+from flashinfer_bench.apply.dispatch.recognition import never
 from flashinfer_bench.apply.dispatch.stats import OUT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from flashinfer_bench.apply.config import ApplyConfig
     from flashinfer_bench.apply.dispatch.target import Target
     from flashinfer_bench.apply.keys import ApplyKey
 
+    Route = tuple[Any, ...]
+
 State = Literal["shadow", "plain", "out"]
 """Compared with the original at each call; used as it is; not used any more."""
-
-
-def shown(key: Optional[ApplyKey]) -> str:
-    """Return what people call the calls of a key."""
-    if key is None or not key.axes:
-        return "any call"
-    return ", ".join(f"{axis}={size}" for axis, size in (*key.axes, *key.feats))
 
 
 class Entry:
@@ -32,10 +37,8 @@ class Entry:
 
     Parameters
     ----------
-    key : ApplyKey, optional
-        What it was chosen for; None if it serves all calls of its definition.
-    target : Target
-        What is called.
+    key, target
+        What it was chosen for, and what is called.
     config : ApplyConfig
         How often it is compared, and how often it may fail.
     comparable : bool
@@ -45,10 +48,9 @@ class Entry:
     ----------
     state : str
         How far it is trusted.
-    failures : int
-        How often it raised, or returned something that is no output of the definition.
-    checked : int
-        How often it was compared with the original, and agreed.
+    failures, checked : int
+        How often it raised, or returned something that is no output of the definition; and how
+        often it was compared with the original, and agreed.
     problem : str
         Why it is out.
     due : bool
@@ -56,11 +58,6 @@ class Entry:
     layouts : dict
         Whether it agreed with the original, by strides of inputs that are not contiguous.
     """
-
-    __slots__ = (
-        *("_lock", "_max_failures", "_share", "_wanted"),
-        *("checked", "due", "failures", "key", "layouts", "problem", "state", "target"),
-    )
 
     def __init__(
         self,
@@ -70,88 +67,58 @@ class Entry:
         *,
         comparable: bool = True,
     ) -> None:
-        self.key = key
-        self.target = target
+        self.key, self.target = key, target
         self._wanted = config.shadow_calls if comparable else 0
-        self._share = config.shadow_share if comparable else 0.0
+        self.share = config.shadow_share if comparable else 0.0
         self._max_failures = config.max_failures
         self.state: State = "shadow" if self._wanted else "plain"
-        self.failures = 0
-        self.checked = 0
+        self.failures = self.checked = 0
         self.problem = ""
         self.due = False
         self.layouts: dict[tuple[tuple[int, ...], ...], bool] = {}
         self._lock = threading.Lock()
 
-    @property
-    def sampled(self) -> bool:
-        """Whether some calls are compared even when the entry is plain."""
-        return self._share > 0.0
-
     def draw(self) -> bool:
         """Draw whether the coming call of a plain entry is to be compared."""
-        if self._share and random.random() < self._share:
+        if self.share and random.random() < self.share:
             self.due = True
         return self.due
 
-    def agreed(self) -> bool:
-        """Note that a comparison went well; return whether the entry has just become plain."""
+    def agreed(self) -> None:
+        """Note that a comparison went well: after so many, the entry is plain."""
         with self._lock:
             self.checked += 1
             if self.state == "shadow" and self.checked >= self._wanted:
                 self.state = "plain"
-                return True
-            return False
 
     def failed(self, problem: str) -> bool:
         """Note a failure; return whether the entry is out from now on, and was not before."""
         with self._lock:
             self.failures += 1
-            return self.failures >= self._max_failures and self._take_out(problem)
+            enough = self.failures >= self._max_failures
+        return enough and self.take_out(problem)
 
     def take_out(self, problem: str) -> bool:
         """Use the entry no more; return whether it was used before."""
         with self._lock:
-            return self._take_out(problem)
+            if self.state == "out":
+                return False
+            self.state, self.problem = "out", problem
+            return True
 
-    def _take_out(self, problem: str) -> bool:
-        if self.state == "out":
-            return False
-        self.state, self.problem = "out", problem
-        return True
-
-    def view(self) -> EntryView:
-        """Return what there is to know about the entry."""
-        return EntryView(
-            self.key, self.target.solution, self.state, self.failures, self.checked, self.problem
-        )
-
-
-@dataclass(frozen=True)
-class EntryView:
-    """An entry as it was at one moment; see `Entry` for the fields."""
-
-    key: Optional[ApplyKey]
-    solution: str
-    state: State
-    failures: int
-    checked: int
-    problem: str
+    def __str__(self) -> str:
+        """Return what people call the calls that it is for."""
+        if self.key is None or not self.key.axes:
+            return "any call"
+        return ", ".join(f"{axis}={size}" for axis, size in (*self.key.axes, *self.key.feats))
 
 
 class EntryTable:
     """Entries by what their key is made of, or why there is none: so many at most.
 
-    Beyond that the oldest are forgotten, and made anew when they are asked for; those that are out
-    are kept, so that what was found out about them is not lost. If these alone are too many,
-    nothing more is put in.
-
-    Parameters
-    ----------
-    most : int
-        How many there may be.
-    on_forgotten : callable
-        Called after some have been forgotten.
+    Beyond that all are forgotten, and made anew when they are asked for; but those that are out are
+    kept, so that what was found out about them is not lost. If these alone are too many, nothing
+    more is put in.
     """
 
     def __init__(self, most: int, on_forgotten: Callable[[], None]) -> None:
@@ -159,9 +126,6 @@ class EntryTable:
         self._on_forgotten = on_forgotten
         self._found: dict[Any, Union[Entry, str]] = {}
         self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._found)
 
     def __iter__(self) -> Iterator[Entry]:
         return (found for found in list(self._found.values()) if isinstance(found, Entry))
@@ -175,17 +139,97 @@ class EntryTable:
         with self._lock:
             if key in self._found:
                 return self._found[key]
-            forgotten = len(self._found) >= self._most and self._forget()
-            if len(self._found) >= self._most:
-                return OUT
+            if full := len(self._found) >= self._most:
+                out = {k: e for k, e in self._found.items() if getattr(e, "state", "") == "out"}
+                self._found = out
+                if len(out) >= self._most:
+                    return OUT
             self._found[key] = found
-        if forgotten:
+        if full:
             self._on_forgotten()
         return found
 
-    def _forget(self) -> bool:
-        items = list(self._found.items())
-        usual = [key for key, found in items if isinstance(found, str) or found.state != "out"]
-        for key in usual[: max(1, self._most // 2)]:
-            del self._found[key]
-        return bool(usual)
+
+NOWHERE: Route = (never, None, None, never, (), None)
+"""The route that no call takes."""
+
+_MOST_PATTERNS = 4  # of one size: inference mode and others, two devices
+
+
+class Routes:
+    """The routes of one definition, for calls in one convention.
+
+    Parameters
+    ----------
+    most : int
+        For how many sizes there may be routes. Beyond that all are forgotten, and learned anew.
+
+    Attributes
+    ----------
+    hot : tuple
+        The route that the last call took.
+    latest : dict
+        For each size the route that the last call of that size took; or, a string, the reason for
+        which such calls always go to the original.
+    """
+
+    __slots__ = ("_known", "_lock", "_most", "hot", "latest")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: dict[Any, list[Route]] = {}
+        self._lock = threading.Lock()
+        self.latest: dict[Any, Union[Route, str]] = {}
+        self.hot: Route = NOWHERE
+
+    def find(self, key: Any, tensors: Sequence[Any]) -> Optional[Route]:
+        """Return the route for a call of this size with these tensors: the latest from now on."""
+        for route in tuple(self._known.get(key, ())):
+            if route[0](*tensors):
+                with self._lock:  # it may have been retired meanwhile
+                    if not any(each is route for each in self._known.get(key, ())):
+                        return None
+                    self.latest[key] = route
+                return route
+        return None
+
+    def add(self, key: Any, route: Route) -> None:
+        """Add a route, unless its entry is not in plain use, or there are enough of this size."""
+        with self._lock:
+            self._make_room(key)
+            known = self._known.setdefault(key, [])
+            # Whoever takes an entry out changes its state first, and then comes here.
+            if len(known) < _MOST_PATTERNS and route[5].state == "plain":
+                known.append(route)
+                self.latest[key] = route
+
+    def close(self, key: Any, reason: str) -> None:
+        """Send all calls of this size to the original from now on."""
+        with self._lock:
+            self._make_room(key)
+            self._known.pop(key, None)
+            self.latest[key] = reason
+
+    def retire(self, entry: Entry) -> None:
+        """Take out all routes to an entry, which is out."""
+        with self._lock:
+            for key, routes in list(self._known.items()):
+                if any(route[5] is entry for route in routes):
+                    del self._known[key]
+                    self.latest.pop(key, None)
+            # Last: who has made one of these hot meanwhile looks whether it is still there.
+            self.hot = NOWHERE
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._clear()
+
+    def _make_room(self, key: Any) -> None:
+        if key not in self.latest and len(self.latest) >= self._most:
+            self._clear()
+
+    def _clear(self) -> None:
+        self._known.clear()
+        self.latest.clear()
+        self.hot = NOWHERE

@@ -10,28 +10,24 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.apply.dispatch import stats
-from flashinfer_bench.apply.dispatch.codegen import compile_source, indented
 from flashinfer_bench.apply.dispatch.ordinary import facts
+from flashinfer_bench.routing.generated import compile_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flashinfer_bench.apply.dispatch.devices import Devices
     from flashinfer_bench.apply.dispatch.layout import Layout, Operand
+    from flashinfer_bench.apply.dispatch.ordinary import Devices
 
     Guard = Callable[..., Optional[str]]
 
 
-def span(tensor: Any) -> tuple[int, int]:
-    """Return the address of a contiguous tensor's first byte, and that after its last one."""
-    start: int = tensor.data_ptr()
-    return start, start + tensor.numel() * tensor.element_size()
-
-
 def overlap(left: Any, right: Any) -> bool:
     """Return whether two contiguous tensors have a byte in common."""
-    (start, stop), (other_start, other_stop) = span(left), span(right)
-    return max(start, other_start) < min(stop, other_stop)
+    start, other = left.data_ptr(), right.data_ptr()
+    stop = start + left.numel() * left.element_size()
+    other_stop = other + right.numel() * right.element_size()
+    return bool(max(start, other) < min(stop, other_stop))
 
 
 def make_guard(layout: Layout, devices: Devices, *, into: bool, strided: bool = False) -> Guard:
@@ -51,91 +47,83 @@ def make_guard(layout: Layout, devices: Devices, *, into: bool, strided: bool = 
     Returns
     -------
     callable
-        Of as many arguments as the call has; returns None, or one of `stats.REASONS`. Asks nothing
+        Of as many arguments as the call has; returns None, or a reason of `stats`. Asks nothing
         of an argument whose type is wrong, and raises nothing unless torch does.
     """
-    asked = facts()
+    asked, inputs = facts(), len(layout.inputs)
+    operands = [*layout.inputs, *(layout.outputs if into else ())]
+    # A scalar output that is passed in is a tensor without dimensions.
+    tensors = {
+        f"a{index}": operand
+        for index, operand in enumerate(operands)
+        if operand.shape is not None or index >= inputs
+    }
+    written = {f"a{index}" for index in (*layout.mutated, *range(inputs, len(operands)))}
+    # Cheap and safe questions first.
+    body = [*_types(operands, tensors)]
+    if tensors:
+        body += [*_places(tensors), *_shapes(tensors), *_rest(tensors, written, strided)]
+    else:
+        body.append(f"return {stats.DEVICE!r}")  # nothing says where it is to be computed
+    arguments = ", ".join(f"a{index}" for index in range(len(operands)))
+    source = "\n    ".join([f"def guard({arguments}):", *body]) + "\n"
     namespace = {
+        **{f"dtype_{name}": operand.dtype for name, operand in tensors.items()},
         "Tensor": asked.tensor,
         "Parameter": asked.parameter,
-        "clean": asked.clean,
-        "keys_of": asked.keys_of,
+        "keys": asked.keys,
+        "number": asked.number,
+        "included": asked.included,
+        "excluded": asked.excluded,
+        "unusual": ~asked.usual,
+        "masked": asked.masked,
+        "forward": asked.forward,
         "grad_enabled": asked.grad_enabled,
         "inference": asked.inference,
         "keys_on": devices.keys_on,
         "overlap": overlap,
     }
-    writer = _Writer(layout, into, strided)
-    namespace.update(writer.dtypes)
-    source = "\n".join(writer.lines()) + "\n"
-    return compile_source(source, "guard", f"guard of {layout.name!r}", namespace)
+    return compile_source(source, "guard", namespace, f"guard of {layout.name!r}")
 
 
-class _Writer:
-    """Writes the source of a guard: cheap and safe questions first."""
+def _refuse(condition: str, reason: str) -> str:
+    return f"if {condition}: return {reason!r}"
 
-    def __init__(self, layout: Layout, into: bool, strided: bool) -> None:
-        outputs = layout.outputs if into else ()
-        operands = [*layout.inputs, *outputs]
-        self.layout = layout
-        self.strided = strided
-        self.arguments = [f"a{index}" for index in range(len(operands))]
-        self.operands = list(zip(self.arguments, operands, strict=True))
-        first_output = len(layout.inputs)
-        # A scalar output that is passed in is a tensor without dimensions.
-        self.tensors = [
-            (argument, operand)
-            for index, (argument, operand) in enumerate(self.operands)
-            if operand.shape is not None or index >= first_output
-        ]
-        self.outputs = self.arguments[first_output:]
-        self.mutated = {self.arguments[index] for index in layout.mutated}
-        self.dtypes = {f"dtype_{name}": operand.dtype for name, operand in self.tensors}
 
-    def lines(self) -> list[str]:
-        if not self.tensors:
-            # Nothing says where such a call is to be computed.
-            body = [*self._types(), f"return {stats.DEVICE!r}"]
-        else:
-            body = [*self._types(), *self._places(), *self._shapes(), *self._rest(), "return None"]
-        return [f"def guard({', '.join(self.arguments)}):", *indented(body)]
+def _types(operands: list[Operand], tensors: dict[str, Operand]) -> list[str]:
+    found = []
+    for index, operand in enumerate(operands):
+        name = f"a{index}"
+        wrong = f"type({name}) is not {operand.scalar.__name__}"
+        if name in tensors:
+            wrong = f"type({name}) is not Tensor and type({name}) is not Parameter"
+        found += [f"# {name}: {operand.name!r}", _refuse(wrong, stats.TYPE)]
+    return found
 
-    def _refuse(self, condition: str, reason: str) -> list[str]:
-        return [f"if {condition}:", *indented([f"return {reason!r}"])]
 
-    def _types(self) -> list[str]:
-        found = []
-        tensors = {name for name, _ in self.tensors}
-        for name, operand in self.operands:
-            if name in tensors:
-                wrong = f"type({name}) is not Tensor and type({name}) is not Parameter"
-            else:
-                wrong = f"type({name}) is not {operand.scalar.__name__}"
-            found += [f"# {name}: {operand.name!r}", *self._refuse(wrong, stats.TYPE)]
-        return found
+def _places(tensors: dict[str, Operand]) -> list[str]:
+    first, *others = tensors
+    elsewhere = ["ordinary is None", *(f"{name}.device != device" for name in others)]
+    odd = [
+        "number(included()) & unusual",
+        "number(excluded()) & masked != masked",
+        "forward._current_level >= 0",
+        *(f"number(keys({name})) not in ordinary" for name in tensors),
+    ]
+    return [
+        f"device = {first}.device",
+        "ordinary = keys_on(device)",
+        _refuse(" or ".join(elsewhere), stats.DEVICE),
+        _refuse(" or ".join(odd), stats.MODE),
+    ]
 
-    def _places(self) -> list[str]:
-        first = self.tensors[0][0]
-        others = [f"{name}.device != device" for name, _ in self.tensors[1:]]
-        odd = [f"keys_of({name}) not in ordinary" for name, _ in self.tensors]
-        return [
-            f"device = {first}.device",
-            "ordinary = keys_on(device)",
-            *self._refuse(" or ".join(["ordinary is None", *others]), stats.DEVICE),
-            *self._refuse(" or ".join(["not clean()", *odd]), stats.MODE),
-        ]
 
-    def _shapes(self) -> list[str]:
-        found: list[str] = []
-        known: dict[str, str] = {}
-        for name, operand in self.tensors:
-            found += self._refuse(f"{name}.dtype is not dtype_{name}", stats.DTYPE)
-            found += self._shape(name, operand, known)
-        return found
-
-    def _shape(self, name: str, operand: Operand, known: dict[str, str]) -> list[str]:
+def _shapes(tensors: dict[str, Operand]) -> list[str]:
+    found: list[str] = []
+    known: dict[str, str] = {}
+    for name, operand in tensors.items():
         shape = operand.shape or ()
-        wrong, after = [f"len(shape) != {len(shape)}"], []
+        wrong = [f"len(shape) != {len(shape)}"]
         fresh: dict[str, str] = {}
         for dimension, size in enumerate(shape):
             here = f"shape[{dimension}]"
@@ -145,27 +133,29 @@ class _Writer:
                 wrong.append(f"{here} != {known.get(size) or fresh[size]}")
             else:
                 fresh[size] = here
+        found += [
+            _refuse(f"{name}.dtype is not dtype_{name}", stats.DTYPE),
+            f"shape = {name}.shape",
+            _refuse(" or ".join(wrong), stats.SHAPE),
+        ]
         for size, here in fresh.items():
             known[size] = f"n{len(known)}"
-            after.append(f"{known[size]} = {here}")
-        return [f"shape = {name}.shape", *self._refuse(" or ".join(wrong), stats.SHAPE), *after]
+            found.append(f"{known[size]} = {here}")
+    return found
 
-    def _rest(self) -> list[str]:
-        # Elements that share memory, as those of an expanded tensor do, are another matter.
-        question = "0 in {0}.stride()" if self.strided else "not {0}.is_contiguous()"
-        loose = " or ".join(question.format(name) for name, _ in self.tensors)
-        graded = " or ".join(f"{name}.requires_grad" for name, _ in self.tensors)
-        found = self._refuse(loose, stats.LAYOUT)
-        found += self._refuse(f"grad_enabled() and ({graded})", stats.GRAD)
-        written = [*self.outputs, *sorted(self.mutated)]
-        if written:  # torch itself refuses such writes
-            made = " or ".join(f"{name}.is_inference()" for name in written)
-            found += self._refuse(f"({made}) and not inference()", stats.MODE)
-        pairs = [f"overlap({left}, {right})" for left, right in self._apart()]
-        return found + (self._refuse(" or ".join(pairs), stats.OVERLAP) if pairs else [])
 
-    def _apart(self) -> list[tuple[str, str]]:
-        """Return the pairs of tensors that may not share memory: where one of them is written."""
-        names = [name for name, _ in self.tensors]
-        written = {*self.outputs, *self.mutated}
-        return [pair for pair in combinations(names, 2) if written & {*pair}]
+def _rest(tensors: dict[str, Operand], written: set[str], strided: bool) -> list[str]:
+    # Elements that share memory, as those of an expanded tensor do, are another matter.
+    question = "0 in {0}.stride()" if strided else "not {0}.is_contiguous()"
+    loose = " or ".join(question.format(name) for name in tensors)
+    graded = " or ".join(f"{name}.requires_grad" for name in tensors)
+    found = [_refuse(loose, stats.LAYOUT), _refuse(f"grad_enabled() and ({graded})", stats.GRAD)]
+    if written:  # torch itself refuses such writes
+        made = " or ".join(f"{name}.is_inference()" for name in sorted(written))
+        found.append(_refuse(f"({made}) and not inference()", stats.MODE))
+    # What is written may share memory with nothing else.
+    pairs = [pair for pair in combinations(tensors, 2) if not written.isdisjoint(pair)]
+    if pairs:
+        shared = " or ".join(f"overlap({left}, {right})" for left, right in pairs)
+        found.append(_refuse(shared, stats.OVERLAP))
+    return [*found, "return None"]

@@ -3,7 +3,7 @@
 It is a small C++ extension (`native.cpp`) against the torch that is installed, so no wheel can hold
 it. `build` compiles it once, in some fifteen seconds, into the cache: ``fib apply build`` does so,
 and nothing unasked. From then on `maker` finds it there. Without it everything works as well, with
-the checker of torch (`tensor_guards`) or in Python.
+the checker of torch (`recognition`) or in Python.
 
 Besides what that checker compares it asks the state of the thread, grad mode, and whether a tensor
 that is written to shares memory with another one; and it looks at a tensor's sizes only after its
@@ -20,7 +20,7 @@ from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.apply.dispatch.ordinary import facts, in_fresh_thread
 from flashinfer_bench.errors import BuildError
@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _SOURCE = Path(__file__).with_name("native.cpp")
 _NAME = "fib_apply_native"
+_FILE = f"{_NAME}{EXTENSION_SUFFIXES[0]}"
 _DIGEST = "sha256"
 _FLAGS = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 _STANDARDS = ("-std=c++20", "-std=c++17")  # newer headers of torch want the first
@@ -48,12 +49,10 @@ def folder() -> Path:
 
     from flashinfer_bench.compile.toolkit import cache_folder
 
-    digest = hashlib.sha256()
-    about = [torch.__version__, str(torch.version.git_version), *EXTENSION_SUFFIXES]
-    for text in [*about, sys.version, sys.platform, platform.machine(), str(_torch_folder())]:
-        digest.update(f"{text}\0".encode())
-    digest.update(_SOURCE.read_bytes())
-    return cache_folder("apply-native") / digest.hexdigest()[:24]
+    about = [torch.__version__, str(torch.version.git_version), torch.__file__, sys.version]
+    about += [*EXTENSION_SUFFIXES, sys.platform, platform.machine(), _SOURCE.read_text()]
+    digest = hashlib.sha256("\0".join(about).encode()).hexdigest()
+    return cache_folder("apply-native") / digest[:24]
 
 
 def build() -> Path:
@@ -87,10 +86,10 @@ def _compile(into: Path) -> None:
 
     compiler, log = find_cxx(), ""
     for standard in _STANDARDS:
-        command = [*compiler.command, standard, *_FLAGS, *_paths(), "-o", str(into / _file())]
+        command = [*compiler.command, standard, *_FLAGS, *_paths(), "-o", str(into / _FILE)]
         done = run_tool(command, cwd=into)
         if not done.returncode:
-            (into / _DIGEST).write_text(_digest(into / _file()))
+            (into / _DIGEST).write_text(_digest(into / _FILE))
             return
         log += done.output
     raise BuildError(
@@ -102,10 +101,10 @@ def _compile(into: Path) -> None:
 
 def _is_sound(folder: Path) -> bool:
     """Return whether a library is there, whole: loading a damaged one can end the process."""
-    from flashinfer_bench.compile.toolkit.cache import is_complete
+    from flashinfer_bench.compile.cache import is_complete
 
     try:
-        return (folder / _DIGEST).read_text() == _digest(folder / _file()) and is_complete(folder)
+        return (folder / _DIGEST).read_text() == _digest(folder / _FILE) and is_complete(folder)
     except (OSError, ValueError):
         return False
 
@@ -119,26 +118,15 @@ def _paths() -> list[str]:
 
     import torch
 
-    root = _torch_folder()
+    root = Path(torch.__file__).parent
     include, more = root / "include", root / "include" / "torch" / "csrc" / "api" / "include"
-    abi = int(torch.compiled_with_cxx11_abi())
     return [
-        f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         *(f"-I{place}" for place in (include, more, sysconfig.get_paths()["include"])),
         str(_SOURCE),
         f"-L{root / 'lib'}",
         *("-lc10", "-ltorch_cpu", "-ltorch_python"),
     ]
-
-
-def _torch_folder() -> Path:
-    import torch
-
-    return Path(torch.__file__).parent
-
-
-def _file() -> str:
-    return f"{_NAME}{EXTENSION_SUFFIXES[0]}"
 
 
 @lru_cache(maxsize=1)
@@ -153,14 +141,14 @@ def maker() -> Optional[Maker]:
     """
     try:
         place = folder()
-        from flashinfer_bench.compile.toolkit.cache import is_complete, own_place
+        from flashinfer_bench.compile.cache import is_complete, own_place
 
         found = next((each for each in (place, own_place(place)) if is_complete(each)), None)
         if found is None:
             return None
         if not _is_sound(found):
-            raise ImportError(f"{found / _file()} is not as it was compiled")
-        made = _bound(_load(found / _file()).Recogniser)
+            raise ImportError(f"{found / _FILE} is not as it was compiled")
+        made = _maker_of(found / _FILE)
         problem = in_fresh_thread(_problem_of, made)
     # A damaged library, or one for another machine.
     except (BuildError, ImportError, OSError, RuntimeError, AttributeError, TypeError, ValueError):
@@ -172,24 +160,21 @@ def maker() -> Optional[Maker]:
     return made
 
 
-def _load(path: Path) -> Any:
+def _maker_of(path: Path) -> Maker:
+    """Load the extension, and return a maker that knows the usual keys of a thread."""
     loader = ExtensionFileLoader(_NAME, str(path))
     spec = spec_from_file_location(_NAME, path, loader=loader)
     if spec is None:
         raise ImportError(f"{path} is no extension module")
     module = module_from_spec(spec)
     loader.exec_module(module)
-    return module
-
-
-def _bound(kind: Callable[..., Check]) -> Maker:
-    """Return a maker that knows the usual keys of a thread."""
     usual, masked = facts().usual, facts().masked
 
     def make(
         tensors: Sequence[torch.Tensor], written: Sequence[int] = (), *, anywhere: bool = False
     ) -> Check:
-        return kind(tuple(tensors), tuple(written), usual, masked, anywhere)
+        check: Check = module.Recogniser(tuple(tensors), tuple(written), usual, masked, anywhere)
+        return check
 
     return make
 
@@ -197,7 +182,7 @@ def _bound(kind: Callable[..., Check]) -> Maker:
 def _problem_of(make: Maker) -> Optional[str]:
     import torch
 
-    from flashinfer_bench.apply.dispatch.tensor_guards import comparing_problem
+    from flashinfer_bench.apply.dispatch.recognition import comparing_problem
 
     problem = comparing_problem(lambda *tensors: make(tensors))
     if problem is not None:

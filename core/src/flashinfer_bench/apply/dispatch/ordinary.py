@@ -1,4 +1,4 @@
-"""Which tensors are plain numbers in memory, and when torch does with a call what it says.
+"""Which tensors are plain numbers in memory, on which device, and when torch does what it says.
 
 torch marks everything out of the ordinary with *dispatch keys*: sparse and nested tensors, lazily
 negated or conjugated ones, those of vmap and grad transforms, fake ones; autocast and dispatch
@@ -13,9 +13,8 @@ harm: code inside of a custom operator runs with those of autograd taken away.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,116 +41,134 @@ def in_fresh_thread(function: Callable[..., Any], *args: Any) -> Any:
     return found[0]
 
 
-@dataclass(frozen=True)
 class Facts:
-    """What torch is asked at each call.
+    """What torch is asked at each call, looked up once.
 
     Attributes
     ----------
     tensor, parameter : type
         The two exact types of tensors that a substitute may get.
-    keys_of : callable
-        Dispatch keys of a tensor, as a number.
-    clean : callable
-        Whether no mode of this thread changes what operations do.
-    modes : callable
-        How many dispatch modes this thread is in: a part of `clean`, and quicker.
+    keys, number : callable
+        The dispatch keys of a tensor, and these as a number.
+    included, excluded : callable
+        The dispatch keys that this thread adds to those of a tensor, and those that it takes away.
     usual, masked : int
-        Dispatch keys that a fresh thread adds to those of a tensor, and those that it takes away.
+        The same of a fresh thread. Autocast works by unmasking its keys.
+    modes : callable
+        How many dispatch modes this thread is in.
     forward : module
         Its ``_current_level`` is -1 unless forward-mode gradients are being computed.
     grad_enabled, inference : callable
         Whether grad mode, or inference mode, is on in this thread.
     """
 
-    tensor: type
-    parameter: type
-    keys_of: Callable[[Any], int]
-    clean: Callable[[], bool]
-    modes: Callable[[], int]
-    usual: int
-    masked: int
-    forward: Any
-    grad_enabled: Callable[[], bool]
-    inference: Callable[[], bool]
+    def __init__(self) -> None:
+        import torch
+
+        self.tensor, self.parameter = torch.Tensor, torch.nn.Parameter
+        self.modes = torch._C._len_torch_dispatch_stack
+        self.forward = torch.autograd.forward_ad
+        self.grad_enabled = torch.is_grad_enabled
+        self.inference = torch.is_inference_mode_enabled
+        self.keys, self.number = torch._C._dispatch_keys, torch._C.DispatchKeySet.raw_repr
+        self.included = torch._C._dispatch_tls_local_include_set
+        self.excluded = torch._C._dispatch_tls_local_exclude_set
+        self.usual, self.masked = in_fresh_thread(
+            lambda: (self.number(self.included()), self.number(self.excluded()))
+        )
+
+    def keys_of(self, tensor: torch.Tensor) -> int:
+        """Return the dispatch keys of a tensor, as a number."""
+        return self.number(self.keys(tensor))
+
+    def is_tensor(self, value: Any) -> bool:
+        """Return whether a value is of one of the two types, and no subclass."""
+        return type(value) is self.tensor or type(value) is self.parameter
 
 
 @lru_cache(maxsize=1)
 def facts() -> Facts:
     """Return what to ask torch, worked out once per process."""
-    import torch
-
-    usual, masked = in_fresh_thread(_usual_keys)
-    return Facts(
-        tensor=torch.Tensor,
-        parameter=torch.nn.Parameter,
-        keys_of=_asking_keys(),
-        clean=_cleanness(usual, masked),
-        modes=torch._C._len_torch_dispatch_stack,
-        usual=usual,
-        masked=masked,
-        forward=torch.autograd.forward_ad,
-        grad_enabled=torch.is_grad_enabled,
-        inference=torch.is_inference_mode_enabled,
-    )
+    return Facts()
 
 
 @lru_cache(maxsize=64)
 def ordinary_keys(device: torch.device) -> frozenset[int]:
-    """Return the keys, as numbers, that ordinary tensors on `device` may have.
+    """Return the keys that ordinary tensors on `device` may have: of inference mode, and others."""
 
-    There are two sets: of tensors made in inference mode, and of others.
-    """
-    found: frozenset[int] = in_fresh_thread(_sample_keys, device)
+    def samples() -> frozenset[int]:
+        import torch
+
+        with torch.inference_mode():
+            made = torch.empty(0, device=device)
+        return frozenset(map(facts().keys_of, (made, torch.empty(0, device=device))))
+
+    found: frozenset[int] = in_fresh_thread(samples)
     return found
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is contiguous numbers in memory, of no subclass."""
     asked = facts()
-    exact = type(tensor) is asked.tensor or type(tensor) is asked.parameter
-    ordinary = exact and asked.keys_of(tensor) in ordinary_keys(tensor.device)
+    ordinary = asked.is_tensor(tensor) and asked.keys_of(tensor) in ordinary_keys(tensor.device)
     return ordinary and tensor.is_contiguous()
 
 
-def _sample_keys(device: torch.device) -> frozenset[int]:
+# -------------------------------------------------------------------------------------- devices
+
+
+class Devices:
+    """The devices with the hardware that a table was made for.
+
+    Parameters
+    ----------
+    device : str
+        ``cpu``, ``cuda`` or ``cuda:N``. Other GPUs of the same name are as good.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._kind, _, index = device.partition(":")
+        self._index = int(index or 0)
+        self._known: dict[Any, Optional[frozenset[int]]] = {}
+
+    def keys_on(self, device: torch.device) -> Optional[frozenset[int]]:
+        """Return the dispatch keys of ordinary tensors on `device`; None for other hardware."""
+        try:
+            return self._known[device]
+        except KeyError:
+            same = device.type == self._kind and (
+                self._kind == "cpu"
+                or (self._kind == "cuda" and _gpu(device.index or 0) == _gpu(self._index))
+            )
+            found = self._known[device] = ordinary_keys(device) if same else None
+            return found
+
+
+@lru_cache(maxsize=64)
+def _gpu(index: int) -> str:
     import torch
 
-    keys_of = _asking_keys()
-    found = [keys_of(torch.empty(0, device=device))]
-    with torch.inference_mode():
-        found.append(keys_of(torch.empty(0, device=device)))
-    return frozenset(found)
+    return torch.cuda.get_device_name(index)
 
 
-def _asking_keys() -> Callable[[Any], int]:
+def is_current(device: torch.device) -> Optional[Callable[[], bool]]:
+    """Return a question whether `device` is the current one; None where it cannot be another."""
+    if device.type != "cuda":
+        return None
     import torch
 
-    dispatch_keys = torch._C._dispatch_keys
-    as_number = torch._C.DispatchKeySet.raw_repr
-    return lambda tensor: as_number(dispatch_keys(tensor))
+    if torch.cuda.device_count() < 2:
+        return None
+    index, current = device.index, torch.cuda.current_device
+    return lambda: current() == index
 
 
-def _usual_keys() -> tuple[int, int]:
-    """Return the keys that a fresh thread adds, and the masked ones (those of autocast)."""
+def on_device(device: torch.device, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function`, to be called with `device` as the current one."""
     import torch
 
-    included = torch._C._dispatch_tls_local_include_set()
-    return included.raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr()
+    def call(*args: Any) -> Any:
+        with torch.cuda.device(device):
+            return function(*args)
 
-
-def _cleanness(usual: int, masked: int) -> Callable[[], bool]:
-    import torch
-
-    include, exclude = (
-        torch._C._dispatch_tls_local_include_set,
-        torch._C._dispatch_tls_local_exclude_set,
-    )
-    forward = torch.autograd.forward_ad
-
-    def clean() -> bool:
-        # Autocast works by unmasking its keys; all else adds some, or (tangents) has none.
-        added = include().raw_repr() & ~usual
-        return not added and exclude().raw_repr() & masked == masked and forward._current_level < 0
-
-    return clean
+    return call

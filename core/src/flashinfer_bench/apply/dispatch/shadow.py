@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from flashinfer_bench.apply.dispatch.target import checked_outputs
 from flashinfer_bench.compile.outputs import list_outputs
 
 if TYPE_CHECKING:
@@ -13,9 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.apply.config import ApplyConfig
-    from flashinfer_bench.apply.dispatch.answers import Answers
     from flashinfer_bench.apply.dispatch.layout import Layout
-    from flashinfer_bench.data import Definition
 
 # Whose outputs are drawn at random: two correct calls differ.
 _RANDOM = frozenset({"sampling"})
@@ -30,12 +29,8 @@ class Shadow:
 
     Parameters
     ----------
-    definition : Definition
-        What they compute.
     layout : Layout
-        Of it.
-    answers : Answers
-        Checks what they return.
+        Of the definition.
     config : ApplyConfig
         Its ``max_atol`` and ``max_rtol`` stand over the tolerance of the definition, and that over
         the default for the dtypes.
@@ -46,23 +41,20 @@ class Shadow:
         Whether two correct calls give the same: not if outputs are drawn at random.
     """
 
-    def __init__(
-        self, definition: Definition, layout: Layout, answers: Answers, config: ApplyConfig
-    ) -> None:
-        self._definition = definition
+    def __init__(self, layout: Layout, config: ApplyConfig) -> None:
         self._layout = layout
-        self._answers = answers
         self._inputs = len(layout.inputs)
         self._own = {"atol": config.max_atol, "rtol": config.max_rtol}
-        self.comparable = definition.op_type.lower() not in _RANDOM
+        self.comparable = layout.definition.op_type.lower() not in _RANDOM
 
     @cached_property
     def _tolerances(self) -> list[dict[str, Any]]:
         from flashinfer_bench.bench.dtype_tolerances import default_tolerances, tolerance_values
 
+        definition = self._layout.definition
         return [
-            tolerance_values([self._definition.tolerance, self._own], default, name)
-            for name, default in default_tolerances(self._definition).items()
+            tolerance_values([definition.tolerance, self._own], default, name)
+            for name, default in default_tolerances(definition).items()
         ]
 
     def prepare(self, args: Sequence[Any], *, into: bool) -> list[Any]:
@@ -73,7 +65,7 @@ class Shadow:
         """
         import torch
 
-        from flashinfer_bench.tensors.outputs import poison
+        from flashinfer_bench.tensors import poison
 
         mine = list(args)
         for index, value in enumerate(args[: self._inputs]):
@@ -126,7 +118,7 @@ class Shadow:
             if not _same_bytes(mine[index], args[index]):
                 raise Disagreement(f"it has changed an input, {self._layout.inputs[index].name!r}")
         if into:
-            self._compare_pairs(list(zip(mine[self._inputs :], args[self._inputs :], strict=True)))
+            self._compare_all(mine[self._inputs :], args[self._inputs :])
         else:
             self.compare_outputs(result, mine, expected)
         if not pure:
@@ -140,34 +132,32 @@ class Shadow:
         Disagreement, WrongOutputError
             As of `compare`.
         """
-        self._compare_pairs(self._pairs(self._answers.check(result, inputs), expected))
-
-    def _compare_pairs(self, pairs: Sequence[tuple[Any, Any]]) -> None:
-        for operand, tolerance, (actual, wanted) in zip(
-            self._layout.outputs, self._tolerances, pairs, strict=True
-        ):
-            _require_close(f"output {operand.name!r}", actual, wanted, tolerance)
-
-    def _pairs(self, outputs: list[Any], expected: Any) -> list[tuple[Any, Any]]:
+        outputs = checked_outputs(self._layout, result, inputs)
         if not outputs:
-            return []
+            return
         try:
-            wanted = list_outputs(expected, self._definition)
+            wanted = list_outputs(expected, self._layout.definition)
         except ValueError as error:
             raise Disagreement(f"the original {error}") from error
         if len(wanted) != len(outputs):
             raise Disagreement(f"the original returns {len(wanted)} outputs, not {len(outputs)}")
-        return list(zip(outputs, wanted, strict=True))
+        self._compare_all(outputs, wanted)
+
+    def _compare_all(self, outputs: Sequence[Any], wanted: Sequence[Any]) -> None:
+        for operand, tolerance, mine, original in zip(
+            self._layout.outputs, self._tolerances, outputs, wanted, strict=True
+        ):
+            _require_close(f"output {operand.name!r}", mine, original, tolerance)
 
     def _compare_mutated(self, mine: Sequence[Any], args: Sequence[Any]) -> None:
         from flashinfer_bench.bench.dtype_tolerances import default_tolerance, tolerance_values
         from flashinfer_bench.tensors.dtypes import dtype_name, is_float
 
         for index in sorted(self._layout.mutated):
-            name = dtype_name(self._layout.inputs[index].dtype)
-            least = default_tolerance(name) if is_float(name) else 0.0
-            tolerance = tolerance_values([], least)
-            what = f"input {self._layout.inputs[index].name!r}, which it writes to"
+            operand = self._layout.inputs[index]
+            name = dtype_name(operand.dtype)
+            tolerance = tolerance_values([], default_tolerance(name) if is_float(name) else 0.0)
+            what = f"input {operand.name!r}, which it writes to"
             _require_close(what, mine[index], args[index], tolerance)
 
 
@@ -182,7 +172,7 @@ def _same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
 def _require_close(what: str, actual: Any, expected: Any, tolerance: dict[str, Any]) -> None:
     import torch
 
-    from flashinfer_bench.bench.judge.correctness import compare
+    from flashinfer_bench.bench.correctness import compare
 
     if not isinstance(expected, (torch.Tensor, bool, int, float)):
         raise Disagreement(f"the original returns a {type(expected).__name__} as {what}")

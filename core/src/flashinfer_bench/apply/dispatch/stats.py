@@ -22,11 +22,6 @@ OUTPUTS = "outputs"  # outputs cannot be allocated for a destination-passing sol
 SHADOW = "not comparable"  # what a comparison with the original needs cannot be had
 REENTRANT = "reentrant"  # the solution itself makes such a call
 
-REASONS = (
-    *(NO_CHOICE, TYPE, DTYPE, DEVICE, SHAPE, LAYOUT, GRAD, MODE, OVERLAP),
-    *(KEY, BUILD, CAPTURE, OUT, OUTPUTS, SHADOW, REENTRANT),
-)
-
 
 @dataclass(frozen=True)
 class Stats:
@@ -42,7 +37,7 @@ class Stats:
         Calls in which a solution raised, or returned something that is no output of the definition,
         or was found by a shadow check to compute something else.
     misses : dict of str to int
-        Calls that no solution was tried for, by reason; one of `REASONS`.
+        Calls that no solution was tried for, by reason; one of those above.
     """
 
     hits: int = 0

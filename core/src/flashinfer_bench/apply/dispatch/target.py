@@ -1,17 +1,24 @@
-"""A built solution, ready to be called for one definition in either convention."""
+"""A built solution, how it is called in either convention, and what it may return."""
 
 from __future__ import annotations
 
 import keyword
 import logging
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Optional, Protocol
 
-from flashinfer_bench.apply.dispatch.codegen import compile_source
-from flashinfer_bench.compile.outputs import OutputAllocator, copy_outputs, list_outputs, unpack
+from flashinfer_bench.apply.dispatch.ordinary import facts, in_fresh_thread, ordinary_keys
+from flashinfer_bench.apply.dispatch.recognition import never, recogniser_of
+from flashinfer_bench.compile.outputs import list_outputs
+from flashinfer_bench.routing.generated import compile_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    import torch
+
+    from flashinfer_bench.apply.dispatch.layout import Layout, Operand
+    from flashinfer_bench.apply.dispatch.recognition import Recognition
     from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition
@@ -57,24 +64,9 @@ class Target:
     ----------
     native_style : str
         ``"value"`` or ``"destination"``: what `function` is.
-    value : callable
-        ``value(*inputs)`` returns one output as itself, several as a tuple, none as None. Of a
-        destination-passing function they are allocated, on the device of the first input tensor.
-    into : callable
-        ``into(*inputs, *outputs)`` returns None. What a value-returning function returns is copied;
-        a ValueError says that it does not fit.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "definition",
-        "function",
-        "into",
-        "native_style",
-        "owner",
-        "solution",
-        "value",
-    )
+    __slots__ = ("__weakref__", "definition", "function", "native_style", "owner", "solution")
 
     def __init__(
         self,
@@ -90,12 +82,6 @@ class Target:
         self.solution = solution
         self.owner = owner
         self.native_style: Style = "destination" if destination_passing else "value"
-        self.value: Function
-        self.into: Function
-        if destination_passing:
-            self.value, self.into = _allocating(function, definition), _silent(function)
-        else:
-            self.value, self.into = _unpacking(function, definition), _copying(function, definition)
 
     @classmethod
     def from_runnable(
@@ -149,7 +135,7 @@ class Target:
         name = solution or getattr(function, "__qualname__", None) or type(function).__name__
         if by_keyword:
             names = [*definition.inputs, *(definition.outputs if destination_passing else ())]
-            function = by_names(function, names)
+            function = _by_names(function, names)
         return cls(function, definition, solution=name, destination_passing=destination_passing)
 
     def explained(self, error: Exception) -> Exception:
@@ -170,52 +156,216 @@ class Target:
         return f"<Target {self.solution!r} of {self.definition.name!r}, {self.native_style}>"
 
 
-def by_names(function: Function, names: list[str]) -> Function:
+def _by_names(function: Function, names: list[str]) -> Function:
     """Return a function of positional arguments that calls `function` with them by name."""
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
         return lambda *args: function(**dict(zip(names, args, strict=True)))
     mine = [f"a{index}" for index in range(len(names))]
     given = ", ".join(f"{name}={each}" for name, each in zip(names, mine, strict=True))
     source = f"def by_name({', '.join(mine)}):\n    return call({given})\n"
-    return compile_source(source, "by_name", "by name", {"call": function})
+    return compile_source(source, "by_name", {"call": function}, "by name")
 
 
-def _silent(function: Function) -> Function:
+# A CUDA graph replays launches of kernels: the code of a kernel, and whatever its module holds,
+# must be there as long as the graph is. Nobody tells how long that is, so a target that has served
+# tensors on a GPU is never let go. There are no more of them than solutions that were built.
+kept: dict[int, tuple[Any, ...]] = {}
+
+
+def keep_for_ever(target: Target) -> None:
+    """Keep the function of a target, and the build that it is part of."""
+    kept[id(target.function)] = (target.function, target.owner)
+
+
+# -------------------------------------------------------------------------- what it may return
+
+
+class WrongOutputError(Exception):
+    """A solution returned something that is no output of its definition."""
+
+
+def checked_outputs(layout: Layout, result: Any, args: Sequence[Any]) -> list[Any]:
+    """Return what a solution returned as a list of outputs in declaration order.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of the definition.
+    result : Any
+        What the solution returned.
+    args : sequence
+        The inputs, which the guard has let through.
+
+    Raises
+    ------
+    WrongOutputError
+        If their number, or the type, dtype, device or shape of one is not what the definition
+        declares for these inputs.
+    """
+    wanted = layout.outputs
+    if not wanted:
+        return []  # it works by what it writes; whatever it returns is of no use to anyone
+    try:
+        outputs = list_outputs(result, layout.definition)
+    except ValueError as error:
+        raise WrongOutputError(str(error)) from error
+    if len(outputs) != len(wanted):
+        raise WrongOutputError(f"returned {len(outputs)} outputs instead of {len(wanted)}")
+    sizes = layout.sizes(args)
+    device = args[layout.tensors[0]].device if layout.tensors else None
+    for operand, output in zip(wanted, outputs, strict=True):
+        wrong = _wrong(operand, output, sizes, device)
+        if wrong:
+            shape = "a scalar" if operand.shape is None else f"shape {list(operand.shape)}"
+            declared = f"declared is {shape} of {operand.dtype}"
+            raise WrongOutputError(f"output {operand.name!r} is {wrong}; {declared}")
+    return outputs
+
+
+def _wrong(operand: Operand, output: Any, sizes: dict[str, int], device: Any) -> str:
+    """Return what an output is instead of what is declared; empty if nothing is wrong."""
+    asked = facts()
+    if operand.shape is None and type(output) is operand.scalar:
+        return ""
+    if not asked.is_tensor(output):
+        return f"a {type(output).__name__}"
+    if device is not None and output.device != device:
+        return f"a tensor on {output.device}"
+    if asked.keys_of(output) not in ordinary_keys(output.device):
+        return "a tensor that is not plain numbers in memory"
+    if output.dtype is not operand.dtype:
+        return f"a tensor of {output.dtype}"
+    declared, shape = operand.shape or (), output.shape
+    # The first output sets axes that no input shows.
+    fits = len(declared) == len(shape) and all(
+        sizes.setdefault(size, here) == here if isinstance(size, str) else size == here
+        for size, here in zip(declared, shape, strict=True)
+    )
+    return "" if fits else f"a tensor of shape {list(shape)}"
+
+
+def packed(outputs: Sequence[Any]) -> Any:
+    """Return outputs as a call does: one as itself, several as a tuple, none as None."""
+    if len(outputs) == 1:
+        return outputs[0]
+    return tuple(outputs) if outputs else None
+
+
+# ---------------------------------------------------------------------------- how it is called
+
+
+def function_for(
+    target: Target, layout: Layout, args: Sequence[Any], by: Optional[Recognition], *, into: bool
+) -> Optional[Function]:
+    """Return how to call a target with arguments of these shapes.
+
+    Parameters
+    ----------
+    target : Target
+        What is called.
+    layout : Layout
+        Of its definition.
+    args : sequence
+        Inputs, and outputs if `into`; the guard has let them through.
+    by : Recognition, optional
+        How to recognise outputs like earlier ones.
+    into : bool
+        Whether outputs are given.
+
+    Returns
+    -------
+    callable or None
+        None if outputs are to be allocated, and their shapes do not follow from the inputs.
+    """
+    if into == (target.native_style == "destination"):
+        return target.function
+    if into:
+        return _copying(target.function, layout, by)
+    return _allocating(target.function, layout, args) if layout.allocatable else None
+
+
+def _copying(function: Function, layout: Layout, by: Optional[Recognition]) -> Function:
+    """Return a function of inputs and outputs, for arguments of the same shapes each time."""
+    count = len(layout.inputs)
+    single = len(layout.outputs) == 1
+    # Recognises an output like the last one, which has been checked in full.
+    usual: Function = never
+
     def into(*args: Any) -> None:
-        function(*args)
-
-    return into
-
-
-def _allocating(function: Function, definition: Definition) -> Function:
-    allocator: Optional[OutputAllocator] = None
-
-    def value(*inputs: Any) -> Any:
-        nonlocal allocator
-        if allocator is None:
-            allocator = OutputAllocator(definition)
-        outputs = allocator.allocate(inputs)
-        function(*inputs, *outputs)
-        return outputs[0] if len(outputs) == 1 else unpack(tuple(outputs), None)
-
-    return value
-
-
-def _unpacking(function: Function, definition: Definition) -> Function:
-    def value(*inputs: Any) -> Any:
+        nonlocal usual
+        inputs = args[:count]
         result = function(*inputs)
-        if isinstance(result, (tuple, list, dict)):
-            return unpack(tuple(list_outputs(result, definition)), definition)
-        return result
-
-    return value
-
-
-def _copying(function: Function, definition: Definition) -> Function:
-    count, names = len(definition.inputs), list(definition.outputs)
-
-    def into(*args: Any) -> None:
-        results = list_outputs(function(*args[:count]), definition)
-        copy_outputs(results, args[count:], names)
+        if single and usual(result):
+            args[count].copy_(result)
+            return
+        outputs, places = checked_outputs(layout, result, inputs), args[count:]
+        for output, place in zip(outputs, places, strict=True):
+            # Of a place no input need show the axes.
+            shape = list(getattr(output, "shape", ()))
+            if shape != list(place.shape):
+                raise WrongOutputError(
+                    f"an output has shape {shape}, its place {list(place.shape)}"
+                )
+        for output, place in zip(outputs, places, strict=True):
+            place.fill_(output) if isinstance(output, (bool, int, float)) else place.copy_(output)
+        if single:
+            usual = recogniser_of(by, outputs)
 
     return into
+
+
+def _allocating(function: Function, layout: Layout, args: Sequence[Any]) -> Function:
+    """Return a function of the inputs that allocates outputs for inputs of these very shapes."""
+    sizes = layout.sizes(args)
+    device = args[layout.tensors[0]].device
+    allocate = _quick_allocator(device.type) or _public_allocator(device)
+    namespace: dict[str, Any] = {"call": function, "allocate": allocate}
+    inputs = [f"a{index}" for index in range(len(layout.inputs))]
+    outputs = [f"o{index}" for index in range(len(layout.outputs))]
+    lines = [f"def value({', '.join(inputs)}):"]
+    for name, operand in zip(outputs, layout.outputs, strict=True):
+        shape = tuple(sizes[s] if isinstance(s, str) else s for s in operand.shape or ())
+        place: dict[str, Any] = {f"shape_{name}": shape, f"stride_{name}": _strides(shape)}
+        place[f"dtype_{name}"] = operand.dtype
+        namespace |= place
+        lines.append(f"    {name} = allocate({', '.join(place)})")
+    result = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})" if outputs else "None"
+    lines += [f"    call({', '.join([*inputs, *outputs])})", f"    return {result}\n"]
+    return compile_source("\n".join(lines), "value", namespace, f"outputs of {layout.name!r}")
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _public_allocator(device: torch.device) -> Function:
+    import torch
+
+    def allocate(shape: tuple[int, ...], stride: tuple[int, ...], dtype: Any) -> torch.Tensor:
+        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+    return allocate
+
+
+@lru_cache(maxsize=8)
+def _quick_allocator(kind: str) -> Optional[Function]:
+    """Return what compiled graphs allocate with, in a third of the time, if it works here.
+
+    It allocates on the current device of its kind.
+    """
+    import torch
+
+    try:
+        from torch._C._dynamo import guards
+
+        allocate: Function = getattr(guards, f"_empty_strided_{kind}")
+        # Nothing that takes memory: a CUDA graph may be under capture.
+        made = in_fresh_thread(allocate, (0, 3), (3, 1), torch.bfloat16)
+        found = (type(made), tuple(made.shape), made.dtype, made.device.type)
+    except (ImportError, AttributeError, RuntimeError, TypeError):  # it is not public
+        return None
+    return allocate if found == (torch.Tensor, (0, 3), torch.bfloat16, kind) else None

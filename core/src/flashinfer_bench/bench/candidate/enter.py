@@ -1,7 +1,7 @@
 """Turning a fresh process into a candidate: alone, silent, and gone when its parent goes.
 
 The steps run in the new process before any code of a solution. What it gives up for good comes at
-the end of them, see `flashinfer_bench.bench.candidate.confinement`.
+the end of them, see `flashinfer_bench.bench.confinement`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from flashinfer_bench.bench.candidate.confinement import confine
 from flashinfer_bench.bench.candidate.enter import limit_threads
 from flashinfer_bench.bench.candidate.failures import MAX_NAME, clip, describe_failure
 from flashinfer_bench.bench.candidate.inputs import InputSet
@@ -33,6 +32,7 @@ from flashinfer_bench.errors import RunnerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from flashinfer_bench.bench.confinement import SandboxMethod
     from flashinfer_bench.bench.timing.base import Timer
     from flashinfer_bench.bench.transport.channel import Channel
     from flashinfer_bench.compile import BuilderRegistry
@@ -54,6 +54,8 @@ class Session:
         Builds the solution.
     timers : mapping
         Timers by name, constructed; or why one could not be.
+    sandbox : SandboxMethod, optional
+        How this process is confined.
     compiles_only : bool
         Refuse every request but `Compile`.
     """
@@ -65,8 +67,10 @@ class Session:
         registry: BuilderRegistry,
         timers: Mapping[str, Union[Timer, Exception]],
         *,
+        sandbox: Optional[SandboxMethod] = None,
         compiles_only: bool = False,
     ) -> None:
+        self._sandbox = sandbox
         self._channel = channel
         self._device = device
         self._registry = registry
@@ -151,7 +155,16 @@ class Session:
     def _confine(self, request: wire.Confine) -> wire.Message:
         if self._subject is not None or self._builder:
             raise RunnerError("code of a solution has been here; it is too late to be confined")
-        applied, missing = confine(request.writable, device=self._device, workdir=Path.cwd())
+        if self._sandbox is None:
+            return wire.Confined(request.token, [], {"sandbox": "none is installed"})
+        try:
+            held, lacking = self._sandbox.confine(
+                request.writable, device=self._device, workdir=Path.cwd()
+            )
+            applied = [str(name) for name in held]
+            missing = {str(name): str(why) for name, why in lacking.items()}
+        except Exception as error:  # noqa: BLE001 - plugin boundary: no fault of the solution
+            applied, missing = [], {"sandbox": f"{type(error).__name__}: {error}"}
         return wire.Confined(request.token, applied, missing)
 
     def _compile(self, request: wire.Compile) -> wire.Message:

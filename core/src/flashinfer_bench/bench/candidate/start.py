@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Union
 
+from flashinfer_bench.bench.confinement import pick_sandbox
 from flashinfer_bench.bench.transport.channel import candidate_end
 from flashinfer_bench.errors import FibError
 
@@ -24,7 +25,6 @@ _TO_COMPILE = (
 )
 _TO_RUN = (
     *("torch", "numpy", *_TO_COMPILE),
-    "flashinfer_bench.bench.timing.cuda_event",
     "flashinfer_bench.bench.timing.wall",
     "flashinfer_bench.tensors",
 )
@@ -62,6 +62,10 @@ def preload(*, compile_for: Optional[str] = None, ask_probes: bool = True) -> bo
         # References are in Python, so nearly every candidate builds that.
         with contextlib.suppress(FibError):
             default_catalog().select_builder("python").load()
+        for timer in default_catalog().timers:
+            with contextlib.suppress(FibError):
+                timer.load()
+        pick_sandbox()
     # Keep the collector off these objects: it would touch, and so copy, every page of them.
     gc.collect()
     gc.freeze()
@@ -102,14 +106,17 @@ def serve(sock: socket.socket, device: str, *, compiles_only: bool = False) -> N
     """
     from flashinfer_bench.bench.candidate.session import Session
     from flashinfer_bench.compile import BuilderRegistry
-    from flashinfer_bench.compile.toolkit.scratch import use_scratch
+    from flashinfer_bench.compile.cache import use_scratch
     from flashinfer_bench.plugins import default_catalog
 
     use_scratch(Path.cwd())
     timers = {} if compiles_only else make_timers(device)
     registry = BuilderRegistry.from_catalog(default_catalog(), device=device)
     channel = candidate_end(sock)
-    Session(channel, device, registry, timers, compiles_only=compiles_only).run()
+    session = Session(
+        channel, device, registry, timers, sandbox=pick_sandbox(), compiles_only=compiles_only
+    )
+    session.run()
 
 
 def make_timers(device: str) -> dict[str, Union[Timer, Exception]]:

@@ -1,10 +1,7 @@
-"""Comparing two solutions: which is faster, on the same inputs, side by side.
+"""Comparing two solutions: `fib_compare.paired`, of the distribution ``fib-compare``."""
 
-`Comparer` runs them; `compare_recorded` takes the samples of traces that are on disk.
-"""
+from __future__ import annotations
 
-from flashinfer_bench.bench.compare.comparer import Comparer
-from flashinfer_bench.bench.compare.contest import CompareSettings
-from flashinfer_bench.bench.compare.result import Answer, ContestResult, Obstacle, answer
+from flashinfer_bench._lazy import moved
 
-__all__ = ["Answer", "CompareSettings", "Comparer", "ContestResult", "Obstacle", "answer"]
+__getattr__, __dir__ = moved(__name__, "fib_compare.paired", "fib-compare")

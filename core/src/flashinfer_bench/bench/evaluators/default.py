@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from flashinfer_bench.bench.correctness import (
+    as_tensors,
+    compare,
+    error_histogram,
+    find_problem,
+    output_specs,
+)
 from flashinfer_bench.bench.evaluators.base import Check, Evaluator
-from flashinfer_bench.bench.judge.correctness import compare
-from flashinfer_bench.bench.judge.histogram import error_histogram
-from flashinfer_bench.bench.judge.structure import as_tensors, find_problem, output_specs
 from flashinfer_bench.data import Correctness, EvaluationStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import torch
 
     from flashinfer_bench.bench.config import ResolvedEvalConfig
+    from flashinfer_bench.bench.correctness import Comparison
     from flashinfer_bench.bench.evaluators.base import Trial
-    from flashinfer_bench.bench.judge.correctness import Comparison
-    from flashinfer_bench.data import Definition, Tolerance, Workload
+    from flashinfer_bench.data import Definition, Workload
 
 
 @dataclass(frozen=True)
@@ -29,18 +32,11 @@ class _Result:
     """One output and how it compares with the reference's."""
 
     name: str
+    actual: torch.Tensor
+    expected: torch.Tensor
     comparison: Comparison
-    tolerance: Tolerance
-    histogram: Callable[[], dict[str, Any]]
-
-    @property
-    def required(self) -> float:
-        return self.tolerance.required_matched_ratio or 1.0
-
-    @property
-    def cap(self) -> float:
-        cap = self.tolerance.max_error_cap
-        return math.inf if cap is None else cap
+    required: float
+    cap: float
 
     @property
     def passes(self) -> bool:
@@ -104,31 +100,20 @@ def _judge(
         problem = find_problem(outputs, specs)
         if problem is not None:
             return Check(problem.status, None, problem.message)
+    results = []
     pairs = zip(specs, as_tensors(calls[-1]), trial.expected, strict=True)
-    results = [
-        _compare(spec.name, actual, expected, config.tolerance_of(spec.name))
-        for spec, actual, expected in pairs
-    ]
-    return _verdict(results, trial.index, config, describes=describes)
-
-
-def _compare(
-    name: str, actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
-) -> _Result:
-    found = compare(actual, expected, atol=tolerance.atol or 0.0, rtol=tolerance.rtol or 0.0)
-    return _Result(name, found, tolerance, partial(error_histogram, actual, expected))
-
-
-def _verdict(
-    results: Sequence[_Result], trial: int, config: ResolvedEvalConfig, *, describes: bool
-) -> Check:
+    for spec, actual, expected in pairs:
+        own = config.tolerance_of(spec.name)
+        found = compare(actual, expected, atol=own.atol or 0.0, rtol=own.rtol or 0.0)
+        cap = math.inf if own.max_error_cap is None else own.max_error_cap
+        required = own.required_matched_ratio or 1.0
+        results.append(_Result(spec.name, actual, expected, found, required, cap))
     failed = [result for result in results if not result.passes]
-    ordered = sorted(results, key=lambda result: result.rank)  # the worst one first
-    items = [result.comparison for result in ordered]
+    results.sort(key=lambda result: result.rank)  # the worst one first
     correctness = Correctness(
-        max_relative_error=max((item.max_relative_error for item in items), default=0.0),
-        max_absolute_error=max((item.max_absolute_error for item in items), default=0.0),
-        extra=_extra(ordered, trial, config, describes=describes or bool(failed)),
+        max_relative_error=max((one.comparison.max_relative_error for one in results), default=0.0),
+        max_absolute_error=max((one.comparison.max_absolute_error for one in results), default=0.0),
+        extra=_extra(results, trial, config, describes=describes or bool(failed)),
     )
     if not failed:
         return Check(EvaluationStatus.PASSED, correctness)
@@ -137,36 +122,31 @@ def _verdict(
 
 
 def _extra(
-    ordered: Sequence[_Result], trial: int, config: ResolvedEvalConfig, *, describes: bool
+    results: Sequence[_Result], trial: Trial, config: ResolvedEvalConfig, *, describes: bool
 ) -> dict[str, Any]:
+    items = [result.comparison for result in results]
     extra: dict[str, Any] = {
-        "matched_ratio": min((each.comparison.matched_ratio for each in ordered), default=1.0)
+        "matched_ratio": min((item.matched_ratio for item in items), default=1.0)
     }
-    if describes and ordered and ordered[0].comparison.max_absolute_error > 0.0:
-        extra["error_histogram"] = {"output": ordered[0].name, **ordered[0].histogram()}
+    if describes and items and items[0].max_absolute_error > 0.0:
+        worst = results[0]
+        histogram = error_histogram(worst.actual, worst.expected)
+        extra["error_histogram"] = {"output": worst.name, **histogram}
     if config.tightened:
         extra["tightened"] = dict(config.tightened)
-    failing = next((each for each in ordered if each.comparison.first_failing is not None), None)
-    if failing is None:
-        return extra
-    return {
-        **extra,
-        "required_matched_ratio": failing.required,
-        "nonfinite_mismatches": sum(each.comparison.nonfinite_mismatches for each in ordered),
-        "first_failing": _place(failing, trial),
-    }
-
-
-def _place(result: _Result, trial: int) -> dict[str, Any]:
-    first = result.comparison.first_failing
-    assert first is not None
-    return {
-        "output": result.name,
-        "index": list(first.index),
-        "trial": trial,
-        "actual": plain_number(first.actual),
-        "expected": plain_number(first.expected),
-    }
+    for result in results:
+        if (first := result.comparison.first_failing) is not None:
+            extra["required_matched_ratio"] = result.required
+            extra["nonfinite_mismatches"] = sum(item.nonfinite_mismatches for item in items)
+            extra["first_failing"] = {
+                "output": result.name,
+                "index": list(first.index),
+                "trial": trial.index,
+                "actual": plain_number(first.actual),
+                "expected": plain_number(first.expected),
+            }
+            break
+    return extra
 
 
 def plain_number(value: float) -> Any:

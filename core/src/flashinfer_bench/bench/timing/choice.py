@@ -66,50 +66,21 @@ def pick_timer(
     ConfigError
         If the named one does not go with `trust` or `cache`.
     """
+    kind = device.partition(":")[0].strip().lower()
+    timers = [entry for entry in catalog.timers if kind in entry.spec.devices]
+    fitting = [one for one in timers if one.spec.why_trust is None and cache in one.spec.caches]
     if name is not None:
         named = catalog.select_timer(device, name)
-        _require_fit(catalog, named, device, trust, cache)
+        _require_fit(named, [one.name for one in fitting], trust, cache)
         return TimerChoice(named)
-    fitting = _fitting(catalog, device, cache)
     for place, entry in enumerate(fitting):
         if entry.availability():
-            note = _note(entry, fitting[:place], device)
-            if note is not None:
-                logger.warning("%s", note)
+            better = [f"{one.name!r} cannot be used: {_told(one)}" for one in fitting[:place]]
+            if not better:
+                return TimerChoice(entry)
+            note = f"timing {device} with {entry.name!r}, because {'; '.join(better)}"
+            logger.warning("%s", note)
             return TimerChoice(entry, note)
-    raise _none(catalog, device, cache)
-
-
-def _fitting(catalog: Catalog, device: str, cache: str) -> list[Registered[TimerSpec]]:
-    """Return what may be taken without being asked for, the best first."""
-    return [
-        entry
-        for entry in _for_device(catalog, device)
-        if entry.spec.why_trust is None and cache in entry.spec.caches
-    ]
-
-
-def _for_device(catalog: Catalog, device: str) -> list[Registered[TimerSpec]]:
-    kind = device.partition(":")[0].strip().lower()
-    return [entry for entry in catalog.timers if kind in entry.spec.devices]
-
-
-def _note(
-    chosen: Registered[TimerSpec], better: list[Registered[TimerSpec]], device: str
-) -> Optional[str]:
-    if not better:
-        return None
-    reasons = "; ".join(f"{entry.name!r} cannot be used: {_told(entry)}" for entry in better)
-    return f"timing {device} with {chosen.name!r}, because {reasons}"
-
-
-def _told(entry: Registered[TimerSpec]) -> str:
-    answer = entry.availability()
-    return f"{answer.reason} ({answer.remedy})" if answer.remedy else answer.reason
-
-
-def _none(catalog: Catalog, device: str, cache: str) -> CapabilityError:
-    """Make the error for a device that no timer can be used for unasked."""
     catalog.select_timer(device)  # raises, and says more, if there is none at all
     told = [
         f"{entry.name} ({_told(entry)})"
@@ -117,21 +88,23 @@ def _none(catalog: Catalog, device: str, cache: str) -> CapabilityError:
         else f"{entry.name} (only by name, with --trust off)"
         if entry.spec.why_trust
         else f"{entry.name} (only {' and '.join(entry.spec.caches)} caches)"
-        for entry in _for_device(catalog, device)
+        for entry in timers
     ]
-    return CapabilityError(
+    raise CapabilityError(
         f"no timer for {device!r} with {cache} caches can be used here; there are: "
         f"{', '.join(told)}",
         hint="run 'fib timers list' to see what is installed",
     )
 
 
-def _require_fit(
-    catalog: Catalog, named: Registered[TimerSpec], device: str, trust: str, cache: str
-) -> None:
+def _told(entry: Registered[TimerSpec]) -> str:
+    answer = entry.availability()
+    return f"{answer.reason} ({answer.remedy})" if answer.remedy else answer.reason
+
+
+def _require_fit(named: Registered[TimerSpec], others: list[str], trust: str, cache: str) -> None:
     spec = named.spec
     if spec.why_trust is not None and trust != "off":
-        others = [entry.name for entry in _fitting(catalog, device, cache)]
         raise ConfigError(
             f"timer {named.name!r} {spec.why_trust}; --trust {trust} does not allow that",
             hint="give --trust off if you trust the solutions"

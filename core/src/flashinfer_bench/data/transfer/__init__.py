@@ -1,5 +1,7 @@
-"""Moving datasets and solutions: new folders, archives, imports from elsewhere, packing.
+"""Moving datasets: `fib_datasets.transfer`, of the distribution ``fib-datasets``."""
 
-`exporting` writes an archive, `importing` reads archives and folders of any release, `packing`
-turns a solution into a folder of source files and back. The rest are their parts.
-"""
+from __future__ import annotations
+
+from flashinfer_bench._lazy import moved
+
+__getattr__, __dir__ = moved(__name__, "fib_datasets.transfer", "fib-datasets")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flashinfer_bench.integration.status import PatchStatus
+    from flashinfer_bench.routing.patch_manager import PatchStatus
 
 __all__ = ["install_flashinfer_integrations", "uninstall_flashinfer_integrations"]
 
@@ -26,7 +26,7 @@ def install_flashinfer_integrations() -> list[PatchStatus]:
     list of PatchStatus
         What became of each target. Empty if nothing is applied or traced.
     """
-    from flashinfer_bench.integration import installation
+    from flashinfer_bench.routing import installation
 
     return _of_flashinfer(installation.default().resume(_LIBRARY))
 
@@ -39,7 +39,7 @@ def uninstall_flashinfer_integrations() -> list[PatchStatus]:
     list of PatchStatus
         What became of each target.
     """
-    from flashinfer_bench.integration import installation
+    from flashinfer_bench.routing import installation
 
     return _of_flashinfer(installation.default().suspend(_LIBRARY))
 

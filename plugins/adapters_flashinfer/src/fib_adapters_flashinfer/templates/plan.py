@@ -8,6 +8,12 @@ An argument is one of these:
 - the order of dimensions in a page cache, which has to be the template's;
 - a hint, which changes nothing about the result;
 - anything else, which has to have its default.
+
+The name of a definition follows from a template and the sizes of its constant axes. The rule is
+that of FlashInfer's own `TraceTemplate.definition_name`, which releases before 0.6.14 lack: the
+prefix (or the family of the computation), then each constant axis in order, as its abbreviation and
+its size. An axis without an abbreviation of its own goes by its name; one whose abbreviation is
+empty is left out.
 """
 
 from __future__ import annotations
@@ -16,9 +22,8 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from fib_adapters_flashinfer.templates import names
 from fib_adapters_flashinfer.templates.results import UnsupportedError, element, read_results
-from flashinfer_bench.integration.routing import UnroutableError
+from flashinfer_bench.routing import UnroutableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,6 +76,63 @@ _UPDATES = {
     "recurrent_kda": "initial_state",
     "rope_quantize_fp8_append_paged_kv_cache": "paged_kv_cache",
 }
+
+
+_DATASET = {
+    "moe_fp8_block_scale_renormalize_routing_topk": "moe_fp8_block_scale_renorm_topk",
+    "top_k_sampling_v": "top_k_sampling_from_probs_v",
+    "top_p_sampling_v": "top_p_sampling_from_probs_v",
+    "top_k_top_p_sampling_v": "top_k_top_p_sampling_from_probs_v",
+}
+"""How names begin that the public dataset has for the same inputs, by how FlashInfer's begin."""
+
+
+def is_const(axis: Any) -> bool:
+    """Return whether an axis of a template is constant: it has an abbreviation, if only None."""
+    return hasattr(axis, "abbrev")
+
+
+def name_parts(template: Any) -> list[tuple[str, str]]:
+    """Return the axes that are part of the name, each with what stands before its size."""
+    parts = []
+    for name, axis in template.axes.items():
+        if is_const(axis) and axis.abbrev != "":
+            parts.append((name, name if axis.abbrev is None else axis.abbrev))
+    return parts
+
+
+def prefix_of(template: Any) -> str:
+    """Return how all names of a template begin."""
+    prefix = template.name_prefix
+    return str(template.op_type if prefix is None else prefix)
+
+
+def definition_name(template: Any, sizes: Mapping[str, int]) -> str:
+    """Return the name of a definition.
+
+    Parameters
+    ----------
+    template : TraceTemplate
+        FlashInfer's.
+    sizes : mapping of str to int
+        Of all axes that `name_parts` lists.
+    """
+    parts = [f"{short}{sizes[axis]}" for axis, short in name_parts(template)]
+    return "_".join([prefix_of(template), *parts])
+
+
+def patterns(template: Any) -> tuple[str, ...]:
+    """Return patterns of all definitions that calls may be of, as in file names."""
+    name = "_".join([prefix_of(template), *(f"{short}*" for _, short in name_parts(template))])
+    return (name, *aliases(name))
+
+
+def aliases(name: str) -> tuple[str, ...]:
+    """Return what the public dataset calls a definition, where its inputs are the same."""
+    found = (
+        dataset + name[len(ours) :] for ours, dataset in _DATASET.items() if name.startswith(ours)
+    )
+    return tuple(found)
 
 
 class Input(NamedTuple):
@@ -154,9 +216,9 @@ class Plan:
         self.results = read_results(template, function, self.inputs)
         _require_declared(function.__name__, self)
         self._layout = _layout_of(template) if _LAYOUT in self._parameters else None
-        self._named = names.name_parts(template)
+        self._named = name_parts(template)
         self._sources = {
-            axis: self._source(axis) for axis, spec in template.axes.items() if names.is_const(spec)
+            axis: self._source(axis) for axis, spec in template.axes.items() if is_const(spec)
         }
         self._witnesses = self._find_witnesses()
         self._sizes = self._size_parameters()
@@ -179,7 +241,7 @@ class Plan:
 
     def _source(self, axis: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any]:
         """Return what tells the size of an axis, given the arguments and the inputs of a call."""
-        fixed = names.fixed_size(self.template.axes[axis])
+        fixed = getattr(self.template.axes[axis], "value", None)
         if fixed is not None:
             return lambda _values, _inputs: fixed
         for optional in (False, True):
@@ -262,7 +324,7 @@ class Plan:
                 raise UnroutableError(SIZES)
         if any(not _is_size(sizes[axis]) for axis, _ in self._named):
             raise UnroutableError(AXIS)
-        return names.definition_name(self.template, {a: int(sizes[a]) for a, _ in self._named})
+        return definition_name(self.template, {a: int(sizes[a]) for a, _ in self._named})
 
 
 def _shape_reader(

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from flashinfer_bench.apply.reconcile import write_back
-from flashinfer_bench.apply.returns import Returns, returns_of
-from flashinfer_bench.integration.routing import UnroutableError
+from flashinfer_bench.routing import Returns, UnroutableError, evaluated, returns_of, write_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from inspect import Parameter
 
     import torch
@@ -37,9 +35,7 @@ BUFFER = "buffer"
 
 _OUT = ("out", "output")
 _FLAGS = ("return_", "output_final_")
-_ANYTHING = (Exception,)
 _UNIONS = (typing.Union, types.UnionType)
-_SAMPLES = "samples"
 
 
 class UnsupportedError(Exception):
@@ -267,7 +263,7 @@ def read_results(template: Any, function: Callable[..., Any], taken: Mapping[str
     """
     signature = inspect.signature(function)
     parameters = signature.parameters
-    annotation = _evaluated(signature.return_annotation, function)
+    annotation = evaluated(signature.return_annotation, function)
     returns = _returns(annotation, function)
     outputs = _flagged(_placed(template, parameters, taken, returns), parameters)
     if returns.kind == "none":
@@ -283,17 +279,6 @@ def read_results(template: Any, function: Callable[..., Any], taken: Mapping[str
     returned = _returned(outputs, returns, annotation)
     handed = frozenset(i for i, each in enumerate(outputs) if each.place in known)
     return Results(tuple(outputs), returned, returns, tuple(idle), handed)
-
-
-def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
-    """Return an annotation as the type that it names; its text, if that cannot be looked up."""
-    if not isinstance(annotation, str):
-        return annotation
-    scope = dict(getattr(inspect.unwrap(function), "__globals__", {}))
-    try:
-        return eval(annotation, scope)  # as `typing.get_type_hints` does
-    except _ANYTHING:  # imported for type checkers alone, as a rule
-        return annotation
 
 
 def _returns(annotation: Any, function: Callable[..., Any]) -> Returns:
@@ -323,18 +308,14 @@ def _placed(
             place = None
         item = taken[name].item if declared and name in taken else None
         given = place is not None and parameters[place].default is inspect.Parameter.empty
-        narrow = name == _SAMPLES and template.op_type == "sampling"
+        narrow = name == "samples" and template.op_type == "sampling"
         outputs.append(Output(name, place, item, given, None, spec.optional, narrow))
-    _require_apart(outputs)
+    places = [(each.place, each.item) for each in outputs if each.place is not None]
+    for taken_place in places:
+        if places.count(taken_place) > 1:
+            raise UnsupportedError(f"two outputs go into '{taken_place[0]}'")
     _give_out(outputs, parameters)
     return outputs
-
-
-def _require_apart(outputs: Sequence[Output]) -> None:
-    places = [(each.place, each.item) for each in outputs if each.place is not None]
-    for place in places:
-        if places.count(place) > 1:
-            raise UnsupportedError(f"two outputs go into '{place[0]}'")
 
 
 def _give_out(outputs: list[Output], parameters: Mapping[str, Parameter]) -> None:
@@ -374,7 +355,8 @@ def _returned(outputs: list[Output], returns: Returns, annotation: Any) -> tuple
     if returns.number is not None:
         chosen = fresh if returns.number <= len(fresh) else every
         lacking = returns.number - len(chosen)
-        if lacking > 0 and not all(map(_may_be_none, _arguments(annotation)[-lacking:])):
+        last = typing.get_args(annotation)[-lacking:] if lacking > 0 else ()
+        if not all(type(None) in typing.get_args(each) for each in last):
             raise UnsupportedError(
                 f"it returns {returns.number} values, and the template has {len(outputs)} outputs"
             )
@@ -384,11 +366,3 @@ def _returned(outputs: list[Output], returns: Returns, annotation: Any) -> tuple
     if typing.get_origin(annotation) in _UNIONS and len(open_ends) > 1:
         raise UnsupportedError("how many of its outputs it returns is not known")
     return chosen
-
-
-def _arguments(annotation: Any) -> tuple[Any, ...]:
-    return typing.get_args(annotation)
-
-
-def _may_be_none(annotation: Any) -> bool:
-    return type(None) in typing.get_args(annotation)

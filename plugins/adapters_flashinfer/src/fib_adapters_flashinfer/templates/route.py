@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import weakref
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from fib_adapters_flashinfer.common import nobody
-from fib_adapters_flashinfer.epsilon import eps_problem, takes_eps
-from fib_adapters_flashinfer.templates import names
-from fib_adapters_flashinfer.templates.plan import Plan
+from fib_adapters_flashinfer.common import PerDefinition
+from fib_adapters_flashinfer.epsilon import OTHER_EPS, epsilon_of, same_eps, takes_eps
+from fib_adapters_flashinfer.templates.plan import Plan, aliases, patterns, prefix_of
 from fib_adapters_flashinfer.templates.results import UnsupportedError
-from flashinfer_bench.apply.apis import quick_binder
-from flashinfer_bench.integration.binding import same_value
-from flashinfer_bench.integration.routing import (
+from flashinfer_bench.routing import (
     Canonical,
     Route,
     Understood,
     UnroutableError,
+    quick_binder,
+    router,
+    same_value,
     signature_of,
 )
-from flashinfer_bench.integration.slots import board
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import torch
 
-    from fib_adapters_flashinfer.templates.registry import Api
+    from fib_adapters_flashinfer.templates import Api
     from flashinfer_bench.data import Definition
 
 NO_TEMPLATE = "no template for the call"
@@ -37,10 +34,7 @@ NUMBER = "number of outputs"
 """Reason: the definition of that name has more or fewer outputs than the template."""
 
 _EPS = "eps"
-_BACKEND = "backend"
-_AUTO = "auto"
 _DTYPES = ("out_dtype", "output_dtype")
-_MOST_NAMES = 1024
 _NONE_NEEDED = frozenset({"local_expert_offset", "routed_scaling_factor"})
 _NEUTRAL = {"local_expert_offset": 0}
 _ANYTHING = (Exception,)
@@ -61,12 +55,12 @@ class Known(NamedTuple):
     definition: Optional[Definition]
 
     @classmethod
-    def of(cls, name: str) -> Known:
+    def of(cls, name: str, _definition: Optional[Definition]) -> Known:
         """Look for a definition that is enabled, FlashInfer's name first."""
-        wanted = set(board.wanted())
-        every = (name, *names.aliases(name))
+        wanted = set(router.wanted())
+        every = (name, *aliases(name))
         chosen = next((each for each in every if each in wanted), name)
-        return cls(chosen, board.definition(chosen))
+        return cls(chosen, router.definition(chosen))
 
 
 class Call(NamedTuple):
@@ -105,40 +99,38 @@ class TemplateRoute(Route):
         self.label = api.path
         self._api = api
         self._bind = quick_binder(api.signature)
-        self._plans = _plans(api)
-        self.returns_inplace = any(
-            each.in_place for plan in self._plans.values() for each in plan.results.outputs
-        )
-        self.definitions = tuple(
-            dict.fromkeys(
-                pattern
-                for plan in self._plans.values()
-                for pattern in names.patterns(plan.template)
-            )
-        )
-        self._slots = _slots([*self._plans.values()])
+        self.plans = _plans(api)
+        plans = [*self.plans.values()]
+        found = (pattern for plan in plans for pattern in patterns(plan.template))
+        self.definitions = tuple(dict.fromkeys(found))
+        self._slots = _slots(plans)
         self.parameters: Canonical = signature_of(
             *(name for name, default in self._slots.items() if default is _REQUIRED),
             **{name: value for name, value in self._slots.items() if value is not _REQUIRED},
         )
         self._order = tuple(self.parameters.parameters)
-        self._known: tuple[Any, dict[str, Known]] = (nobody, {})
+        self._known = PerDefinition(Known.of)
 
     # ------------------------------------------------------------------------------- the call
 
     def understand(self, *args: Any, **kwargs: Any) -> Understood:
         """Say what a call means; see `Route.understand`."""
         values = self._bind(args, kwargs)
-        plan = self._plan_of(values)
+        plan = self._chosen(values)
+        if plan is None:
+            raise UnroutableError(NO_TEMPLATE)
         inputs = plan.read(values)
-        known = self._look_up(plan.name(values, inputs))
+        known = self._known(plan.name(values, inputs))
+        results = plan.results
         if known.definition is not None:
-            _check_outputs(plan, known.definition)
-        places = plan.results.places(values)
+            number = len(known.definition.outputs)
+            if not results.required <= number <= len(results.outputs):
+                raise UnroutableError(NUMBER)
+        places = results.places(values)
         extras = self._extras(plan, values, known.definition)
-        slots = self._slots
+        points = self._slots
         given = [
-            inputs[name] if name in inputs else extras.get(name, slots[name])
+            inputs[name] if name in inputs else extras.get(name, points[name])
             for name in self._order
         ]
         return Understood(known.name, tuple(given), Call(plan, values, places))
@@ -160,36 +152,20 @@ class TemplateRoute(Route):
         returned = original(**values)
         return results.collect(values, places, returned)
 
-    def _look_up(self, name: str) -> Known:
-        calls, found = self._known
-        # Replaced as a whole whenever who is active, or what they know, has changed.
-        if calls() is not board.calls:
-            calls, found = self._known = (weakref.ref(board.calls), {})
-        known = found.get(name)
-        if known is None:
-            known = Known.of(name)
-            if len(found) < _MOST_NAMES:
-                found[name] = known
-        return known
-
     # ----------------------------------------------------------------------------- templates
-
-    def _plan_of(self, values: Mapping[str, Any]) -> Plan:
-        plan = self._chosen(values)
-        if plan is None:
-            raise UnroutableError(NO_TEMPLATE)
-        return plan
 
     def _chosen(self, values: Mapping[str, Any]) -> Optional[Plan]:
         choose = self._api.choose
         if choose is None:
-            return next(iter(self._plans.values()))
+            return next(iter(self.plans.values()))
         template = choose(**values)
-        found = self._plans.get(id(template))
+        found = self.plans.get(id(template))
         if found is not None or template is None:
             return found
         # Some choosers make a template anew each time.
-        same = (plan for plan in self._plans.values() if _are_equal(plan.template, template))
+        about = prefix_of(template), [*template.inputs]
+        every = self.plans.values()
+        same = (p for p in every if (prefix_of(p.template), [*p.template.inputs]) == about)
         return next(same, None)
 
     def _extras(
@@ -203,9 +179,8 @@ class TemplateRoute(Route):
         for name, default in plan.extras.items():
             value = extras[name]
             if name == _EPS and definition is not None and not takes_eps(definition):
-                problem = eps_problem(definition, value)
-                if problem is not None:
-                    raise UnroutableError(problem)
+                if not same_eps(value, epsilon_of(definition)):
+                    raise UnroutableError(OTHER_EPS)
                 extras[name] = default
             elif value is default or same_value(value, default):
                 continue
@@ -217,7 +192,7 @@ class TemplateRoute(Route):
         self, name: str, value: Any, default: Any, plan: Plan, values: Mapping[str, Any]
     ) -> bool:
         """Return whether an argument is no news to someone who knows the template."""
-        if name == _BACKEND and value == _AUTO:
+        if name == "backend" and value == "auto":
             return True
         if name in _DTYPES:
             declared = [getattr(each, "dtype", None) for each in plan.template.outputs.values()]
@@ -229,17 +204,8 @@ class TemplateRoute(Route):
         except _ANYTHING:  # there has to be one, then
             return True
 
-    @cached_property
-    def plans(self) -> tuple[Plan, ...]:
-        """How calls may be described."""
-        return tuple(self._plans.values())
 
-
-class _Required:
-    """Stands for the default of what has none."""
-
-
-_REQUIRED = _Required()
+_REQUIRED: Any = object()  # stands for the default of what has none
 
 
 def _plans(api: Api) -> dict[int, Plan]:
@@ -269,25 +235,12 @@ def _slots(plans: list[Plan]) -> dict[str, Any]:
             )
             needed = everywhere and not each.optional and name not in _NONE_NEEDED
             found[name] = _REQUIRED if needed else plan.default_of(name, _NEUTRAL.get(name))
+    inputs = {*found}
     for plan in plans:
         for name, default in plan.extras.items():
-            if found.get(name, _REQUIRED) is _REQUIRED and not _is_input(name, plans):
-                found[name] = default
+            if name not in inputs:
+                found.setdefault(name, default)
     return dict(sorted(found.items(), key=lambda pair: pair[1] is not _REQUIRED))
-
-
-def _is_input(name: str, plans: list[Plan]) -> bool:
-    return any(name in plan.inputs for plan in plans)
-
-
-def _check_outputs(plan: Plan, definition: Definition) -> None:
-    results = plan.results
-    if not results.required <= len(definition.outputs) <= len(results.outputs):
-        raise UnroutableError(NUMBER)
-
-
-def _are_equal(one: Any, other: Any) -> bool:
-    return names.prefix_of(one) == names.prefix_of(other) and [*one.inputs] == [*other.inputs]
 
 
 def _replaced(call: Call, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""What a sandbox is: the seam between the benchmark loop and the plugin that confines processes."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping  # noqa: TC003 - of class attributes
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Optional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from flashinfer_bench.plugins import Catalog
+
+
+class SandboxMethod(ABC):
+    """Confines a process; made anew in the judge's process and in each worker.
+
+    A plugin registers a subclass by a `flashinfer_bench.plugins.SandboxSpec`; it is made without
+    arguments.
+    """
+
+    needed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    """What must be kept from a solution, and the measures of which one is enough."""
+
+    needed_on_cpu: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    """… and what else where it works on the CPU."""
+
+    @abstractmethod
+    def confine(
+        self, writable: Sequence[str], *, device: str, workdir: Path
+    ) -> tuple[list[str], dict[str, str]]:
+        """Have this process give up what a solution does not need, before any of its code runs.
+
+        Parameters
+        ----------
+        writable : sequence of str
+            Folders that stay writable besides the process's own. Libraries keep what they compile
+            in the first of them.
+        device : str
+            What the solution works on: ``cpu``, ``cuda`` or ``cuda:N``.
+        workdir : Path
+            The process's own folder, which is the current one.
+
+        Returns
+        -------
+        applied : list of str
+            Names of the measures that hold from now on.
+        missing : dict of str to str
+            The others, and why they do not.
+        """
+
+    def tidy(self) -> None:  # noqa: B027 - few sandboxes leave anything
+        """Remove what processes that have ended left behind; called in the judge's process."""
+
+
+def pick_sandbox(
+    catalog: Optional[Catalog] = None, *, tell: Callable[[str], object] = str
+) -> Optional[SandboxMethod]:
+    """Return the sandbox for this system that goes first; None if there is none.
+
+    Parameters
+    ----------
+    catalog : Catalog, optional
+        Where sandboxes are registered; by default what is installed.
+    tell : callable
+        Called with the reason for each that cannot be made, and is passed over.
+    """
+    if catalog is None:
+        from flashinfer_bench.plugins import default_catalog
+
+        catalog = default_catalog()
+    for entry in catalog.entries("sandbox"):
+        if sys.platform in entry.spec.platforms and entry.availability():
+            try:
+                made = entry.load()()
+            except Exception as error:  # noqa: BLE001 - plugin boundary: another may do
+                tell(f"sandbox {entry.name!r} of {entry.origin}: {error}")
+                continue
+            if isinstance(made, SandboxMethod):
+                return made
+            tell(f"sandbox {entry.name!r} of {entry.origin}: {made!r} is no SandboxMethod")
+    return None

@@ -1,0 +1,510 @@
+"""Comparing outputs with the reference: number, shape and dtype, then element by element.
+
+The rule of the format: an element passes if its absolute error is at most ``atol`` **or** its
+relative error is at most ``rtol``. Three things are stricter than these tolerances:
+
+* NaN and ±inf must stand in the same places, with the same sign; a NaN in the reference is met by
+  NaN only. Such a mismatch fails whatever share of the elements has to match.
+* Integers and booleans must be equal.
+* Shapes are equal before anything is compared (see `find_problem`).
+
+0.0 and -0.0 are equal. Of a complex number each part is an element. Errors are computed in float64,
+in pieces that fit into a processor's cache, so that a comparison reads each tensor once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench.data import EvaluationStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import torch
+
+    from flashinfer_bench.data import Definition
+
+#: Denominator of the relative error where the reference is (nearly) zero.
+RELATIVE_FLOOR = 1e-8
+# Elements compared at once, in one thread: two such pieces in float64 take 512 KiB.
+_CHUNK = 1 << 15
+# Types of Python scalars that may stand for an element of each kind.
+_SCALARS_OF = {"boolean": (bool,), "integer": (int,), "floating point": (int, float)}
+
+# Of histograms. Powers of ten: smaller errors, 0 among them, are one class, larger ones too.
+_LOWEST, _HIGHEST = -12, 4
+_NAMES = [f"<{10.0**_LOWEST:.0e}", *(f"{10.0**one:.0e}" for one in range(_LOWEST, _HIGHEST + 1))]
+_PIECES = 170  # of a larger output are counted, 4 million elements
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """What one output has to be.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the definition.
+    shape : tuple of int
+        Its shape; empty for a scalar.
+    dtype : torch.dtype
+        Its dtype.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why outputs cannot be compared with the reference at all."""
+
+    status: EvaluationStatus
+    message: str
+
+
+def output_specs(definition: Definition, axes: Mapping[str, int]) -> tuple[OutputSpec, ...]:
+    """Return what the outputs of `definition` have to be, in the order declared.
+
+    Parameters
+    ----------
+    definition : Definition
+        The definition.
+    axes : mapping
+        Value of every variable axis.
+    """
+    from flashinfer_bench.tensors import to_torch_dtype
+
+    shapes = definition.get_output_shapes(dict(axes))
+    return tuple(
+        OutputSpec(name, tuple(shape or ()), to_torch_dtype(spec.dtype))
+        for (name, spec), shape in zip(definition.outputs.items(), shapes, strict=True)
+    )
+
+
+def find_problem(
+    outputs: Sequence[Any], specs: Sequence[OutputSpec], *, exact_dtype: bool = True
+) -> Optional[Problem]:
+    """Return the first thing that is wrong with the structure of `outputs`, or None.
+
+    Parameters
+    ----------
+    outputs : sequence
+        Tensors and Python scalars.
+    specs : sequence of OutputSpec
+        What they have to be.
+    exact_dtype : bool
+        If False, another dtype of the same kind will do: a reference may compute in a wider type
+        than it declares.
+    """
+    if len(outputs) != len(specs):
+        names = ", ".join(spec.name for spec in specs)
+        message = f"{len(outputs)} outputs instead of {len(specs)} ({names})"
+        return Problem(EvaluationStatus.INCORRECT_SHAPE, message)
+    for value, spec in zip(outputs, specs, strict=True):
+        if _is_tensor(value):
+            problem = _tensor_problem(value, spec, exact_dtype)
+        else:
+            problem = _scalar_problem(value, spec)
+        if problem is not None:
+            return problem
+    return None
+
+
+def as_tensors(outputs: Sequence[Any]) -> list[torch.Tensor]:
+    """Return `outputs`, in which `find_problem` found none, with Python scalars as 0-d tensors."""
+    return [value if _is_tensor(value) else _scalar_tensor(value) for value in outputs]
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _scalar_tensor(value: Any) -> torch.Tensor:
+    import torch
+
+    if isinstance(value, float):
+        return torch.tensor(value, dtype=torch.float64)
+    return torch.tensor(value)
+
+
+def _kind(dtype: torch.dtype) -> str:
+    import torch
+
+    if dtype == torch.bool:
+        return "boolean"
+    if dtype.is_complex:
+        return "complex"
+    return "floating point" if dtype.is_floating_point else "integer"
+
+
+def _tensor_problem(value: torch.Tensor, spec: OutputSpec, exact: bool) -> Optional[Problem]:
+    if tuple(value.shape) != spec.shape:
+        message = (
+            f"output {spec.name!r} has shape {list(value.shape)} instead of {list(spec.shape)}"
+        )
+        return Problem(EvaluationStatus.INCORRECT_SHAPE, message)
+    if value.dtype == spec.dtype or (not exact and _kind(value.dtype) == _kind(spec.dtype)):
+        return None
+    message = f"output {spec.name!r} has dtype {value.dtype} instead of {spec.dtype}"
+    return Problem(EvaluationStatus.INCORRECT_DTYPE, message)
+
+
+def _scalar_problem(value: Any, spec: OutputSpec) -> Optional[Problem]:
+    """Check a Python scalar, which may stand for a 0-d tensor of its kind."""
+    named = f"output {spec.name!r} is a Python {type(value).__name__}"
+    if spec.shape:
+        message = f"{named} instead of a tensor of shape {list(spec.shape)}"
+        return Problem(EvaluationStatus.INCORRECT_SHAPE, message)
+    kind = _kind(spec.dtype)
+    if type(value) in _SCALARS_OF.get(kind, ()) and _fits(value):
+        return None
+    return Problem(EvaluationStatus.INCORRECT_DTYPE, f"{named} instead of {spec.dtype}")
+
+
+def _fits(value: Any) -> bool:
+    """Return whether torch can hold an integer."""
+    return isinstance(value, float) or -(2**63) <= value < 2**63
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The first element that failed.
+
+    Attributes
+    ----------
+    index : tuple of int
+        Its place; empty for a scalar.
+    actual, expected : float
+        Its values.
+    """
+
+    index: tuple[int, ...]
+    actual: float
+    expected: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How one output compares with the reference.
+
+    Attributes
+    ----------
+    elements : int
+        Number of elements.
+    matched : int
+        How many of them passed.
+    max_absolute_error : float
+        Largest ``|actual - expected|``; inf if NaN or ±inf stand in different places.
+    max_relative_error : float
+        Largest ``|actual - expected| / max(|expected|, 1e-8)``; inf likewise.
+    nonfinite_mismatches : int
+        Elements where only one side is NaN or ±inf, or they differ in kind or sign.
+    first_failing : Mismatch, optional
+        The first element, in row-major order, that did not pass.
+    """
+
+    elements: int
+    matched: int
+    max_absolute_error: float
+    max_relative_error: float
+    nonfinite_mismatches: int
+    first_failing: Optional[Mismatch]
+
+    @property
+    def matched_ratio(self) -> float:
+        """Share of the elements that passed; 1.0 when there are none."""
+        return self.matched / self.elements if self.elements else 1.0
+
+    def passes(self, required_matched_ratio: float, max_error_cap: float = math.inf) -> bool:
+        """Return whether enough elements passed, and none of the others is intolerable.
+
+        Parameters
+        ----------
+        required_matched_ratio : float
+            Share of the elements that must have passed.
+        max_error_cap : float
+            The largest absolute error that any element may have.
+        """
+        if self.nonfinite_mismatches or self.max_absolute_error > max_error_cap:
+            return False
+        return self.matched_ratio >= required_matched_ratio
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Counts over some consecutive elements."""
+
+    matched: int
+    max_absolute_error: float
+    max_relative_error: float
+    nonfinite_mismatches: int
+    first_failing: Optional[int]
+
+
+def compare(
+    actual: torch.Tensor, expected: torch.Tensor, *, atol: float, rtol: float
+) -> Comparison:
+    """Compare two CPU tensors of one shape.
+
+    Parameters
+    ----------
+    actual : torch.Tensor
+        What the solution returned.
+    expected : torch.Tensor
+        What the reference returned. Its dtype may be another one of the same kind.
+    atol, rtol : float
+        Tolerances for floating-point outputs; integers and booleans must be equal.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    """
+    left, right = _Elements(actual), _Elements(expected)
+    if left.shape != right.shape:
+        raise ValueError(f"shapes differ: {left.shape} and {right.shape}")
+    chunks = [
+        _compare_chunk(left.between(start, stop), right.between(start, stop), atol, rtol)
+        for start, stop in _spans(left.count)
+    ]
+    return Comparison(
+        elements=left.count,
+        matched=sum(chunk.matched for chunk in chunks),
+        max_absolute_error=max((chunk.max_absolute_error for chunk in chunks), default=0.0),
+        max_relative_error=max((chunk.max_relative_error for chunk in chunks), default=0.0),
+        nonfinite_mismatches=sum(chunk.nonfinite_mismatches for chunk in chunks),
+        first_failing=_first_mismatch(chunks, left, right),
+    )
+
+
+def pairs(
+    actual: torch.Tensor, expected: torch.Tensor, *, most: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield elements of two tensors of one shape, piece by piece, in comparable types.
+
+    Parameters
+    ----------
+    actual, expected : torch.Tensor
+        CPU tensors.
+    most : int
+        Number of pieces. Where there are more of them, they are taken at equal distances.
+    """
+    left, right = _Elements(actual), _Elements(expected)
+    pieces = list(_spans(left.count))
+    for start, stop in pieces[:: -(-len(pieces) // most) or 1]:
+        yield left.between(start, stop), right.between(start, stop)
+
+
+def _spans(elements: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, elements, _CHUNK):
+        yield start, min(start + _CHUNK, elements)
+
+
+class _Elements:
+    """The elements of a tensor in a row, in types that torch can compare on the CPU."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        import torch
+
+        plain = tensor.detach()
+        if plain.is_complex():
+            plain = torch.view_as_real(plain.resolve_conj())
+        self.packed = plain.dtype == getattr(torch, "float4_e2m1fn_x2", None)
+        self._is_float8 = plain.is_floating_point() and plain.element_size() == 1
+        shape = tuple(plain.shape)
+        self.shape = (*shape[:-1], 2 * shape[-1]) if self.packed else shape
+        self._row = plain.contiguous().view(torch.uint8) if self.packed else plain
+        self._row = self._row.reshape(-1)
+        self.count = math.prod(self.shape)
+
+    def between(self, start: int, stop: int) -> torch.Tensor:
+        """Return some of the elements."""
+        import torch
+
+        if self.packed:
+            whole = _float4_values(self._row[start // 2 : (stop + 1) // 2])
+            return whole[start % 2 : start % 2 + stop - start]
+        part = self._row[start:stop]
+        return part.to(torch.float32) if self._is_float8 else part
+
+
+def unpack_float4(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values of a packed float4 tensor as float32; any other tensor as it is.
+
+    Two values share a byte, the first one in the low half, so that the last dimension doubles.
+    """
+    elements = _Elements(tensor)
+    if not elements.packed:
+        return tensor
+    return elements.between(0, elements.count).reshape(elements.shape)
+
+
+def _float4_values(codes: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    values = torch.tensor(magnitudes + [-value for value in magnitudes])
+    both = torch.stack((values.repeat(16), values.repeat_interleave(16)), dim=-1)
+    return both.index_select(0, codes.int()).flatten()
+
+
+def _bits(part: torch.Tensor) -> torch.Tensor:
+    """Return the elements as integers, so that a NaN is equal to itself."""
+    import torch
+
+    sizes = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
+    return part.view(sizes[part.element_size()])
+
+
+def _compare_chunk(left: torch.Tensor, right: torch.Tensor, atol: float, rtol: float) -> _Chunk:
+    import torch
+
+    if left.dtype == right.dtype and torch.equal(_bits(left), _bits(right)):
+        return _Chunk(left.numel(), 0.0, 0.0, 0, None)
+    if not (left.is_floating_point() or right.is_floating_point()):
+        return _compare_exactly(left, right)
+    absolute, relative = errors(left, right)
+    worst = float(absolute.amax()), float(relative.amax())
+    if not math.isfinite(worst[0]):  # of NaN and of inf the largest is NaN or inf
+        return _compare_any_floats(left, right, atol, rtol)
+    if worst[0] <= atol or worst[1] <= rtol:
+        return _Chunk(left.numel(), *worst, 0, None)
+    passed = (absolute <= atol) | (relative <= rtol)
+    return _Chunk(int(torch.count_nonzero(passed)), *worst, 0, _first_false(passed))
+
+
+def errors(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the absolute and the relative error of each element, in float64.
+
+    Parameters
+    ----------
+    left, right : torch.Tensor
+        What is, and what it should be.
+    """
+    import torch
+
+    absolute = left.to(torch.float64, copy=True)
+    expected = right.to(torch.float64, copy=True)
+    absolute.sub_(expected).abs_()
+    return absolute, torch.div(absolute, expected.abs_().clamp_(min=RELATIVE_FLOOR), out=expected)
+
+
+def _compare_any_floats(
+    left: torch.Tensor, right: torch.Tensor, atol: float, rtol: float
+) -> _Chunk:
+    """Compare floats of which some are NaN or ±inf, or so far apart that float64 overflows."""
+    finite = left.isfinite() & right.isfinite()
+    same = (left == right) | (left.isnan() & right.isnan())
+    out_of_place = int((~finite & ~same).sum())
+    absolute, relative = (each.masked_fill_(~finite, 0.0) for each in errors(left, right))
+    passed = ((absolute <= atol) | (relative <= rtol)) & finite | same
+    worst = (math.inf, math.inf) if out_of_place else (float(absolute.max()), float(relative.max()))
+    return _Chunk(int(passed.sum()), *worst, out_of_place, _first_false(passed))
+
+
+def _compare_exactly(left: torch.Tensor, right: torch.Tensor) -> _Chunk:
+    import torch
+
+    # A common integer type: comparing uint8 with int8 as they are would wrap around.
+    wide = left.to(torch.int64), right.to(torch.int64)
+    passed = wide[0] == wide[1]
+    if (left.dtype == torch.uint64) != (right.dtype == torch.uint64):
+        # What does not fit into int64 has wrapped around to a negative number.
+        passed &= (wide[0] >= 0) & (wide[1] >= 0)
+    absolute = (left.to(torch.float64) - right.to(torch.float64)).abs_()
+    # Beyond 2**53 two different integers may be the same float; they are at least 1 apart.
+    absolute = absolute.clamp_(min=1.0).masked_fill_(passed, 0.0)
+    relative = absolute / right.to(torch.float64).abs().clamp_(min=RELATIVE_FLOOR)
+    worst = float(absolute.max()), float(relative.max())
+    return _Chunk(int(passed.sum()), *worst, 0, _first_false(passed))
+
+
+def _first_false(passed: torch.Tensor) -> Optional[int]:
+    import torch
+
+    # argmin of booleans as bytes: the first 0, without listing all of them
+    position = int(passed.view(torch.uint8).argmin())
+    return None if bool(passed[position]) else position
+
+
+def _first_mismatch(chunks: list[_Chunk], left: _Elements, right: _Elements) -> Optional[Mismatch]:
+    for number, chunk in enumerate(chunks):
+        if chunk.first_failing is not None:
+            flat = number * _CHUNK + chunk.first_failing
+            values = (_number(side.between(flat, flat + 1)[0]) for side in (left, right))
+            return Mismatch(_unravel(flat, left.shape), *values)
+    return None
+
+
+def _number(element: torch.Tensor) -> Any:
+    """Return an element as a Python number: an integer stays one."""
+    return float(element) if element.is_floating_point() else element.item()
+
+
+def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    index: list[int] = []
+    for length in reversed(shape):
+        flat, place = divmod(flat, length)
+        index.append(place)
+    return tuple(reversed(index))
+
+
+def error_histogram(actual: torch.Tensor, expected: torch.Tensor) -> dict[str, dict[str, int]]:
+    """Count the elements of an output by the decade of their errors.
+
+    Parameters
+    ----------
+    actual, expected : torch.Tensor
+        CPU tensors of one shape.
+
+    Returns
+    -------
+    dict
+        ``absolute`` and ``relative``, each with the number of elements by the lower end of their
+        decade: ``"1e-03"`` counts errors from 0.001 to below 0.01, ``"<1e-12"`` and ``"1e+04"``
+        everything below and above, and ``"nonfinite"`` NaN and ±inf out of place. Classes without
+        elements are left out. Of more than 4 million elements as many are counted, in pieces that
+        lie at equal distances.
+    """
+    import torch
+
+    counts = torch.zeros(2, len(_NAMES), dtype=torch.int64)
+    out_of_place = [0, 0]
+    for left, right in pairs(actual, expected, most=_PIECES):
+        for place, error in enumerate(errors(left, right)):
+            out_of_place[place] += _clear_nonfinite(error, left, right)
+            within = error.clamp_(10.0 ** (_LOWEST - 0.5), 10.0 ** (_HIGHEST + 0.5))
+            decades = within.log10_().floor_().to(torch.int64).sub_(_LOWEST - 1)
+            counts[place] += torch.bincount(decades, minlength=len(_NAMES))
+    shown = map(_named, counts.tolist(), out_of_place)
+    return dict(zip(("absolute", "relative"), shown, strict=True))
+
+
+def _clear_nonfinite(error: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> int:
+    """Set errors that are NaN or inf to 0; return how many stand for elements that differ."""
+    import torch
+
+    if math.isfinite(float(error.amax())):
+        return 0
+    wide = left.to(torch.float64), right.to(torch.float64)
+    same = (wide[0] == wide[1]) | (wide[0].isnan() & wide[1].isnan())
+    odd = ~error.isfinite()
+    error.masked_fill_(odd, 0.0)
+    return int((odd & ~same).sum())
+
+
+def _named(counts: list[int], out_of_place: int) -> dict[str, int]:
+    found = dict(zip(_NAMES, counts, strict=True))
+    found[_NAMES[0]] -= out_of_place  # their errors were set to 0
+    return {name: n for name, n in {**found, "nonfinite": out_of_place}.items() if n}

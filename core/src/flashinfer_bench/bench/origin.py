@@ -1,0 +1,300 @@
+"""What a trace says about where it came from: machine, plugins, toolchain and settings.
+
+All of it is for the record: nothing here ends a run, and what is not known is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import platform
+import secrets
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench.bench.config import EVAL_FIELDS, BenchmarkConfig
+from flashinfer_bench.errors import FibError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flashinfer_bench.bench.config import ResolvedEvalConfig
+    from flashinfer_bench.data import Definition, Solution, Workload
+    from flashinfer_bench.plugins import Catalog, Registered
+
+logger = logging.getLogger(__name__)
+
+_CORE = "flashinfer-bench-core"
+_TOOLS = ("compiler", "c_compiler", "nvcc", "cuda_architectures")
+_MOST_CHARACTERS = 80
+_MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
+_SALT_BYTES = 16
+
+#: Settings of a run that can decide a verdict or a latency; number of calls, seed, timer and trust
+#: have places of their own in a trace.
+SETTINGS_OF_RUNS = (
+    "timeout_seconds",
+    "profile_baseline",
+    "use_isolated_runner",
+    "executor",
+    "evaluator",
+    "sandbox",
+)
+_COUNTS = ("warmup_runs", "iterations", "num_trials")
+SETTINGS_OF_DEFINITIONS = (
+    *(name for name in EVAL_FIELDS if name not in _COUNTS),
+    "atol_by_dtype",
+    "stop_params",
+)
+SETTINGS_BY_KEY = ("tolerances", "extra")
+"""Only the keys that differ are recorded of these."""
+
+
+class Origin:
+    """Gathers what is recorded about the evaluations on one workload.
+
+    Parameters
+    ----------
+    config : BenchmarkConfig
+        The settings of the run.
+    definition, workload
+        What is evaluated.
+    device : str
+        ``cpu`` or ``cuda:N``.
+    catalog : Catalog
+        The plugins.
+    """
+
+    def __init__(
+        self,
+        config: BenchmarkConfig,
+        definition: Definition,
+        workload: Workload,
+        device: str,
+        catalog: Catalog,
+    ) -> None:
+        self._definition, self._device, self._catalog = definition, device, catalog
+        self._settings = recorded_settings(config, definition, workload)
+        choices: dict[str, Callable[[], Registered[Any]]] = {
+            "evaluator": lambda: (
+                catalog.find("evaluator", config.evaluator)
+                if config.evaluator
+                else catalog.select_evaluator(definition)
+            ),
+            "timer": lambda: catalog.select_timer(device, config.timer),
+            "executor": lambda: catalog.select_executor(device, config.executor),
+        }
+        self._plugins = {role: _chosen(choose) for role, choose in choices.items()}
+        self._toolchains: dict[str, dict[str, str]] = {}
+
+    def fields(self, solution: Solution, builder: str) -> dict[str, Any]:
+        """Return fields of a `Provenance`; what is not known, or as by default, is left out.
+
+        Parameters
+        ----------
+        solution : Solution
+            What was evaluated.
+        builder : str
+            Name of its builder; empty if it is not known.
+        """
+        spec, catalog = solution.spec, self._catalog
+        entry = _chosen(
+            lambda: (
+                catalog.find("builder", builder)
+                if builder
+                else catalog.select_builder(spec.language, spec.binding, device=self._device)
+            )
+        )
+        plugins = {"builder": entry, **self._plugins}
+        found = {
+            "host": host_fingerprint(),
+            **gpu_facts(self._device),
+            "settings": self._settings,
+            # The release of core is recorded anyway.
+            "plugins": {
+                role: one.origin
+                for role, one in plugins.items()
+                if one is not None and one.distribution != _CORE
+            },
+        }
+        if entry is not None and entry.spec.compiles:
+            key = solution.hash()
+            if not self._toolchains.get(key):  # it may not have been built before
+                self._toolchains[key] = toolchain_of(self._definition, solution)
+            found["toolchain"] = self._toolchains[key]
+        return {name: value for name, value in found.items() if value}
+
+
+def _chosen(choose: Callable[[], Registered[Any]]) -> Optional[Registered[Any]]:
+    try:
+        return choose()
+    except FibError as error:  # whoever needs it says so
+        logger.debug("a plugin is not recorded: %s", error)
+        return None
+
+
+def toolchain_of(definition: Definition, solution: Solution) -> dict[str, str]:
+    """Return what a solution was compiled with, as its build in the cache says.
+
+    Returns
+    -------
+    dict of str to str
+        The versions of compilers; empty if it is not compiled, or was only in memory.
+    """
+    from flashinfer_bench import env
+    from flashinfer_bench.compile.builder import content_digest
+    from flashinfer_bench.compile.cache import COMPLETE, BuildInfo
+
+    try:
+        marks = [(path.stat().st_mtime, path) for path in env.cache_path().glob(f"*/*/{COMPLETE}")]
+        for _, mark in sorted(marks, reverse=True):  # the one that was used last first
+            prefix, _, digest = mark.parent.name.rpartition("_")
+            info = BuildInfo.read(mark.parent)
+            if info is None:
+                continue
+            # The name of a build follows from all that it is of.
+            key = json.dumps(info.key, sort_keys=True)
+            if digest == content_digest(definition, solution, prefix, key):
+                tools = {name: str(info.key[name]) for name in _TOOLS if name in info.key}
+                # What a compiler says of itself, without its licence.
+                return {
+                    name: text.partition("\n")[0][:_MOST_CHARACTERS] for name, text in tools.items()
+                }
+    except OSError as error:
+        logger.debug("no toolchain to record: %s", error)
+    return {}
+
+
+def recorded_settings(
+    config: BenchmarkConfig, definition: Definition, workload: Workload
+) -> dict[str, Any]:
+    """Return the settings that differ from what this release takes if nobody sets anything.
+
+    Parameters
+    ----------
+    config : BenchmarkConfig
+        The settings of a run.
+    definition, workload
+        What is evaluated.
+
+    Returns
+    -------
+    dict
+        Plain values, for ``provenance.settings``; empty if all are as by default.
+    """
+    defaults = _defaults()
+    changed = {
+        name: getattr(config, name)
+        for name in SETTINGS_OF_RUNS
+        if getattr(config, name) != getattr(defaults, name)
+    }
+    before = _plain(defaults.resolve_eval_config(definition, workload))
+    after = _plain(config.resolve_eval_config(definition, workload))
+    for name in SETTINGS_OF_DEFINITIONS:
+        if after[name] != before[name]:
+            changed[name] = after[name]
+    for name in SETTINGS_BY_KEY:
+        own = {key: value for key, value in after[name].items() if value != before[name].get(key)}
+        if own:
+            changed[name] = own
+    return changed
+
+
+@cache
+def _defaults() -> BenchmarkConfig:
+    return BenchmarkConfig.default()
+
+
+def _plain(settings: ResolvedEvalConfig) -> dict[str, Any]:
+    dumped = settings.model_dump(mode="json")
+    dumped["atol_by_dtype"] = sorted(dumped["atol_by_dtype"])
+    return dumped
+
+
+@cache
+def host_fingerprint() -> str:
+    """Return 12 hexadecimal digits that tell this machine from others and name nobody.
+
+    They are a hash over the system's own id, the machine's name and its CPU, together with a random
+    number in ``FIB_CACHE_PATH`` that never leaves it: so nobody can find the name by trying names.
+    Where that cannot be kept, the name does not enter. A container has a name of its own, and
+    counts as another machine.
+    """
+    from flashinfer_bench.compile.machine import cpu_description
+
+    salt = _salt()
+    # On some systems the name of the machine stands in for the description of its CPU.
+    cpu = cpu_description().removesuffix(f" of {platform.node()}")
+    parts = [salt, _machine_id(), platform.node() if salt else "", cpu]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def _machine_id() -> str:
+    for path in _MACHINE_IDS:
+        with suppress(OSError, UnicodeDecodeError):
+            if text := path.read_text(encoding="ascii").strip():
+                return text
+    return ""
+
+
+def _salt() -> str:
+    """Return the random number of this cache; make it if there is none."""
+    from flashinfer_bench.compile.cache import cache_folder
+
+    path = cache_folder("machine") / "host.salt"
+    with suppress(OSError, UnicodeDecodeError):
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            made = path.with_name(f"host.salt.{secrets.token_hex(4)}")
+            made.write_text(secrets.token_hex(_SALT_BYTES), encoding="ascii")
+            with suppress(FileExistsError):  # a link never replaces what another process has made
+                path.hardlink_to(made)
+            made.unlink()
+        text = path.read_text(encoding="ascii").strip()
+        return text if len(text) == 2 * _SALT_BYTES else ""
+    return ""
+
+
+def gpu_facts(device: str) -> dict[str, Any]:
+    """Return the version of a GPU's driver, and its clocks as they are now in MHz.
+
+    The driver's management library (NVML) is asked, which makes no CUDA context.
+    """
+    if device.partition(":")[0] != "cuda":
+        return {}
+    nvml, handle, facts = _find_gpu(device)
+    if nvml is None:
+        return {}
+    facts = dict(facts)
+    for name, kind in (
+        ("sm_clock_mhz", nvml.NVML_CLOCK_SM),
+        ("memory_clock_mhz", nvml.NVML_CLOCK_MEM),
+    ):
+        with suppress(nvml.NVMLError):  # a virtual GPU, or a part of one, may not tell
+            facts[name] = int(nvml.nvmlDeviceGetClockInfo(handle, kind))
+    return facts
+
+
+@cache
+def _find_gpu(device: str) -> tuple[Any, Any, dict[str, Any]]:
+    try:
+        nvml: Any = import_module("pynvml")
+        nvml.nvmlInit()
+        handle = nvml.nvmlDeviceGetHandleByUUID(_uuid_of(device))
+        driver = nvml.nvmlSystemGetDriverVersion()
+    except Exception as error:  # noqa: BLE001 - whatever a driver does, it must not end a run
+        logger.debug("%s cannot be asked about driver and clocks: %s", device, error)
+        return None, None, {}
+    text = driver.decode("ascii", "replace") if isinstance(driver, bytes) else str(driver)
+    return nvml, handle, {"driver": text}
+
+
+def _uuid_of(device: str) -> str:
+    """Return the GPU's UUID: CUDA and NVML number GPUs differently."""
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(torch.device(device)).uuid}"

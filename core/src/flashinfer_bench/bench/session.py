@@ -1,0 +1,474 @@
+"""Evaluating the solutions of workloads on one device, and what these evaluations share."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
+
+from flashinfer_bench.bench.attempt import NotEvaluated
+from flashinfer_bench.bench.backends import make_executor, timer_version
+from flashinfer_bench.bench.digests import fresh_seed
+from flashinfer_bench.bench.evaluators import resolve_evaluator
+from flashinfer_bench.bench.executors.base import CandidateError
+from flashinfer_bench.bench.locks import DeviceLock
+from flashinfer_bench.bench.measurement import pick_measurement
+from flashinfer_bench.bench.origin import Origin
+from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
+from flashinfer_bench.bench.reference import ReferenceFailed
+from flashinfer_bench.bench.sandbox import Sandbox
+from flashinfer_bench.bench.timing.choice import TimerChoice, pick_timer
+from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.errors import RunnerFatalError
+from flashinfer_bench.plugins import default_catalog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from flashinfer_bench.bench.builds import BuildAhead
+    from flashinfer_bench.bench.calls import Deadline
+    from flashinfer_bench.bench.config import BenchmarkConfig
+    from flashinfer_bench.bench.executors.base import CandidateFailed, Executor
+    from flashinfer_bench.bench.measurement import MeasurementMethod
+    from flashinfer_bench.bench.pool import WorkerKey
+    from flashinfer_bench.data import Definition, Environment, Evaluation, Solution, Workload
+    from flashinfer_bench.plugins import Catalog
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_TIMEOUT_S = 60.0
+_MAY_BE_THE_DEVICE = (EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.TIMEOUT)
+
+
+@dataclass(frozen=True)
+class Session:
+    """What all evaluations of a run on one device share.
+
+    Attributes
+    ----------
+    device : str
+        ``cpu`` or ``cuda:N``.
+    environment : Environment
+        Goes into every evaluation.
+    seed : int
+        Seed of the run.
+    timer : str
+        Name of the timing backend.
+    timeout_s : float
+        Wall time that one evaluation may take.
+    profile_baseline : bool
+        Whether references are timed.
+    pool : WorkerPool
+        Lends candidate processes.
+    lock : DeviceLock
+        Held while something is timed.
+    failed_builds : dict
+        Solutions that are known not to build, with the candidate's answer: building does not
+        depend on the workload, so it is not tried again for the next one.
+    ahead : BuildAhead, optional
+        What is compiled, or has been, ahead of its evaluation.
+    trust : str
+        ``full``: every timed call has inputs of its own, and is held against what the judge knows.
+        ``off``: candidates are believed.
+    timer_version : str, optional
+        Version of the timing backend as this process knows it.
+    rotation_seed : int, optional
+        What the seeds of variations follow from; None draws fresh ones.
+    timed_seed : int, optional
+        Take exactly this seed for the timed calls of the solution, to repeat an evaluation.
+    reference_seed : int, optional
+        Take exactly this one for those of the reference.
+    origin : Origin, optional
+        What is to be recorded about host, plugins and settings.
+    timer_note : str, optional
+        Which better timer could not be used, and why; for every trace.
+    warm : bool
+        Whether the device's caches are left as they are between calls.
+    measurement : str
+        Name of the way in which solutions are measured: ``basic``, ``verified``, …
+    hook : object, optional
+        Calls the hooks of plugins; see `Catalog.hook`.
+    """
+
+    device: str
+    environment: Environment
+    seed: int
+    timer: str
+    timeout_s: float
+    profile_baseline: bool
+    pool: WorkerPool
+    lock: DeviceLock
+    failed_builds: dict[WorkerKey, CandidateFailed] = field(default_factory=dict)
+    ahead: Optional[BuildAhead] = None
+    trust: Literal["full", "off"] = "full"
+    timer_version: Optional[str] = None
+    rotation_seed: Optional[int] = None
+    timed_seed: Optional[int] = None
+    reference_seed: Optional[int] = None
+    origin: Optional[Origin] = None
+    timer_note: Optional[str] = None
+    warm: bool = False
+    measurement: str = "basic"
+    hook: Any = None
+
+    @contextmanager
+    def device_to_itself(self, deadline: Deadline) -> Iterator[None]:
+        """Keep other processes from timing on this device; waiting for it costs no budget.
+
+        Raises
+        ------
+        RunInterrupted
+            If the run ends while the device is waited for.
+        """
+        with ExitStack() as stack:
+            with deadline.stopped():
+                held = stack.enter_context(self.lock.held(lambda: self.pool.interrupted))
+            if not held:
+                raise RunInterrupted(f"the run ended while waiting for {self.device}")
+            yield
+
+
+def _warn(solution: Solution, why: NotEvaluated) -> None:
+    logger.warning("no verdict on %s: %s", solution.name, why)
+
+
+class Runner(AbstractContextManager["Runner"]):
+    """Evaluates solutions on one device. Use `IsolatedRunner` or `PersistentRunner`.
+
+    The reference runs once for each workload, in a process of its own. A runner belongs to one
+    thread; only `interrupt` may be called from another one.
+
+    Parameters
+    ----------
+    device : str
+        ``cpu`` or ``cuda:N``.
+    executor : Executor, optional
+        Starts the processes; the runner then does not close it. By default the runner makes and
+        closes its own, as the settings and the installed plugins say.
+    catalog : Catalog, optional
+        Where timers, evaluators and executors are looked up; by default all that are installed.
+
+    sandbox : Sandbox, optional
+        Confines the candidates, for all runners of a run together. By default each runner makes
+        its own, as the settings say.
+
+    Attributes
+    ----------
+    ahead : BuildAhead, optional
+        Compiles solutions ahead of their evaluation, for all runners of a run together. The runner
+        interrupts it with itself, but does not close it.
+    timed_seed, reference_seed : int, optional
+        Seeds of the timed calls of the solution and of the reference, to repeat an evaluation; by
+        default fresh ones are drawn, which nobody can foresee.
+    """
+
+    #: Idle processes that are kept for later evaluations of their solutions, by type of device.
+    keep: ClassVar[dict[str, int]] = {}
+
+    def __init__(
+        self,
+        device: str,
+        *,
+        executor: Optional[Executor] = None,
+        catalog: Optional[Catalog] = None,
+        sandbox: Optional[Sandbox] = None,
+    ) -> None:
+        self.device = device
+        self.ahead: Optional[BuildAhead] = None
+        self.timed_seed: Optional[int] = None
+        self.reference_seed: Optional[int] = None
+        self._catalog = default_catalog() if catalog is None else catalog
+        self._given = executor, sandbox
+        self._executor, self._sandbox = self._given
+        self._made = ExitStack()  # ends what this runner has made itself
+        self._pool: Optional[WorkerPool] = None
+        self._environment: Optional[Environment] = None
+        self._methods: dict[Optional[str], MeasurementMethod] = {}
+        self._timers: dict[tuple[Optional[str], str, str], TimerChoice] = {}
+        self._failed_builds: dict[WorkerKey, CandidateFailed] = {}
+        self._definition: Optional[Definition] = None
+        self._interrupted = False
+
+    @property
+    def environment(self) -> Environment:
+        """Hardware and libraries that evaluations of this runner take place on."""
+        if self._environment is None:
+            from flashinfer_bench.tensors import env_snapshot
+
+            self._environment = env_snapshot(self.device)
+        return self._environment
+
+    def run_workload(
+        self,
+        definition: Definition,
+        workload: Workload,
+        solutions: Iterable[Solution],
+        config: BenchmarkConfig,
+        root: Optional[Path] = None,
+    ) -> dict[str, Evaluation]:
+        """Evaluate `solutions` on one workload.
+
+        Parameters
+        ----------
+        definition : Definition
+            What is computed.
+        workload : Workload
+            On what.
+        solutions : iterable of Solution
+            Implementations of `definition`.
+        config : BenchmarkConfig
+            The settings. Without a seed a fresh one is drawn for this call.
+        root : Path, optional
+            Folder of the dataset, for tensors in files.
+
+        Returns
+        -------
+        dict of str to Evaluation
+            By the solution's name.
+
+        Raises
+        ------
+        DataError
+            If the workload does not fit the definition, or a tensor file is missing or wrong.
+        RunnerError
+            If there can be no verdict on any solution, as when the reference fails.
+        RunnerFatalError
+            If no process can be started on this device.
+        CapabilityError
+            If no timer, evaluator or executor is available, or the reference cannot be built here.
+
+        Notes
+        -----
+        A solution that cannot be built here by no fault of its own is left out, with a warning.
+        """
+        return {
+            solution.name: evaluation
+            for solution, evaluation in self.evaluate_each(
+                definition, workload, solutions, config, root
+            )
+        }
+
+    def evaluate_each(
+        self,
+        definition: Definition,
+        workload: Workload,
+        solutions: Iterable[Solution],
+        config: BenchmarkConfig,
+        root: Optional[Path] = None,
+        *,
+        on_start: Callable[[Solution], None] = lambda solution: None,
+        on_skip: Callable[[Solution, NotEvaluated], None] = _warn,
+    ) -> Iterator[tuple[Solution, Evaluation]]:
+        """Yield each evaluation as soon as it ends; otherwise like `run_workload`.
+
+        Parameters
+        ----------
+        definition, workload, solutions, config, root
+            As of `run_workload`.
+        on_start : callable
+            Called with each solution before it is evaluated.
+        on_skip : callable
+            Called with each solution on which there can be no verdict, and why; by default that is
+            logged.
+
+        Yields
+        ------
+        tuple of Solution and Evaluation
+        """
+        from flashinfer_bench.compile import reference_solution
+
+        if self._definition is not definition:  # let go of what belongs to the one before
+            self._definition = definition
+            self._failed_builds.clear()
+            if self._pool is not None:
+                self._pool.clear()
+        settings = config.resolve_eval_config(definition, workload)
+        origin = Origin(config, definition, workload, self.device, self._catalog)
+        session = self.session(config, settings.cache, origin)
+        evaluator = resolve_evaluator(definition, config.evaluator, catalog=self._catalog)
+        evaluator.check_settings(settings)
+        solutions = list(solutions)
+        left = len(solutions)
+        if self.ahead is not None:
+            self.ahead.prepare(definition.name)
+            solutions = self.ahead.as_ready(solutions)
+        reference = reference_solution(definition)
+        method = self.measurement(config)
+        try:
+            baseline = method.prepare(
+                session, definition, workload, reference, settings, root, evaluator
+            )
+        except ReferenceFailed:
+            self.require_working_device()
+            raise
+        settings = baseline.config or settings
+        for solution in solutions:
+            on_start(solution)
+            left -= 1
+            try:
+                evaluation = method.evaluate(session, solution, baseline, evaluator, settings)
+            except NotEvaluated as error:
+                on_skip(solution, error)
+            else:
+                if evaluation.status in _MAY_BE_THE_DEVICE:
+                    self.require_working_device()
+                if not left:
+                    evaluation = method.completed(evaluation, baseline)
+                yield solution, evaluation
+
+    def measurement(self, config: BenchmarkConfig) -> MeasurementMethod:
+        """Return how this runner measures; the same object for all that it evaluates.
+
+        Raises
+        ------
+        CapabilityError
+            If the one that is named is not registered, or cannot be used here.
+        PluginLoadError
+            If it cannot be loaded.
+        """
+        name = config.measurement
+        if name not in self._methods:
+            self._methods[name] = pick_measurement(self._catalog, self.device, name)
+        return self._methods[name]
+
+    def session(
+        self, config: BenchmarkConfig, cache: str, origin: Optional[Origin] = None
+    ) -> Session:
+        """Return what evaluations with these settings share.
+
+        Parameters
+        ----------
+        config : BenchmarkConfig
+            The settings.
+        cache : str
+            What calls find in the device's caches: ``cold`` or ``warm``.
+        origin : Origin, optional
+            What is to be recorded.
+        """
+        chosen = self.require_timer(config.timer, trust=config.trust, cache=cache)
+        return Session(
+            device=self.device,
+            environment=self.environment,
+            seed=fresh_seed() if config.seed is None else config.seed,
+            timer=chosen.name,
+            timer_note=chosen.note,
+            warm=cache == "warm",
+            timeout_s=config.timeout_seconds,
+            profile_baseline=config.profile_baseline,
+            pool=self._get_pool(config),
+            lock=DeviceLock(self.device),
+            failed_builds=self._failed_builds,
+            ahead=self.ahead,
+            trust=config.trust,
+            measurement=self.measurement(config).name,
+            timed_seed=self.timed_seed,
+            reference_seed=self.reference_seed,
+            origin=origin,
+            timer_version=timer_version(self._catalog, self.device, chosen.name),
+            hook=self._catalog.hook,
+        )
+
+    def require_timer(
+        self, name: Optional[str], *, trust: str = "full", cache: str = "cold"
+    ) -> TimerChoice:
+        """Return the timer that this runner uses if `name` is asked for.
+
+        Parameters
+        ----------
+        name : str, optional
+            The timer; None takes the best that is available.
+        trust, cache : str
+            As of `pick_timer`.
+
+        Raises
+        ------
+        CapabilityError
+            If there is no such timer for the device.
+        ConfigError
+            If it does not go with `trust` or `cache`.
+        """
+        key = name, trust, cache
+        if key not in self._timers:
+            asked = {"trust": trust, "cache": cache}
+            self._timers[key] = pick_timer(self._catalog, self.device, name, **asked)
+        return self._timers[key]
+
+    def _get_pool(self, config: BenchmarkConfig) -> WorkerPool:
+        if self._pool is None:
+            if self._sandbox is None:
+                self._sandbox = Sandbox(config.sandbox, self._catalog)
+                self._made.callback(self._sandbox.tidy)
+            if self._executor is None:
+                self._executor = make_executor(self._catalog, self.device, config.executor)
+                self._made.callback(self._executor.close)
+            if self._given[1] is None:
+                self._sandbox.require(self._executor)
+            keep = self.keep.get(self.device.partition(":")[0], 0)
+            self._pool = WorkerPool(self._executor, keep=keep, sandbox=self._sandbox)
+        if self._interrupted:
+            self._pool.interrupt()
+        return self._pool
+
+    def require_working_device(self) -> None:
+        """Have a fresh process, which no solution has touched, put a tensor on the device.
+
+        A GPU that is lost fails whatever runs on it, at once. Without a look at the device itself,
+        that would be taken for the fault of one solution after the other, and the lost device would
+        be through with the work of the whole run before the others have begun.
+
+        Raises
+        ------
+        RunnerFatalError
+            If that fails: nothing else will work there either.
+        """
+        executor = self._executor
+        if executor is None or self._interrupted or executor.device == "cpu":
+            return
+        import torch
+
+        executor.start()
+        candidate = executor.spawn()
+        try:
+            candidate.put_inputs(0, [torch.zeros(8)], {}, timeout_s=_ANSWER_TIMEOUT_S)
+        except CandidateError as error:
+            raise RunnerFatalError(
+                f"{executor.device} does not work any more: {error.message}",
+                hint="see nvidia-smi and the system's log; 'fib run --resume' goes on from here",
+            ) from error
+        finally:
+            candidate.close()
+
+    def interrupt(self) -> None:
+        """End what is going on, from another thread; `RunInterrupted` is raised in the runner's."""
+        self._interrupted = True
+        if self.ahead is not None:
+            self.ahead.interrupt()
+        if self._pool is not None:
+            self._pool.interrupt()
+
+    def close(self) -> None:
+        """End all processes; idempotent."""
+        if self._pool is not None:
+            self._pool.clear()
+        self._made.close()
+        self._pool, (self._executor, self._sandbox) = None, self._given
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class IsolatedRunner(Runner):
+    """Starts a fresh process for every evaluation."""
+
+
+class PersistentRunner(Runner):
+    """Keeps processes alive for further workloads of the same solution, never for another one.
+
+    What a solution has built or compiled stays. A process is given up after anything that went
+    wrong in it, when the next definition begins, or when there are too many: fewer are kept on CUDA
+    devices, where each one holds a context and cached memory.
+    """
+
+    keep: ClassVar[dict[str, int]] = {"cpu": 16, "cuda": 4}

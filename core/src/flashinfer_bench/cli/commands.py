@@ -1,0 +1,296 @@
+"""The commands of ``fib``, those of plugins included: from a cache, or else by discovery.
+
+Listing commands must not import plugins, so what discovery has found is kept in a small file along
+with everything that decides it. The file is disposable: without it, plugins are discovered. Groups
+know their commands by name and summary; the code of a command is imported once it has been named.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import zlib
+from contextlib import redirect_stdout, suppress
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from flashinfer_bench import env
+from flashinfer_bench._lazy import import_string
+from flashinfer_bench._providers import missing_commands
+from flashinfer_bench._version import __version__
+from flashinfer_bench.errors import CapabilityError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from flashinfer_bench.plugins import Catalog
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 2
+_REPORTS = "flashinfer_bench.cli.report:plugin_reports"
+_METADATA = (".dist-info", ".egg-info", ".egg-link")
+
+
+class Listed(NamedTuple):
+    """A command as listings show it; a subcommand is called ``"report scores"``."""
+
+    name: str
+    factory: str
+    summary: str
+    origin: str
+
+    @property
+    def group(self) -> str:
+        """The group that it is a subcommand of, or an empty string."""
+        return self.name.rpartition(" ")[0]
+
+    @property
+    def word(self) -> str:
+        """What the user types for it, after the name of its group."""
+        return self.name.rpartition(" ")[2]
+
+    def load(self) -> Any:
+        """Import and return what the factory names."""
+        try:
+            return import_string(self.factory)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException:  # noqa: BLE001 - the plugin's code; the catalog says whose
+            from flashinfer_bench.plugins import default_catalog
+
+            return default_catalog().find("command", self.name).load()
+
+
+def cached_commands() -> Optional[tuple[Listed, ...]]:
+    """Return all commands in the order of listings, or None if no fresh cache holds them."""
+    try:
+        found = json.loads(_cache_file().read_text(encoding="utf-8"))
+        if found["key"] != _key() or any(_stamp(path) != stamp for path, stamp in found["files"]):
+            return None
+        return tuple(Listed(*map(str, row)) for row in found["commands"])
+    except (OSError, ValueError, TypeError, LookupError, RuntimeError, RecursionError):
+        return None
+
+
+def discovered_commands() -> tuple[Listed, ...]:
+    """Return all commands in the order of listings, by loading the plugins; fill the cache."""
+    from flashinfer_bench.plugins import Settings, discover, reset_default_catalog
+
+    key = _key()
+    try:
+        settings = Settings.from_env()
+    except ConfigError:  # told when a command runs; listing them goes on with core's
+        settings = Settings(no_plugins=True)
+    with redirect_stdout(sys.stderr):  # what a plugin prints is talk
+        catalog = discover(replace(settings, strict=False))
+    if not settings.strict:
+        reset_default_catalog(catalog, replace=False)
+    commands = tuple(
+        Listed(entry.name, entry.spec.factory, entry.spec.summary, entry.origin)
+        for entry in catalog.commands
+    )
+    taken = {each.name for each in commands}
+    commands += tuple(
+        Listed(name, f"{_REPORTS}.{entry.name}", entry.spec.summary, entry.origin)
+        for entry in catalog.reports
+        if (name := f"report {entry.name}") not in taken
+    )
+    # One that is broken may be in order by now, for reasons that no key can hold.
+    if all(status.state != "broken" for status in catalog.plugins):
+        files = [[path, _stamp(path)] for path in sorted(_files_of(catalog))]
+        with suppress(OSError, RuntimeError):
+            _write(_cache_file(), json.dumps({"key": key, "files": files, "commands": commands}))
+    return commands
+
+
+def _cache_file() -> Path:
+    # One for each environment, which would otherwise take turns in writing it anew.
+    return env.cache_path() / f"commands-{zlib.crc32(sys.prefix.encode()):08x}.json"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        file.write(text)
+    Path(file.name).replace(path)
+
+
+def _key() -> list[Any]:
+    """Return what decides which plugins there are, as JSON values."""
+    variables = [os.environ.get(name, "") for name in env.PLUGIN_VARIABLES]
+    paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - much quicker
+    return [_FORMAT, __version__, variables, [[path, _installed_in(path)] for path in paths]]
+
+
+def _installed_in(folder: str) -> Any:
+    """Return the distributions in a folder of ``sys.path``, and when each was written.
+
+    Names of the folders of metadata hold the versions.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            names = [each.path for each in entries if each.name.endswith(_METADATA)]
+    except NotADirectoryError:  # a zip file
+        return _stamp(folder)
+    except OSError:
+        return None
+    return [[path, _stamp(path), _stamp(f"{path}/entry_points.txt")] for path in sorted(names)]
+
+
+def _stamp(path: str) -> Optional[list[int]]:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - much quicker
+    except OSError:
+        return None
+    return [status.st_mtime_ns, status.st_size]
+
+
+def _files_of(catalog: Catalog) -> Iterator[str]:
+    """Yield the files that were imported to load the plugins."""
+    for status in catalog.plugins:
+        module = status.target.partition(":")[0]
+        package = module if status.name == "core" else module.partition(".")[0]
+        for name in list(sys.modules):
+            if name == package or name.startswith(f"{package}."):
+                file = getattr(sys.modules[name], "__file__", None)
+                if file:
+                    yield str(file)
+
+
+# ---------------------------------------------------------------------------- groups of commands
+
+_COMPLETION = ("install_completion", "show_completion")
+
+
+def as_command(obj: Any, name: str, summary: str = "") -> Any:
+    """Turn what a factory names into a command that can be run.
+
+    Parameters
+    ----------
+    obj : typer.Typer or callable
+        An application (with one command or several), or a plain function with annotations.
+    name : str
+        Name of the command.
+    summary : str
+        Help text of an application that has none itself.
+
+    Returns
+    -------
+    command
+        As `typer.main.get_command` returns it.
+    """
+    app = obj
+    if not isinstance(obj, typer.Typer):
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.command(name)(obj)
+    command = typer.main.get_command(app)
+    # The root offers these, once.
+    command.params = [param for param in command.params if param.name not in _COMPLETION]
+    command.name = name
+    command.help = command.help or summary
+    return command
+
+
+def near_matches(name: str, known: list[str]) -> str:
+    """Return ``" Did you mean 'a' or 'b'?"`` for what is close to `name`, or ``""``."""
+    close = get_close_matches(name, known, n=3)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+class LazyCommand(TyperCommand):
+    """A stub with a name and a summary, which gives way to the command once that is named."""
+
+    def __init__(self, listed: Listed, subcommands: Sequence[Listed] = ()) -> None:
+        super().__init__(listed.word, help=listed.summary, rich_markup_mode=None)
+        self._listed = listed
+        self._subcommands = subcommands
+
+    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        """Import the command, and return the context of that, not of this stub."""
+        listed = self._listed
+        command = as_command(listed.load(), listed.word, listed.summary)
+        for each in self._subcommands:
+            _add(command, each)
+        if isinstance(command, TyperGroup):
+            for word, provider in missing_commands(listed.word, set(command.commands)).items():
+                command.add_command(MissingCommand(word, f"{listed.name} {word}", provider))
+        return command.make_context(info_name, args, parent=parent, **extra)
+
+
+class MissingCommand(TyperCommand):
+    """A command of a distribution that is not installed; help does not list it."""
+
+    def __init__(self, word: str, name: str, provider: str) -> None:
+        super().__init__(word, hidden=True, rich_markup_mode=None)
+        self._missing = f"'fib {name}' is provided by {provider}, which is not installed", provider
+
+    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        """Say what to install."""
+        message, provider = self._missing
+        raise CapabilityError(message, hint=f"pip install {provider}")
+
+
+def _add(group: Any, listed: Listed) -> None:
+    """Add a plugin's subcommand to a loaded group, whose own commands are never replaced."""
+    if not isinstance(group, TyperGroup):
+        reason = f"{group.name!r} has no subcommands"
+    elif listed.word in group.commands:
+        reason = f"{group.name!r} has a command of this name itself"
+    else:
+        group.add_command(LazyCommand(listed))
+        return
+    logger.warning("Command %r of %s is refused: %s.", listed.name, listed.origin, reason)
+
+
+class LazyGroup(TyperGroup):
+    """The root command: core's commands, and those of plugins, known by name and summary."""
+
+    _listed: Optional[tuple[Listed, ...]] = None
+
+    def listed(self) -> tuple[Listed, ...]:
+        """Return the commands in the order of listings, subcommands of groups among them."""
+        if self._listed is None:
+            self._listed = cached_commands() or discovered_commands()
+        return self._listed
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+        return [each.name for each in self.listed() if not each.group]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Optional[Any]:
+        """Return the stub of a command, or None where there is no such command."""
+        found = _stub(cmd_name, self.listed())
+        if found is not None or ctx.resilient_parsing:
+            return found
+        provider = missing_commands("", set()).get(cmd_name)
+        return MissingCommand(cmd_name, cmd_name, provider) if provider else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Optional[str], Any, list[str]]:
+        """Find the command that `args` begins with."""
+        name = args[0]
+        # Completion asks with half a word, which is no mistake.
+        is_name = not (name.startswith("-") or ctx.resilient_parsing)
+        if is_name and _stub(name, self.listed()) is None:
+            self._listed = discovered_commands()  # whatever the cache said
+            known = _stub(name, self._listed) or name in missing_commands("", set())
+            if not known:
+                ctx.fail(
+                    f"there is no command {name!r}.{near_matches(name, self.list_commands(ctx))}"
+                )
+        return super().resolve_command(ctx, args)
+
+
+def _stub(name: str, table: Sequence[Listed]) -> Optional[LazyCommand]:
+    for each in table:
+        if each.name == name:
+            return LazyCommand(each, [sub for sub in table if sub.group == name])
+    return None

@@ -1,0 +1,150 @@
+"""The GPUs and the CPU of this machine, found without a CUDA context; and answers of probes."""
+
+from __future__ import annotations
+
+import platform
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench import env
+from flashinfer_bench.errors import CapabilityError
+from flashinfer_bench.tensors.devices import Gpu, nvidia_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flashinfer_bench.plugins import Availability
+
+_CPU_INFO = Path("/proc/cpuinfo")
+# Of Linux on x86, on Arm and on others; frequencies and the like are left out.
+_CPU_FIELDS = re.compile(
+    r"vendor_id|cpu|cpu family|model|model name|stepping|cache size|flags|Features|isa|uarch"
+    r"|CPU (implementer|architecture|variant|part|revision)"
+)
+_OLDEST_WITH_FEATURES = (9, 0)
+
+
+def cuda_architectures() -> tuple[str, ...]:
+    """Return the architectures to compile for.
+
+    Returns
+    -------
+    tuple of str
+        Those of ``FIB_CUDA_ARCH_LIST``, as they are written there; else those of the visible GPUs,
+        with the features that only they have: ``9.0a``.
+
+    Raises
+    ------
+    CapabilityError
+        If the variable is not set and there is no GPU.
+    ValueError
+        If the variable names something that is no architecture.
+    """
+    chosen = env.cuda_arch_list()
+    if chosen:
+        return chosen
+    found = tuple(_with_features(name) for name in gpu_architectures())
+    if not found:
+        raise CapabilityError(
+            "no GPU to compile for: there is none here, and FIB_CUDA_ARCH_LIST is not set",
+            hint="Set FIB_CUDA_ARCH_LIST to the architectures to compile for, such as 9.0a.",
+        )
+    return found
+
+
+def _with_features(name: str) -> str:
+    major, minor = map(int, name.split("."))
+    return f"{name}a" if (major, minor) >= _OLDEST_WITH_FEATURES else name
+
+
+def gpu_architectures() -> tuple[str, ...]:
+    """Return the compute capabilities of the visible GPUs, without repetition, lowest first.
+
+    Returns
+    -------
+    tuple of str
+        Such as ``("8.0", "9.0")``; empty if there is no GPU. Where ``CUDA_VISIBLE_DEVICES`` leaves
+        open which of several different GPUs it means, those of all.
+    """
+    found = _visible(nvidia_gpus(), env.cuda_visible_devices())
+    return tuple(f"{major}.{minor}" for major, minor in sorted(found))
+
+
+def _visible(gpus: tuple[Gpu, ...], visible: Optional[tuple[str, ...]]) -> set[tuple[int, int]]:
+    if visible is None:
+        return {gpu.capability for gpu in gpus}
+    found: set[tuple[int, int]] = set()
+    for entry in visible:
+        chosen = _chosen(gpus, entry)
+        if not chosen:
+            break  # as CUDA does: what comes after an entry that names nothing does not count
+        found |= {gpu.capability for gpu in chosen}
+    return found
+
+
+def _chosen(gpus: tuple[Gpu, ...], entry: str) -> tuple[Gpu, ...]:
+    if entry.isdecimal():
+        chosen = gpus[int(entry) :][:1]
+        # CUDA numbers devices by speed unless told otherwise, and NVML by their place on the bus.
+        return chosen if not chosen or env.cuda_device_order() == "PCI_BUS_ID" else gpus
+    if entry.startswith("MIG-"):
+        return gpus  # a part of one of them
+    return tuple(gpu for gpu in gpus if gpu.uuid.startswith(entry))
+
+
+def cpu_description() -> str:
+    """Return the CPU's model and features, on which ``-march=native`` depends."""
+    try:
+        text = _CPU_INFO.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        # Nothing to tell CPUs apart by: then no two machines have the same one.
+        return f"{platform.processor()} of {platform.node()}"
+    first = text.partition("\n\n")[0]
+    fields = [line.partition(":") for line in first.splitlines()]
+    kept = [(name.strip(), value.strip()) for name, _, value in fields]
+    return "; ".join(f"{name}: {value}" for name, value in kept if _CPU_FIELDS.fullmatch(name))
+
+
+def require_torch() -> None:
+    """Check that torch is installed, without importing it; a check for `availability`.
+
+    Raises
+    ------
+    CapabilityError
+        If it is not.
+    """
+    if find_spec("torch") is None:
+        raise CapabilityError(
+            "torch is not installed, and the inputs of solutions are torch tensors",
+            hint="pip install 'flashinfer-bench-core[torch]'",
+        )
+
+
+def availability(*checks: Callable[[], Any]) -> Availability:
+    """Return whether all of `checks` find what they look for.
+
+    Parameters
+    ----------
+    *checks : callable
+        `find_cxx`, `cuda_architectures`, or functions of your own. They return what they found, to
+        be shown to the user (None: nothing to show), and raise `CapabilityError` otherwise.
+
+    Returns
+    -------
+    Availability
+        What was found, or the first thing that is missing.
+    """
+    from flashinfer_bench.plugins import Availability
+
+    found = []
+    for check in checks:
+        try:
+            thing = check()
+        except CapabilityError as error:
+            return Availability(ok=False, reason=error.message, remedy=error.hint or "")
+        except ValueError as error:  # a variable has a value that is not allowed
+            return Availability(ok=False, reason=str(error))
+        found.append(" ".join(map(str, thing)) if isinstance(thing, (tuple, list)) else thing)
+    return Availability(ok=True, reason=", ".join(str(thing) for thing in found if thing))

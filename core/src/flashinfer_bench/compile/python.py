@@ -1,0 +1,553 @@
+"""From the sources of a solution in Python, or in a language inside Python, to a function.
+
+Two solutions may both have a ``helper.py`` and say ``import helper``. Neither ``sys.path`` nor a
+top-level entry in ``sys.modules`` could serve both, so neither is used:
+
+* All modules of a folder live in ``sys.modules`` below one package with a name of its own. Each
+  package has a finder in ``sys.meta_path``.
+* The modules see a version of ``__import__`` that turns ``import helper`` into the import of
+  ``<package>.helper`` if the folder has such a module. This also holds for imports within
+  functions, whenever they run.
+
+Names of the standard library always mean the standard library. Any other name is looked for in the
+folder of the importing file, then in the folders above it up to the root, then as usual.
+"""
+
+from __future__ import annotations
+
+import builtins
+import difflib
+import importlib
+import inspect
+import linecache
+import os
+import shutil
+import sys
+import threading
+import typing
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from itertools import chain, count
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+
+from flashinfer_bench.compile.builder import (
+    content_digest,
+    declared_style,
+    package_name,
+    write_sources,
+)
+from flashinfer_bench.compile.cache import scratch_folder
+from flashinfer_bench.compile.logs import describe_exception
+from flashinfer_bench.compile.runnable import Runnable, RunnableMetadata
+from flashinfer_bench.errors import BuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import CodeType, ModuleType
+
+    from flashinfer_bench.data import Definition, Solution
+
+    _Function = Union[Callable[..., Any], inspect.Signature]
+
+_INIT = "__init__"
+_opening = threading.Lock()
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class LoadedPython(NamedTuple):
+    """An imported solution.
+
+    Attributes
+    ----------
+    function : callable
+        What the entry point names.
+    destination_passing_style : bool
+        Whether it takes its outputs as arguments.
+    package : str
+        Name of the package that its modules are in.
+    cleaner : callable
+        Forgets the modules and removes the files; idempotent.
+    root : Path
+        Folder of its sources.
+    """
+
+    function: Callable[..., Any]
+    destination_passing_style: bool
+    package: str
+    cleaner: Callable[[], None]
+    root: Path
+
+    def as_runnable(
+        self,
+        build_type: str,
+        definition: Definition,
+        solution: Solution,
+        *,
+        explain: Optional[Callable[[Exception], Optional[BuildError]]] = None,
+        **misc: Any,
+    ) -> Runnable:
+        """Return it as what a builder returns.
+
+        Parameters
+        ----------
+        build_type : str
+            For `RunnableMetadata`.
+        definition, solution
+            What was built.
+        explain : callable, optional
+            See `Runnable`.
+        **misc
+            For `RunnableMetadata.misc`, besides package and entry point.
+        """
+        metadata = RunnableMetadata(
+            build_type=build_type,
+            definition_name=definition.name,
+            solution_name=solution.name,
+            destination_passing_style=self.destination_passing_style,
+            definition=definition,
+            misc={"package": self.package, "entry_point": solution.spec.entry_point, **misc},
+        )
+        return Runnable(self.function, metadata, self.cleaner, explain=explain)
+
+
+def load_python(definition: Definition, solution: Solution, *, prefix: str) -> LoadedPython:
+    """Import a solution's entry point.
+
+    The sources are written to a folder of this process and imported as a package of their own, so
+    that modules of the same name in two solutions do not meet. Files that are not Python lie beside
+    them.
+
+    Parameters
+    ----------
+    definition : Definition
+        What the function is checked against.
+    solution : Solution
+        Its entry file must be a ``.py`` file.
+    prefix : str
+        Begins the name of the package.
+
+    Returns
+    -------
+    LoadedPython
+        The function, and how to get rid of it.
+
+    Raises
+    ------
+    BuildError
+        If the import fails, or the entry point is missing or cannot be called as the definition
+        asks.
+    StorageError
+        If the sources cannot be written.
+    """
+    path = _entry_file(solution)
+    name = package_name(prefix, solution, content_digest(definition, solution, prefix))
+    root = scratch_folder(name[: len(prefix) + 40]).resolve()
+    package = None
+    try:
+        write_sources(root, solution.sources)
+        package = open_package(name, root)
+        function = find_entry(_import(package, path, solution), solution)
+        style = choose_style(function, definition, solution)
+    except BaseException:
+        _discard(package, root)
+        raise
+    loaded = package
+    return LoadedPython(function, style, loaded.name, lambda: _discard(loaded, root), root)
+
+
+def find_entry(module: ModuleType, solution: Solution) -> Callable[..., Any]:
+    """Return the callable that a solution's entry point names.
+
+    Parameters
+    ----------
+    module : ModuleType
+        The imported entry file.
+    solution : Solution
+        Names the symbol.
+
+    Raises
+    ------
+    BuildError
+        If the module has no such symbol, or it cannot be called.
+    """
+    symbol = solution.get_entry_symbol()
+    place = f"solution {solution.name!r}: {solution.get_entry_path()}"
+    if not hasattr(module, symbol):
+        near = difflib.get_close_matches(symbol, [n for n in dir(module) if n[:1] != "_"], n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else None
+        raise BuildError(f"{place} defines no {symbol!r}", hint=hint)
+    found = getattr(module, symbol)
+    if not callable(found):
+        raise BuildError(f"{place}: {symbol!r} is a {type(found).__name__}, which cannot be called")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _entry_file(solution: Solution) -> str:
+    path = solution.get_entry_path()
+    if PurePosixPath(path).suffix != ".py":
+        raise BuildError(
+            f"solution {solution.name!r}: the entry file of a {solution.spec.language} solution "
+            f"must be a .py file, not {path!r}"
+        )
+    return path
+
+
+def _import(package: SourcePackage, path: str, solution: Solution) -> ModuleType:
+    try:
+        return package.import_file(path)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - candidate code may raise anything, SystemExit too
+        headline, log = describe_exception(error, package.root)
+    # Raised here, where the traceback of the candidate's frames is no longer attached.
+    raise BuildError(f"solution {solution.name!r}: importing {path} failed: {headline}", log=log)
+
+
+def _discard(package: SourcePackage | None, root: Path) -> None:
+    if package is not None:
+        package.close()
+    shutil.rmtree(root, ignore_errors=True)
+
+
+class SourcePackage(MetaPathFinder):
+    """A folder that can be imported from. Make one with `open_package`.
+
+    Attributes
+    ----------
+    name : str
+        Name of the package; no other package of this process has it.
+    root : Path
+        The folder.
+    """
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.name = name
+        self.root = root
+        # Where modules are; those that are not listed are below their parent.
+        self._places: dict[str, Path] = {name: root}
+        names = _module_names(root)
+        # A single file has nothing to import from beside it.
+        self._builtins = _builtins_with_import(self, names) if len(names) > 1 else None
+
+    def import_file(self, path: str) -> ModuleType:
+        """Import one file.
+
+        Parameters
+        ----------
+        path : str
+            The file, relative to the folder.
+
+        Returns
+        -------
+        ModuleType
+            Its module.
+
+        Raises
+        ------
+        BaseException
+            Whatever the file raises, SystemExit included.
+        """
+        parts = list(PurePosixPath(path).with_suffix("").parts)
+        if parts[-1] == _INIT:
+            parts.pop()
+        full = self.name
+        for part in parts:
+            # A dot within a name ("kernel.v2.py") would read as a level of packages.
+            parent, full = full, f"{full}.{part.replace('.', '_')}"
+            self._places[full] = self._place(parent) / part
+        return importlib.import_module(full)
+
+    def close(self) -> None:
+        """Forget all modules of the package; idempotent.
+
+        What still refers to them keeps working, except for imports of further modules.
+        """
+        with _opening:
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+        prefix = f"{self.name}."
+        for module in [m for m in sys.modules if m == self.name or m.startswith(prefix)]:
+            del sys.modules[module]
+        folder = f"{self.root}{os.sep}"
+        for file in [f for f in linecache.cache if f.startswith(folder)]:
+            del linecache.cache[file]
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Optional[Sequence[str]] = None,
+        target: Optional[ModuleType] = None,
+    ) -> Optional[ModuleSpec]:
+        """Return how to import `fullname` if it is a module of this package, else None."""
+        if fullname.partition(".")[0] != self.name:
+            return None
+        place = self._place(fullname)
+        for file, folder in (
+            (place / f"{_INIT}.py", [str(place)]),
+            (place.with_name(f"{place.name}.py"), None),
+        ):
+            if file.is_file() and not (folder is None and place == self.root):
+                loader = _Loader(fullname, str(file), self._builtins)
+                return spec_from_file_location(
+                    fullname, file, loader=loader, submodule_search_locations=folder
+                )
+        if not place.is_dir():
+            return None
+        spec = ModuleSpec(fullname, None, is_package=True)
+        spec.submodule_search_locations = [str(place)]
+        return spec
+
+    def _place(self, fullname: str) -> Path:
+        """Return where `fullname` would be, without a suffix."""
+        known = self._places.get(fullname)
+        if known is not None:
+            return known
+        parent, _, last = fullname.rpartition(".")
+        return self._place(parent) / last
+
+
+def open_package(name: str, root: Path) -> SourcePackage:
+    """Make the folder `root` importable.
+
+    Parameters
+    ----------
+    name : str
+        Wanted name of the package, an identifier. If this process has one of that name already, a
+        number is put behind it.
+    root : Path
+        A folder; its files are read when they are imported.
+
+    Returns
+    -------
+    SourcePackage
+        Call its `close` when it is no longer needed.
+    """
+    with _opening:
+        taken = {each.name for each in sys.meta_path if isinstance(each, SourcePackage)}
+        numbered = (f"{name}_{number}" for number in count(2))
+        free = (each for each in chain([name], numbered) if each not in taken | sys.modules.keys())
+        package = SourcePackage(next(free), root.resolve())
+        # In front, for the usual finders would also find submodules, with another loader.
+        sys.meta_path.insert(0, package)
+        return package
+
+
+class _Loader(SourceFileLoader):
+    """Loads a source file without caching bytecode, with our own ``__import__`` in reach."""
+
+    def __init__(self, fullname: str, path: str, namespace: Optional[dict[str, Any]]) -> None:
+        super().__init__(fullname, path)
+        self._builtins = namespace
+
+    def exec_module(self, module: ModuleType) -> None:
+        if self._builtins is not None:
+            module.__dict__["__builtins__"] = self._builtins
+        super().exec_module(module)
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile text, which was written as UTF-8 whatever encoding it may declare."""
+        text = self.get_data(self.path).decode("utf-8-sig")
+        return compile(text, self.path, "exec", dont_inherit=True)
+
+
+def _module_names(root: Path) -> set[str]:
+    names = set()
+    for _, folders, files in os.walk(root):
+        names.update(folders)
+        names.update(file.partition(".")[0] for file in files if file.endswith(".py"))
+    return names
+
+
+def _builtins_with_import(package: SourcePackage, modules: set[str]) -> dict[str, Any]:
+    """Return the builtins for a package's modules."""
+    names = modules - {_INIT} - sys.stdlib_module_names
+
+    def import_module(
+        name: str,
+        globals: Optional[Mapping[str, Any]] = None,
+        locals: Optional[Mapping[str, Any]] = None,
+        fromlist: Optional[Sequence[str]] = (),
+        level: int = 0,
+    ) -> Any:
+        top = name.partition(".")[0]
+        base = _local_parent(package, top, globals) if level == 0 and top in names else None
+        if base is None:
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        module = builtins.__import__(f"{base}.{name}", globals, locals, fromlist or (), 0)
+        # "import a.b" binds a, which for the usual import would be our package.
+        return module if fromlist else sys.modules[f"{base}.{top}"]
+
+    return {**vars(builtins), "__import__": import_module}
+
+
+def _local_parent(
+    package: SourcePackage, top: str, importer: Optional[Mapping[str, Any]]
+) -> Optional[str]:
+    """Return the nearest package, from the importing module upwards, that holds `top`."""
+    own_name = str((importer or {}).get("__name__", ""))
+    base = str((importer or {}).get("__package__") or package.name)
+    while base.partition(".")[0] == package.name:
+        full = f"{base}.{top}"
+        # A file that is called like an installed library may still import that library.
+        if full != own_name and (full in sys.modules or package.find_spec(full) is not None):
+            return base
+        base = base.rpartition(".")[0]
+    return None
+
+
+class Arity(NamedTuple):
+    """How many positional arguments a function takes.
+
+    Attributes
+    ----------
+    least : int
+        Number of parameters without a default.
+    most : int or None
+        Number of parameters; None for any number (``*args``).
+    """
+
+    least: int
+    most: Optional[int]
+
+    def accepts(self, count: int) -> bool:
+        """Return whether a call with `count` positional arguments can bind."""
+        return self.least <= count and (self.most is None or count <= self.most)
+
+    def __str__(self) -> str:
+        if self.most is None:
+            return f"{self.least} or more"
+        return str(self.least) if self.most == self.least else f"{self.least} to {self.most}"
+
+
+def read_arity(function: _Function) -> Optional[Arity]:
+    """Return how many positional arguments `function` takes, or None where it cannot be told.
+
+    In place of a function that is not one of Python's, its signature may be given.
+
+    Raises
+    ------
+    BuildError
+        If it has a keyword-only parameter without a default: it cannot be called by position.
+    """
+    try:
+        known = function if isinstance(function, inspect.Signature) else inspect.signature(function)
+    except (ValueError, TypeError):  # compiled functions and some callable objects do not tell
+        return None
+    empty, parameters = inspect.Parameter.empty, known.parameters.values()
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is empty:
+            raise BuildError(
+                f"parameter {parameter.name!r} is keyword-only and has no default, "
+                "but arguments are passed by position"
+            )
+    positional = [p for p in parameters if p.kind in _POSITIONAL]
+    any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return Arity(
+        sum(p.default is empty for p in positional), None if any_number else len(positional)
+    )
+
+
+def choose_style(function: _Function, definition: Definition, solution: Solution) -> bool:
+    """Decide whether a function takes its outputs as arguments, and check that it can.
+
+    A solution that states `destination_passing_style` is held to it. For one that does not, the
+    signature decides: a function that can be called with the inputs alone returns its outputs,
+    one that needs inputs and outputs is destination-passing. Where both numbers fit, as with
+    ``*args``, it returns them, unless it is annotated to return None.
+
+    Parameters
+    ----------
+    function : callable
+        What the solution's entry point names; or an `inspect.Signature`, where a compiled function
+        has told its own.
+    definition : Definition
+        Says how many inputs and outputs there are.
+    solution : Solution
+        May state the calling convention.
+
+    Returns
+    -------
+    bool
+        True for destination-passing.
+
+    Raises
+    ------
+    BuildError
+        If the function cannot be called that way, or returns a tuple of another length.
+    """
+    try:
+        arity = read_arity(function)
+        style = declared_style(solution.spec)
+        if style is None:
+            style = _infer_style(function, definition, arity)
+        _check_style(function, definition, arity, style)
+    except BuildError as error:
+        symbol = solution.get_entry_symbol()
+        raise BuildError(
+            f"solution {solution.name!r}: {symbol}: {error.message}", hint=error.hint
+        ) from None
+    return style
+
+
+def _infer_style(function: _Function, definition: Definition, arity: Optional[Arity]) -> bool:
+    inputs = len(definition.inputs)
+    both = inputs + len(definition.outputs)
+    if arity is None:
+        return True  # the default of the format
+    if arity.accepts(inputs) and arity.accepts(both):
+        return bool(definition.outputs) and _returned_type(function) is type(None)
+    return arity.accepts(both)
+
+
+def _check_style(
+    function: _Function, definition: Definition, arity: Optional[Arity], style: bool
+) -> None:
+    inputs, outputs = len(definition.inputs), len(definition.outputs)
+    wanted, other = (inputs + outputs, inputs) if style else (inputs, inputs + outputs)
+    if arity is not None and not arity.accepts(wanted):
+        names = ", ".join([*definition.inputs, *(definition.outputs if style else ())])
+        convention = "destination-passing" if style else "value-returning"
+        fix = (
+            f"It fits the other convention: set destination_passing_style to "
+            f"{str(not style).lower()}."
+            if arity.accepts(other)
+            else f"Value-returning takes {inputs} arguments, destination-passing "
+            f"{inputs + outputs}."
+        )
+        raise BuildError(
+            f"takes {arity} positional arguments, but a {convention} solution of "
+            f"{definition.name!r} gets {wanted}: {names}",
+            hint=fix,
+        )
+    length = None if style else annotated_length(function)
+    if length is not None and length != outputs:
+        names = ", ".join(definition.outputs) or "none"
+        raise BuildError(
+            f"is annotated to return a tuple of {length}, "
+            f"but {definition.name!r} has {outputs} outputs: {names}"
+        )
+
+
+def annotated_length(function: _Function) -> Optional[int]:
+    """Return the length of the tuple that `function` says it returns, or None if it is open."""
+    returned = _returned_type(function)
+    if typing.get_origin(returned) is not tuple:
+        return None
+    members = typing.get_args(returned)
+    if Ellipsis in members:
+        return None
+    return 0 if members == ((),) else len(members)
+
+
+def _returned_type(function: _Function) -> Any:
+    """Return the annotation of what is returned, or None if there is none that can be read."""
+    if isinstance(function, inspect.Signature):
+        return function.return_annotation
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception:  # noqa: BLE001 - annotations are the candidate's code, and may be anything
+        return None
+    return hints.get("return")

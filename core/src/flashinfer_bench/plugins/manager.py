@@ -1,0 +1,521 @@
+"""Discovery: from what is installed to a catalog, with one plugin manager for all plugins.
+
+Whatever goes wrong costs one plugin alone, and no more of it than necessary. What a step had
+already gathered when it failed is dropped, so nothing is ever registered by half.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib
+import inspect
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, Optional
+
+import pluggy
+
+from flashinfer_bench import env
+from flashinfer_bench._lazy import import_string
+from flashinfer_bench._version import __version__
+from flashinfer_bench.errors import (
+    ConfigError,
+    PluginConflictError,
+    PluginError,
+    PluginLoadError,
+)
+from flashinfer_bench.plugins import hookspecs
+from flashinfer_bench.plugins._messages import PASSED_ON, canonical, full_traceback, one_line
+from flashinfer_bench.plugins.probes import Probe
+from flashinfer_bench.plugins.records import KINDS, Record, hook_of
+from flashinfer_bench.plugins.registry import (
+    CONFLICT_HINT,
+    CORE_DISTRIBUTION,
+    Catalog,
+    Conflict,
+    PluginStatus,
+    Registered,
+)
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+logger = logging.getLogger(__name__)
+
+ENTRY_POINT_GROUP = "flashinfer_bench.plugins"
+CORE = "core"
+
+RECORDS = {hook_of(kind): spec for kind, spec in KINDS.items()}
+"""Record type of each registration hook."""
+
+HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("fib_"))
+
+MAX_RECORDS = 1000
+"""What one hook may return at most; more comes from a generator that does not end."""
+
+HEAVY = ("torch", "numpy", "triton", "tvm_ffi", "flashinfer", "jax", "cupy", "tilelang")
+"""Libraries that are too slow to import for a plugin that may not even be used."""
+
+_FUNCTIONS = (FunctionType, MethodType, staticmethod, classmethod)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How plugins are discovered.
+
+    Parameters
+    ----------
+    no_plugins : bool
+        Load no installed plugin; the `modules` are still loaded, so the two together give an
+        exact set.
+    disabled : tuple of str
+        Plugins that are not loaded, by the name of the plugin or of its distribution.
+    modules : tuple of str
+        Modules (``package.module``, or ``package.module:object``) loaded as plugins without
+        being installed as such.
+    strict : bool
+        Raise for a broken plugin, instead of setting it aside.
+    probe_timeout_s : float
+        Seconds that a probe may take.
+    """
+
+    no_plugins: bool = False
+    disabled: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    strict: bool = False
+    probe_timeout_s: float = 1.0
+
+    @classmethod
+    def from_env(cls) -> Settings:
+        """Read the ``FIB_*`` variables.
+
+        Raises
+        ------
+        ConfigError
+            If one of them has a value that is not allowed.
+        """
+        try:
+            return cls(
+                no_plugins=env.no_plugins(),
+                disabled=env.disabled_plugins(),
+                modules=env.plugin_modules(),
+                strict=env.strict_plugins(),
+                probe_timeout_s=env.probe_timeout_s(),
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    def why_blocked(self, plugin: PluginStatus) -> Optional[str]:
+        """Return why a plugin must not be loaded, or None if it may."""
+        disabled = {canonical(entry) for entry in self.disabled}
+        if disabled & {canonical(name) for name in (plugin.name, plugin.distribution) if name}:
+            return "is disabled by FIB_DISABLE_PLUGINS"
+        if self.no_plugins and plugin.target not in self.modules:
+            return "is not loaded because FIB_NO_PLUGINS is set"
+        return None
+
+
+# ---------------------------------------------------------------------------- where plugins are
+
+
+def sources(settings: Settings) -> Iterator[PluginStatus]:
+    """Yield core, then installed plugins by (distribution, name), then the modules of `settings`.
+
+    A module that is installed as a plugin as well comes once.
+    """
+    yield PluginStatus(
+        name=CORE,
+        distribution=CORE_DISTRIBUTION,
+        version=__version__,
+        target="flashinfer_bench.plugins.builtin",
+    )
+    rest = dict.fromkeys(settings.modules)
+    for source in installed_sources():
+        rest.pop(source.target, None)
+        yield source
+    for target in rest:
+        yield PluginStatus(name=target, target=target)
+
+
+def installed_sources() -> list[PluginStatus]:
+    """Return the plugins of all installed distributions, sorted by (distribution, name)."""
+    from importlib.metadata import distributions
+
+    found: dict[str, list[PluginStatus]] = {}
+    for distribution in distributions():
+        try:
+            plugins = _plugins_of(distribution)
+        except Exception as error:  # noqa: BLE001 - the metadata of any distribution may be damaged
+            # Where it lies is the one thing that is known for sure, but the interface hides it.
+            place = getattr(distribution, "_path", "a distribution")
+            logger.warning("The entry points of %s cannot be read: %s", place, error)
+            continue
+        if plugins:  # the first one on sys.path is the one that is imported
+            found.setdefault(canonical(plugins[0].distribution), plugins)
+    flat = [source for plugins in found.values() for source in plugins]
+    return sorted(flat, key=lambda source: (canonical(source.distribution), source.name))
+
+
+def _plugins_of(distribution: Distribution) -> list[PluginStatus]:
+    # Looking into the text first saves parsing the entry points of all that is installed.
+    text = distribution.read_text("entry_points.txt")
+    if text is None or ENTRY_POINT_GROUP not in text:
+        return []
+    name, version = (
+        str((distribution.metadata.get_all(key) or [default])[0])
+        for key, default in (("Name", "unknown"), ("Version", ""))
+    )
+    return [
+        PluginStatus(name=point.name, distribution=name, version=version, target=point.value)
+        for point in distribution.entry_points
+        if point.group == ENTRY_POINT_GROUP
+    ]
+
+
+# ----------------------------------------------------------------------------- loading a plugin
+
+
+class _Refused(PluginLoadError):
+    """The plugin does not keep to the rules; it is our own check that raised."""
+
+
+class Plugin:
+    """A plugin after the attempt to load it, and what the plugin manager calls instead of it.
+
+    Its attributes that are named after hooks are the plugin's own functions, each in a guard.
+
+    Parameters
+    ----------
+    status : PluginStatus
+        Where it comes from.
+    strict : bool
+        Whether what a lifecycle hook raises goes on to the caller.
+    """
+
+    def __init__(self, status: PluginStatus, *, strict: bool = False) -> None:
+        self.status = status
+        self.records: list[Record] = []
+        self.errors: list[BaseException] = []
+        self._strict = strict
+        self._last_reason = ""
+        self._warned: set[str] = set()
+
+    def fail(self, reason: str, error: BaseException, *, raised: bool = True) -> None:
+        """Note something that is wrong with it.
+
+        Parameters
+        ----------
+        reason : str
+            Reads on after the plugin's name.
+        error : BaseException
+            What was raised.
+        raised : bool
+            Whether the plugin raised it, so that its traceback is of use.
+        """
+        self.errors.append(error)
+        self._last_reason = reason
+        known = self.status
+        reasons = filter(None, (known.reason, reason))
+        tracebacks = filter(None, (known.traceback, full_traceback(error) if raised else ""))
+        self.status = dataclasses.replace(
+            known, state="broken", reason="; ".join(reasons), traceback="\n".join(tracebacks)
+        )
+
+    def join(self, manager: pluggy.PluginManager) -> None:
+        """Import the plugin and register its hooks, all of them or none."""
+        module = self._attempt("failed to load", _import, self.status.target)
+        if not self.errors:
+            self._attempt("was refused", self._register, module, manager)
+            if self.errors and manager.is_registered(self):  # pluggy keeps what it had taken
+                manager.unregister(self)
+
+    def _register(self, module: Any, manager: pluggy.PluginManager) -> None:
+        for hook, function in hooks_of(module).items():
+            setattr(self, hook, self._guarded(hook, function))
+        manager.register(self, f"{self.status.name} ({self.status.target})")
+
+    def _guarded(self, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what the manager calls instead of `function`; it raises nothing of the plugin."""
+        take = _take_records if hook in RECORDS else _take_answer
+
+        @functools.wraps(function)  # the manager reads the names of the parameters
+        def call(*args: Any) -> Any:
+            failed = len(self.errors)
+            taken = self._attempt(f"raised in {hook}", take, hook, function, args)
+            if hook in RECORDS:
+                self.records += taken or ()
+            elif len(self.errors) > failed:
+                self._warn_about(hook, self.errors[-1])
+            elif taken is not None:
+                return f"{taken} (veto of plugin {self.status.origin})"
+            return taken
+
+        return call
+
+    def _warn_about(self, hook: str, error: BaseException) -> None:
+        reason = self._last_reason
+        if self._strict:
+            raise PluginError(f"Plugin {self.status.origin} {reason}") from error
+        level = logging.DEBUG if hook in self._warned else logging.WARNING
+        self._warned.add(hook)
+        logger.log(level, "Plugin %s %s", self.status.origin, reason, exc_info=error)
+
+    def _attempt(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Call `function`; note what it raises, and return None then."""
+        before = {name for name in HEAVY if name in sys.modules}
+        started = time.perf_counter()
+        try:
+            return function(*args)
+        except PASSED_ON:
+            raise
+        except _Refused as error:
+            rule = "" if what.startswith("raised") else "was refused: "
+            self.fail(f"{rule}{error}", error, raised=False)
+        except BaseException as error:  # noqa: BLE001 - the plugin's code
+            self.fail(f"{what}: {one_line(error)}", error)
+        finally:
+            load_ms = self.status.load_ms + (time.perf_counter() - started) * 1e3
+            heavy = (name for name in HEAVY if name in sys.modules and name not in before)
+            self.status = dataclasses.replace(
+                self.status, load_ms=load_ms, heavy_imports=(*self.status.heavy_imports, *heavy)
+            )
+        return None
+
+
+def _import(target: str) -> Any:
+    """Import a plugin: ``package.module`` or ``package.module:object``."""
+    module, colon, attribute = target.partition(":")
+    parts = module.split(".") + (attribute.split(".") if colon else [])
+    if not all(part.isidentifier() for part in parts):
+        raise PluginLoadError(f"{target!r} is not of the form 'package.module:object'")
+    return import_string(target) if colon else importlib.import_module(module)
+
+
+def hooks_of(plugin: Any) -> dict[str, Callable[..., Any]]:
+    """Return the functions of `plugin`, a module or another object, by the hook they implement.
+
+    Raises
+    ------
+    PluginLoadError
+        If it implements a hook that does not exist, or none, or forgot to mark one.
+    """
+    found: dict[str, Callable[..., Any]] = {}
+    for name in dir(plugin):
+        # Attributes are not computed: a module with lazy exports would import all of them.
+        if not isinstance(inspect.getattr_static(plugin, name, None), _FUNCTIONS):
+            continue
+        function = getattr(plugin, name)
+        options = getattr(function, f"{hookspecs.PROJECT}_impl", None)
+        if options is None:
+            if name in HOOKS:
+                raise _Refused(f"{name} is not marked with @hookimpl")
+            continue
+        hook = options["specname"] or name
+        if hook not in HOOKS:
+            if not options["optionalhook"]:
+                raise _Refused(_unknown_hook(hook))
+        elif hook in found or options["hookwrapper"] or options.get("wrapper"):
+            raise _Refused(f"{hook} is implemented twice or as a wrapper")
+        else:
+            found[hook] = function
+    if not found:
+        raise _Refused("it has no function that is marked with @hookimpl")
+    return found
+
+
+def _unknown_hook(name: str) -> str:
+    near = difflib.get_close_matches(name, HOOKS, n=1)
+    advice = f"did you mean {near[0]}?" if near else f"available hooks: {', '.join(HOOKS)}"
+    return f"there is no hook {name}; {advice}"
+
+
+def _take_records(hook: str, function: Callable[..., Any], args: tuple[Any, ...]) -> list[Record]:
+    """Call a registration hook and return its records, all or none."""
+    expected = RECORDS[hook]
+    returned = function(*args)
+    if isinstance(returned, (str, bytes)) or not isinstance(returned, Iterable):
+        what = f"not an iterable of {expected.__name__}"
+        raise _Refused(f"{hook} returned {_described(returned)}, {what}")
+    records = list(islice(iter(returned), MAX_RECORDS + 1))
+    if len(records) > MAX_RECORDS:
+        raise _Refused(f"{hook} returned more than {MAX_RECORDS} records")
+    for record in records:
+        if not isinstance(record, expected):
+            raise _Refused(
+                f"{hook} returned {_described(record)} where a {expected.__name__} belongs"
+            )
+    return records
+
+
+def _take_answer(hook: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Optional[str]:
+    """Call a lifecycle hook; only `fib_veto` may answer, and only with text."""
+    answer = function(*args)
+    if inspect.isgenerator(answer):  # its body has not run yet
+        answer = next((each for each in islice(answer, MAX_RECORDS) if each is not None), None)
+    if hook != "fib_veto" or answer is None:
+        return None
+    if not isinstance(answer, str) or not answer.strip():
+        raise _Refused(f"{hook} returned {_described(answer)} where a text or None belongs")
+    return " ".join(answer.split())
+
+
+def _described(value: object) -> str:
+    return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
+# ------------------------------------------------------------------------------------ discovery
+
+
+def discover(settings: Optional[Settings] = None) -> Catalog:
+    """Load core's records and all plugins, and return what they registered.
+
+    A plugin that is broken is set aside and warned about once, on this module's logger; all others
+    are there. No probe is asked.
+
+    Parameters
+    ----------
+    settings : Settings, optional
+        What to load; by default, what the environment says.
+
+    Returns
+    -------
+    Catalog
+        Everything that is registered, and what became of each plugin.
+
+    Raises
+    ------
+    PluginLoadError
+        In strict mode, if a plugin is broken.
+    PluginConflictError
+        In strict mode, if a name is claimed twice.
+    ConfigError
+        If an environment variable has a value that is not allowed.
+    """
+    settings = settings or Settings.from_env()
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    plugins = [Plugin(source, strict=settings.strict) for source in sources(settings)]
+    for plugin in plugins:
+        reason = settings.why_blocked(plugin.status)
+        if reason and plugin is not plugins[0]:  # that is core
+            plugin.status = dataclasses.replace(plugin.status, state="blocked", reason=reason)
+        else:
+            plugin.join(manager)
+    for hook in RECORDS:
+        getattr(manager.hook, hook)()
+    if settings.strict:
+        _raise_first(plugins)
+    catalog = dataclasses.replace(_assemble(plugins, settings), hook=manager.hook)
+    for status in catalog.plugins:
+        if status.state == "broken":
+            told, name = status.sentence().rstrip("."), status.name
+            logger.warning("%s. Run `fib plugins doctor %s`.", told, name)
+    return catalog
+
+
+def _raise_first(plugins: Iterable[Plugin]) -> None:
+    for plugin in plugins:
+        if plugin.errors:
+            status = plugin.status
+            raise PluginLoadError(
+                f"{status.sentence()} (FIB_STRICT_PLUGINS is set)",
+                hint=f"Run `fib plugins doctor {status.name}`.",
+            ) from plugin.errors[0]
+
+
+def _assemble(plugins: list[Plugin], settings: Settings) -> Catalog:
+    probes: dict[str, Probe] = {}  # records that name the same probe share its answer
+    owners: dict[int, Plugin] = {}
+    entries = []
+    for plugin in plugins:
+        source = plugin.status
+        for record in plugin.records:
+            owners[id(record)] = plugin
+            path = record.probe
+            check = path and probes.setdefault(path, Probe(path, settings.probe_timeout_s))
+            origin = (source.distribution, source.version, source.name)
+            entries.append(Registered(record, *origin, check or None))
+    catalog = Catalog.build(entries)
+    if settings.strict and catalog.conflicts:
+        raise PluginConflictError(catalog.conflicts[0].sentence(), hint=CONFLICT_HINT)
+    for conflict in catalog.conflicts:
+        _blame(conflict, owners)
+    refused = {id(claim.spec) for conflict in catalog.conflicts for claim in conflict.claims}
+    for plugin in plugins:
+        used = tuple((one.kind, one.name) for one in plugin.records if id(one) not in refused)
+        plugin.status = dataclasses.replace(plugin.status, records=used)
+    return dataclasses.replace(catalog, plugins=tuple(plugin.status for plugin in plugins))
+
+
+def _blame(conflict: Conflict, owners: dict[int, Plugin]) -> None:
+    """Note `conflict` with each plugin that takes part in it, naming the others."""
+    error = PluginConflictError(conflict.sentence())
+    claims = [(claim.origin, owners[id(claim.spec)]) for claim in conflict.claims]
+    for plugin in dict.fromkeys(plugin for _, plugin in claims):
+        others = [origin for origin, owner in claims if owner is not plugin]
+        plugin.fail(conflict.reason(others), error, raised=False)
+
+
+# --------------------------------------------------------------------- the catalog of the process
+
+_lock = threading.RLock()
+_catalog: Optional[Catalog] = None
+_discovering = False
+
+
+def default_catalog() -> Catalog:
+    """Return the catalog of this process; plugins are discovered at the first call.
+
+    Returns
+    -------
+    Catalog
+        The same object until `reset_default_catalog`.
+
+    Raises
+    ------
+    PluginError
+        If a plugin calls this while it is being loaded, or in strict mode.
+    ConfigError
+        If an environment variable has a value that is not allowed.
+    """
+    global _catalog, _discovering
+    known = _catalog
+    if known is not None:
+        return known
+    with _lock:
+        if _discovering:
+            raise PluginError(
+                "default_catalog() was called by a plugin that is just being loaded",
+                hint="call it later, in the code that the plugin's factory names",
+            )
+        if _catalog is None:
+            _discovering = True
+            try:
+                _catalog = discover()
+            finally:
+                _discovering = False
+        return _catalog
+
+
+def reset_default_catalog(catalog: Optional[Catalog] = None, *, replace: bool = True) -> None:
+    """Forget the catalog of this process, so that the next use discovers anew.
+
+    Parameters
+    ----------
+    catalog : Catalog, optional
+        Use this one from now on, instead of discovering.
+    replace : bool
+        Whether it also takes the place of one that is there.
+    """
+    global _catalog
+    with _lock:
+        if replace or _catalog is None:
+            _catalog = catalog

@@ -1,0 +1,751 @@
+"""Adapters, and putting their wrappers in the place of a library's functions, and these back."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import logging
+import os
+import sys
+import threading
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from types import BuiltinFunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Union, cast
+
+from flashinfer_bench.errors import CapabilityError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    Expects = Callable[[Callable[..., Any]], Optional[str]]
+    """Looks at an original, and returns why this version of it is not supported; None if it is."""
+    WrapperFactory = Callable[["PatchSpec", Callable[..., Any]], Callable[..., Any]]
+
+logger = logging.getLogger(__name__)
+
+Kind = Literal["function", "method"]
+"""What a target is: a function of a module, or a method of a class."""
+
+State = Literal[
+    "patched", "waiting", "missing", "mismatch", "unroutable", "failed", "off", "unwanted"
+]
+"""What became of a target.
+
+- ``patched``: calls go through the wrapper.
+- ``waiting``: its library is not imported yet; it is patched when that happens.
+- ``missing``: the library is imported, or not installed, and has no such function.
+- ``mismatch``: the installed version of the library has it in a form that is not supported.
+- ``unroutable``: its calls cannot be told in the inputs and outputs of a definition.
+- ``failed``: it is there, and could not be patched.
+- ``off``: its adapter, or everything, is turned off by the user.
+- ``unwanted``: nothing is enabled that its calls could be of.
+"""
+
+
+@dataclass(frozen=True)
+class PatchStatus:
+    """What became of one target, and why.
+
+    Parameters
+    ----------
+    path : str
+        The target: ``"library.module.function"``.
+    adapter : str
+        The adapter whose target it is.
+    state : str
+        See `State`.
+    reason : str
+        Why it is not patched, or what is peculiar about it; empty if there is nothing to say.
+    version : str
+        Version of the installed library; empty if there is none, or it does not say.
+    rebound : tuple of str
+        Where else the original was found and replaced: ``"module.name"``.
+    """
+
+    path: str
+    adapter: str
+    state: State
+    reason: str = ""
+    version: str = ""
+    rebound: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return asdict(self) | {"rebound": list(self.rebound)}
+
+
+class UnroutableError(Exception):
+    """A call is not what a definition describes; it goes to the original.
+
+    Parameters
+    ----------
+    reason : str
+        Why: what such calls are counted as. The same words for the same cause, without values.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class PatchSpec:
+    """One function or method that an adapter wraps.
+
+    Parameters
+    ----------
+    path : str
+        Where callers find it: ``"library.module.function"`` or ``"library.module.Class.method"``.
+    kind : str
+        ``"function"`` or ``"method"``.
+    name : str
+        What the adapter calls it, which tells `Adapter.make_wrapper` which wrapper is wanted:
+        ``"plan"``, ``"run"``.
+    ctx_key : str
+        What the targets of one adapter share, where a call of one has to be remembered for a later
+        call of another.
+
+    Raises
+    ------
+    ConfigError
+        If the path is not dotted, or the kind unknown.
+    """
+
+    path: str
+    kind: Kind
+    name: str
+    ctx_key: str = ""
+    # Of no account when two are compared: what is the same target may be asked for twice, each time
+    # with a function of its own.
+    expects: Optional[Expects] = field(default=None, compare=False)
+    definitions: tuple[str, ...] = ("*",)
+
+    def __post_init__(self) -> None:
+        parts = self.path.split(".")
+        if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+            raise ConfigError(f"{self.path!r} is no dotted path, such as 'library.module.function'")
+        if self.kind not in ("function", "method"):
+            raise ConfigError(f"{self.path}: kind {self.kind!r} is neither 'function' nor 'method'")
+
+    @property
+    def library(self) -> str:
+        """The top-level package of the path."""
+        return self.path.partition(".")[0]
+
+    def wanted(self, names: Iterable[str]) -> bool:
+        """Return whether a call of it can be one of the definitions `names`."""
+        return any(fnmatchcase(name, pattern) for name in names for pattern in self.definitions)
+
+
+class Adapter(ABC):
+    """Knows which functions of a library to wrap, and how.
+
+    It is constructed without arguments, also where the library is not installed, and patches
+    nothing itself: that is up to a `PatchManager`.
+
+    A wrapper must not be noticed. While neither apply nor tracing is enabled it calls the original
+    once, with the very arguments that it got, and returns the very object that this returns. What
+    the original raises goes on to the caller; what goes wrong in the wrapper's own work does not:
+    it calls the original instead.
+    """
+
+    @abstractmethod
+    def targets(self) -> Sequence[PatchSpec]:
+        """Return what is to be wrapped: the same each time, and without importing the library."""
+
+    def late_targets(self) -> Sequence[PatchSpec]:
+        """Return what is to be wrapped beyond `targets`, once the library is imported.
+
+        For libraries that themselves say what there is to wrap: it may look at the library, which
+        `sys.modules` has by now, and must import nothing that this has not imported. Asked anew
+        each time that the adapter is installed. Default: nothing.
+        """
+        return ()
+
+    @abstractmethod
+    def make_wrapper(self, spec: PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that is put in the place of `orig`.
+
+        Parameters
+        ----------
+        spec : PatchSpec
+            One of `targets`, or of `late_targets`.
+        orig : callable
+            The function as it was. A method takes its object first.
+
+        Returns
+        -------
+        callable
+            With the name, the documentation and the signature of `orig`: use `functools.wraps`.
+        """
+
+
+_NOTHING = object()
+_ANYTHING = (Exception,)
+
+# Has no public name. A library's own modules that make names on demand are another matter.
+_LAZY = getattr(importlib.util, "_LazyModule", None)
+
+# What is looked up on an object, and does not get called as it is stored.
+_COMPUTED = (property, functools.cached_property)
+
+
+class NotFoundError(Exception):
+    """There is nothing to wrap at a path, now.
+
+    Parameters
+    ----------
+    state : str
+        ``"waiting"`` if that may change when something is imported, else ``"missing"``.
+    reason : str
+        What is not there.
+    module : str
+        What would have to be imported, if it waits.
+    """
+
+    def __init__(self, state: State, reason: str, module: str = "") -> None:
+        super().__init__(reason)
+        self.state = state
+        self.reason = reason
+        self.module = module
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function or method, and where it is.
+
+    Parameters
+    ----------
+    owner : module or type
+        What it is an attribute of.
+    attribute : str
+        Name of the attribute.
+    found : Any
+        The attribute as it is stored: a function, or a `staticmethod` or `classmethod` around one.
+    own : bool
+        Whether the owner itself has it; otherwise a base class has.
+    """
+
+    owner: Any
+    attribute: str
+    found: Any
+    own: bool
+
+    @property
+    def function(self) -> Any:
+        """What is called; a method takes its object first."""
+        if isinstance(self.found, (staticmethod, classmethod)):
+            return self.found.__func__
+        if isinstance(self.found, functools.partialmethod):
+            return self.found.__get__(None, self.owner)
+        return self.found
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """The owner's identity, and the attribute."""
+        return id(self.owner), self.attribute
+
+    def refusal(self) -> Optional[str]:
+        """Return why it cannot be wrapped; None if it can."""
+        if isinstance(self.found, _COMPUTED):
+            return "is a property: it is read, not called"
+        if isinstance(self.found, type):
+            return "is a class: name one of its methods"
+        if not callable(self.function):
+            return f"is a {type(self.found).__name__}, which cannot be called"
+        return None
+
+    def dressed(self, wrapper: Callable[..., Any]) -> Any:
+        """Return `wrapper` as it has to be stored to be called like what is there now."""
+        if isinstance(self.found, (staticmethod, classmethod)):
+            return type(self.found)(wrapper)
+        # A function of a class is given the object that it is called on; built-in ones, and other
+        # objects that can be called, are not.
+        if isinstance(self.owner, type) and not hasattr(type(self.found), "__get__"):
+            return staticmethod(wrapper)
+        return wrapper
+
+    def stored(self) -> Any:
+        """Return what the owner itself has there now; a private object if nothing."""
+        return namespace(self.owner).get(self.attribute, _NOTHING)
+
+    def replace(self, value: Any) -> None:
+        """Store something else there; raises what the owner raises."""
+        setattr(self.owner, self.attribute, value)
+        if self.stored() is not value:
+            raise AttributeError(f"{self.owner!r} does not keep what is assigned to it")
+
+    def restore(self) -> None:
+        """Make it what it was."""
+        if self.own:
+            setattr(self.owner, self.attribute, self.found)
+        elif self.attribute in namespace(self.owner):
+            delattr(self.owner, self.attribute)
+
+
+def namespace(owner: Any) -> dict[str, Any]:
+    """Return the attributes of a module or class, without waking a module that loads lazily."""
+    if isinstance(owner, type):
+        return cast("dict[str, Any]", vars(owner))
+    try:
+        found = object.__getattribute__(owner, "__dict__")
+    except AttributeError:  # an object with points stands in for the module
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_complete(module: Any) -> bool:
+    """Return whether a module has been run to its end."""
+    if is_lazy(module):
+        return False
+    spec = namespace(module).get("__spec__")
+    return not getattr(spec, "_initializing", False)
+
+
+def is_lazy(module: Any) -> bool:
+    """Return whether a module is loaded when somebody looks into it (`importlib.util`)."""
+    return type(module) is _LAZY
+
+
+def version_of(library: str) -> str:
+    """Return the version that an imported library gives itself; empty if it gives none."""
+    module = sys.modules.get(library)
+    found = namespace(module).get("__version__", "") if module is not None else ""
+    return found if isinstance(found, str) else ""
+
+
+def resolve(path: str) -> Target:
+    """Import what a path leads through, and return what it leads to.
+
+    Parameters
+    ----------
+    path : str
+        ``"library.module.function"`` or ``"library.module.Class.method"``.
+
+    Returns
+    -------
+    Target
+        The function or method.
+
+    Raises
+    ------
+    CapabilityError
+        If there is nothing of that name, or its module cannot be imported.
+    """
+    parts = path.split(".")[:-1]
+    for length in range(1, len(parts) + 1):
+        name = ".".join(parts[:length])
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            # Of a class the import says that it is no module; a module that lacks a library is
+            # another matter.
+            if isinstance(error, ModuleNotFoundError) and error.name == name and length > 1:
+                break
+            raise CapabilityError(f"{path}: {name} cannot be imported: {error}") from error
+    try:
+        return look_up(path)
+    except NotFoundError as error:
+        raise CapabilityError(f"{path}: {error.reason}") from None
+
+
+def look_up(path: str) -> Target:
+    """Return what a path leads to in what is imported already; nothing is imported or woken.
+
+    Parameters
+    ----------
+    path : str
+        See `resolve`.
+
+    Returns
+    -------
+    Target
+        The function or method.
+
+    Raises
+    ------
+    NotFoundError
+        If there is none, and whether it is worth to wait.
+    """
+    parts = path.split(".")
+    owner, name = _loaded(parts[0]), parts[0]
+    for part in parts[1:-1]:
+        owner, name = _next(owner, name, part), f"{name}.{part}"
+    found = _attribute(owner, parts[-1])
+    if found is _NOTHING:
+        on_demand = "__getattr__" in namespace(owner) and not isinstance(owner, type)
+        more = " of its own; it makes some names on demand" if on_demand else ""
+        raise NotFoundError("missing", f"{name} has no {parts[-1]!r}{more}")
+    return Target(owner, parts[-1], found, parts[-1] in namespace(owner))
+
+
+def _loaded(name: str) -> Any:
+    module = sys.modules.get(name)
+    if module is None:
+        raise NotFoundError("waiting", f"{name} is not imported yet", name)
+    if is_lazy(module):
+        raise NotFoundError("waiting", f"{name} is loaded when it is first used", name)
+    if not is_complete(module):
+        raise NotFoundError("waiting", f"{name} is being imported", name)
+    return module
+
+
+def _next(owner: Any, name: str, part: str) -> Any:
+    """Return the module or class that `part` of a module or class is."""
+    inner = f"{name}.{part}"
+    if not isinstance(owner, type) and sys.modules.get(inner) is not None:
+        return _loaded(inner)
+    found = _attribute(owner, part)
+    if isinstance(found, (type, ModuleType)):
+        return found
+    if found is not _NOTHING:
+        raise NotFoundError("missing", f"{inner} is neither a module nor a class")
+    if not isinstance(owner, type) and _is_installed(inner):
+        raise NotFoundError("waiting", f"{inner} is not imported yet", inner)
+    raise NotFoundError("missing", f"{name} has no {part!r}")
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    if isinstance(owner, type):
+        return inspect.getattr_static(owner, name, _NOTHING)
+    return namespace(owner).get(name, _NOTHING)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except _ANYTHING:  # the finders of others may raise what they like
+        return False
+
+
+_OWN = ("flashinfer_bench", "fib_")
+
+
+class Place(NamedTuple):
+    """A global name of a module whose value was replaced."""
+
+    module: Any
+    name: str
+    label: str
+    """``"module.name"``."""
+
+
+def replace_everywhere(
+    replacements: dict[int, tuple[Any, Any]], leave: Collection[Optional[tuple[int, str]]] = ()
+) -> dict[int, list[Place]]:
+    """Replace values of global names in all imported modules, in one pass.
+
+    Our own modules are left out, and modules that wake up when they are looked at stay asleep.
+
+    Parameters
+    ----------
+    replacements : dict
+        By the identity of a value: that value, which is thereby kept alive, and what to put in its
+        place.
+    leave : collection of (int, str)
+        Places, by the identity of the module and the name, that stay as they are.
+
+    Returns
+    -------
+    dict
+        By the identity of the old value: where it was.
+    """
+    replaced: dict[int, list[Place]] = {}
+    seen = set()
+    for label, module in list(sys.modules.items()) if replacements else ():
+        ours = label.startswith(_OWN[1]) or label.partition(".")[0] == _OWN[0]
+        if ours or id(module) in seen:
+            continue
+        seen.add(id(module))
+        for name, value in namespace(module).copy().items():  # other threads may add names
+            if id(value) not in replacements or (id(module), name) in leave:
+                continue
+            if swap(module, name, *replacements[id(value)]):
+                place = Place(module, name, f"{label}.{name}")
+                replaced.setdefault(id(value), []).append(place)
+    return replaced
+
+
+def swap(module: Any, name: str, old: Any, new: Any) -> bool:
+    """Give a global name of a module another value if it has the expected one; never raises."""
+    try:
+        if namespace(module).get(name) is not old:
+            return False
+        setattr(module, name, new)
+    except _ANYTHING:  # a module may refuse, in any way
+        logger.debug("%s.%s stays what it is", module, name, exc_info=True)
+        return False
+    return namespace(module).get(name) is new
+
+
+_REPLACED = "something else has been put in the place of the wrapper since"
+_MISMATCH = "version mismatch"
+
+
+class Order(NamedTuple):
+    """One target to be patched."""
+
+    adapter: str
+    """Name of the adapter, for the status."""
+    spec: PatchSpec
+    make_wrapper: WrapperFactory
+
+
+@dataclass
+class _Patch:
+    """A wrapper, and all places that wear it."""
+
+    order: Order
+    target: Target
+    original: Any
+    wrapper: Any
+    stored: Any
+    places: list[Place] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        return self.order.spec.path
+
+    def is_on(self) -> bool:
+        return self.target.stored() is self.stored
+
+    def status(self) -> PatchStatus:
+        reason = "" if self.is_on() else _REPLACED
+        return _status(self.order, "patched", reason, tuple(place.label for place in self.places))
+
+
+class PatchManager:
+    """Puts wrappers on, and takes them all off again.
+
+    A function is replaced where its path says, and wherever else a module holds it by value. What
+    is taken off again is exactly what was put on: a place that has been given something else
+    meanwhile keeps that, and `kept` says so.
+
+    Safe to use from several threads. Calls that run meanwhile find the original, or the wrapper.
+    """
+
+    def __init__(self) -> None:
+        self._patches: dict[str, _Patch] = {}
+        # The paths that could not be given their originals back, and why.
+        self.kept: dict[str, str] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def patched(self) -> tuple[str, ...]:
+        """The paths that wear a wrapper of this manager."""
+        return tuple(self._patches)
+
+    def status(self, path: str) -> Optional[PatchStatus]:
+        """Return how a path is that wears a wrapper, as of now; None if it wears none."""
+        patch = self._patches.get(path)
+        return patch.status() if patch is not None else None
+
+    # ----------------------------------------------------------------------------- putting on
+
+    def patch(self, spec: PatchSpec, wrapper_factory: WrapperFactory) -> bool:
+        """Import a target's library, and put a wrapper on the target.
+
+        Parameters
+        ----------
+        spec : PatchSpec
+            Names the target.
+        wrapper_factory : callable
+            Makes the wrapper: `Adapter.make_wrapper`. What it raises goes on.
+
+        Returns
+        -------
+        bool
+            Whether it wears one now: False if the installed library has no such target, or one
+            that cannot be wrapped; `patch_all` says why. A target that wears one keeps it.
+        """
+        try:
+            # Without the lock: another thread may be importing it, and be about to patch it.
+            if spec.path not in self._patches:
+                resolve(spec.path)
+        except CapabilityError:
+            return False
+        with self._lock:
+            if spec.path in self._patches:
+                return True
+            found = self._prepare(Order("", spec, wrapper_factory), {})
+            if isinstance(found, _Patch):
+                found = self._put_on([found])[spec.path]
+            return found.state == "patched"
+
+    def patch_all(self, orders: Iterable[Order]) -> list[PatchStatus]:
+        """Put wrappers on targets whose libraries are imported.
+
+        Nothing is imported, and nothing is raised: the status of each target says why it is not
+        patched. All modules are looked through once for all targets together.
+
+        Parameters
+        ----------
+        orders : iterable of Order
+            The targets. One that wears a wrapper already keeps it; of two orders for one path, or
+            for one function under two paths of one place, the first counts.
+
+        Returns
+        -------
+        list of PatchStatus
+            One per order.
+        """
+        with self._lock:
+            taken = {patch.target.place: patch.order for patch in self._patches.values()}
+            ready: list[_Patch] = []
+            found: list[Union[_Patch, PatchStatus]] = []
+            for order in orders:
+                try:
+                    prepared = self._prepare(order, taken)
+                except _ANYTHING as error:  # of the adapter, or of the library
+                    logger.debug("%s cannot be patched", order.spec.path, exc_info=True)
+                    prepared = _status(order, "failed", _told(error))
+                if isinstance(prepared, _Patch):
+                    ready.append(prepared)
+                    taken[prepared.target.place] = order
+                found.append(prepared)
+            put_on = self._put_on(ready)
+            return [put_on[each.path] if isinstance(each, _Patch) else each for each in found]
+
+    def _prepare(
+        self, order: Order, taken: Mapping[tuple[int, str], Order]
+    ) -> Union[_Patch, PatchStatus]:
+        """Return a patch that only has to be put on, or why there is none."""
+        known = self._patches.get(order.spec.path)
+        if known is not None and known.order.adapter == order.adapter:
+            return known.status()
+        try:
+            target = look_up(order.spec.path)
+        except NotFoundError as error:
+            return _status(order, error.state, error.reason)
+        # Of the place itself, or of another one whose function it had by value, or inherits.
+        worn = next((p.order for p in self._patches.values() if p.wrapper is target.function), None)
+        if (other := taken.get(target.place, worn)) is not None:
+            return _status(order, "unwanted", f"the adapter '{other.adapter}' has it")
+        return self._check(order, target) or self._make(order, target)
+
+    def _check(self, order: Order, target: Target) -> Optional[PatchStatus]:
+        """Return why a target is not to be wrapped; None if it is."""
+        refusal = target.refusal()
+        if refusal is not None:
+            return _status(order, "failed", f"{order.spec.path} {refusal}")
+        if order.spec.expects is None:
+            return None
+        try:
+            reason = order.spec.expects(target.function)
+        except UnroutableError as error:  # whatever the version: nothing is wrong here
+            return _status(order, "unroutable", error.reason)
+        except _ANYTHING as error:
+            reason = f"its signature cannot be judged: {_told(error)}"
+        if reason is None:
+            return None
+        told = reason if reason.startswith(_MISMATCH) else f"{_MISMATCH}: {reason}"
+        return _status(order, "mismatch", told)
+
+    def _make(self, order: Order, target: Target) -> _Patch:
+        original = target.function  # of some kinds a new one each time
+        wrapper: Any = order.make_wrapper(order.spec, original)
+        if not callable(wrapper) or wrapper is original:
+            raise TypeError(f"make_wrapper returned {wrapper!r}, which is no wrapper")
+        return _Patch(order, target, original, wrapper, target.dressed(wrapper))
+
+    def _put_on(self, patches: Sequence[_Patch]) -> dict[str, PatchStatus]:
+        """Put wrappers on, all targets first, then all other places; return what came of each."""
+        failed: dict[str, PatchStatus] = {}
+        for patch in patches:
+            # Before it is put on: a child that is forked in between can take it off.
+            self._patches[patch.path] = patch
+            self.kept.pop(patch.path, None)
+            try:
+                patch.target.replace(patch.stored)
+            except _ANYTHING as error:  # a frozen class, a built-in one, a module of its own kind
+                del self._patches[patch.path]
+                failed[patch.path] = _status(patch.order, "failed", _told(error))
+        self._rebind([patch for patch in patches if patch.path not in failed])
+        return {p.path: failed.get(p.path) or p.status() for p in patches}
+
+    def _rebind(self, patches: Sequence[_Patch]) -> None:
+        # Of several patches of one function the first one counts.
+        owners = {id(patch.original): patch for patch in reversed(patches)}
+        replacements = {key: (each.original, each.wrapper) for key, each in owners.items()}
+        leave = {_birthplace(patch.original) for patch in patches}
+        for identity, places in replace_everywhere(replacements, leave).items():
+            owners[identity].places += places
+
+    # ----------------------------------------------------------------------------- taking off
+
+    def unpatch(self, paths: Collection[str]) -> None:
+        """Give some paths their originals back, the last one first.
+
+        Also what modules have taken by value from the wrapped places meanwhile. Paths that wear no
+        wrapper are left alone.
+        """
+        with self._lock:
+            chosen = [self._patches[path] for path in self._patches if path in paths]
+            for patch in reversed(chosen):
+                self._take_off(patch)
+            replace_everywhere(
+                {id(patch.wrapper): (patch.wrapper, patch.original) for patch in chosen}
+            )
+            # The same function may be the target of another path that stays patched.
+            bare = {id(patch.original) for patch in chosen}
+            self._rebind([each for each in self._patches.values() if id(each.original) in bare])
+
+    def unpatch_all(self) -> None:
+        """Give every path its original back, the last one first."""
+        with self._lock:
+            self.unpatch(self.patched)
+
+    def _take_off(self, patch: _Patch) -> None:
+        for place in patch.places:  # also in modules that nobody can find any more
+            swap(place.module, place.name, patch.wrapper, patch.original)
+        try:
+            if patch.is_on():
+                patch.target.restore()
+            else:
+                self.kept[patch.path] = f"{_REPLACED}; it is left as it is"
+        except _ANYTHING as error:
+            self.kept[patch.path] = f"it cannot be restored: {_told(error)}"
+            logger.warning("%s: %s", patch.path, self.kept[patch.path])
+        del self._patches[patch.path]
+
+    def after_fork(self) -> None:
+        """Work in a forked child: another thread may have held the lock."""
+        self._lock = threading.RLock()
+
+
+def _birthplace(function: Any) -> Optional[tuple[int, str]]:
+    """Return where a built-in function comes from.
+
+    Module tables of C code are for that code, and for compilers that tell operations apart by them.
+    """
+    module = getattr(function, "__self__", None)
+    if isinstance(function, BuiltinFunctionType) and isinstance(module, ModuleType):
+        return id(module), function.__name__
+    return None
+
+
+def _status(
+    order: Order, state: State, reason: str = "", rebound: tuple[str, ...] = ()
+) -> PatchStatus:
+    spec = order.spec
+    return PatchStatus(spec.path, order.adapter, state, reason, version_of(spec.library), rebound)
+
+
+def _told(error: BaseException) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+_manager = PatchManager()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_manager.after_fork)
+
+
+def get_manager() -> PatchManager:
+    """Return the manager that the whole process shares."""
+    return _manager

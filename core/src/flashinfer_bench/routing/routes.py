@@ -1,0 +1,523 @@
+"""Library functions whose calls are answered by something else: the template of an adapter."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from inspect import Parameter, Signature
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
+
+from flashinfer_bench.routing.binding import match, same_value
+from flashinfer_bench.routing.opaque import opaque
+from flashinfer_bench.routing.patch_manager import Adapter, PatchSpec
+from flashinfer_bench.routing.patch_manager import UnroutableError as UnroutableError
+from flashinfer_bench.routing.patch_points import PatchPoint, router
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from flashinfer_bench.routing.binding import Binding
+    from flashinfer_bench.routing.patch_manager import Kind
+    from flashinfer_bench.routing.patch_points import Args, Call, Kwargs
+
+    Original = Callable[..., Any]
+
+RouteFactory = Callable[[], "Route"]
+EXTRAS = "argument unknown to the definition"
+"""Reason: a parameter that the definition lacks has not its default."""
+
+
+@dataclass(slots=True)  # no named tuple: making one takes half as long again
+class Understood:
+    """What a call means.
+
+    Attributes
+    ----------
+    name : str
+        The definition that it is one of.
+    inputs : tuple
+        One value for each of `Route.parameters`, in their order, defaults filled in.
+    rest : Any
+        Whatever the route needs to hand the outputs over: buffers, flags.
+    """
+
+    name: str
+    inputs: tuple[Any, ...]
+    rest: Any = None
+
+
+class Canonical(Signature):
+    """The parameters of a route: inputs of definitions under their names, and nothing else.
+
+    No parameter takes an output, and a call with these returns the outputs of the definition.
+    """
+
+    __slots__ = ()
+
+    def match(self, inputs: Sequence[str]) -> Binding:
+        """Find the inputs of a definition among the parameters, by name alone.
+
+        An adapter says what each value is. An input that it does not know is none of them, whatever
+        the position.
+
+        Raises
+        ------
+        ConfigError
+            If an input has no parameter, or a parameter without a default is no input.
+        """
+        return match(self, inputs, (), by_position=False)
+
+
+def signature_of(*names: str, **defaults: Any) -> Canonical:
+    """Return the canonical signature of a route.
+
+    Parameters
+    ----------
+    *names : str
+        Inputs that every definition has, as definitions call them.
+    **defaults
+        Inputs that some definitions lack, and what calls of these must have in their place.
+    """
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    return Canonical(
+        [Parameter(name, kind) for name in names]
+        + [Parameter(name, kind, default=default) for name, default in defaults.items()]
+    )
+
+
+def reordered(call: Call, signature: Canonical, inputs: Sequence[str]) -> Call:
+    """Return `call` for canonical arguments instead of the inputs of a definition.
+
+    Parameters
+    ----------
+    call : callable
+        Takes inputs by position.
+    signature : Canonical
+        Names the canonical arguments.
+    inputs : sequence of str
+        Names of the inputs.
+
+    Returns
+    -------
+    callable
+        Its fallback has to be that of a routed call: it is told the order, and asked to decline
+        calls that have more to them than the definition says.
+
+    Raises
+    ------
+    ConfigError
+        If no call with such arguments can be one of the definition.
+    """
+    parameters = list(signature.parameters)
+    binding = signature.match(inputs)
+    order = tuple(parameters.index(name) for name in binding.inputs)
+    if order == tuple(range(len(parameters))):
+        return call
+    extras = [
+        (parameters.index(name), signature.parameters[name].default) for name in binding.extras
+    ]
+    # Of one position `itemgetter` returns no tuple.
+    pick = itemgetter(*order) if len(order) > 1 else lambda args: tuple(args[i] for i in order)
+
+    @opaque
+    def bound(args: Args, _kwargs: Kwargs, fallback: Any) -> Any:
+        for position, default in extras:
+            value = args[position]
+            if value is not default and not same_value(value, default):
+                return fallback.decline(EXTRAS)
+        fallback.order = order
+        return call(pick(args), None, fallback)
+
+    return bound
+
+
+logger = logging.getLogger(__name__)
+
+ARGUMENTS = "arguments"
+"""Reason: the arguments are not those of the function."""
+
+NOT_WANTED = "definition not enabled"
+"""Reason: nothing that is enabled has the definition."""
+
+FAILED = "adapter failed"
+"""Reason: the adapter itself raised, which is logged once."""
+
+DELIVERY = "outputs not delivered"
+"""Reason: what a solution computed cannot be returned as the function would."""
+
+_ANYTHING = (Exception,)
+
+
+class _Counters:
+    """What became of the calls of one label.
+
+    `routed` is added to without a lock: under the global interpreter lock nothing can come between
+    reading and writing it.
+    """
+
+    __slots__ = ("_lock", "_refused", "_told", "label", "routed")
+
+    # No global: while the interpreter is torn down modules lose theirs, and anything may fail. Such
+    # calls go to the original without a word.
+    ending = staticmethod(sys.is_finalizing)
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.routed = 0
+        self._refused: dict[str, int] = {}
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+
+    def refuse(self, reason: str) -> None:
+        with self._lock:
+            self._refused[reason] = self._refused.get(reason, 0) + 1
+
+    def failed(self, reason: str, error: Exception) -> None:
+        """Count, and log the first of its kind."""
+        self.refuse(reason)
+        if reason not in self._told:
+            self._told.add(reason)
+            logger.warning(
+                "%s: %s; such calls go to the original", self.label, reason, exc_info=error
+            )
+
+    def not_understood(self, error: Exception, *, began: bool) -> None:
+        """Count a call that the adapter did not understand, or could not tell more about."""
+        if self.ending():
+            return
+        trace = error.__traceback__
+        if isinstance(error, UnroutableError):
+            self.refuse(error.reason)
+        elif isinstance(error, TypeError) and not began and trace and trace.tb_next is None:
+            self.refuse(ARGUMENTS)  # nothing in `understand` raised, but the call of it
+        else:
+            self.failed(FAILED, error)
+
+    def snapshot(self) -> dict[str, Any]:
+        with self._lock:
+            refused = dict(self._refused)
+        calls = self.routed + sum(refused.values())
+        return {"calls": calls, "routed": self.routed, "refused": refused}
+
+
+_counters: dict[str, _Counters] = {}
+
+
+def _renew_locks() -> None:
+    for each in _counters.values():
+        each._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # a thread of the parent may hold one, and is not in the child
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+def counters_of(label: str) -> _Counters:
+    """Return the counters of a label, which are never forgotten."""
+    return _counters.setdefault(label, _Counters(label))
+
+
+def route_stats() -> dict[str, dict[str, Any]]:
+    """Return what became of the calls of patched functions while anything was enabled.
+
+    Returns
+    -------
+    dict of str to dict
+        By label. ``routed``: calls that were handed to what is enabled; its own counters say
+        whether a solution answered. ``refused``: calls that went to the original at once, as a
+        number by reason. ``calls``: all of them.
+    """
+    return {label: each.snapshot() for label, each in sorted(dict(_counters).items())}
+
+
+# ---------------------------------------------------------------------------------- routing
+
+
+class _State:
+    """Whether a thread is in a routed call."""
+
+    __slots__ = ("inside",)
+
+    inside: bool
+
+
+class _Thread(threading.local):
+    """Has the state of the thread that asks: what is kept in it is quicker to read and to set."""
+
+    def __init__(self) -> None:
+        self.state = _State()
+        self.state.inside = False
+
+
+_thread = _Thread()
+_NOTHING: Any = object()
+
+
+class Again:
+    """Stands for the original in one routed call; each wrapper has a subclass of its own.
+
+    Attributes
+    ----------
+    args, kwargs : tuple, dict
+        The arguments of the call, as they came.
+    understood : Understood
+        What they mean.
+    answer : Any
+        What the original returned, if it has been called.
+    order : tuple of int
+        Which canonical parameter each input of the definition is. Not there if they are the same.
+    strict : bool
+        Whether it is an error that outputs cannot be delivered. Not there if not.
+    """
+
+    # What no call needs is not set: making these is a good part of what a routed call costs.
+    # Made by the wrapper: a constructor would be a good part of what a routed call costs. What few
+    # calls need is not set at all.
+    __slots__ = ("answer", "args", "kwargs", "order", "strict", "understood")
+
+    route: ClassVar[Route]
+    original: ClassVar[Original]
+    counters: ClassVar[_Counters]
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    understood: Understood
+    answer: Any
+    order: tuple[int, ...]
+    strict: bool
+
+    @classmethod
+    def of(cls, route: Route, original: Original) -> type[Again]:
+        """Return the subclass for the calls of one wrapper."""
+        own = {"route": route, "original": staticmethod(original)}
+        known = {"__slots__": (), "counters": counters_of(route.label)}
+        return type("Again", (cls,), {**own, **known})
+
+    def __call__(self, *_inputs: Any, **_named: Any) -> Any:
+        """Make the call as it came, and return what the library's function returns."""
+        self.answer = answer = self.original(*self.args, **self.kwargs)
+        return answer
+
+    def decline(self, reason: str) -> Any:
+        """Make the call as it came, as it is not one that has been routed."""
+        self.counters.routed -= 1
+        self.counters.refuse(reason)
+        return self()
+
+    def undelivered(self, error: Exception) -> None:
+        """Count that outputs could not be delivered; with `strict`, raise why."""
+        if self.counters.ending():
+            return
+        if isinstance(error, UnroutableError):
+            self.counters.refuse(error.reason)
+        elif getattr(self, "strict", False):
+            raise error
+        else:
+            self.counters.failed(DELIVERY, error)
+
+    def outputs(self, *inputs: Any) -> Any:
+        """Return the outputs of the definition, computed by the original from other inputs.
+
+        Raises
+        ------
+        UnroutableError
+            If the route cannot do that.
+        """
+        every = list(self.understood.inputs)
+        for position, value in zip(getattr(self, "order", range(len(every))), inputs, strict=True):
+            every[position] = value
+        return self.route.outputs(self.original, self.understood, tuple(every))
+
+
+def route_calls(route: Route, original: Original) -> Original:
+    """Return a wrapper that offers each call of `original` to what is enabled.
+
+    Parameters
+    ----------
+    route : Route
+        Describes the original.
+    original : callable
+        What is wrapped; a method takes its object first.
+
+    Returns
+    -------
+    callable
+        It raises what the original raises, and what a solution raises where errors are not to be
+        hidden: in mapping mode, and with ``strict``.
+    """
+    point = PatchPoint(None, route.label, route.parameters, route.could_be)
+    counters, once = counters_of(route.label), Again.of(route, original)
+    understand, deliver = route.understand, route.deliver
+    thread, nothing, compiling = _thread, _NOTHING, _compiling()
+    anything = _ANYTHING  # a module that is torn down loses its globals
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        routes = point.routes
+        if routes is None or compiling() or (state := thread.state).inside:
+            return original(*args, **kwargs)
+        call = understood = None
+        try:
+            understood = understand(*args, **kwargs)
+            call = routes[understood.name]
+            if call is None:
+                counters.refuse(NOT_WANTED)
+        except anything as error:
+            call = None
+            counters.not_understood(error, began=understood is not None)
+        if call is None or understood is None:
+            return original(*args, **kwargs)
+        counters.routed += 1
+        again = once()
+        again.args, again.kwargs, again.understood, again.answer = args, kwargs, understood, nothing
+        state.inside = True
+        try:
+            result = call(understood.inputs, None, again)
+        finally:
+            state.inside = False
+        if again.answer is not nothing:
+            return again.answer
+        try:
+            return deliver(understood, result)
+        except anything as error:
+            again.undelivered(error)
+        return again()
+
+    wrapper.__apply_slot__ = point  # type: ignore[attr-defined]
+    router.connect(point)
+    return wrapper
+
+
+def _compiling() -> Callable[[], bool]:
+    """Return what says whether torch.compile is tracing."""
+    torch: Any = sys.modules.get("torch")
+    asked = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+    return (lambda: False) if asked is None else asked
+
+
+class Route(ABC):
+    """What there is to know about one function of a library.
+
+    An instance belongs to one patched function. Its methods are called from any thread.
+
+    Attributes
+    ----------
+    label : str
+        What people call the function, ``"flashinfer.norm.rmsnorm"``: its calls are counted under
+        it.
+    parameters : inspect.Signature
+        Names of `Understood.inputs`; made by `signature_of`.
+    definitions : tuple of str
+        Patterns of the definitions that calls may be of, as in file names: ``"rmsnorm_h*"``.
+    kind : str, optional
+        ``"function"`` or ``"method"``; default: a method if the path leads through a name that
+        begins with a capital.
+    """
+
+    label: str
+    parameters: Signature
+    definitions: tuple[str, ...]
+    kind: Optional[Kind] = None
+
+    @abstractmethod
+    def understand(self, *args: Any, **kwargs: Any) -> Understood:
+        """Say what a call means.
+
+        Written with the parameters of the library's own function; a method has its object first,
+        after `self`.
+
+        Raises
+        ------
+        UnroutableError
+            If the call is not one of any definition.
+        """
+
+    @abstractmethod
+    def deliver(self, understood: Understood, result: Any) -> Any:
+        """Return what the library's function would return.
+
+        All outputs are to be checked before the first tensor is written to that the call reads.
+
+        Parameters
+        ----------
+        understood : Understood
+            What `understand` returned.
+        result : tensor or tuple
+            The outputs of the definition: one as itself, several as a tuple.
+
+        Raises
+        ------
+        UnroutableError
+            If that cannot be; the original is then called instead. Nothing of what the call reads
+            may have been written to.
+        """
+
+    def outputs(self, original: Original, understood: Understood, inputs: tuple[Any, ...]) -> Any:
+        """Return the outputs of the definition, computed by the original.
+
+        For comparing a solution with it. Nothing outside of `inputs` may be written to.
+
+        Parameters
+        ----------
+        original : callable
+            The function itself.
+        understood : Understood
+            The call.
+        inputs : tuple
+            What to compute with, like `Understood.inputs`: copies of them.
+
+        Raises
+        ------
+        UnroutableError
+            If it cannot be computed; the default. Solutions are then never compared.
+        """
+        raise UnroutableError("no outputs to compare with")
+
+    def expects(self, original: Original) -> Optional[str]:
+        """Return why this release of the library is not supported; None if it is."""
+        return None
+
+    def could_be(self, name: str) -> bool:
+        """Return whether any call can be one of the definition `name`."""
+        return any(fnmatchcase(name, pattern) for pattern in self.definitions)
+
+
+class RouteAdapter(Adapter):
+    """An adapter that is a table of routes.
+
+    Attributes
+    ----------
+    routes : mapping of str to callable
+        What makes the route of each function, by the path of the function: a `Route` class, or
+        anything else that returns a route when called without arguments.
+    """
+
+    routes: ClassVar[Mapping[str, RouteFactory]] = {}
+
+    def targets(self) -> Sequence[PatchSpec]:
+        """Return one target for each route."""
+        found = []
+        for path, make in self.routes.items():
+            route, owner = make(), path.split(".")[-2]
+            kind: Kind = "method" if owner.lstrip("_")[:1].isupper() else "function"
+            spec = PatchSpec(
+                path,
+                route.kind or kind,
+                path.rpartition(".")[2],
+                expects=route.expects,
+                definitions=route.definitions,
+            )
+            found.append(spec)
+        return found
+
+    def make_wrapper(self, spec: PatchSpec, orig: Original) -> Original:
+        """Return a function that routes the calls of `orig`."""
+        return route_calls(self.routes[spec.path](), orig)

@@ -1,0 +1,675 @@
+"""Which calls become workloads: what is kept of a call, and the policies that decide.
+
+Light: importing this module imports neither torch nor pydantic.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+
+from flashinfer_bench.errors import ConfigError, DuplicateNameError, UnknownNameError
+from flashinfer_bench.plugins import default_catalog
+from flashinfer_bench.routing.capture import is_capturing
+from flashinfer_bench.tracing.config import positive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    import torch
+
+    from flashinfer_bench.plugins import Registered, TracingPolicySpec
+    from flashinfer_bench.tracing.config import TracingConfig
+    from flashinfer_bench.tracing.layout import Layout
+
+    InputValue = Union[torch.Tensor, bool, int, float]
+    Axes = Mapping[str, int]
+    Inputs = Mapping[str, Any]
+    Picker = Callable[[Inputs], "tuple[str, ...]"]
+    """Returns the names of the inputs to dump, given all inputs by name."""
+
+
+@dataclass(eq=False)
+class WorkloadEntry:
+    """One call, as it will become a workload.
+
+    Parameters
+    ----------
+    def_name : str
+        The definition that the call is of.
+    axes : dict of str to int
+        Value of each variable axis, in the order of the definition.
+    inputs_to_dump : dict of str to tensor or number
+        What the workload has to say of single inputs: the tensors that the dump policy picked, and
+        the number of each scalar input. Inputs that are missing here become random ones. A tensor
+        is a copy on the CPU that nobody else writes to; while a CUDA graph is captured it is the
+        program's own, see `is_deferred`.
+    order : int
+        Number of the call among all that were kept by this process, from 0 on.
+    cuda_graph_snapshot : dict of str to tensor or number, optional
+        Copies of what was the program's own above, taken after the graph had run. They are in
+        `inputs_to_dump` as well when the entry is handed to the store.
+    is_deferred : bool
+        Whether `inputs_to_dump` still refers to tensors of the program. Never set in an entry that
+        is handed to the store.
+    """
+
+    def_name: str
+    axes: dict[str, int]
+    inputs_to_dump: dict[str, InputValue]
+    order: int
+    cuda_graph_snapshot: Optional[dict[str, InputValue]] = None
+    is_deferred: bool = field(default=False, repr=False)
+
+    def values(self) -> dict[str, InputValue]:
+        """Return what is written, by input: snapshots where there are some."""
+        return {**self.inputs_to_dump, **(self.cuda_graph_snapshot or {})}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors that are written, by input."""
+        return {name: value for name, value in self.values().items() if not is_number(value)}  # type: ignore[misc]
+
+    def nbytes(self) -> int:
+        """Return the bytes of all tensors that the entry holds."""
+        return sum(each.numel() * each.element_size() for each in self.tensors().values())
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a plain number, and no tensor."""
+    return isinstance(value, (bool, int, float))
+
+
+# ------------------------------------------------------------------------------------ policies
+
+
+class FilterPolicy(ABC):
+    """Decides which of the calls of one definition become workloads, as they come.
+
+    Each definition has a policy object of its own, which is used by one thread at a time. What it
+    raises is counted, and costs the call that it was about.
+    """
+
+    def begin(self, layout: Layout) -> None:  # noqa: B027  # most need not know
+        """Learn which definition it is for; called once, before anything else."""
+
+    @abstractmethod
+    def submit(self, entry: WorkloadEntry) -> None:
+        """Take one call, to keep it or not. All inputs that are to be dumped have been copied."""
+
+    @abstractmethod
+    def drain(self) -> list[WorkloadEntry]:
+        """Return what is kept, and keep it no more.
+
+        Called before anything is written, and whenever as many entries as may be buffered have been
+        submitted. What has been seen is remembered, so that it is not kept twice.
+        """
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget everything that has been seen."""
+
+
+class FastPath(NamedTuple):
+    """How a call is known to be of no interest, before anything else is done with it.
+
+    Parameters
+    ----------
+    condition : str
+        Python, true for such a call, with ``a0``, ``a1``, … for the inputs by position. What it
+        raises makes the call an ordinary one.
+    positions : tuple of int
+        The inputs in it.
+    namespace : dict
+        Other names in it.
+    """
+
+    condition: str
+    positions: tuple[int, ...]
+    namespace: dict[str, Any]
+
+
+class OnlinePolicy(FilterPolicy):
+    """A policy that decides by axes and inputs before anything is copied.
+
+    Attributes
+    ----------
+    entries : list of WorkloadEntry
+        Those kept.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[WorkloadEntry] = []
+
+    @abstractmethod
+    def admit(self, axes: Axes, inputs: Inputs) -> bool:
+        """Return whether a call is kept; if so it counts as kept from now on.
+
+        Parameters
+        ----------
+        axes : mapping of str to int
+            Value of each variable axis.
+        inputs : mapping of str to Any
+            The program's own arguments: they must be neither kept nor changed.
+        """
+
+    def keep(self, entry: WorkloadEntry) -> Optional[WorkloadEntry]:
+        """Take a call that has been admitted; return the one that it displaces, if any."""
+        self.entries.append(entry)
+        return None
+
+    def fast_path(self, layout: Layout) -> Optional[FastPath]:
+        """Return how the calls that `admit` would refuse are recognised quickly, if that is so.
+
+        Called once, before anything else.
+        """
+        return None
+
+    def bound(self, max_keys: int) -> None:
+        """Remember no more than so many keys; see `TracingLimits`."""
+
+    def submit(self, entry: WorkloadEntry) -> None:
+        """See `FilterPolicy.submit`."""
+        if self.admit(entry.axes, entry.values()):
+            self.keep(entry)
+
+    def drain(self) -> list[WorkloadEntry]:
+        """See `FilterPolicy.drain`."""
+        drained, self.entries = self.entries, []
+        return drained
+
+    def reset(self) -> None:
+        """See `FilterPolicy.reset`."""
+        self.entries = []
+
+
+class KeepAll(OnlinePolicy):
+    """Keeps each call."""
+
+    def admit(self, axes: Axes, inputs: Inputs) -> bool:
+        """See `OnlinePolicy.admit`."""
+        return True
+
+
+class KeepNone(OnlinePolicy):
+    """Keeps nothing; no call is even looked at."""
+
+    def admit(self, axes: Axes, inputs: Inputs) -> bool:
+        """See `OnlinePolicy.admit`."""
+        return False
+
+
+class KeepFirstK(OnlinePolicy):
+    """Keeps the first so many calls.
+
+    Parameters
+    ----------
+    k : int
+        How many.
+    """
+
+    def __init__(self, k: int = 1) -> None:
+        super().__init__()
+        self._k = self.left = positive("k", k)
+
+    def admit(self, axes: Axes, inputs: Inputs) -> bool:
+        """See `OnlinePolicy.admit`."""
+        if not self.left:
+            return False
+        self.left -= 1
+        return True
+
+    def fast_path(self, layout: Layout) -> Optional[FastPath]:
+        """See `OnlinePolicy.fast_path`."""
+        return FastPath("not policy.left", (), {"policy": self})
+
+    def reset(self) -> None:
+        """See `FilterPolicy.reset`."""
+        super().reset()
+        self.left = self._k
+
+
+class KeepRandomK(OnlinePolicy):
+    """Keeps so many calls, each as likely as any other: of all since the policy was last drained.
+
+    Algorithm L of Li, "Reservoir-sampling algorithms of time complexity O(n(1 + log(N/n)))", ACM
+    TOMS 20 (1994): how many calls are passed over is drawn, not each call's fate.
+
+    Parameters
+    ----------
+    k : int
+        How many.
+    seed : int, optional
+        For the same choice in each run.
+    """
+
+    def __init__(self, k: int = 1, seed: Optional[int] = None) -> None:
+        super().__init__()
+        self._k = positive("k", k)
+        self._seed = seed
+        self._random = random.Random(seed)
+        self._skip, self._weight = 0, 1.0
+
+    def skips(self) -> bool:
+        """Return whether the call that is made now is passed over; it counts as seen then."""
+        if self._skip > 0:
+            self._skip -= 1
+            return True
+        return False
+
+    def admit(self, axes: Axes, inputs: Inputs) -> bool:
+        """See `OnlinePolicy.admit`."""
+        return not self.skips()
+
+    def keep(self, entry: WorkloadEntry) -> Optional[WorkloadEntry]:
+        """See `OnlinePolicy.keep`."""
+        displaced = None
+        if len(self.entries) < self._k:
+            self.entries.append(entry)
+        else:
+            index = self._random.randrange(self._k)
+            displaced, self.entries[index] = self.entries[index], entry
+        if len(self.entries) == self._k:
+            self._draw()
+        return displaced
+
+    def _draw(self) -> None:
+        # Of ]0, 1]: the logarithm of zero is none.
+        self._weight *= math.exp(math.log(1.0 - self._random.random()) / self._k)
+        most = 1.0 - self._weight
+        steps = math.log(1.0 - self._random.random()) / math.log(most) if 0 < most < 1 else 0.0
+        self._skip = int(min(steps, 2.0**62))
+
+    def fast_path(self, layout: Layout) -> Optional[FastPath]:
+        """See `OnlinePolicy.fast_path`."""
+        return FastPath("policy._skip and policy.skips()", (), {"policy": self})
+
+    def drain(self) -> list[WorkloadEntry]:
+        """See `FilterPolicy.drain`. The next sample begins afterwards."""
+        self._skip, self._weight = 0, 1.0
+        return sorted(super().drain(), key=lambda entry: entry.order)
+
+    def reset(self) -> None:
+        """See `FilterPolicy.reset`."""
+        super().reset()
+        self._random = random.Random(self._seed)
+        self._skip, self._weight = 0, 1.0
+
+
+class KeyedPolicy(OnlinePolicy):
+    """Keeps the first so many calls of each key: those of one key are as good as each other.
+
+    Of more keys than `bound` allows, the older half is forgotten: their calls may be kept again.
+
+    Parameters
+    ----------
+    k : int
+        How many.
+    """
+
+    def __init__(self, k: int = 1) -> None:
+        super().__init__()
+        self._k = positive("k", k)
+        self._most: Optional[int] = None
+        # Both in the order in which keys came. The first is what fast paths look into: it is
+        # changed in place.
+        self._full: dict[Hashable, None] = {}
+        self._counts: dict[Hashable, int] = {}
+
+    @abstractmethod
+    def key_of(self, axes: Axes, inputs: Inputs) -> Hashable:
+        """Return the key of a call."""
+
+    def key_source(self, layout: Layout) -> Optional[tuple[str, tuple[int, ...]]]:
+        """Return Python for the key, and the positions of the inputs in it; None if there is none.
+
+        Keys have the same form then as those of `key_of`.
+        """
+        return None
+
+    def admit(self, axes: Axes, inputs: Inputs) -> bool:
+        """See `OnlinePolicy.admit`."""
+        key = self.key_of(axes, inputs)
+        if key in self._full:
+            return False
+        count = self._counts.pop(key, 0) + 1
+        if count < self._k:
+            self._counts[key] = count
+        else:
+            self._full[key] = None
+        if self._most is not None and self.keys > self._most:
+            for keys in (self._full, self._counts):
+                for old in list(islice(keys, (len(keys) + 1) // 2)):
+                    del keys[old]
+        return True
+
+    @property
+    def keys(self) -> int:
+        """How many keys are remembered."""
+        return len(self._full) + len(self._counts)
+
+    def fast_path(self, layout: Layout) -> Optional[FastPath]:
+        """See `OnlinePolicy.fast_path`."""
+        found = self.key_source(layout)
+        if found is None:
+            return None
+        source, positions = found
+        return FastPath(f"{source} in full", positions, {"full": self._full, "last": last_element})
+
+    def bound(self, max_keys: int) -> None:
+        """See `OnlinePolicy.bound`."""
+        self._most = max_keys
+
+    def reset(self) -> None:
+        """See `FilterPolicy.reset`."""
+        super().reset()
+        self._full.clear()
+        self._counts.clear()
+
+
+class KeepFirstKByAxes(KeyedPolicy):
+    """Keeps the first so many calls of each size: those with the same value of all variable axes.
+
+    Parameters
+    ----------
+    k : int
+        How many.
+    """
+
+    def key_of(self, axes: Axes, inputs: Inputs) -> Hashable:
+        """See `KeyedPolicy.key_of`."""
+        values = tuple(axes.values())
+        return values[0] if len(values) == 1 else values
+
+    def key_source(self, layout: Layout) -> Optional[tuple[str, tuple[int, ...]]]:
+        """See `KeyedPolicy.key_source`."""
+        positions = tuple({position: None for position, _ in layout.places.values()})
+        sizes = [layout.size_of(axis) for axis in layout.places]
+        return sizes[0] if len(sizes) == 1 else f"({', '.join(sizes)})", positions
+
+
+USUAL = ("kv_indptr", "seq_indptr", "cu_seqlens")
+"""Names of index pointers of keys and values, the first that there is counts."""
+
+
+class KeepFirstByAvgSeqLen(KeyedPolicy):
+    """Keeps the first so many calls of each rounded average length of the sequences.
+
+    The average is the last element of an index pointer over the number of sequences. Where a
+    constraint of the definition says that an axis has that total
+    (``num_kv_indices == kv_indptr[-1].item()``), no data is read. Otherwise the element is: from a
+    GPU that waits for the device, and is not done while a CUDA graph is captured.
+
+    Calls without such an input have no average, and are all as good as each other.
+
+    Parameters
+    ----------
+    k : int
+        How many.
+    by_batch : bool
+        Whether batches of different numbers of sequences are kept apart.
+    indptr : str or sequence of str, optional
+        Names of index pointers: calls are as good as each other if the averages of all of them are.
+        Default: the first of `USUAL` that the definition has.
+    """
+
+    def __init__(
+        self,
+        k: int = 1,
+        by_batch: bool = False,
+        indptr: Union[str, Sequence[str], None] = None,
+    ) -> None:
+        super().__init__(k)
+        if type(by_batch) is not bool:
+            raise ConfigError(f"by_batch={by_batch!r} is not allowed; give True or False")
+        names = None if indptr is None else [indptr] if isinstance(indptr, str) else list(indptr)
+        if names is not None and not (names and all(isinstance(n, str) and n for n in names)):  # type: ignore[redundant-expr]
+            raise ConfigError(f"indptr={indptr!r} is not allowed; give names of inputs")
+        self._by_batch = by_batch
+        self._wanted = names
+        self._totals: dict[str, str] = {}
+
+    def _pointers(self, inputs: Inputs) -> list[str]:
+        if self._wanted is not None:
+            return [name for name in self._wanted if name in inputs]
+        return [name for name in USUAL if name in inputs][:1]
+
+    def key_of(self, axes: Axes, inputs: Inputs) -> Hashable:
+        """See `KeyedPolicy.key_of`."""
+        names = self._pointers(inputs)
+        counts = {name: inputs[name].shape[0] - 1 for name in names}
+        averages = [self._average(name, counts[name], axes, inputs) for name in names]
+        batch = [counts[names[0]]] if names and self._by_batch else []
+        return (*batch, *averages)
+
+    def _average(self, name: str, count: int, axes: Axes, inputs: Inputs) -> Optional[int]:
+        if count <= 0:
+            return 0
+        axis = self._totals.get(name)
+        try:
+            total = axes[axis] if axis is not None else last_element(inputs[name])
+        except (RuntimeError, TypeError, AttributeError):
+            return None  # captured, or no tensor any more
+        return round(total / count)
+
+    def key_source(self, layout: Layout) -> Optional[tuple[str, tuple[int, ...]]]:
+        """See `KeyedPolicy.key_source`."""
+        self._totals = layout.totals
+        names = self._pointers(dict.fromkeys(layout.tensors()))
+        positions = {layout.names.index(name): None for name in names}
+        parts = ["n := a{}.shape[0] - 1".format(*positions)] if names and self._by_batch else []
+        for index, name in enumerate(names):
+            position = layout.names.index(name)
+            count = "n" if index == 0 and parts else f"(a{position}.shape[0] - 1)"
+            axis = layout.totals.get(name)
+            total = f"last(a{position})"
+            if axis is not None:
+                total = layout.size_of(axis)
+                positions[layout.places[axis][0]] = None
+            parts.append(f"round({total} / {count})")
+        return f"({''.join(f'({part}), ' for part in parts).strip()})", tuple(positions)
+
+
+def last_element(tensor: torch.Tensor) -> int:
+    """Return the last element of a 1-D tensor, such as the total of an index pointer.
+
+    Raises
+    ------
+    RuntimeError
+        If that would wait for a device whose stream is being captured.
+    """
+    if tensor.device.type != "cpu" and is_capturing():
+        raise RuntimeError("the stream is being captured")
+    return int(tensor[-1].item())
+
+
+# ------------------------------------------------------------------------------------ registry
+
+# The tensors that each built-in dump policy writes: those of these dtypes of torch, None for all.
+_DUMPS: dict[str, Optional[tuple[str, ...]]] = {
+    "dump_none": (),
+    "dump_all": None,
+    "dump_int32": ("int32",),
+    "dump_integers": ("int32", "int64"),
+}
+
+
+class PolicyRegistry:
+    """Finds policies by the names that a `TracingConfig` gives.
+
+    Names hold for the runtimes that start afterwards.
+    """
+
+    _default: Optional[PolicyRegistry] = None
+
+    def __init__(self) -> None:
+        # By what they decide, as in `TracingPolicySpec`.
+        self._own: dict[str, dict[str, Callable[..., Any]]] = {"calls": {}, "inputs": {}}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def get_instance(cls) -> PolicyRegistry:
+        """Return the registry that runtimes look into."""
+        if cls._default is None:
+            cls._default = PolicyRegistry()
+        return cls._default
+
+    @property
+    def filter_policies(self) -> list[str]:
+        """Names of filter policies."""
+        return sorted({*self._own["calls"], *_registered("calls")})
+
+    @property
+    def dump_policies(self) -> list[str]:
+        """Names of dump policies."""
+        return sorted({*_DUMPS, *self._own["inputs"], *_registered("inputs")})
+
+    def register_filter_policy(
+        self, name: str, factory: Callable[..., FilterPolicy], override: bool = False
+    ) -> None:
+        """Add a filter policy.
+
+        Parameters
+        ----------
+        name : str
+            For `TracingConfig.filter_policy`.
+        factory : callable
+            Makes a policy, one for each definition: a class of `FilterPolicy`, say. Gets
+            ``filter_policy_kwargs``.
+        override : bool
+            Whether a policy of that name may be replaced; one that is built in never is.
+
+        Raises
+        ------
+        ConfigError
+            If the name is none, or the factory cannot be called.
+        DuplicateNameError
+            If there is a policy of that name.
+        """
+        self._register("calls", name, factory, override)
+
+    def register_input_dump_policy(
+        self, name: str, function: Callable[..., Any], override: bool = False
+    ) -> None:
+        """Add a dump policy.
+
+        Parameters
+        ----------
+        name : str
+            For `TracingConfig.input_dump_policy`.
+        function : callable
+            Gets the inputs of a call by name, and ``input_dump_policy_kwargs``; returns the names
+            of those to write.
+        override : bool
+            As of `register_filter_policy`.
+
+        Raises
+        ------
+        ConfigError, DuplicateNameError
+            As of `register_filter_policy`.
+        """
+        self._register("inputs", name, function, override)
+
+    def _register(
+        self, decides: str, name: str, function: Callable[..., Any], override: bool
+    ) -> None:
+        if not (isinstance(name, str) and name):  # type: ignore[redundant-expr]
+            raise ConfigError(f"{name!r} is no name of a policy")
+        if not callable(function):
+            raise ConfigError(f"policy '{name}': {type(function).__name__} cannot be called")
+        with self._lock:
+            if name in _registered(decides) or (decides == "inputs" and name in _DUMPS):
+                raise DuplicateNameError(f"policy '{name}' is built in", hint="choose another name")
+            if name in self._own[decides] and not override:
+                raise DuplicateNameError(
+                    f"there is a policy '{name}' already", hint="pass override=True to replace it"
+                )
+            self._own[decides][name] = function
+
+    def make_filter_policy(self, config: TracingConfig) -> FilterPolicy:
+        """Return a new policy object for one definition.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no policy of that name.
+        ConfigError
+            If its parameters are not allowed, or it lacks a method.
+        """
+        named = config.filter_policy
+        factory = self._find("calls", named) if isinstance(named, str) else named
+        try:
+            policy: FilterPolicy = factory(**config.filter_policy_kwargs)
+        except TypeError as error:
+            raise ConfigError(f"filter_policy={named!r} cannot be made: {error}") from error
+        lacking = [
+            each for each in ("submit", "drain", "reset") if not callable(getattr(policy, each, 0))
+        ]
+        if lacking:
+            raise ConfigError(
+                f"filter_policy={named!r} makes a {type(policy).__name__}, which lacks "
+                f"{', '.join(lacking)}",
+                hint="subclass flashinfer_bench.tracing.FilterPolicy",
+            )
+        return policy
+
+    def require_dump_policy(self, name: str) -> None:
+        """Check that there is a dump policy of a name.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none.
+        """
+        if name not in _DUMPS:
+            self._find("inputs", name)
+
+    def make_picker(self, config: TracingConfig, layout: Layout) -> Picker:
+        """Return what picks the inputs to dump of a call of one definition.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no policy of that name.
+        """
+        wanted = config.input_dump_policy
+        if isinstance(wanted, list):
+            always = tuple(name for name in layout.tensors() if name in wanted)
+            return lambda inputs: always
+        if isinstance(wanted, str) and wanted in _DUMPS:
+            dumped = layout.tensors(_DUMPS[wanted])
+            return lambda inputs: dumped
+        function = self._find("inputs", wanted) if isinstance(wanted, str) else wanted
+        tensors = layout.tensors()
+
+        def pick(inputs: Inputs) -> tuple[str, ...]:
+            picked = set(function(dict(inputs), **config.input_dump_policy_kwargs) or ())
+            return tuple(name for name in tensors if name in picked)
+
+        return pick
+
+    def _find(self, decides: str, name: str) -> Callable[..., Any]:
+        own = self._own[decides].get(name)
+        if own is not None:
+            return own
+        entry = _registered(decides).get(name)
+        if entry is None:
+            calls = decides == "calls"
+            known = self.filter_policies if calls else self.dump_policies
+            raise UnknownNameError(
+                f"there is no {'filter' if calls else 'dump'} policy '{name}'; there are "
+                f"{', '.join(known)}",
+                hint="register your own with PolicyRegistry.get_instance()",
+            )
+        found: Callable[..., Any] = entry.load()
+        return found
+
+
+def _registered(decides: str) -> dict[str, Registered[TracingPolicySpec]]:
+    """Return the policies that core and plugins register."""
+    found = default_catalog().tracing_policies
+    return {entry.name: entry for entry in found if entry.spec.decides == decides}

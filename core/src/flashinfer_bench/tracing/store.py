@@ -1,0 +1,310 @@
+"""Where recorded workloads go: a dataset that other processes write to, too.
+
+A workload's uuid is derived from its content: the definition, the axes and the inputs, where the
+tensors count by the digest in the name of their file. So the ranks of a tensor-parallel engine, and
+a program that is started again, arrive at the same uuid and do not add the same workload twice.
+What one process records several times on purpose (``keep_all``) is told apart by an ordinal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import msgspec
+
+from flashinfer_bench.data import layout
+from flashinfer_bench.data.blob_tensors import serialize_tensors
+from flashinfer_bench.data.json_codec import append_jsonl_file
+from flashinfer_bench.data.loader import Problems, load_definitions
+from flashinfer_bench.data.storage import locked, replace_file, storage_error
+from flashinfer_bench.data.trace import Trace
+from flashinfer_bench.data.workload import (
+    InputSpec,
+    RandomInput,
+    SafetensorsInput,
+    ScalarInput,
+    Workload,
+)
+from flashinfer_bench.errors import DataError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from flashinfer_bench.data.definition import Definition
+    from flashinfer_bench.tracing.policies import WorkloadEntry
+
+LOCK_TIMEOUT_S = 10.0
+"""Seconds to wait for other tracers of the same definition; a dead one holds no lock."""
+
+NAMESPACE = uuid.UUID("5b1c1f0e-6d0f-5d5c-9a55-0c5bb3ee3b3f")
+"""Namespace (RFC 9562, section 5.5) of the uuids of recorded workloads. Never change it."""
+
+_MOST_COUNTED = 1 << 17
+"""Distinct contents whose number of occurrences a process remembers (about 15 MB).
+
+Beyond it counting begins anew; a repetition then passes for known and is not written once more.
+"""
+
+
+class Added(NamedTuple):
+    """What became of entries.
+
+    Parameters
+    ----------
+    written : int
+        New workloads.
+    known : int
+        Entries that the dataset has already.
+    lost : int
+        Entries that could not be stored.
+    problem : Exception, optional
+        What the first of these failed with.
+    """
+
+    written: int = 0
+    known: int = 0
+    lost: int = 0
+    problem: Optional[Exception] = None
+
+
+def tracing_lock(path: Path) -> Path:
+    """Return the file whose lock tracers hold while they look a workload up and add it.
+
+    It is not that of the file of workloads, which each append takes for itself.
+    """
+    return path.with_name(f"{path.name}.tracing")
+
+
+def content_key(definition: str, axes: Mapping[str, int], inputs: Mapping[str, InputSpec]) -> str:
+    """Return a text that two workloads share if and only if they have the same content.
+
+    Parameters
+    ----------
+    definition : str
+        Name of the definition.
+    axes : mapping of str to int
+        Value of each variable axis; their order does not matter.
+    inputs : mapping of str to InputSpec
+        How each input comes about; tensors by the name of a file that names its content.
+    """
+    specs: dict[str, Any] = {name: spec.model_dump(mode="json") for name, spec in inputs.items()}
+    return json.dumps([definition, dict(axes), specs], sort_keys=True, separators=(",", ":"))
+
+
+def workload_uuid(key: str, ordinal: int) -> str:
+    """Return the uuid of the workload with this `content_key`.
+
+    Parameters
+    ----------
+    key : str
+        From `content_key`.
+    ordinal : int
+        How often this process has recorded the same content before.
+    """
+    return str(uuid.uuid5(NAMESPACE, f"{key}#{ordinal}"))
+
+
+class Store:
+    """Appends recorded workloads to a dataset, each once. Used by one thread at a time.
+
+    Parameters
+    ----------
+    root : Path
+        Folder of the dataset. It must exist: the store never makes it, also not again.
+    definitions : mapping of str to Definition
+        By name.
+    """
+
+    def __init__(self, root: Path, definitions: Mapping[str, Definition]) -> None:
+        self.root = root
+        self.definitions = definitions
+        self._counts: Counter[str] = Counter()
+        self._stamps: Any = None
+        self._current: Mapping[str, Definition] = {}
+
+    def add(self, entries: Sequence[WorkloadEntry]) -> Added:
+        """Write entries durably; what fails, for whatever reason, costs only itself."""
+        groups: dict[str, list[WorkloadEntry]] = {}
+        for entry in entries:
+            groups.setdefault(entry.def_name, []).append(entry)
+        written = known = 0
+        problems: list[Exception] = []
+        for name, group in groups.items():
+            drafts: list[_Draft] = []
+            try:
+                definition = self._definition(name)
+                path = layout.workloads_file(self.root, definition.op_type, name)
+                self._make_folder(path.parent)
+                for entry in group:
+                    try:
+                        drafts.append(self._draft(definition, entry))
+                    except Exception as error:  # noqa: BLE001 - a foreign program's tensors
+                        problems.append(error)
+                new = self._append(path, name, drafts)
+                written += new
+                known += len(drafts) - new
+            except Exception as error:  # noqa: BLE001 - a full disk, a lock that is held, …
+                problems.append(error)
+        lost = len(entries) - written - known
+        return Added(written, known, lost, problems[0] if problems else None)
+
+    def close(self) -> None:
+        """Do nothing: no file stays open, and the store can still be used."""
+
+    def _definition(self, name: str) -> Definition:
+        """Return a definition; refuse one whose calls would be none of that in the dataset by now.
+
+        One that is in no file, or in one that cannot be read, is taken as it is.
+        """
+        definition = self.definitions.get(name)
+        if definition is None:
+            raise DataError(f"there is no definition {name!r} in the dataset {self.root}")
+        stamps = {
+            path: (info.st_ino, info.st_size, info.st_mtime_ns)
+            for path in layout.files(self.root / layout.DEFINITIONS, ".json")
+            for info in [path.stat()]
+        }
+        if stamps != self._stamps:
+            self._current = load_definitions(self.root, Problems("collect"))
+            self._stamps = stamps
+        current = self._current.get(name)
+        if current is not None and _shape(current) != _shape(definition):
+            raise DataError(
+                f"the definition {name!r} has changed in {self.root} since recording began: "
+                "what was recorded does not fit it",
+                hint="start tracing again",
+            )
+        return definition
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make a folder of the dataset, but never the dataset: who deletes one wants it gone."""
+        if not self.root.is_dir():
+            hint = "make the folder again, or stop tracing"
+            raise StorageError(f"{self.root}: there is no such dataset (any more)", hint=hint)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error(folder, error) from error
+
+    def _draft(self, definition: Definition, entry: WorkloadEntry) -> _Draft:
+        """Make a workload of an entry, and write its tensors.
+
+        Not under the lock: what equals another rank's tensors has the same name, and content.
+        """
+        values = entry.values()
+        tensors = {
+            name: values[name]
+            for name, spec in definition.inputs.items()
+            if spec.shape is not None and name in values
+        }
+        blob, reference = None, ""
+        if tensors:
+            data = serialize_tensors(tensors)  # type: ignore[arg-type]
+            # 128 bits, so that no two of a dataset ever agree.
+            digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+            path = layout.blob_file(self.root, definition.op_type, definition.name, digest)
+            reference = f"./{path.relative_to(self.root).as_posix()}"
+            blob = _Blob(path, data)
+            self._make_folder(path.parent)
+            blob.write()
+        inputs: dict[str, InputSpec] = {}
+        for name, spec in definition.inputs.items():
+            if name in tensors:
+                inputs[name] = SafetensorsInput(path=reference, tensor_key=name)
+            elif spec.shape is not None:
+                inputs[name] = RandomInput()
+            else:
+                inputs[name] = ScalarInput(value=values[name])
+        axes = {name: entry.axes[name] for name in definition.var_axes}
+        return _Draft(content_key(definition.name, axes, inputs), axes, inputs, blob)
+
+    def _append(self, path: Path, name: str, drafts: Sequence[_Draft]) -> int:
+        """Append the workloads that the file does not have; return their number."""
+        if not drafts:
+            return 0
+        with locked(tracing_lock(path), LOCK_TIMEOUT_S):
+            known = _uuids_in(path)
+            seen: Counter[str] = Counter()
+            new: dict[str, Trace] = {}
+            for one in drafts:
+                first = workload_uuid(one.key, 0)
+                ordinal = self._counts[first] + seen[first]
+                seen[first] += 1
+                found = workload_uuid(one.key, ordinal)
+                if found in known:
+                    continue
+                if one.blob is not None and not one.blob.is_there():
+                    one.blob.write()  # a clean-up has taken it for one that nobody needs
+                workload = Workload(axes=one.axes, inputs=one.inputs, uuid=found)
+                new[found] = Trace(definition=name, workload=workload)
+            append_jsonl_file(list(new.values()), path)
+        # Only now: what could not be written is not counted.
+        if len(self._counts) + len(seen) > _MOST_COUNTED:
+            self._counts.clear()
+        self._counts.update(seen)
+        return len(new)
+
+
+def _shape(definition: Definition) -> Any:
+    inputs = [(name, spec.shape, spec.dtype) for name, spec in definition.inputs.items()]
+    return definition.op_type, definition.axes, inputs, list(definition.constraints)
+
+
+class _Blob(NamedTuple):
+    """A tensor file; its name is a digest of its content, so that equal ones are one file."""
+
+    path: Path
+    data: bytes
+
+    def write(self) -> None:
+        """Make sure that the file is there; one with the same content is used again."""
+        if not self.is_there():
+            replace_file(self.path, self.data)
+            return
+        # A file that was left over becomes a young one, which no clean-up takes away.
+        with contextlib.suppress(OSError):
+            os.utime(self.path)
+
+    def is_there(self) -> bool:
+        """Return whether the file exists as a whole; its name vouches for the rest."""
+        try:
+            return self.path.stat().st_size == len(self.data)
+        except OSError:
+            return False
+
+
+class _Draft(NamedTuple):
+    """A workload without its uuid."""
+
+    key: str
+    axes: dict[str, int]
+    inputs: dict[str, InputSpec]
+    blob: Optional[_Blob]
+
+
+class _Identity(msgspec.Struct, gc=False):
+    uuid: str
+
+
+class _Line(msgspec.Struct, gc=False):
+    workload: _Identity
+
+
+_DECODER = msgspec.json.Decoder(_Line)
+
+
+def _uuids_in(path: Path) -> set[str]:
+    """Return the uuids of the workloads in a file; other lines are passed over."""
+    uuids: set[str] = set()
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        for line in file:
+            with contextlib.suppress(msgspec.MsgspecError):
+                uuids.add(_DECODER.decode(line).workload.uuid)
+    return uuids

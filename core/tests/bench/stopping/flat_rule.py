@@ -1,0 +1,26 @@
+"""A stop rule of a plugin, with parameters of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from flashinfer_bench.bench.stopping import StoppingRule, parameter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Flat(StoppingRule):
+    """Stop when the last samples are alike."""
+
+    name: ClassVar[str] = "flat"
+    summary: ClassVar[str] = "when the last samples are alike"
+
+    max_angle: float = parameter(0.05, "Steepest course.", unit="degree", high=90.0)
+    min_r2: float = parameter(0.36, "Least fit of a line.", unit="", high=1.0)
+
+    def wants_more(self, samples_ms: Sequence[float]) -> bool:
+        last = samples_ms[-8:]
+        return len(last) < 8 or max(last) > min(last) * (1 + self.max_angle)

@@ -1,0 +1,206 @@
+"""GPUs, by a library that answers as the driver's does; and the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from flashinfer_bench.compile import machine
+from flashinfer_bench.compile.machine import (
+    cpu_description,
+    cuda_architectures,
+    gpu_architectures,
+)
+from flashinfer_bench.errors import CapabilityError
+from flashinfer_bench.tensors.devices import Gpu
+
+NVML = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static const int capabilities[][2] = {CAPABILITIES};
+static int opened = 0;
+int nvmlInit_v2(void) { opened = 1; return INIT; }
+int nvmlShutdown(void) { opened = 0; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    *count = sizeof(capabilities) / sizeof(capabilities[0]);
+    return opened ? 0 : 1;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    *device = (void *)(0x7f0000000000ul + index);  /* wider than an int */
+    return 0;
+}
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+    return snprintf(uuid, length, "GPU-%lu-uuid", (unsigned long)device - 0x7f0000000000ul) < 0;
+}
+int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending) {
+    *current = DIVIDED;
+    return 0;
+}
+int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+    return snprintf(name, length, "NVIDIA H200") < 0;
+}
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+    unsigned long index = (unsigned long)device - 0x7f0000000000ul;
+    *major = capabilities[index][0];
+    *minor = capabilities[index][1];
+    return *major == 0;
+}
+"""
+
+ASK = """
+import json, sys
+from flashinfer_bench.compile.toolkit import gpu_architectures, cuda_architectures
+from flashinfer_bench.errors import CapabilityError
+from flashinfer_bench.tensors import nvidia_gpus
+found = [[gpu.name for gpu in nvidia_gpus()], gpu_architectures()]
+try:
+    found.append(cuda_architectures())
+except CapabilityError as error:
+    found.append(error.message)
+print(json.dumps([*found, "torch" in sys.modules]))
+"""
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Return a function that asks, in a process of its own, with GPUs of given capabilities."""
+    if sys.platform != "linux" or shutil.which("cc") is None:
+        pytest.skip("needs Linux and a C compiler")
+
+    def run(*capabilities, init=0, divided=0, text=NVML, **variables):
+        rows = ",".join(f"{{{c.replace('.', ',')}}}" for c in capabilities)
+        (tmp_path / "nvml.c").write_text(text)
+        library = tmp_path / "libnvidia-ml.so.1"
+        command = ["cc", "-shared", "-fPIC", f"-DCAPABILITIES={rows}", f"-DINIT={init}"]
+        command.append(f"-DDIVIDED={divided}")
+        subprocess.run([*command, "-o", library, tmp_path / "nvml.c"], check=True)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("CUDA_")}
+        environment.update(variables, LD_LIBRARY_PATH=str(tmp_path))
+        out = subprocess.run(
+            [sys.executable, "-c", ASK], check=True, capture_output=True, env=environment
+        ).stdout
+        return json.loads(out)
+
+    return run
+
+
+def test_the_driver_is_asked(ask):
+    assert ask("10.0", "9.0", "8.9", "8.9") == [
+        ["NVIDIA H200"] * 4,
+        ["8.9", "9.0", "10.0"],
+        ["8.9", "9.0a", "10.0a"],
+        False,
+    ]
+
+
+def test_a_device_that_does_not_answer_is_left_out_and_a_divided_one_has_no_name(ask):
+    assert ask("0.0", "9.0", divided=1)[:2] == [[None], ["9.0"]]
+
+
+def test_a_driver_that_does_not_answer(ask):
+    _, found, message, _ = ask("9.0", init=9)
+    assert found == []
+    assert "no GPU to compile for" in message
+
+
+def test_a_driver_that_lacks_a_function(ask):
+    assert ask("9.0", text=NVML.replace("nvmlDeviceGetUUID", "nvmlDeviceGetSerial"))[0] == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [
+        ("", ()),
+        ("-1", ()),
+        ("NoDevFiles", ()),
+        ("1", ("8.0", "9.0")),  # the order is not known
+        ("2", ()),
+        ("GPU-1-uuid", ("9.0",)),
+        ("GPU-1", ("9.0",)),
+        ("GPU-9", ()),
+        ("MIG-1234", ("8.0", "9.0")),
+    ],
+)
+def test_what_is_visible(monkeypatch, visible, found):
+    gpus = (Gpu("GPU-0-uuid", (8, 0), None), Gpu("GPU-1-uuid", (9, 0), None))
+    monkeypatch.setattr(machine, "nvidia_gpus", lambda: gpus)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_architectures() == found
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"), [("1", ("9.0",)), ("1,0", ("8.0", "9.0")), ("0,7,1", ("8.0",))]
+)
+def test_numbers_in_the_order_of_the_bus(monkeypatch, visible, found):
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    test_what_is_visible(monkeypatch, visible, found)
+
+
+def test_the_variable_goes_first(monkeypatch):
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a;10.0 12.0+PTX,8.9")
+    assert cuda_architectures() == ("9.0a", "10.0", "12.0+PTX", "8.9")
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a sm_90")
+    with pytest.raises(ValueError, match="'sm_90' is no compute capability"):
+        cuda_architectures()
+
+
+def test_no_driver(monkeypatch):
+    monkeypatch.setattr(machine, "nvidia_gpus", lambda: ())
+    with pytest.raises(CapabilityError, match="FIB_CUDA_ARCH_LIST is not set") as caught:
+        cuda_architectures()
+    assert "9.0a" in caught.value.hint
+
+
+X86 = """\
+processor\t: 0
+vendor_id\t: GenuineIntel
+model name\t: Some CPU @ 2.0 GHz
+cpu MHz\t\t: 2100.123
+cache size\t: 1 KB
+bogomips\t: 4200.00
+flags\t\t: fpu vme avx512f
+
+processor\t: 1
+vendor_id\t: Other
+"""
+ARM = """\
+processor\t: 0
+BogoMIPS\t: 50.00
+Features\t: fp asimd sve
+CPU implementer\t: 0x41
+CPU part\t: 0xd4f
+"""
+
+
+class TestCpu:
+    @pytest.fixture
+    def cpu(self, tmp_path, monkeypatch):
+        def pretend(text):
+            path = tmp_path / "cpuinfo"
+            if text is not None:
+                path.write_text(text)
+            monkeypatch.setattr(machine, "_CPU_INFO", path)
+            return cpu_description()
+
+        return pretend
+
+    def test_x86(self, cpu):
+        assert cpu(X86) == (
+            "vendor_id: GenuineIntel; model name: Some CPU @ 2.0 GHz; cache size: 1 KB; "
+            "flags: fpu vme avx512f"
+        )
+
+    def test_what_changes_all_the_time_is_left_out(self, cpu):
+        assert cpu(X86) == cpu(X86.replace("2100.123", "3999.9"))
+
+    def test_arm(self, cpu):
+        assert cpu(ARM) == "Features: fp asimd sve; CPU implementer: 0x41; CPU part: 0xd4f"
+
+    def test_nothing_is_known(self, cpu):
+        assert " of " in cpu(None)

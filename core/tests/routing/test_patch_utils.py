@@ -1,0 +1,97 @@
+"""Arguments by name, and a memory for each object."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashinfer_bench.integration.utils import ArgBinder, ContextStore
+
+
+def plan(self, indptr, page_size, *legacy, window=-1, **options):
+    """Plan."""
+
+
+def flat(a, /, b, c=3, *, d=4):
+    """Take some."""
+
+
+class TestArgBinder:
+    def test_defaults_are_filled_in(self):
+        assert ArgBinder(flat).bind((1,), {"b": 2}) == {"a": 1, "b": 2, "c": 3, "d": 4}
+
+    def test_options_stand_beside_the_others(self):
+        """Of FlashInfer's plan: declared in one release, in ``**kwargs`` in the next."""
+        bound = ArgBinder(plan).bind(("me", [0], 16, "NONE"), {"sm_scale": 0.5, "window": 3})
+        assert bound == {
+            "self": "me",
+            "indptr": [0],
+            "page_size": 16,
+            "legacy": ("NONE",),
+            "window": 3,
+            "sm_scale": 0.5,
+        }
+
+    def test_what_has_no_signature(self):
+        with pytest.raises(ValueError, match="signature"):
+            ArgBinder(min)
+        with pytest.raises(TypeError):
+            ArgBinder.from_callable(3)
+
+    @given(
+        st.lists(st.integers(), max_size=5),
+        st.dictionaries(st.sampled_from(["a", "b", "c", "d", "e"]), st.integers(), max_size=4),
+    )
+    def test_it_agrees_with_a_call(self, args, kwargs):
+        seen = {}
+
+        def target(a, b=2, *rest, c=3, **others):
+            seen.update({"a": a, "b": b, "rest": rest, "c": c, **others})
+
+        try:
+            target(*args, **kwargs)
+        except TypeError:
+            with pytest.raises(TypeError):
+                ArgBinder(target).bind(tuple(args), kwargs)
+        else:
+            assert ArgBinder(target).bind(tuple(args), kwargs) == seen
+            assert inspect.signature(target).bind(*args, **kwargs)
+
+
+class Thing:
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+class TestContextStore:
+    def test_each_object_has_its_own(self):
+        store, one, two = ContextStore(), Thing(), Thing()
+        store.get(one)["x"] = 1
+        assert store.get(one) is store.get(one)
+        assert store.get(one) == {"x": 1}
+        assert store.get(two) == {}
+        store.discard(one)
+        store.discard(one)
+        assert store.get(one) == {}
+
+    def test_it_goes_with_the_object(self):
+        store = ContextStore()
+        things = [Thing() for _ in range(100)]
+        for number, thing in enumerate(things):
+            store.get(thing)["n"] = number
+        assert len(store) == 100
+        del things, thing
+        gc.collect()
+        assert len(store) == 0
+
+    def test_what_cannot_be_referred_to_weakly(self):
+        store = ContextStore()
+        store.get(3)["x"] = 1
+        assert store.get(3) == {}
+        assert len(store) == 0

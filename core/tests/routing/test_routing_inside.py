@@ -1,0 +1,118 @@
+"""Patched functions within one another, in threads, watched and counted; tables of routes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import ClassVar
+
+import pytest
+
+from fib_tests.routed_use import (
+    ScaleRoute,
+    Scaling,
+    counts,
+    enable,
+    nothing_enabled,  # noqa: F401 - a fixture for each test
+    watch,
+    wrap,
+)
+from flashinfer_bench.routing import routes as routed
+
+
+class TestWatched:
+    def test_told_once_with_canonical_inputs(self, library):
+        wrapper = wrap(library)
+        notes, end = watch("scale_h2")
+        assert wrapper([1.0, 2.0], weight=3) == [3.0, 6.0]
+        end()
+        wrapper([1.0, 2.0], 3)
+        assert notes == [("scale_h2", "library.scale", ([1.0, 2.0], 3, 1e-6), None)]
+
+    def test_calls_that_are_not_understood(self, library):
+        wrapper = wrap(library)
+        notes, end = watch("scale_h2")
+        wrapper((1.0, 2.0), 3)
+        wrapper([1.0], 3)
+        end()
+        assert notes == []
+
+
+class TestNested:
+    def test_calls_inside_of_a_solution(self, library):
+        wrapper = wrap(library)
+        enable(lambda args, kwargs, fallback: [*wrapper(args[0], args[1])])
+        notes, end = watch("scale_h2")
+        assert wrapper([1.0, 2.0], 3) == [3.0, 6.0]
+        end()
+        assert len(notes) == 1
+        assert counts()["calls"] == 1
+
+
+class TestThreads:
+    def test_counts_add_up(self, library):
+        wrapper = wrap(library)
+        enable()
+
+        def work():
+            for _ in range(500):
+                wrapper([1.0, 2.0], 3)
+                wrapper((1.0, 2.0), 3)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert counts() == {"calls": 4000, "routed": 2000, "refused": {"no list": 2000}}
+
+
+class TestAdapter:
+    def test_targets(self):
+        function, method = Scaling().targets()
+        assert (function.path, function.kind, function.name) == (
+            *("library.scale", "function", "scale"),
+        )
+        assert (method.kind, method.name) == ("method", "scale")
+        assert function.definitions == ("scale_h*", "Scale")
+
+    def test_kind_that_the_route_says_itself(self):
+        class Private(ScaleRoute):
+            kind = "method"
+
+        class Adapter(Scaling):
+            routes: ClassVar = {"library.lower.scale": Private, "library._Hidden.scale": ScaleRoute}
+
+        assert [each.kind for each in Adapter().targets()] == ["method", "method"]
+
+    def test_expectations_of_the_route(self):
+        class Picky(ScaleRoute):
+            def expects(self, original):
+                return f"unlike {original}"
+
+        class Adapter(Scaling):
+            routes: ClassVar = {"library.scale": Picky}
+
+        (target,) = Adapter().targets()
+        assert target.expects("mine") == "unlike mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_child_forked_while_a_call_is_counted_can_count():
+    """The thread that held the lock is not in the child."""
+    counters = routed.counters_of("library.forked")
+    with counters._lock:
+        child = os.fork()
+        if child == 0:
+            counters.refuse("arguments")
+            os._exit(0)
+    deadline = time.monotonic() + 30
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if ended[0] == 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended[0] == child
+    assert ended[1] == 0

@@ -1,0 +1,108 @@
+"""The sequences of calls of SGLang and vLLM, traced and substituted without a change to them.
+
+See `engine_sims`; each runs in a process of its own, on the real FlashInfer package: vLLM's once
+for each form and layout of the cache.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+GQA = "h4_kv2_d64"
+MLA = "mla_paged_decode_h4_ckv128_kpe64_ps1"
+DECODE, PREFILL = f"gqa_paged_decode_{GQA}_ps16", f"gqa_paged_prefill_causal_{GQA}_ps16"
+# Decode counts once eagerly and three times for CUDA graphs; SGLang's prefix has no definition.
+VLLM = {DECODE: 4, PREFILL: 1}
+SGLANG = {
+    "rmsnorm_h64": 1,
+    "fused_add_rmsnorm_h64": 1,
+    f"gqa_paged_decode_{GQA}_ps1": 4,
+    f"gqa_paged_prefill_causal_{GQA}_ps1": 1,
+    f"gqa_ragged_prefill_causal_{GQA}": 1,
+    MLA: 1,
+}
+ENGINES = ["sglang", "vllm", "vllm-hnd", "vllm-packed", "vllm-packed-hnd"]
+sglang = pytest.mark.parametrize("engine", ["sglang"], scope="module", indirect=True)
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(engine, tmp_path_factory):
+    return tmp_path_factory.mktemp(engine)
+
+
+@pytest.fixture(scope="module")
+def said(engine, folder, flashinfer):
+    from engine_sims.running import run
+
+    return run(engine, folder)
+
+
+def test_importing_and_enabling_nothing_touches_nothing(said):
+    assert said["touched by importing"] == []
+
+
+def test_all_that_the_engine_computes_stays_the_same(said):
+    """vLLM's is in slices of its own buffers: it does not look at what a run returns."""
+    assert said["wrong"] == []
+    assert said["wrong, imported late"] == []
+    assert said["wrong, afterwards"] == []
+
+
+def test_each_call_is_answered_by_the_solution_of_its_definition(said, engine):
+    assert said["solutions"] == (SGLANG if engine == "sglang" else VLLM)
+    runs = {name: n for name, n in said["kernels"].items() if not name.endswith("plan")}
+    # Only the prefix, which is not causal, stays with the original.
+    assert runs == ({"prefill.paged_run": 1} if engine == "sglang" else {})
+    refused = [{"not causal": 1}] if engine == "sglang" else []
+    assert list(said["refused"].values()) == refused
+
+
+def test_every_plan_is_made_by_the_original(said):
+    for name, count in said["original kernels"].items():
+        if name.endswith("plan"):
+            assert said["kernels"][name] == count
+
+
+def test_every_attribute_is_the_original_afterwards(said):
+    assert said["left behind"] == []
+    assert said["solutions, afterwards"] == {}
+    assert said["kernels, afterwards"] == said["original kernels"]
+
+
+def test_nothing_went_wrong_on_our_side(said):
+    assert "adapter failed" not in str(said["refused"])
+    assert "Traceback" not in said["log"]
+
+
+@sglang
+def test_functions_imported_by_value_are_found(said):
+    """But for the quick plan, which SGLang compares with what it imported."""
+    assert set(said["rebound"]) == {"rmsnorm", "fused_add_rmsnorm"}
+
+
+def test_workloads_are_recorded(said, folder, engine):
+    from engine_sims.running import workloads
+
+    found = workloads(folder)
+    assert set(found) == set(said["solutions"])
+    if engine == "sglang":
+        assert {each["axes"]["batch_size"] for each in found[MLA]} == {3}
+        assert {each["axes"]["num_kv_indices"] for each in found[MLA]} == {13}
+        inputs = found[MLA][0]["inputs"]
+        assert inputs["sm_scale"] == {"type": "scalar", "value": pytest.approx(0.07)}
+        assert inputs["kv_indptr"]["type"] == "safetensors"
+        assert inputs["ckv_cache"] == {"type": "random"}
+        # One token each while graphs are captured, and 13 in all eagerly and in replays.
+        decoded = found[f"gqa_paged_decode_{GQA}_ps1"]
+        assert {3, 13} <= {each["axes"]["num_kv_indices"] for each in decoded}
+        return
+    for workload in (*found[DECODE], *found[PREFILL]):  # the pages are in logical order
+        assert workload["axes"]["num_pages"] == 12
+        assert workload["inputs"]["k_cache"] == {"type": "random"}
+    assert {each["axes"]["batch_size"] for each in found[DECODE]} == {2}
+    assert {each["axes"]["total_q"] for each in found[PREFILL]} == {5}

@@ -1,0 +1,1 @@
+"""The commands of this plugin, a module each."""

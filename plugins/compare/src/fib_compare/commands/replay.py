@@ -1,0 +1,271 @@
+"""``fib replay``: carry out recorded evaluations again, and say whether they still hold."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from flashinfer_bench.cli.datasets import dataset_roots
+from flashinfer_bench.cli.exit_codes import ExitCode
+from flashinfer_bench.cli.options import AsJson, Definitions, GreedyCommand, LogLevel, Solutions
+from flashinfer_bench.cli.output import emit_json, printable, set_up_logging, table, talk
+from flashinfer_bench.errors import CapabilityError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fib_compare.replay.replayer import Replay
+    from fib_compare.replay.targets import Target
+    from flashinfer_bench.data import Evaluation, TraceSet
+
+SCHEMA_VERSION = 1
+COLUMNS = ("verdict", "definition", "solution", "workload", "recorded_ms", "latency_ms", "why")
+
+_NUMBER = re.compile(r"(\d*\.?\d+(?:e-?\d+)?)\s*(%?)", re.ASCII | re.IGNORECASE)
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+def parse_share(text: str) -> float:
+    """Return the number that an option such as ``1%`` or ``0.01`` gives."""
+    found = _NUMBER.fullmatch(str(text).strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no share; write it as 10% or 0.1")
+    return float(found[1]) / (100 if found[2] else 1)
+
+
+Traces = Annotated[
+    Optional[list[str]],
+    typer.Argument(
+        metavar="TRACE", show_default=False, help="FILE, or FILE:LINE for one line of it."
+    ),
+]
+Dataset = Annotated[
+    Optional[Path],
+    typer.Option(
+        "--local",
+        metavar="DIR",
+        show_default=False,
+        help="Dataset folder. Default: the one that the files lie in, or $FIB_DATASET_PATH.",
+    ),
+]
+Workloads = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--workload",
+        "--workloads",
+        metavar="UUID...",
+        show_default=False,
+        help="Only these workloads; the beginning of a uuid will do.",
+    ),
+]
+Last = Annotated[
+    Optional[int],
+    typer.Option("--last", min=1, metavar="N", show_default=False, help="Only the latest N."),
+]
+Device = Annotated[
+    Optional[str],
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        show_default=False,
+        help="cpu, cuda or cuda:N. Default: where each trace was recorded.",
+    ),
+]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        "--latency-tolerance",
+        parser=parse_share,
+        metavar="X",
+        help="By how much latencies may differ: 10% or 0.1.",
+    ),
+]
+Save = Annotated[bool, typer.Option("--save", help="Add the new traces, with fresh secret seeds.")]
+
+
+@app.command("replay", cls=GreedyCommand)
+def replay(
+    traces: Traces = None,
+    local: Dataset = None,
+    definitions: Definitions = None,
+    solutions: Solutions = None,
+    workloads: Workloads = None,
+    last: Last = None,
+    device: Device = None,
+    latency_tolerance: Tolerance = "10%",  # type: ignore[assignment] # typer parses it
+    save: Save = False,
+    as_json: AsJson = False,
+    log_level: LogLevel = None,
+) -> None:
+    """Carry out recorded evaluations again: reproduced, drifted, or not reproducible, and why.
+
+    Inputs are rebuilt from the recorded seeds, settings are as they were, and solution and
+    definition must be. The device is the recorded one unless --device names another.
+
+    Exits with 1 if something drifted, else with 4 if something could not be reproduced here, else
+    with 0. The dataset is not written to without --save.
+    """
+    set_up_logging(log_level)
+    filters = (definitions or (), solutions or (), workloads or ())
+    done: list[Replay] = []
+    try:
+        for root, targets in _chosen(traces or (), local, filters, last):
+            for one in _replay_all(root, targets, device, latency_tolerance, save=save):
+                done.append(one)  # one by one, so that what is done is shown whatever comes
+    finally:
+        if done:
+            _show(done, as_json=as_json)
+    raise typer.Exit(_exit_code(done))
+
+
+_Filters = tuple["Sequence[str]", "Sequence[str]", "Sequence[str]"]
+
+
+def _chosen(
+    traces: Sequence[str], local: Optional[Path], filters: _Filters, last: Optional[int]
+) -> Iterator[tuple[TraceSet, list[Target]]]:
+    """Yield each dataset with what is to be replayed of it."""
+    from fib_compare.replay.targets import (
+        Target,
+        dataset_of,
+        latest,
+        matching,
+        read_targets,
+        split_place,
+    )
+    from flashinfer_bench.data import TraceSet
+
+    if not traces:
+        (root,) = dataset_roots([local] if local else None)
+        trace_set = TraceSet.from_path(root, on_error="collect")
+        runs = [Target(trace) for group in trace_set.traces.values() for trace in group]
+        yield trace_set, latest(matching(runs, *filters), last)
+        return
+    found: dict[Path, list[Target]] = {}
+    for path, line in [split_place(text) for text in traces]:
+        found.setdefault(local or dataset_of(path), []).extend(read_targets(path, line))
+    if last is not None and len(found) > 1:
+        raise ConfigError("--last goes with one dataset", hint="name files of one dataset only")
+    for root, targets in found.items():
+        kept = matching(targets, *filters)
+        trace_set = TraceSet.from_path(root, on_error="collect")
+        yield trace_set, kept if last is None else latest(kept, last)
+
+
+def _replay_all(
+    trace_set: TraceSet,
+    targets: Sequence[Target],
+    device: Optional[str],
+    tolerance: float,
+    *,
+    save: bool,
+) -> Iterator[Replay]:
+    try:
+        from fib_compare.replay.replayer import Replayer, as_trace
+
+        options: dict[str, Any] = {"device": device, "latency_tolerance": tolerance}
+        with Replayer(trace_set, fresh_variations=save, **options) as replayer:
+            for number, target in enumerate(targets, 1):
+                result = replayer.replay(target)
+                talk(f"[{number}/{len(targets)}] {_label(result)}: {result.verdict}")
+                trace = as_trace(result) if save else None
+                if trace is not None:
+                    trace_set.add_traces([trace])
+                yield result
+    except ModuleNotFoundError as error:
+        raise without_torch(error, "replaying needs torch") from error
+
+
+def without_torch(error: ModuleNotFoundError, message: str) -> Exception:
+    """Return the error for a command that needs torch; any other missing module as it is."""
+    if error.name != "torch":
+        return error
+    return CapabilityError(message, hint="pip install 'flashinfer-bench-core[torch]'")
+
+
+def _exit_code(done: Sequence[Replay]) -> ExitCode:
+    verdicts = {str(one.verdict) for one in done}
+    if "drifted" in verdicts:
+        return ExitCode.FINDINGS
+    return ExitCode.CAPABILITY if "not reproducible" in verdicts else ExitCode.OK
+
+
+def _label(one: Replay) -> str:
+    trace = one.target.trace
+    if trace is None:
+        return one.target.place
+    return f"{trace.definition} / {trace.solution} / {trace.workload.uuid}"
+
+
+def _show(done: Sequence[Replay], *, as_json: bool) -> None:
+    counts = Counter(str(one.verdict) for one in done)
+    if as_json:
+        document = {"schema_version": SCHEMA_VERSION, "verdicts": dict(counts)}
+        emit_json({**document, "replays": [_document(one) for one in done]})
+    else:
+        table("Replays", COLUMNS, map(_row, done))
+        for one in done:
+            _tell_differences(one)
+    talk(", ".join(f"{count:,} {verdict}" for verdict, count in counts.items()))
+
+
+def _tell_differences(one: Replay) -> None:
+    lines = list(one.differences)
+    if one.inputs == "same":
+        lines.insert(0, "the inputs are the recorded ones, bit for bit")
+    elif one.inputs == "not recorded":
+        lines.insert(0, "not recorded: digest of the inputs, so nobody can tell whether they agree")
+    if lines:
+        talk(f"{_label(one)}:")
+        for line in lines:
+            talk(f"  {printable(line)}")
+
+
+def _row(one: Replay) -> tuple[Any, ...]:
+    trace = one.target.trace
+    names = (trace.definition, trace.solution, trace.workload.uuid) if trace else (None,) * 3
+    why = "; ".join(one.reasons) or None
+    if trace is None:
+        why = f"{one.target.place}: {why}"
+    return (str(one.verdict), *names, _latency(one.recorded), _latency(one.evaluation), why)
+
+
+def _latency(evaluation: Optional[Evaluation]) -> Optional[float]:
+    performance = evaluation.performance if evaluation is not None else None
+    return performance.latency_ms if performance is not None else None
+
+
+def _document(one: Replay) -> dict[str, Any]:
+    trace = one.target.trace
+    return {
+        "verdict": str(one.verdict),
+        "reasons": one.reasons,
+        "differences": one.differences,
+        "inputs": one.inputs or None,
+        "path": one.target.path,
+        "line": one.target.line,
+        "definition": trace.definition if trace else None,
+        "solution": trace.solution if trace else None,
+        "workload": trace.workload.uuid if trace else None,
+        "recorded": _summary(one.recorded),
+        "replayed": _summary(one.evaluation),
+    }
+
+
+def _summary(evaluation: Optional[Evaluation]) -> Optional[dict[str, Any]]:
+    if evaluation is None:
+        return None
+    return {
+        "status": evaluation.status,
+        "timestamp": evaluation.timestamp,
+        "hardware": evaluation.environment.hardware,
+        "latency_ms": _latency(evaluation),
+        "max_absolute_error": getattr(evaluation.correctness, "max_absolute_error", None),
+        "max_relative_error": getattr(evaluation.correctness, "max_relative_error", None),
+        "log": evaluation.log,
+    }

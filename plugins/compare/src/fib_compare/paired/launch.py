@@ -1,0 +1,273 @@
+"""One launch: a fresh process for each side, and pairs of calls that see the same values."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Optional
+
+from fib_compare.paired.cores import Settled
+from fib_compare.stats.compare import LOOKS, Launch
+from fib_judge.checks import secret_schedule
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping, Sequence
+
+    from fib_compare.paired.cores import Cores
+    from fib_compare.paired.sides import Side
+    from fib_judge.checks import TimedCheck
+    from fib_judge.records import VerifiedSession
+    from flashinfer_bench.bench.calls import Deadline, TimedCall, Variations
+    from flashinfer_bench.tensors.vary import Variation
+
+    Schedule = Mapping[int, Optional[TimedCheck]]
+
+WARMUP = 5
+"""Uncounted pairs at the beginning. The first two calls of a process take two to three times as
+long, the third 5 % longer, and the fourth and later ones no longer, as measured on a CPU."""
+
+MOST_PAIRS = 32
+FEWEST_PAIRS = 4
+"""Two blocks: one may be looked at."""
+
+_WATCHED = 2
+"""Uncounted pairs at the end of which it is seen how many threads work. What a process does once
+may be done by many, and they go on spinning for some milliseconds: 80 ms in the first pairs, and
+less than 0.2 ms in the last two, as measured."""
+
+_LAUNCH_S = 0.6  # for the counted pairs; with all the rest a launch takes a second
+_LAUNCHES = 1.7 * LOOKS[-1]  # so long that the last look is reached within the time
+_SETTLING = 2  # uncounted pairs after a look; see `judge.rounds`. Even, so that turns stay.
+
+
+class NoTimeLeft(Exception):
+    """The time for the comparison ended before a launch was finished."""
+
+
+@dataclass(frozen=True)
+class LaunchSize:
+    """How many pairs of calls a launch has.
+
+    Attributes
+    ----------
+    pairs : int
+        Counted ones, those that are looked at among them; a multiple of 2.
+    warmup : int
+        Uncounted ones before.
+    """
+
+    pairs: int
+    warmup: int
+
+    @classmethod
+    def fitting(cls, pair_s: float, budget_s: float) -> LaunchSize:
+        """Return the size for pairs that take `pair_s` seconds, if there are `budget_s` for all.
+
+        Slow calls get launches of fewer pairs, so that several of them are made: processes of one
+        solution differ more than calls of one process.
+        """
+        wanted = min(_LAUNCH_S, budget_s / _LAUNCHES) / max(pair_s, 1e-9)
+        pairs = max(FEWEST_PAIRS, min(MOST_PAIRS, int(wanted) // 2 * 2))
+        if pairs * pair_s > budget_s / 8:
+            return cls(FEWEST_PAIRS, 1)
+        return cls(pairs, WARMUP)
+
+
+class _Pairs:
+    """Makes pairs of calls in the order ABBA, or BAAB in every other launch.
+
+    Whoever's turn it is has the machine to itself: the other's processes are stopped. A turn has
+    two calls, one for the pair before and one for the next. If going on made the first of them
+    slower, which was not seen, it would do so once for either side in each block of two pairs.
+    """
+
+    def __init__(
+        self, sides: tuple[Side, Side], variations: Variations, schedule: Schedule, number: int
+    ) -> None:
+        self._sides, self._variations, self._schedule = sides, variations, schedule
+        self._turn = number
+        self._awake: Optional[Side] = None
+        self.called_ms = 0.0, 0.0  # what the calls of each side have taken, as they claim
+
+    def uncounted(self) -> None:
+        variation = self._variations.draw()
+        for side in self._next_sides():
+            self._shoot(side, variation)
+
+    def counted(self, place: int) -> Optional[tuple[float, float]]:
+        """Return the samples of baseline and candidate; None if the pair has been looked at."""
+        check = self._schedule.get(place)
+        variation = check.variation if check is not None else self._variations.draw()
+        order = self._next_sides()
+        for side in order:
+            side.calls.append(self._shoot(side, variation))
+        if place in self._schedule:
+            self._look(order, check)
+            return None
+        baseline, candidate = self._sides
+        return baseline.calls[-1].sample_ms, candidate.calls[-1].sample_ms
+
+    def _look(self, order: tuple[Side, ...], check: Optional[TimedCheck]) -> None:
+        for side in order:
+            side.look(check)
+        self._awake = None
+        for _ in range(_SETTLING):
+            self.uncounted()
+
+    def _shoot(self, side: Side, variation: Variation) -> TimedCall:
+        if side is not self._awake:
+            (other,) = (one for one in self._sides if one is not side)
+            other.rest()
+            self._awake = side
+        call = side.shoot(variation)
+        first, second = self.called_ms
+        mine = side is self._sides[0]
+        self.called_ms = first + mine * call.sample_ms, second + (not mine) * call.sample_ms
+        return call
+
+    @property
+    def candidate_is_next(self) -> bool:
+        """Whether the candidate is called first in the next pair."""
+        return self._turn % 2 == 1
+
+    def _next_sides(self) -> tuple[Side, ...]:
+        self._turn += 1
+        return self._sides if self._turn % 2 else self._sides[::-1]
+
+
+def take_launch(
+    session: VerifiedSession,
+    sides: tuple[Side, Side],
+    variations: Variations,
+    schedule: Schedule,
+    size: LaunchSize,
+    *,
+    number: int,
+    cap: Deadline,
+    cores: Optional[Cores] = None,
+) -> Launch:
+    """Make the calls of a launch. No other process times on the device meanwhile.
+
+    Both calls of a pair see the same values. A block of two pairs, in one order and in the other,
+    is not counted if one of them has been looked at.
+
+    Parameters
+    ----------
+    session : VerifiedSession
+        The run.
+    sides : tuple of Side
+        Baseline and candidate, prepared.
+    variations : Variations
+        What calls see.
+    schedule : mapping
+        At which pairs the judge looks, and what it compares there.
+    size : LaunchSize
+        How many pairs.
+    number : int
+        Number of the launch: odd ones begin with the other side.
+    cap : Deadline
+        Time for the whole comparison; waiting for the device does not count.
+    cores : Cores, optional
+        Of which both sides get the same one, if calls work on one at a time.
+
+    Returns
+    -------
+    Launch
+        Samples in milliseconds, in the order taken.
+
+    Raises
+    ------
+    CannotCompare
+        If a process fails, or what it does at a look is wrong.
+    NoTimeLeft
+        If `cap` ends before the launch.
+    """
+    pairs = _Pairs(sides, variations, schedule, number)
+    taken: list[Optional[tuple[float, float]]] = []
+    with ExitStack() as stack:
+        with cap.stopped():
+            stack.enter_context(session.device_to_itself(sides[0].attempt.deadline))
+        settled = _warmed_up(pairs, sides, cores, size.warmup, cap)
+        candidate_first = pairs.candidate_is_next
+        for place in range(size.pairs):
+            _require_time(cap)
+            taken.append(pairs.counted(place))
+        if settled is not None:
+            settled.end()
+    return _in_blocks(taken, candidate_first)
+
+
+def _warmed_up(
+    pairs: _Pairs, sides: tuple[Side, Side], cores: Optional[Cores], count: int, cap: Deadline
+) -> Optional[Settled]:
+    """Make the uncounted calls, and move both sides to one core by what the last of them used."""
+    settled = None
+    for number in range(count):
+        if number == max(0, count - _WATCHED):
+            settled = _settled(sides, cores)
+            pairs.called_ms = (0.0, 0.0)
+        _require_time(cap)
+        pairs.uncounted()
+    if settled is not None and settled.on_one_core(pairs.called_ms):
+        pairs.uncounted()
+    return settled
+
+
+def _settled(sides: tuple[Side, Side], cores: Optional[Cores]) -> Optional[Settled]:
+    if cores is None:
+        return None
+    first, second = (side.attempt.worker.candidate for side in sides)
+    return Settled((first, second), cores)
+
+
+def _in_blocks(taken: Sequence[Optional[tuple[float, float]]], candidate_first: bool) -> Launch:
+    """Return the samples of the blocks, a pair and its mirror image, that are complete."""
+    blocks = [block for block in zip(taken[::2], taken[1::2], strict=True) if None not in block]
+    pairs = [pair for block in blocks for pair in block if pair is not None]
+    baseline, candidate = zip(*pairs, strict=True)
+    return Launch(baseline, candidate, candidate_first)
+
+
+def launch_schedule(pairs: int, checks: Sequence[TimedCheck], rng: random.Random) -> Schedule:
+    """Return at which pairs the judge looks; one block, at least, is left alone.
+
+    Parameters
+    ----------
+    pairs : int
+        How many there are.
+    checks : sequence of TimedCheck
+        Outputs that are known; fewer than there are blocks.
+    rng : random.Random
+        Decides; nobody else knows it.
+    """
+    schedule = secret_schedule(pairs, checks, rng)
+    while len({place // 2 for place in schedule}) == pairs // 2:
+        decoys = [place for place, check in schedule.items() if check is None]
+        del schedule[rng.choice(decoys)]
+    return schedule
+
+
+def _require_time(cap: Deadline) -> None:
+    if cap.remaining() <= 0.0:
+        raise NoTimeLeft(f"the {cap.seconds:g} s for this comparison are over")
+
+
+def pair_seconds(
+    session: VerifiedSession, sides: tuple[Side, Side], variations: Variations, cap: Deadline
+) -> float:
+    """Return how long one pair of calls takes, in seconds, after a few to warm up."""
+    pairs, taken = _Pairs(sides, variations, {}, 0), []
+    with ExitStack() as stack:
+        with cap.stopped():
+            stack.enter_context(session.device_to_itself(sides[0].attempt.deadline))
+        for _ in range(WARMUP):
+            _require_time(cap)
+            began = time.monotonic()
+            pairs.uncounted()
+            taken.append(time.monotonic() - began)
+            if sum(taken) > cap.seconds / 10:
+                break
+    return median(taken[1:] or taken)

@@ -1,0 +1,1 @@
+"""Comparing two sets of samples with a stated rate of error."""

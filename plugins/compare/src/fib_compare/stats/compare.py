@@ -1,0 +1,494 @@
+"""Whether one solution is faster than another: tests over pairs of fresh processes.
+
+Two processes of the same program differ: in where their memory lies, in what the machine does
+meanwhile. Calls of one process share that, so they are not independent, and more of them do not
+make it smaller (Kalibera & Jones, Rigorous benchmarking in reasonable time, 2013). So a launch,
+which is one pair of fresh processes, counts as one observation, and Student's t allows for there
+being few.
+
+Launches go on until the answer is clear. Whoever looks often finds something by chance in the
+end, so alpha is spent over planned looks, in equal parts (Lan & DeMets, Discrete sequential
+boundaries for clinical trials, 1983; the linear spending of Kim & DeMets, 1987). Bonferroni's
+inequality adds the looks up, rather than an integral over their joint normal distribution: with
+four launches nothing is normal, and p-values made so are valid at every level, which Holm's
+method needs. Intervals are repeated confidence intervals (Jennison & Turnbull, 1989): they hold
+at all looks together.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from flashinfer_bench.errors import DataError
+from flashinfer_bench.stats.distributions import normal_quantile, t_quantile, two_sided_p
+from flashinfer_bench.stats.intervals import Interval, median_interval
+from flashinfer_bench.stats.samples import median_of, require_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LOOKS = (4, 8, 12, 16, 20, 24)
+"""After so many launches `enough` looks at them. Each look spends an equal part of alpha."""
+
+PROCESS_SPREAD = 0.01
+"""How far the medians of two processes of one program differ, as a standard deviation of their
+logarithms, if nobody has measured it. Runs that were not interleaved differ by at least that."""
+
+_TRIMMED = 0.2
+"""Share of launches left out at either end, of at least eight: as Wilcox, Introduction to robust
+estimation and hypothesis testing (2012), recommends. On busy machines a fifth are disturbed."""
+
+_FEWEST_TO_TRIM = 8
+
+
+class Verdict(str, Enum):
+    """What a comparison has found about the candidate."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    AMBIGUOUS = "ambiguous"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One pair of fresh processes; their calls alternate in ABBA order.
+
+    Attributes
+    ----------
+    baseline, candidate : tuple of float
+        Latencies in one unit; those of one index were taken one after the other.
+    candidate_first : bool
+        Whether in the first, third, ... pair the candidate was called first. In the others it is
+        the other way round.
+    """
+
+    baseline: tuple[float, ...]
+    candidate: tuple[float, ...]
+    candidate_first: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A candidate against a baseline.
+
+    Attributes
+    ----------
+    ratio : Interval
+        Latency of the candidate by that of the baseline: above 1 is slower. 0 to infinity if there
+        is only one launch.
+    p_value : float
+        Chance of a ratio so far from 1 if both were alike, adjusted for the looks.
+    verdict : Verdict
+        By `decide`.
+    launches, pairs : int
+        How many there were; without pairs, ``pairs`` is 0.
+    error : float
+        Standard error of the logarithm of the ratio.
+    freedom : float
+        Degrees of freedom of that error; may be infinite.
+    spent : float
+        Share of alpha that this look could spend.
+    p_same : float
+        Chance of a ratio so close to 1 if it were off by the least effect that matters, or more.
+        Adjusted for the looks.
+    """
+
+    ratio: Interval
+    p_value: float
+    verdict: Verdict
+    launches: int
+    pairs: int
+    error: float
+    freedom: float
+    spent: float = 1.0
+    p_same: float = 1.0
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A logarithm of a ratio, its standard error, and what is known of that."""
+
+    log: float
+    error: float
+    freedom: float
+
+    def interval(self, alpha: float, spent: float = 1.0) -> Interval:
+        """Return the interval of the ratio at the part of alpha that may be spent."""
+        estimate = math.exp(self.log)
+        if math.isinf(self.error):
+            return Interval(estimate, 0.0, math.inf, 1 - alpha)
+        reach = self.error * t_quantile(1 - alpha * spent, self.freedom)
+        return Interval(estimate, math.exp(self.log - reach), math.exp(self.log + reach), 1 - alpha)
+
+    def p_value(self, spent: float = 1.0) -> float:
+        """Return the two-sided p-value, divided by the part of alpha that may be spent."""
+        if math.isinf(self.error):
+            return 1.0
+        if self.error == 0:
+            return 1.0 if self.log == 0 else 0.0
+        return min(1.0, two_sided_p(self.log / self.error, self.freedom) / spent)
+
+    def p_same(self, min_effect: float, spent: float = 1.0) -> float:
+        """Return the p-value of "it is off by `min_effect` or more", by two one-sided tests.
+
+        By Schuirmann, A comparison of the two one-sided tests procedure and the power approach
+        (1987): the greater of both p-values. It is at most alpha if the interval with twice the
+        chance to miss, of 90 % for 5 %, is within the effect.
+        """
+        room = math.log1p(min_effect) - abs(self.log)
+        if math.isinf(self.error) or room < 0:
+            return 1.0
+        if self.error == 0:
+            return 0.0
+        return min(1.0, two_sided_p(room / self.error, self.freedom) / 2 / spent)
+
+
+def decide(
+    estimate: float, p_value: float, p_same: float, *, min_effect: float, alpha: float
+) -> Verdict:
+    """Return the verdict on a ratio of candidate by baseline.
+
+    SLOWER or FASTER if the test is significant and the estimate is off by more than `min_effect`.
+    SAME if it is significant and off by less, since what was found does not matter, or if the test
+    of being that close is significant. AMBIGUOUS otherwise: more launches would tell.
+
+    Parameters
+    ----------
+    estimate : float
+        The ratio.
+    p_value : float
+        That it is 1, adjusted for all looks and tests.
+    p_same : float
+        That it is off by `min_effect` or more, adjusted for all looks.
+    min_effect : float
+        Least relative difference that matters. Slower by it is a ratio of 1 + e, faster 1 / (1 +
+        e).
+    alpha : float
+        Chance of a false alarm, and of calling the same what is not.
+
+    Raises
+    ------
+    DataError
+        If `min_effect` is negative or `alpha` not in (0, 1).
+    """
+    if not 0 <= min_effect < math.inf:
+        raise DataError(f"min_effect is {min_effect!r}; allowed is 0 or more, such as 0.01 for 1 %")
+    if not 0 < alpha < 1:
+        raise DataError(f"alpha is {alpha!r}; allowed is between 0 and 1, such as 0.05")
+    most = 1 + min_effect
+    if p_value <= alpha:
+        if estimate > most:
+            return Verdict.SLOWER
+        return Verdict.FASTER if estimate < 1 / most else Verdict.SAME
+    return Verdict.SAME if p_same <= alpha else Verdict.AMBIGUOUS
+
+
+def compare_launches(
+    launches: Sequence[Launch],
+    *,
+    min_effect: float = 0.01,
+    alpha: float = 0.05,
+    capped: bool = False,
+) -> Comparison:
+    """Compare two solutions over pairs of fresh processes.
+
+    What coming second costs is estimated over all launches together, and taken out. Of each launch,
+    what then counts is the median of the log ratios of its pairs. Of these, the trimmed mean is
+    taken, with the t test of Tukey & McLaughlin (1963).
+
+    Parameters
+    ----------
+    launches : sequence of Launch
+        At least one. One alone gives no verdict, two or three hardly.
+    min_effect : float
+        Least relative difference that matters: 0.01 for 1 %.
+    alpha : float
+        Chance of a false alarm.
+    capped : bool
+        Whether the launches ended for another reason than `enough`, such as time. Then the last
+        look spends all that is left of alpha.
+
+    Raises
+    ------
+    DataError
+        If a sample is no latency or is 0, the two sides differ in number, or there is no launch.
+    """
+    effects = _effects_of(launches)
+    if not effects:
+        raise DataError("no launches to compare; at least one is needed")
+    spent = _spent(len(launches), capped)
+    pairs = sum(len(launch.baseline) for launch in launches)
+    return _compared(_trimmed(effects), min_effect, alpha, len(launches), pairs, spent)
+
+
+def _compared(
+    effect: Effect,
+    min_effect: float,
+    alpha: float,
+    launches: int = 1,
+    pairs: int = 0,
+    spent: float = 1.0,
+) -> Comparison:
+    ratio, p_value = effect.interval(alpha, spent), effect.p_value(spent)
+    p_same = effect.p_same(min_effect, spent)
+    return Comparison(
+        ratio=ratio,
+        p_value=p_value,
+        verdict=decide(ratio.estimate, p_value, p_same, min_effect=min_effect, alpha=alpha),
+        launches=launches,
+        pairs=pairs,
+        error=effect.error,
+        freedom=effect.freedom,
+        spent=spent,
+        p_same=p_same,
+    )
+
+
+def _spent(count: int, capped: bool) -> float:
+    """Return the share of alpha for a look after so many launches."""
+    if not capped and count < LOOKS[-1]:
+        return 1 / len(LOOKS)
+    return 1 - min(bisect_left(LOOKS, count), len(LOOKS) - 1) / len(LOOKS)
+
+
+def _effects_of(launches: Sequence[Launch]) -> list[float]:
+    """Return the log ratio of each launch, without what the order of calls does.
+
+    A median of all pairs is far surer than one of blocks of two: a block is disturbed if either of
+    its pairs is. But then the order has to be taken out first. It is the same in all launches,
+    and so is known better than in any of them.
+    """
+    logs = [_logs_of(launch, f"launches[{i}]") for i, launch in enumerate(launches)]
+    found = [_order_of(*one) for one in zip(launches, logs, strict=True) if len(one[1]) > 1]
+    order = median_of(found) if found else 0.0
+    return [
+        median_of([log - _sign(launch, place) * order for place, log in enumerate(each)])
+        for launch, each in zip(launches, logs, strict=True)
+    ]
+
+
+def _sign(launch: Launch, place: int) -> int:
+    """Return 1 if the baseline was called first in a pair, else -1."""
+    return -1 if bool(place % 2) != launch.candidate_first else 1
+
+
+def _order_of(launch: Launch, logs: Sequence[float]) -> float:
+    """Return how much more the log ratio is where the baseline was called first."""
+    whole = len(logs) // 2 * 2
+    even, odd = median_of(logs[:whole:2]), median_of(logs[1:whole:2])
+    return _sign(launch, 0) * (even - odd) / 2
+
+
+def _logs_of(launch: Launch, what: str) -> list[float]:
+    """Return the log ratio of each pair."""
+    sides = {
+        name: require_samples(samples, f"{what}.{name}")
+        for name, samples in (("baseline", launch.baseline), ("candidate", launch.candidate))
+    }
+    for name, samples in sides.items():
+        if 0 in samples:
+            raise DataError(f"{what}.{name}[{samples.index(0)}] is 0, which has no ratio")
+    before, after = sides.values()
+    if len(before) != len(after):
+        raise DataError(f"{what} has {len(before)} baseline and {len(after)} candidate samples")
+    return [math.log(b / a) for a, b in zip(before, after, strict=True)]
+
+
+def _trimmed(effects: Sequence[float]) -> Effect:
+    """Return the trimmed mean of the launches with its standard error."""
+    count = len(effects)
+    cut = int(_TRIMMED * count) if count >= _FEWEST_TO_TRIM else 0
+    ordered = sorted(effects)
+    kept = ordered[cut : count - cut]
+    middle = math.fsum(kept) / len(kept)
+    if count == 1:
+        return Effect(middle, math.inf, 1.0)
+    drawn_in = [ordered[cut]] * cut + kept + [ordered[-1 - cut]] * cut
+    centre = math.fsum(drawn_in) / count
+    variance = math.fsum((value - centre) ** 2 for value in drawn_in) / (count - 1)
+    share = len(kept) / count
+    return Effect(middle, math.sqrt(variance / count) / share, len(kept) - 1.0)
+
+
+def compare_unpaired(
+    baseline_samples: Sequence[float],
+    candidate_samples: Sequence[float],
+    *,
+    min_effect: float = 0.01,
+    alpha: float = 0.05,
+) -> Comparison:
+    """Compare two runs that were taken apart. Weaker: what differs between processes is assumed.
+
+    Parameters
+    ----------
+    baseline_samples, candidate_samples : sequence of float
+        Latencies of one unit, each in the order taken, from one process each.
+    min_effect, alpha : float
+        As for `compare_launches`.
+
+    Raises
+    ------
+    DataError
+        If a sample is no latency, or a median is 0.
+    """
+    runs = (baseline_samples, candidate_samples)
+    sides = [median_interval(samples) for samples in runs]
+    for name, side in zip(("baseline", "candidate"), sides, strict=True):
+        if side.estimate == 0:
+            raise DataError(f"the median of the {name} is 0, so there is no ratio")
+    errors = [_log_error(side) for side in sides] + [PROCESS_SPREAD, PROCESS_SPREAD]
+    log = math.log(sides[1].estimate / sides[0].estimate)
+    effect = Effect(log, math.hypot(*errors), math.inf)
+    return _compared(effect, min_effect, alpha)
+
+
+def _log_error(side: Interval) -> float:
+    """Return the standard error of the logarithm of a median, from its interval."""
+    if side.low <= 0 or side.confidence <= 0:
+        return math.inf
+    reach = normal_quantile((1 + side.confidence) / 2)
+    return math.log(side.high / side.low) / 2 / reach
+
+
+def enough(
+    launches: Sequence[Launch], min_effect: float = 0.01, alpha: float = 0.05, *, tests: int = 1
+) -> bool:
+    """Return whether more launches are not needed. To be asked after each launch.
+
+    It looks only after 4, 8, 12, 16, 20 and 24 launches (`LOOKS`), and says no in between. It
+    says yes for any verdict but AMBIGUOUS, and for the last look.
+
+    Parameters
+    ----------
+    launches : sequence of Launch
+        All so far.
+    min_effect, alpha : float
+        As for `compare_launches`.
+    tests : int
+        How many tests Holm's method will be applied to; those of `overall` are one more than there
+        are workloads, if there are several.
+    """
+    if len(launches) >= LOOKS[-1]:
+        return True
+    if len(launches) not in LOOKS:
+        return False
+    found = compare_launches(launches, min_effect=min_effect, alpha=alpha / max(1, tests))
+    return found.verdict is not Verdict.AMBIGUOUS or found.p_same <= alpha
+
+
+@dataclass(frozen=True)
+class Overall:
+    """Several comparisons together.
+
+    Attributes
+    ----------
+    ratio : Interval
+        Geometric mean of the ratios.
+    p_value : float
+        Of that mean, by Holm's method among it and all comparisons.
+    verdict : Verdict
+        About the mean.
+    comparisons : tuple of Comparison
+        Those given, with p-values by Holm's method, and verdicts by these.
+    """
+
+    ratio: Interval
+    p_value: float
+    verdict: Verdict
+    comparisons: tuple[Comparison, ...]
+
+
+def overall(
+    comparisons: Sequence[Comparison], *, min_effect: float = 0.01, alpha: float = 0.05
+) -> Overall:
+    """Take comparisons of several workloads together.
+
+    The mean is over these workloads, each counting the same; it says nothing of others. Its error
+    comes from theirs, with degrees of freedom by Welch & Satterthwaite. It and each comparison are
+    one family of tests for Holm's method; intervals are not widened for that. That two are the same
+    is not corrected: to say it of all, every single test has to be passed.
+
+    Parameters
+    ----------
+    comparisons : sequence of Comparison
+        At least one.
+    min_effect, alpha : float
+        As for `compare_launches`.
+
+    Raises
+    ------
+    DataError
+        If there are none.
+    """
+    if not comparisons:
+        raise DataError("no comparisons to take together; at least one is needed")
+    if len(comparisons) == 1:
+        one = comparisons[0]
+        single = _judged(one, one.p_value, min_effect, alpha)
+        return Overall(one.ratio, one.p_value, single.verdict, (single,))
+    mean = _mean(comparisons)
+    spent = min(comparison.spent for comparison in comparisons)
+    ratio = mean.interval(alpha, spent)
+    p_values = [mean.p_value(spent), *(comparison.p_value for comparison in comparisons)]
+    adjusted = holm(p_values)
+    judged = tuple(
+        _judged(each, p_value, min_effect, alpha)
+        for each, p_value in zip(comparisons, adjusted[1:], strict=True)
+    )
+    verdict = decide(
+        ratio.estimate,
+        adjusted[0],
+        mean.p_same(min_effect, spent),
+        min_effect=min_effect,
+        alpha=alpha,
+    )
+    return Overall(ratio, adjusted[0], verdict, judged)
+
+
+def _judged(one: Comparison, p_value: float, min_effect: float, alpha: float) -> Comparison:
+    """Return a comparison with the verdict that a corrected p-value gives."""
+    effect = Effect(math.log(one.ratio.estimate), one.error, one.freedom)
+    p_same = effect.p_same(min_effect, one.spent)
+    verdict = decide(one.ratio.estimate, p_value, p_same, min_effect=min_effect, alpha=alpha)
+    return replace(one, p_value=p_value, p_same=p_same, verdict=verdict)
+
+
+def _mean(comparisons: Sequence[Comparison]) -> Effect:
+    count = len(comparisons)
+    log = math.fsum(math.log(each.ratio.estimate) for each in comparisons) / count
+    squares = [each.error**2 for each in comparisons]
+    total = math.fsum(squares)
+    if total == 0 or math.isinf(total):
+        return Effect(log, math.sqrt(total), 1.0)
+    shares = [square / total for square in squares]
+    freedom = 1 / max(
+        math.fsum(s * s / each.freedom for s, each in zip(shares, comparisons, strict=True)), 1e-300
+    )
+    return Effect(log, math.sqrt(total) / count, freedom)
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    """Return p-values adjusted for their number, in the order given.
+
+    By Holm, A simple sequentially rejective multiple test procedure (1979): the chance that any of
+    them falls to alpha or below by chance is at most alpha, however they depend on one another.
+
+    Raises
+    ------
+    DataError
+        If one is not in [0, 1].
+    """
+    for index, value in enumerate(p_values):
+        if not 0 <= value <= 1:
+            raise DataError(f"p_values[{index}] is {value!r}; allowed is 0 to 1")
+    adjusted = [0.0] * len(p_values)
+    reached = 0.0
+    for done, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        reached = max(reached, min(1.0, (len(p_values) - done) * p_values[index]))
+        adjusted[index] = reached
+    return tuple(adjusted)

@@ -1,0 +1,286 @@
+"""``fib compare``: real processes, exit codes, and what is printed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from fib_compare.commands.compare_view import COLUMNS, exit_code_of
+from fib_compare.stats.compare import Verdict
+from fib_tests.dataset_maker import DatasetMaker
+from flashinfer_bench.cli.exit_codes import ExitCode
+
+SLEEPY = "import time\n\ndef run(x):\n    time.sleep({seconds})\n    return x * 2\n"
+QUICK = ["--device", "cpu", "--max-seconds", "20", "--min-effect", "20%"]
+needs_torch = [pytest.mark.torch, pytest.mark.plugin("python")]
+
+
+@pytest.fixture
+def dataset(maker):
+    maker.definition()
+    maker.workload()
+    maker.solution("old", code=SLEEPY.format(seconds=0.004))
+    maker.solution("new", code=SLEEPY.format(seconds=0.02))
+    maker.definition("other")
+    maker.solution("far", definition="other")
+    maker.solution("wrong", code="def run(x):\n    return x * 3\n")
+    maker.solution("broken", code="def run(x):\n    raise RuntimeError('no luck')\n")
+    return maker.root
+
+
+def compare(fib_process, root, baseline, candidate, *options):
+    names = ["--baseline", baseline, "--candidate", candidate]
+    return fib_process("compare", "--local", root, *names, *QUICK, *options)
+
+
+class TestRealProcesses:
+    pytestmark = needs_torch
+
+    def test_twice_the_time_is_slower(self, fib_process, dataset):
+        before = sorted(path for path in dataset.rglob("*"))
+        names = ["old", "new", "--cache", "warm", "--json"]
+        done = fib_process("compare", "--local", dataset, *QUICK, *names)
+        assert done.returncode == 1, done.stderr
+        told = json.loads(done.stdout)
+        (one,) = told["comparisons"]
+        assert (told["verdict"], told["exit_code"], told["paired"]) == ("slower", 1, True)
+        assert (one["baseline"], one["candidate"], one["cache"]) == ("old", "new", "warm")
+        assert {launch["candidate_first"] for launch in one["launches"]} == {True, False}
+        assert 0 <= one["p_same"] <= 1
+        assert one["verdict"] == "slower"
+        assert one["low"] > 1.0
+        assert one["candidate_ms"] > one["baseline_ms"] >= 4.0
+        assert one["low"] <= one["ratio"] <= one["high"]
+        assert all(len(launch["baseline"]) % 2 == 0 for launch in one["launches"])
+        assert "slower" in done.stderr
+        assert sorted(path for path in dataset.rglob("*")) == before, "nothing is written"
+
+    def test_half_the_time_is_faster(self, fib_process, dataset):
+        done = compare(fib_process, dataset, "new", "old")
+        assert done.returncode == 0, done.stderr
+        header, row = (line.split("\t") for line in done.stdout.splitlines())
+        assert tuple(header) == COLUMNS
+        assert row[:3] == ["faster", "double", "w1"]
+        assert "[1/1] double / w1: faster" in done.stderr
+
+    @pytest.mark.parametrize(
+        ("names", "why"),
+        [
+            (("wrong", "old"), "baseline wrong: INCORRECT_NUMERICAL"),
+            (("old", "broken"), "candidate failed: call: RuntimeError: no luck"),
+        ],
+    )
+    def test_what_does_not_work_is_not_compared(self, fib_process, dataset, names, why):
+        done = compare(fib_process, dataset, *names)
+        assert done.returncode == 1
+        assert why in done.stdout
+        assert "nothing could be compared" in done.stderr
+
+    def test_too_little_time_is_ambiguous(self, fib_process, dataset):
+        done = compare(fib_process, dataset, "old", "old", "--max-seconds", "0.001")
+        assert done.returncode == 6, done.stderr
+        assert "--max-seconds" in done.stderr
+
+    def test_a_reader_that_goes_away_is_no_error(self, dataset):
+        names = ["--local", str(dataset), "old", "new", *QUICK, "--json"]
+        command = [sys.executable, "-m", "flashinfer_bench", "compare", *names]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            assert process.stderr is not None
+            told = process.stderr.read()
+        assert "Traceback" not in told
+        assert "slower" in told
+
+    def test_ctrl_c_shows_what_has_been_done(self, maker, dataset):
+        maker.workload(uuid="w2")
+        names = ["--local", str(dataset), "old", "old", "--device", "cpu", "--max-seconds", "60"]
+        command = [sys.executable, "-m", "flashinfer_bench", "compare", *names]
+        pipe = subprocess.PIPE
+        command += ["--min-effect", "30%", "--workload", "w1", "w2"]
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+            assert process.stderr is not None
+            while "[1/2]" not in process.stderr.readline():
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            assert process.stdout is not None
+            shown = process.stdout.read().splitlines()
+        assert process.returncode == 130
+        assert len(shown) == 2
+        assert shown[1].split("\t")[:3] == ["same", "double", "w1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (["--baseline", "old"], 2, "--candidate NAME"),
+        ([], 2, "two solutions are needed"),
+        (["old"], 2, "two solutions are needed, and 'old' is one"),
+        (["old", "new", "wrong"], 2, "unexpected extra argument"),
+        (["old", "new", "--baseline", "old"], 2, "--baseline 'old' is given beside"),
+        (["old", "newer"], 2, "did you mean new"),
+        (["old", "far"], 5, "compare two solutions of one definition"),
+        (["old", "new", "--definition", "other"], 5, "leave --definition out"),
+        (["old", "new", "--cache", "lukewarm"], 2, "lukewarm"),
+        (["old", "new", "--workload", "x"], 2, "no workload 'x'"),
+        (["old", "new", "--definition", "x"], 2, "'x'"),
+        (["old", "new", "--min-effect", "0"], 2, "min_effect is 0"),
+        (["old", "new", "--min-effect", "much"], 2, "no share"),
+        (["old", "new", "--alpha", "60%"], 2, "alpha is 0.6"),
+        (["old", "new", "--max-seconds", "0"], 2, "max_seconds is 0"),
+        (["old", "new", "--device", "tpu:x"], 2, "device"),
+        (["old", "new", "--force"], 2, "--force goes with"),
+        (["old", "new", "--solution", "a"], 2, "--solution goes with"),
+    ],
+)
+def test_what_is_not_allowed(fib, dataset, options, code, text):
+    done = fib("compare", "--local", dataset, *options)
+    assert done.exit_code == code, done.output
+    assert text in done.stderr
+
+
+def test_completion_offers_the_solutions_of_the_dataset(dataset):
+    from flashinfer_bench.cli.options import complete_solution
+
+    assert complete_solution(SimpleNamespace(params={"local": dataset}), "n") == ["new"]
+    assert complete_solution(SimpleNamespace(params={"local": None}), "") == []
+
+
+@pytest.mark.torch
+def test_a_device_that_is_not_there(fib, dataset):
+    names = ["--baseline", "old", "--candidate", "new"]
+    done = fib("compare", "--local", dataset, *names, "--device", "cuda:63")
+    assert done.exit_code == 4
+    assert "is not there" in done.stderr
+
+
+def test_a_dataset_that_is_not_there(fib, tmp_path):
+    names = ["--baseline", "old", "--candidate", "new"]
+    assert fib("compare", "--local", tmp_path / "nowhere", *names).exit_code == 2
+
+
+def trace(ms, solution="s", **changes):
+    samples = [ms * (1 + 0.001 * (number % 7 - 3)) for number in range(200)]
+    told = {"timer": "cpu", "timer_version": "1", "definition_hash": "0" * 16}
+    facts = {"solution": solution, "latency_ms": ms, "samples_ms": samples, "provenance": told}
+    return {**facts, **changes}
+
+
+@pytest.fixture
+def recorded(fib, tmp_path):
+    """Compares what two files of traces record."""
+
+    def run(before, after, *options):
+        paths = []
+        for name, traces in (("before", before), ("after", after)):
+            made = DatasetMaker(tmp_path / name)
+            made.raw("traces/op/double.jsonl", "")
+            paths += {made.trace(**one) for one in traces}
+        return fib(
+            "compare", "--baseline-traces", paths[0], "--candidate-traces", paths[1], *options
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(("ms", "code"), [(6.0, 1), (4.0, 0), (5.0, 6)])
+def test_recorded_samples_are_compared_unpaired(recorded, ms, code):
+    done = recorded([trace(5.0)], [trace(ms)])
+    assert done.exit_code == code, done.output
+    assert "unpaired" in done.stderr
+    told = json.loads(recorded([trace(5.0)], [trace(ms)], "--json").stdout)
+    assert told["paired"] is False
+    assert len(told["comparisons"][0]["recorded_ms"][0]) == 200
+    assert any("unpaired" in note for note in told["comparisons"][0]["notes"])
+
+
+def test_several_workloads_are_corrected_for(recorded):
+    before = [trace(5.0, uuid=f"w{n}") for n in range(5)]
+    after = [trace(5.0 * (1.3 if n == 2 else 1.0), uuid=f"w{n}") for n in range(5)]
+    after[1]["status"] = "TIMEOUT"
+    done = recorded(before, after, "--json")
+    assert done.exit_code == 1
+    told = json.loads(done.stdout)
+    found = [one["verdict"] for one in told["comparisons"]]
+    assert found == ["ambiguous", None, "slower", "ambiguous", "ambiguous"]
+    assert told["comparisons"][1]["obstacle"]["role"] == "candidate"
+    assert told["comparisons"][2]["p_adjusted"] > told["comparisons"][2]["p_value"]
+
+
+def test_two_names_choose_among_recorded_traces(recorded):
+    both = [trace(5.0, "a"), trace(9.0, "b")]
+    told = json.loads(recorded(both, both, "a", "b", "--json").stdout)
+    (one,) = told["comparisons"]
+    assert (one["baseline"], one["candidate"], one["verdict"]) == ("a", "b", "slower")
+
+
+def test_other_hardware_is_refused_unless_forced(recorded):
+    pair = [trace(5.0)], [trace(5.0, hardware="other")]
+    done = recorded(*pair)
+    assert done.exit_code == 1
+    assert "--force" in done.stderr
+    done = recorded(*pair, "--force")
+    assert done.exit_code == 6
+    assert "forced, although" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--baseline", "s"], "go together"),
+        (["--baseline", "s", "--candidate", "s", "--solution", "s"], "leave out --baseline"),
+        (["--local", "."], "nothing is run"),
+        (["--workload", "zzz"], "nothing to compare"),
+    ],
+)
+def test_what_does_not_go_with_recorded_traces(recorded, options, text):
+    done = recorded([trace(5.0)], [trace(5.0)], *options)
+    assert done.exit_code in (2, 5)
+    assert text in done.stderr
+
+
+def test_one_side_alone_is_refused(fib, tmp_path):
+    done = fib("compare", "--baseline-traces", tmp_path)
+    assert done.exit_code == 2
+    assert "go together" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "kinds", "code"),
+    [
+        ({Verdict.SAME}, [], ExitCode.OK),
+        ({Verdict.FASTER, Verdict.AMBIGUOUS}, [], ExitCode.AMBIGUOUS),
+        ({Verdict.SLOWER, Verdict.AMBIGUOUS}, [], ExitCode.FINDINGS),
+        ({Verdict.SAME}, ["wrong"], ExitCode.FINDINGS),
+        ({Verdict.SAME}, ["unavailable"], ExitCode.CAPABILITY),
+        ({Verdict.SLOWER}, ["unavailable"], ExitCode.FINDINGS),
+        ({Verdict.AMBIGUOUS}, ["unavailable"], ExitCode.CAPABILITY),
+        ({Verdict.FASTER}, ["too slow"], ExitCode.AMBIGUOUS),
+        (set(), ["wrong", "too slow"], ExitCode.FINDINGS),
+    ],
+)
+def test_the_worst_decides_the_exit_code(verdicts, kinds, code):
+    obstacles = [SimpleNamespace(kind=kind) for kind in kinds]
+    assert exit_code_of(SimpleNamespace(verdicts=frozenset(verdicts), obstacles=obstacles)) is code
+
+
+def test_on_a_terminal_a_bar_shows_how_far_it_has_come(capsys, monkeypatch):
+    from fib_compare.commands import compare_view
+    from fib_compare.paired import CompareSettings
+
+    contest = SimpleNamespace(
+        definition=SimpleNamespace(name="[red]d"), workload=SimpleNamespace(uuid="0123456789")
+    )
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    settings = CompareSettings()
+    with compare_view.Watch([contest], settings) as watch:
+        watch.started(contest)
+        watch.launched(3, 10.0)
+    assert "3 launches" in capsys.readouterr().err

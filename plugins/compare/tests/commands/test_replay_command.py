@@ -1,0 +1,266 @@
+"""``fib replay``: recorded runs are carried out again, in real processes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from fib_compare.commands.replay import parse_share
+
+pytestmark = [pytest.mark.torch, pytest.mark.plugin("python")]
+
+QUICK = ["--device", "cpu", "--iterations", "6", "--warmup-runs", "1", "--num-trials", "2"]
+WIDE = ["--latency-tolerance", "100000%"]  # how busy this machine is must not matter
+WRONG = "def run(x):\n    return x * 3\n"
+# What is outside of a solution is not part of its hash.
+SLOWER_IF = """
+import os, time
+
+def run(x):
+    if os.path.exists({marker!r}):
+        time.sleep(0.02)
+    return x * 2
+"""
+SECRETS = ("rotation_seed", "reference_seed", "checks_id")
+
+
+def lines_of(root):
+    path = root / "traces/op/double.jsonl"
+    return path, [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def rewrite(root, change):
+    """Apply `change` to the provenance of every trace."""
+    path, records = lines_of(root)
+    for record in records:
+        change(record["evaluation"]["provenance"])
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+_recorded = {}
+
+
+@pytest.fixture
+def record(fib_process, maker, tmp_path_factory):
+    """Writes a dataset with one solution, benchmarks it, and returns it.
+
+    The one that most tests want is benchmarked once, and copied.
+    """
+
+    def run(*options, **solution):
+        plain = not options and not solution
+        if plain and "plain" in _recorded:
+            shutil.copytree(_recorded["plain"], maker.root, dirs_exist_ok=True)
+            return maker
+        maker.definition()
+        maker.workload()
+        maker.solution("good_double", **solution)
+        done = fib_process("run", "--local", maker.root, *QUICK, *options)
+        assert (maker.root / "traces").is_dir(), done.stderr
+        if plain:
+            kept = tmp_path_factory.mktemp("recorded") / "dataset"
+            _recorded["plain"] = shutil.copytree(maker.root, kept)
+        return maker
+
+    return run
+
+
+@pytest.fixture
+def replay(fib_process):
+    """Replays with ``--json``; returns the exit code and the list of replays."""
+
+    def run(*args, **options):
+        done = fib_process("replay", *args, *WIDE, "--json", **options)
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)["replays"]
+
+    return run
+
+
+def test_a_fresh_trace_is_reproduced(record, fib_process):
+    dataset = record()
+    dataset.solution("wrong_double", author="bob", code=WRONG)
+    dataset.solution("broken_double", author="carol", code="def run(x:\n")
+    others = ["--solutions", "wrong_double", "broken_double"]
+    assert fib_process("run", "--local", dataset.root, *QUICK, *others).stderr
+    _, before = lines_of(dataset.root)
+    done = fib_process("replay", "--local", dataset.root, *WIDE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    header, *rows = (line.split("\t") for line in done.stdout.splitlines())
+    assert header[0] == "verdict"
+    assert [row[0] for row in rows] == ["reproduced"] * 3
+    assert done.stderr.count("bit for bit") == 3
+    assert "3 reproduced" in done.stderr
+    assert lines_of(dataset.root)[1] == before  # nothing was written
+
+
+def test_json_tells_all_of_it(record, replay):
+    dataset = record()
+    path = dataset.root / "traces/op/double.jsonl"
+    code, (one,) = replay(path)
+    assert code == 0
+    assert (one["verdict"], one["reasons"], one["inputs"]) == ("reproduced", [], "same")
+    assert (one["path"], one["line"]) == (str(path), 1)
+    names = one["definition"], one["solution"], one["workload"]
+    assert names == ("double", "good_double", "w1")
+    assert one["recorded"]["status"] == one["replayed"]["status"] == "PASSED"
+    assert one["replayed"]["timestamp"] > one["recorded"]["timestamp"]
+    assert one["replayed"]["max_absolute_error"] == one["recorded"]["max_absolute_error"]
+    assert one["replayed"]["latency_ms"] > 0
+
+
+def test_other_settings_come_back(record, replay):
+    """Within 0.5 everything counts as right; with the default it would be wrong."""
+    dataset = record("--atol", "0.5", code="def run(x):\n    return x * 2 + 0.1\n")
+    code, (one,) = replay("--local", dataset.root)
+    assert (code, one["recorded"]["status"], one["replayed"]["status"]) == (0, "PASSED", "PASSED")
+    rewrite(dataset.root, lambda told: told.pop("settings"))
+    code, (one,) = replay("--local", dataset.root)
+    assert (code, one["verdict"]) == (1, "drifted")
+    assert one["reasons"] == ["status PASSED -> INCORRECT_NUMERICAL"]
+
+
+def test_a_solution_that_became_slower(record, fib_process, tmp_path):
+    marker = tmp_path / "slow"
+    dataset = record(code=SLOWER_IF.format(marker=str(marker)))
+    marker.touch()
+    done = fib_process("replay", "--local", dataset.root)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.splitlines()[1].startswith("drifted\tdouble\tgood_double")
+    assert "outside 0.1 of the recorded one" in done.stdout
+    assert "interquartile ranges of the samples do not overlap" in done.stdout
+    assert "1 drifted" in done.stderr
+
+
+def test_a_changed_solution_is_not_the_recorded_one(record, replay):
+    dataset = record()
+    dataset.solution("good_double", code="def run(x):\n    return 2 * x\n")
+    dataset.definition(description="of no effect")
+    code, (one,) = replay("--local", dataset.root)
+    assert (code, one["verdict"], one["replayed"]) == (4, "not reproducible", None)
+    assert one["reasons"] == ["solution 'good_double' has changed since"]
+
+
+def test_a_changed_seed_gives_other_inputs(record, replay):
+    dataset = record()
+    rewrite(dataset.root, lambda told: told.update(seed=told["seed"] + 1))
+    code, (one,) = replay("--local", dataset.root)
+    assert (code, one["verdict"], one["inputs"]) == (4, "not reproducible", "different")
+    assert "inputs are not those of then" in one["reasons"][0]
+
+
+def test_broken_lines_are_told_and_the_rest_is_replayed(record, replay):
+    dataset = record()
+    path = dataset.root / "traces/op/double.jsonl"
+    good = path.read_text()
+    path.write_text('{"definition": "double", "solution": 3}\n' + good + "nonsense\n" + good[:80])
+    code, replays = replay(path)
+    assert code == 4
+    assert [one["verdict"] for one in replays] == [
+        "not reproducible",
+        "reproduced",
+        "not reproducible",
+    ]
+    assert all("this is no trace" in replays[index]["reasons"][0] for index in (0, 2))
+    code, (one,) = replay(f"{path}:2")
+    assert (code, one["line"]) == (0, 2)
+    code, (one,) = replay(f"{path}:3")
+    assert (code, one["line"], one["solution"]) == (4, 3, None)
+
+
+def test_a_drift_goes_before_what_is_not_reproducible(record, replay):
+    dataset = record()
+    path, (trace,) = lines_of(dataset.root)
+    evaluation = trace["evaluation"]
+    evaluation.update(status="RUNTIME_ERROR")
+    del evaluation["correctness"], evaluation["performance"]
+    path.write_text(json.dumps(trace) + "\nnonsense\n")
+    code, replays = replay(path)
+    assert [one["verdict"] for one in replays] == ["drifted", "not reproducible"]
+    assert replays[0]["reasons"] == ["status RUNTIME_ERROR -> PASSED"]
+    assert code == 1
+
+
+def test_a_device_that_is_not_there(record, replay):
+    code, (one,) = replay("--local", record().root, "--device", "cuda:77")
+    assert (code, one["verdict"]) == (4, "not reproducible")
+    assert "'cuda:77' is not there" in one["reasons"][0]
+
+
+def test_save_adds_a_trace_with_seeds_of_its_own(record, replay):
+    dataset = record()
+    code, _ = replay("--local", dataset.root, "--save")
+    assert code == 0
+    _, (first, second) = lines_of(dataset.root)
+    before, now = (one["evaluation"]["provenance"] for one in (first, second))
+    assert now["extra"].pop("replay_of") == first["evaluation"]["timestamp"]
+    assert now["inputs_crc32"] == before["inputs_crc32"]
+    assert all(now["extra"][name] != before["extra"][name] for name in SECRETS)
+
+
+def test_filters_and_last(record, replay, fib_process):
+    dataset = record()
+    dataset.workload(uuid="w2-second")
+    assert fib_process("run", "--local", dataset.root, *QUICK, "--resume").stderr
+    _, replays = replay("--local", dataset.root, "--workload", "w2")
+    assert [one["workload"] for one in replays] == ["w2-second"]
+    _, replays = replay("--local", dataset.root, "--last", "1", "--definition", "double")
+    assert [one["workload"] for one in replays] == ["w2-second"]
+    done = fib_process("replay", "--local", dataset.root, "--solution", "nobody")
+    assert done.returncode == 5
+    assert "no recorded run" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["{root}/nothing.jsonl"], 2, "there is no file"),
+        (["{root}"], 2, "is a folder"),
+        (["{root}/traces/op/double.jsonl:x"], 2, "is no line"),
+        (["{root}/traces/op/double.jsonl:0"], 2, "is no line"),
+        (["{root}/traces/op/double.jsonl:99"], 5, "has no run"),
+        (["{root}/workloads/op/double.jsonl"], 5, "is a workload, and no run"),
+        (["--local", "{root}", "--latency-tolerance", "much"], 2, "no share"),
+        (["--local", "{root}", "--last", "0"], 2, "last"),
+        (["--local", "{root}/nowhere"], 2, "does not exist"),
+        (["{root}/../lost.jsonl"], 2, "lies in no dataset"),
+    ],
+)
+def test_command_lines_that_are_refused(fib_process, maker, args, code, says):
+    maker.sound()
+    (maker.root.parent / "lost.jsonl").write_text("{}\n")
+    done = fib_process("replay", *(arg.format(root=maker.root) for arg in args))
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_record_edited_by_hand_does_not_hold(record, replay):
+    """Each of these was reported as reproduced once."""
+    dataset = record()
+    path, (honest,) = lines_of(dataset.root)
+
+    def edited(change):
+        one = json.loads(json.dumps(honest))
+        change(one, one["evaluation"])
+        path.write_text(json.dumps(one) + "\n")
+        code, (found,) = replay(path)
+        return code, found["verdict"], "; ".join(found["reasons"])
+
+    def boast(_, run):
+        run["performance"]["speedup_factor"] *= 1000
+
+    def shrink(record, _):
+        record["workload"]["axes"] = dict.fromkeys(record["workload"]["axes"], 1)
+
+    assert edited(boast)[:2] == (1, "drifted")
+    code, verdict, why = edited(shrink)
+    assert (code, verdict) == (4, "not reproducible")
+    assert "workload 'w1' has changed" in why
+
+
+@pytest.mark.parametrize("text", ["1%", "0.01", ".01", "1e-2", "1E-2", " 1 % "])
+def test_shares_are_written_in_any_usual_way(text: str) -> None:
+    assert parse_share(text) == pytest.approx(0.01)

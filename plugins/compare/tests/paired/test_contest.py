@@ -1,0 +1,224 @@
+"""Comparing on one workload: what is called when, what stands in the way, and when it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from fib_compare.paired import contest as contests
+from fib_compare.paired.contest import CompareSettings
+from fib_compare.stats.compare import Verdict
+from fib_tests.scripted import steady
+from flashinfer_bench.data import SafetensorsInput
+from flashinfer_bench.errors import ConfigError
+
+pytestmark = pytest.mark.torch
+
+GOOD = steady(1.0)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Ends comparisons after so many launches, whatever they say."""
+
+    def stop_after(count):
+        monkeypatch.setattr(contests, "enough", lambda taken, *rest, **more: len(taken) >= count)
+
+    return stop_after
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [(1.1, Verdict.SLOWER), (0.9, Verdict.FASTER), (1.0, Verdict.SAME), (1.002, Verdict.SAME)],
+)
+def test_a_difference_is_found_and_none_is_imagined(compare, factor, verdict):
+    found = compare(GOOD, steady(factor))
+    assert found.obstacle is None
+    assert found.comparison.verdict is verdict
+    assert found.comparison.ratio.estimate == pytest.approx(factor, rel=5e-3)
+    assert found.candidate_ms == pytest.approx(factor * found.baseline_ms, rel=1e-2)
+    assert found.stopped == "decided"
+
+
+def test_each_launch_has_two_fresh_processes_and_only_the_first_is_checked(
+    compare, executor, launches
+):
+    launches(3)
+    found = compare(GOOD, steady(1.1))
+    assert len(found.launches) == found.comparison.launches == 3
+    loads = executor.of("load")
+    assert [name for _, name in loads if name in ("old", "new")].count("old") == 3
+    assert len({pid for pid, _ in loads}) == len(loads)
+    calls = {pid: len([one for one in executor.of("call") if one[0] == pid]) for pid, _ in loads}
+    told = [calls[pid] for pid, name in loads if name in ("old", "new")]
+    assert told[:2] == [2, 2]
+    assert not any(told[2:])
+
+
+def test_whoever_waits_is_at_rest_unless_it_is_trusted(compare, executor, launches, monkeypatch):
+    launches(2)
+    rested = []
+    kind = type(executor.spawn())
+    monkeypatch.setattr(kind, "rest", lambda self, *, timeout_s: rested.append(self.pid))
+    compare(GOOD, GOOD)
+    assert len(set(rested)) == 4
+    rested.clear()
+    compare(GOOD, GOOD, trust="off")
+    assert rested == []
+
+
+@pytest.mark.parametrize(
+    ("role", "source", "kind", "text"),
+    [
+        ("baseline", "def run(x):\n    return x * 3", "wrong", "INCORRECT_NUMERICAL"),
+        ("candidate", "def run(x):\n    return x[:1]", "wrong", "INCORRECT_SHAPE"),
+        ("candidate", "def run(x):\n    raise ValueError('broken')", "failed", "broken"),
+        ("baseline", "def run(x):\n    raise Crash", "failed", "SIGSEGV"),
+        ("candidate", "def run(x):\n    raise Hang", "failed", "no answer"),
+        ("candidate", "def run(x):\n    raise Misbehave", "failed", "bad frame"),
+        ("candidate", "raise SyntaxError('no')\ndef run(x):\n    return x", "failed", "no"),
+    ],
+)
+def test_whoever_fails_is_named(compare, executor, role, source, kind, text):
+    pair = {"baseline": GOOD, "candidate": GOOD, role: source}
+    found = compare(**pair)
+    assert (found.obstacle.role, found.obstacle.kind) == (role, kind)
+    assert text in found.obstacle.message
+    assert found.comparison is None
+    assert found.launches == ()
+    assert set(executor.of("spawn")) <= set(executor.of("close")), "no process is left behind"
+
+
+def test_a_solution_that_computes_only_when_it_is_looked_at_is_wrong(compare):
+    lazy = steady(0.5, "timed = False\ndef on_time():\n    global timed\n    timed = True\n")
+    lazy = lazy.replace("return x + x", "return x * 0 if timed else x + x")
+    found = compare(GOOD, lazy)
+    assert (found.obstacle.role, found.obstacle.kind) == ("candidate", "wrong")
+    assert "timed call" in found.obstacle.message
+
+
+def test_a_solution_that_changes_its_inputs_in_timed_calls_is_wrong(compare):
+    writer = steady(1.0, "timed = False\ndef on_time():\n    global timed\n    timed = True\n")
+    writer = writer.replace(
+        "return x + x", "y = x + x\n    if timed:\n        x.zero_()\n    return y"
+    )
+    found = compare(GOOD, writer)
+    assert (found.obstacle.role, found.obstacle.kind) == ("candidate", "wrong")
+    assert "changed 'x'" in found.obstacle.message
+
+
+def test_a_latency_that_hides_time_is_not_believed_in_the_end(compare):
+    found = compare(GOOD, steady(0.5, "HIDDEN_MS = 2.5\n"))
+    assert (found.obstacle.role, found.obstacle.kind) == ("candidate", "not believed")
+    assert "hidden time" in found.obstacle.message
+    assert "launches" in found.obstacle.message
+    assert "set aside" in found.notes[0]
+
+
+def test_an_impossible_claim_ends_it_at_once(compare, executor):
+    found = compare(steady(1.0), "SAMPLES = [0.0]\ndef run(x):\n    return x + x")
+    assert (found.obstacle.role, found.obstacle.kind) == ("candidate", "not believed")
+    assert len([name for _, name in executor.of("load") if name == "new"]) == 1
+
+
+def test_a_launch_with_hidden_time_is_set_aside_and_gains_nothing(compare, launches, tmp_path):
+    # Every fourth process claims half of what its calls take.
+    counter = tmp_path / "processes"
+    cheat = (
+        "import pathlib\n"
+        f"path = pathlib.Path({str(counter)!r})\n"
+        "number = len(path.read_text()) if path.exists() else 0\n"
+        "path.write_text('x' * (number + 1))\n"
+        "lies = number % 4 == 2\n"
+        "if lies:\n    SAMPLES = [s / 2 for s in SAMPLES]\n"
+        "HIDDEN_MS = 2.5 if lies else 0.0\n"
+    )
+    launches(6)
+    found = compare(GOOD, steady(1.0, cheat), max_seconds=20.0)
+    assert found.obstacle is None
+    assert found.comparison.ratio.estimate == pytest.approx(1.0, abs=2e-3)
+    assert any("set aside" in note for note in found.notes)
+    assert len(counter.read_text()) > len(found.launches)
+
+
+def test_whoever_is_trusted_is_believed(compare, launches):
+    launches(4)
+    found = compare(GOOD, steady(0.5, "HIDDEN_MS = 2.5\n"), trust="off")
+    assert found.comparison.ratio.estimate == pytest.approx(0.5, rel=1e-2)
+    assert found.notes == ()
+
+
+def test_a_reference_that_fails_is_an_obstacle(compare, problems):
+    broken = problems.definition(reference="def run(x):\n    raise RuntimeError('ref')")
+    found = compare(GOOD, GOOD, problem={"definition": broken})
+    assert (found.obstacle.role, found.obstacle.kind) == ("reference", "failed")
+    assert "ref" in found.obstacle.message
+
+
+def test_a_workload_whose_inputs_are_missing_is_an_obstacle(compare, problems):
+    odd = problems.workload(x=SafetensorsInput(path="nowhere.safetensors", tensor_key="x"))
+    found = compare(GOOD, GOOD, problem={"workload": odd})
+    assert (found.obstacle.role, found.obstacle.kind) == ("reference", "workload")
+    assert "nowhere" in found.obstacle.message
+
+
+def test_when_the_time_is_over_what_there_is_counts(compare, monkeypatch):
+    monkeypatch.setattr(contests, "enough", lambda *launches, **more: False)
+    found = compare(GOOD, steady(1.2), max_seconds=1.0)
+    assert found.stopped == "time"
+    assert len(found.launches) >= 2
+    assert found.comparison is not None
+
+
+def test_building_takes_no_time_of_the_comparison(compare, launches, tmp_path):
+    launches(2)
+    slow = (
+        "import pathlib, time\n"
+        f"built = pathlib.Path({str(tmp_path / 'built')!r})\n"
+        "if not built.exists():\n    time.sleep(1.5)\n    built.touch()\n"
+    )
+    found = compare(GOOD, steady(1.0, slow), max_seconds=1.2)
+    assert found.comparison is not None
+    assert found.seconds > 1.5
+
+
+def test_no_two_launches_get_the_same_check(compare, launches, monkeypatch):
+    launches(8)
+    taken = []
+    take = contests.CheckSupply.take
+
+    def note(self, count):
+        checks = take(self, count)
+        taken.extend(id(check) for check in checks)
+        kept.extend(checks)
+        return checks
+
+    kept = []  # so that no two have the same id because one is gone
+    monkeypatch.setattr(contests.CheckSupply, "take", note)
+    found = compare(GOOD, GOOD)
+    assert len(taken) == 16
+    assert len(set(taken)) == 16
+    assert not any("slow" in note for note in found.notes)
+
+
+def test_where_the_reference_is_slow_checks_come_again_and_it_is_told(
+    compare, launches, monkeypatch
+):
+    launches(8)
+    monkeypatch.setattr("fib_compare.paired.supply._TIME_SHARE", -1.0)
+    found = compare(GOOD, GOOD)
+    assert any("checks of earlier ones" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("min_effect", 0.0),
+        ("min_effect", float("nan")),
+        ("alpha", 0.6),
+        ("max_seconds", 0.0),
+        ("max_seconds", float("nan")),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(field, value):
+    with pytest.raises(ConfigError, match=field):
+        CompareSettings(**{field: value})

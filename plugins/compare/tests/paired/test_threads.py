@@ -1,0 +1,272 @@
+"""Looking at the threads of real processes, and keeping them on cores."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fib_compare.paired.cores import worked_alone
+from flashinfer_bench.bench.executors.threads import (
+    ENDED,
+    cores_of,
+    keep_on,
+    thread_times,
+    waited_here,
+    waiting_times,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="threads are looked at on Linux alone"
+)
+
+ALLOWED = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+SPIN = "def spin(n=200_000):\n    while n: n -= 1\n"
+ALONE = SPIN + "def work():\n    spin()\n"
+BESIDE = SPIN + (
+    "import threading\n"
+    "def forever():\n"
+    "    while True: spin()\n"
+    "threading.Thread(target=forever, daemon=True).start()\n"
+    "def work():\n    spin()\n"
+)
+SHORT_LIVED = SPIN + (
+    "import threading\n"
+    "def work():\n"
+    "    spin(40_000)\n"
+    "    many = [threading.Thread(target=spin) for _ in range(2)]\n"
+    "    [one.start() for one in many]\n"
+    "    [one.join() for one in many]\n"
+)
+CHILD = SPIN + ("import os\nif os.fork() == 0:\n    while True: spin()\ndef work():\n    spin()\n")
+SHORT_LIVED_CHILDREN = SPIN + (
+    "import os\n"
+    "def work():\n"
+    "    spin(40_000)\n"
+    "    if os.fork() == 0:\n"
+    "        spin(4_000_000)\n"
+    "        os._exit(0)\n"
+    "    os.wait()\n"
+)
+TALK = "import sys\nfor line in sys.stdin:\n    {}\n    print('done', flush=True)\n"
+
+
+class Child:
+    """A real process that works once for each line that it is sent."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process, self.pid = process, process.pid
+
+    def work(self, times: int = 1) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        for _ in range(times):
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+            assert self._process.stdout.readline() == "done\n"
+
+    def end(self) -> None:
+        """End the process and its group."""
+        if self._process.returncode is None:
+            os.killpg(self.pid, 9)
+            self._process.wait()
+
+
+@contextmanager
+def child(code: str, each: str = "work()") -> Iterator[Child]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", code + TALK.format(each)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    made = Child(process)
+    try:
+        yield made
+    finally:
+        made.end()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        process.stdout.close()
+
+
+def between(one: Child, times: int = 5) -> tuple[dict[int, int], dict[int, int], float]:
+    """Return the times before and after some calls, and how long these would take if nobody waited.
+
+    Not how long they took: on a busy machine that says little of what they did.
+    """
+    one.work()
+    before = thread_times(one.pid)
+    one.work(times)
+    now = thread_times(one.pid)
+    return before, now, (now[one.pid] - before[one.pid]) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("code", "alone"),
+    [
+        pytest.param(ALONE, True, id="one thread"),
+        pytest.param(BESIDE, False, id="a thread beside it"),
+        pytest.param(SHORT_LIVED, False, id="threads that end"),
+        pytest.param(CHILD, False, id="a child"),
+        pytest.param(SHORT_LIVED_CHILDREN, False, id="children that end"),
+    ],
+)
+def test_who_works_with_one_thread_is_known(code, alone):
+    with child(code) as one:
+        before, now, called_ms = between(one)
+        assert worked_alone(before, now, called_ms) is alone, (before, now)
+
+
+def test_who_shares_a_core_waits_for_it():
+    """Each runs half of the time, and waits for the other half; who is alone hardly waits."""
+    with child(BESIDE) as one:
+        assert keep_on({ALLOWED[0]}, one.pid)
+        one.work()
+        before, began = waiting_times(one.pid), time.monotonic_ns()
+        one.work(20)
+        lasted_ns = time.monotonic_ns() - began
+        now = waiting_times(one.pid)
+    waited_ns = max(now[thread] - before[thread] for thread in before)
+    assert 0.2 * lasted_ns < waited_ns <= lasted_ns
+
+
+def test_this_thread_waits_like_any_other():
+    with child(BESIDE) as one:
+        before_cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {ALLOWED[0]})
+        try:
+            assert keep_on({ALLOWED[0]}, one.pid)
+            before, began = waited_here(), time.monotonic_ns()
+            while time.monotonic_ns() - began < 300_000_000:
+                pass
+            waited_ns = waited_here() - before
+        finally:
+            os.sched_setaffinity(0, before_cores)
+    assert waited_ns > 30_000_000
+
+
+def test_of_a_process_that_has_ended_nothing_is_known():
+    with child(ALONE) as one:
+        one.work()
+    assert thread_times(one.pid) == waiting_times(one.pid) == {}
+    assert cores_of(one.pid) == frozenset()
+    assert keep_on({ALLOWED[0]}, one.pid) is False
+
+
+def test_without_proc_nothing_is_known_and_nobody_moved(tmp_path):
+    before = os.sched_getaffinity(0)
+    assert thread_times(os.getpid(), tmp_path) == waiting_times(os.getpid(), tmp_path) == {}
+    assert waited_here(tmp_path) == 0
+    assert cores_of(os.getpid(), tmp_path) == frozenset()
+    assert keep_on({ALLOWED[0]}, os.getpid(), tmp_path) is False
+    assert os.sched_getaffinity(0) == before
+
+
+REPORT = (
+    "import os, threading\n"
+    "found = []\n"
+    "def work():\n"
+    "    one = threading.Thread(target=lambda: found.append(os.sched_getaffinity(0)))\n"
+    "    one.start(); one.join()\n"
+    "    print(*sorted(found[-1] | os.sched_getaffinity(0)), flush=True)\n"
+)
+
+
+@pytest.mark.skipif(len(ALLOWED) < 2, reason="this machine lends one core: nowhere to move")
+class TestKeeping:
+    def test_affinity_is_set_and_inherited_by_threads_started_later(self):
+        with child(REPORT) as one:
+            process = one._process
+            for cores in ({ALLOWED[-1]}, {ALLOWED[0]}, set(ALLOWED)):
+                assert keep_on(cores, one.pid) is True
+                process.stdin.write("go\n")
+                process.stdin.flush()
+                assert set(map(int, process.stdout.readline().split())) == cores
+                assert process.stdout.readline() == "done\n"
+                assert cores_of(one.pid) == cores
+
+    def test_threads_that_are_there_are_moved(self):
+        with child(BESIDE) as one:
+            one.work()
+            assert keep_on({ALLOWED[-1]}, one.pid) is True
+            assert cores_of(one.pid) == {ALLOWED[-1]}
+            for task in Path(f"/proc/{one.pid}/task").iterdir():
+                assert os.sched_getaffinity(int(task.name)) == {ALLOWED[-1]}
+
+    def test_threads_that_come_and_go_do_not_prevent_it(self):
+        churn = (
+            "import threading\n"
+            "def forever():\n"
+            "    while True:\n"
+            "        one = threading.Thread(target=lambda: None)\n"
+            "        one.start(); one.join()\n"
+            "threading.Thread(target=forever, daemon=True).start()\n"
+            "def work(): pass\n"
+        )
+        with child(churn) as one:
+            one.work()
+            kept = [keep_on({ALLOWED[-1]}, one.pid) for _ in range(5)]
+            assert any(kept)
+            one.work()
+            assert cores_of(one.pid) == {ALLOWED[-1]}
+
+
+def write_task(proc: Path, pid: int, thread: int, schedstat: bytes, children: bytes = b"") -> None:
+    task = proc / str(pid) / "task" / str(thread)
+    task.mkdir(parents=True)
+    (task / "schedstat").write_bytes(schedstat)
+    (task / "children").write_bytes(children)
+
+
+GONE = 2**22 + 5
+"""Above all numbers of processes that Linux gives."""
+
+
+@given(text=st.binary(max_size=20), children=st.binary(max_size=20))
+def test_whatever_it_tells_nothing_breaks(tmp_path_factory, text, children):
+    proc = tmp_path_factory.mktemp("proc")
+    write_task(proc, GONE, 7, text, b"" if any(c in b"0123456789" for c in children) else children)
+    for found in (thread_times(GONE, proc), waiting_times(GONE, proc)):
+        assert set(found) <= {7, ENDED}
+        assert all(isinstance(value, int) for value in found.values())
+
+
+def test_children_are_looked_at(tmp_path):
+    write_task(tmp_path, GONE, 1, b"5 0 0", f"{GONE + 1} {GONE + 2} ".encode())
+    write_task(tmp_path, GONE + 1, 2, b"7 1 0")
+    write_task(tmp_path, GONE + 2, 3, b"9 2 0")
+    assert thread_times(GONE, tmp_path) == {1: 5, 2: 7, 3: 9, ENDED: 0}
+    assert waiting_times(GONE, tmp_path) == {1: 0, 2: 1, 3: 2}
+
+
+class TestAlone:
+    @pytest.mark.parametrize(
+        ("before", "now", "alone"),
+        [
+            ({}, {}, False),
+            ({1: 5}, {1: 5}, False),
+            ({1: 0}, {1: 100}, True),
+            ({1: 0}, {1: 100, 2: 10}, True),
+            ({1: 0}, {1: 100, 2: 11}, False),
+            ({1: 0}, {1: 10**6, 2: 11}, False),
+            ({1: 0, 2: 10**6}, {1: 100, 2: 10**6}, True),
+            ({1: 0, ENDED: 0}, {1: 100, ENDED: 50}, False),
+            ({1: 0, 2: 50, ENDED: 0}, {1: 100, ENDED: 52}, True),
+        ],
+    )
+    def test_by_hand(self, before, now, alone):
+        assert worked_alone(before, now, 100e-6) is alone

@@ -1,0 +1,74 @@
+"""Which runs a command line means."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fib_compare.replay.targets import Target, dataset_of, latest, read_targets, split_place
+from fib_tests.records import Make
+from flashinfer_bench.errors import ConfigError, DatasetNotFoundError, SelectionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flashinfer_bench.data import Trace
+
+
+def trace(timestamp: str = "2026-01-01T00:00:00") -> Trace:
+    return Make.trace("s", status="TIMEOUT", timestamp=timestamp)
+
+
+class TestPlaces:
+    def test_a_file_that_is_called_so(self, tmp_path: Path) -> None:
+        file = tmp_path / "a:3"
+        file.touch()
+        assert split_place(str(file)) == (file, None)
+        assert split_place(f"{file}:4") == (file, 4)
+
+    @given(st.text("0:x-²٣ ", max_size=5))
+    def test_never_anything_but_a_named_error(self, tmp_path_factory: Any, tail: str) -> None:
+        file = tmp_path_factory.getbasetemp() / "b.jsonl"
+        file.touch()
+        with pytest.raises(ConfigError):
+            split_place(f"{file}:{tail}")
+
+    def test_the_nearest_dataset(self, tmp_path: Path) -> None:
+        inner = tmp_path / "outer/inner"
+        for root in (inner, inner.parent):
+            (root / "definitions").mkdir(parents=True)
+        assert dataset_of(inner / "traces/op/x.jsonl") == inner.resolve()
+        assert dataset_of(inner.parent / "x.jsonl") == inner.parent.resolve()
+        with pytest.raises(DatasetNotFoundError, match="lies in no dataset"):
+            dataset_of(tmp_path / "x.jsonl")
+
+
+class TestLines:
+    def test_one_document_over_several_lines(self, tmp_path: Path) -> None:
+        file = tmp_path / "t.json"
+        file.write_text(json.dumps(json.loads(trace().model_dump_json()), indent=2))
+        (one,) = read_targets(file)
+        assert (one.line, one.place, one.trace) == (None, str(file), trace())
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes(self, tmp_path_factory: Any, content: bytes) -> None:
+        file = tmp_path_factory.getbasetemp() / "any.jsonl"
+        file.write_bytes(content)
+        try:
+            found = read_targets(file)
+        except SelectionError:
+            return
+        assert all(one.trace is None for one in found)
+
+
+class TestSelection:
+    def test_the_latest_whatever_the_spelling(self) -> None:
+        times = ["2026-03-01T00:00:00Z", "2026-03-01T00:30:00+01:00", "2025-01-01", "never"]
+        targets = [Target(trace(timestamp=one)) for one in times]
+        assert latest(targets) == [targets[3], targets[2], targets[1], targets[0]]
+        assert latest(targets, 1) == [targets[0]]
+        assert latest([Target(None)], 3) == [Target(None)]

@@ -1,0 +1,427 @@
+from __future__ import annotations
+
+import math
+import random
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fib_compare.stats.compare import (
+    LOOKS,
+    Comparison,
+    Effect,
+    Launch,
+    Verdict,
+    compare_launches,
+    compare_unpaired,
+    decide,
+    enough,
+    holm,
+    overall,
+)
+from flashinfer_bench.errors import DataError
+from flashinfer_bench.stats.distributions import t_quantile, two_sided_p
+from flashinfer_bench.stats.intervals import Interval
+
+ALARMS = (Verdict.SLOWER, Verdict.FASTER)
+
+
+def launch(
+    rng: random.Random, effect: float = 0.0, between: float = 0.005, pairs: int = 8
+) -> Launch:
+    """One pair of processes; `between` is how far they differ from others of their kind."""
+    shift = math.log1p(effect) + rng.gauss(0, between)
+    baseline, candidate = [], []
+    for _ in range(pairs):
+        level = rng.gauss(0, 0.02)
+        baseline.append(5 * math.exp(level + rng.gauss(0, 0.005)))
+        candidate.append(5 * math.exp(level + shift + rng.gauss(0, 0.005)))
+    return Launch(tuple(baseline), tuple(candidate))
+
+
+def exact(*ratios: float) -> list[Launch]:
+    """Launches without noise inside."""
+    return [Launch((10.0,) * 4, (10.0 * ratio,) * 4) for ratio in ratios]
+
+
+def launches_until_enough(
+    rng: random.Random, effect: float, between: float, cap: int = 24
+) -> Comparison:
+    taken: list[Launch] = []
+    while len(taken) < cap:
+        taken.append(launch(rng, effect, between))
+        if enough(taken):
+            return compare_launches(taken)
+    return compare_launches(taken, capped=True)
+
+
+class TestCompareLaunches:
+    def test_by_hand(self) -> None:
+        """Student's t of four log ratios, at a sixth of alpha, for one of six looks."""
+        ratios = [1.04, 1.05, 1.06, 1.05]
+        found = compare_launches(exact(*ratios))
+        logs = [math.log(ratio) for ratio in ratios]
+        mean = sum(logs) / 4
+        error = math.sqrt(sum((x - mean) ** 2 for x in logs) / 3 / 4)
+        reach = t_quantile(1 - 0.05 / 6, 3) * error
+        assert found.ratio.estimate == pytest.approx(math.exp(mean))
+        assert found.ratio.low == pytest.approx(math.exp(mean - reach))
+        assert found.ratio.high == pytest.approx(math.exp(mean + reach))
+        assert found.p_value == pytest.approx(6 * two_sided_p(mean / error, 3))
+        assert (found.launches, found.pairs) == (4, 16)
+        assert found.verdict is Verdict.SLOWER
+
+    @given(st.integers(0, 10**6), st.integers(2, 24), st.sampled_from([0.0, 0.03, -0.2]))
+    def test_interval_and_p_value_agree(self, seed, count, effect) -> None:
+        rng = random.Random(seed)
+        found = compare_launches([launch(rng, effect) for _ in range(count)])
+        assert found.ratio.excludes(1.0) == (found.p_value < 0.05)
+        assert 0 <= found.p_value <= 1
+
+    def test_one_disturbed_launch_of_eight_is_left_out(self) -> None:
+        ratios = [1.05, 1.051, 1.049, 1.05, 1.052, 1.048, 1.05, 9.0]
+        found = compare_launches(exact(*ratios))
+        assert found.ratio.estimate == pytest.approx(1.05, abs=0.002)
+        assert found.verdict is Verdict.SLOWER
+        assert found.freedom == 5
+
+    def test_more_calls_do_not_replace_launches(self) -> None:
+        """Calls of one process share what the process is like."""
+        few = [launch(random.Random(seed), 0, 0.05, pairs=10) for seed in range(4)]
+        many = [launch(random.Random(seed), 0, 0.05, pairs=1000) for seed in range(4)]
+        narrow, wide = compare_launches(many).error, compare_launches(few).error
+        assert narrow > 0.5 * wide
+
+    def test_one_launch_gives_no_verdict(self) -> None:
+        found = compare_launches(exact(2.0))
+        assert found.ratio == Interval(2.0, 0.0, math.inf, 0.95)
+        assert (found.p_value, found.verdict) == (1.0, Verdict.AMBIGUOUS)
+
+    def test_all_looks_spend_alpha_once(self) -> None:
+        rng = random.Random(2)
+        for last in range(1, 30):
+            taken = [launch(rng) for _ in range(last)]
+            earlier = sum(look < last for look in LOOKS[:-1]) / len(LOOKS)
+            assert earlier + compare_launches(taken, capped=True).spent == pytest.approx(1.0)
+            assert compare_launches(taken).spent == pytest.approx(1 / 6)
+
+    def test_odd_number_of_pairs(self) -> None:
+        assert compare_launches([Launch((1.0,), (2.0,))]).ratio.estimate == pytest.approx(2.0)
+        three = Launch((1.0, 1.0, 1.0), (2.0, 2.0, 9.0))
+        assert compare_launches([three]).ratio.estimate == pytest.approx(2.0)
+
+    @pytest.mark.parametrize(
+        ("launches", "message"),
+        [
+            ([], "no launches"),
+            ([Launch((1.0,), (1.0, 2.0))], r"launches\[0\] has 1 baseline and 2 candidate"),
+            ([Launch((), ())], r"launches\[0\]\.baseline: no samples"),
+            ([Launch((1.0,), (math.nan,))], r"launches\[0\]\.candidate\[0\] is nan"),
+            (
+                [Launch((1.0,), (1.0,)), Launch((0.0,), (1.0,))],
+                r"launches\[1\]\.baseline\[0\] is 0",
+            ),
+        ],
+    )
+    def test_bad_input(self, launches, message) -> None:
+        with pytest.raises(DataError, match=message):
+            compare_launches(launches)
+
+
+class TestSequence:
+    """What is promised of a run that looks again and again."""
+
+    @pytest.mark.parametrize(("between", "cap"), [(0.003, 24), (0.02, 24), (0.02, 5), (0.02, 10)])
+    def test_false_alarms(self, between, cap) -> None:
+        rng = random.Random(21)
+        verdicts = [launches_until_enough(rng, 0.0, between, cap).verdict for _ in range(250)]
+        alarms = sum(each in ALARMS for each in verdicts)
+        assert alarms / len(verdicts) <= 0.09
+
+    @pytest.mark.parametrize(
+        ("effect", "between", "verdict", "least"),
+        [
+            (0.05, 0.015, Verdict.SLOWER, 90),
+            (0.10, 0.015, Verdict.SLOWER, 99),
+            (-0.05, 0.01, Verdict.FASTER, 96),
+            (0.0, 0.005, Verdict.SAME, 94),
+        ],
+    )
+    def test_what_is_so_is_found(self, effect, between, verdict, least) -> None:
+        rng = random.Random(23)
+        found = [launches_until_enough(rng, effect, between).verdict for _ in range(100)]
+        assert found.count(verdict) >= least
+
+    def test_intervals_hold_at_every_stop(self) -> None:
+        rng = random.Random(25)
+        found = [launches_until_enough(rng, 0.02, 0.01) for _ in range(200)]
+        assert sum(not each.ratio.excludes(1.02) for each in found) / len(found) >= 0.91
+
+
+class TestEnough:
+    def test_looks_only_when_planned(self) -> None:
+        clear = exact(*[1.5] * 24)
+        looked = [count for count in range(1, 24) if enough(clear[:count])]
+        assert looked == list(LOOKS[:-1])
+
+    def test_ends(self) -> None:
+        rng = random.Random(3)
+        unclear = [launch(rng, 0.0, 0.2) for _ in range(30)]
+        assert [enough(unclear[:count]) for count in (4, 8, 20)] == [False] * 3
+        assert enough(unclear[:24])
+        assert enough(unclear)
+
+    def test_more_tests_need_more(self) -> None:
+        ratios = (1.018, 1.03, 1.04, 1.03)
+        assert enough(exact(*ratios))
+        assert not enough(exact(*ratios), tests=50)
+
+
+class TestDecide:
+    @pytest.mark.parametrize(
+        ("estimate", "p_value", "p_same", "verdict"),
+        [
+            (1.05, 0.001, 1.0, Verdict.SLOWER),
+            (0.95, 0.001, 1.0, Verdict.FASTER),
+            (1.005, 0.01, 0.2, Verdict.SAME),  # real, and too little to matter
+            (1.0, 0.9, 0.05, Verdict.SAME),
+            (1.0, 0.9, 0.051, Verdict.AMBIGUOUS),
+            (1.5, 0.2, 1.0, Verdict.AMBIGUOUS),
+            (1.05, 0.051, 1.0, Verdict.AMBIGUOUS),
+            (1.05, 0.05, 1.0, Verdict.SLOWER),
+        ],
+    )
+    def test_rule(self, estimate, p_value, p_same, verdict) -> None:
+        assert decide(estimate, p_value, p_same, min_effect=0.01, alpha=0.05) is verdict
+
+    def test_faster_and_slower_are_mirror_images(self) -> None:
+        """10 % slower is a ratio of 1.1; undone, it is 1 / 1.1."""
+        for ratio, verdict in ((1.101, Verdict.SLOWER), (1 / 1.101, Verdict.FASTER)):
+            assert decide(ratio, 0.0, 1.0, min_effect=0.1, alpha=0.05) is verdict
+        for ratio in (1.099, 1 / 1.099):
+            assert decide(ratio, 0.0, 1.0, min_effect=0.1, alpha=0.05) is Verdict.SAME
+
+    @pytest.mark.parametrize(
+        ("effect", "alpha", "message"),
+        [
+            (-0.01, 0.05, "min_effect is -0.01"),
+            (math.nan, 0.05, "min_effect is nan"),
+            (0.01, 0.0, "alpha is 0.0"),
+            (0.01, 1.0, "alpha is 1.0"),
+        ],
+    )
+    def test_settings(self, effect, alpha, message) -> None:
+        with pytest.raises(DataError, match=message):
+            decide(1.0, 0.5, 0.5, min_effect=effect, alpha=alpha)
+
+
+class TestUnpaired:
+    @staticmethod
+    def run(seed: int, level: float, count: int = 50) -> list[float]:
+        rng = random.Random(seed)
+        return [level * math.exp(rng.gauss(0, 0.02)) for _ in range(count)]
+
+    def test_clear(self) -> None:
+        slower = compare_unpaired(self.run(1, 5.0), self.run(2, 5.5))
+        assert (slower.verdict, slower.pairs) == (Verdict.SLOWER, 0)
+        assert slower.ratio.estimate == pytest.approx(1.1, abs=0.02)
+        assert compare_unpaired(self.run(2, 5.5), self.run(1, 5.0)).verdict is Verdict.FASTER
+
+    def test_what_processes_differ_by_is_allowed_for(self) -> None:
+        """2 % are nothing between two processes, though each has a median known to 0.2 %."""
+        sides = self.run(1, 5.0, 2000), self.run(2, 5.1, 2000)
+        assert compare_unpaired(*sides).verdict is Verdict.AMBIGUOUS
+
+    def test_one_sample_says_nothing(self) -> None:
+        found = compare_unpaired([1.0], [2.0])
+        assert (found.ratio.low, found.ratio.high) == (0.0, math.inf)
+        assert found.verdict is Verdict.AMBIGUOUS
+
+    def test_false_alarms(self) -> None:
+        rng = random.Random(26)
+        alarms = 0
+        for seed in range(150):
+            levels = [5 * math.exp(rng.gauss(0, 0.01)) for _ in range(2)]
+            found = compare_unpaired(self.run(seed, levels[0]), self.run(seed + 1000, levels[1]))
+            alarms += found.verdict in ALARMS
+        assert alarms / 150 <= 0.1
+
+
+class TestOddLaunches:
+    """False alarms where launches are far from normal: as differences of two alike processes."""
+
+    @pytest.mark.parametrize(
+        "draw",
+        [
+            pytest.param(lambda rng: 0.2 * (rng.random() < 0.5), id="two modes"),
+            pytest.param(lambda rng: 0.2 * (rng.random() < 0.15), id="a rare slow mode"),
+            pytest.param(lambda rng: 0.01 * rng.lognormvariate(0, 1.5), id="long tail"),
+        ],
+    )
+    def test_false_alarms(self, draw) -> None:
+        rng, alarms = random.Random(51), 0
+        for _ in range(300):
+            taken: list[Launch] = []
+            while not enough(taken):
+                log = draw(rng) - draw(rng) + rng.gauss(0, 0.003)
+                taken += exact(math.exp(log))
+            verdict = compare_launches(taken).verdict
+            alarms += verdict in ALARMS
+        assert alarms / 300 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 300)
+
+
+class TestTheSame:
+    """Two one-sided tests: how sure it is that a difference is less than what matters."""
+
+    @given(
+        st.floats(-0.05, 0.05), st.floats(1e-4, 0.05), st.floats(1, 30), st.sampled_from([1.0, 0.2])
+    )
+    def test_is_an_interval_with_twice_the_chance_to_miss(self, log, error, freedom, spent) -> None:
+        effect = Effect(log, error, freedom)
+        narrow = effect.interval(2 * 0.05, spent)
+        inside = narrow.low >= 1 / 1.01 and narrow.high <= 1.01
+        p_same = effect.p_same(0.01, spent)
+        assert (p_same <= 0.05) == inside or p_same == pytest.approx(0.05, abs=1e-6)
+
+    def test_ends(self) -> None:
+        assert Effect(0.0, math.inf, 1.0).p_same(0.01) == 1.0
+        assert Effect(0.02, 0.001, 5.0).p_same(0.01) == 1.0
+        assert Effect(0.0, 0.0, 5.0).p_same(0.01) == 0.0
+        assert Effect(0.02, 0.0, 5.0).p_same(0.01) == 1.0
+
+    @pytest.mark.parametrize("between", [0.003, 0.01])
+    def test_what_differs_by_as_much_as_matters_is_seldom_the_same(self, between) -> None:
+        """By that test; what is significant and seems to be less is another matter."""
+        rng = random.Random(31)
+        count = 0
+        for _ in range(300):
+            taken: list[Launch] = []
+            while len(taken) < LOOKS[-1]:
+                taken.append(launch(rng, 0.01, between))
+                if len(taken) in LOOKS and compare_launches(taken).p_same <= 0.05:
+                    count += 1
+                    break
+        assert count / 300 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 300)
+
+    def test_more_tests_need_no_more_for_it(self) -> None:
+        ratios = (0.9995, 1.0005, 0.9992, 1.0008)
+        assert enough(exact(*ratios))
+        assert enough(exact(*ratios), tests=50)
+
+
+class TestOrder:
+    """What coming second costs is not the candidate's, even where it is more than the noise."""
+
+    @staticmethod
+    def launch(rng: random.Random, order: float, effect: float, number: int) -> Launch:
+        logs, first = [], bool(number % 2)
+        for place in range(24):
+            disturbed = rng.choice((-0.3, 0.3)) if rng.random() < 0.2 else 0.0
+            sign = -1 if bool(place % 2) != first else 1
+            logs.append(effect + sign * order + rng.gauss(0, 0.01) + disturbed)
+        return Launch((1.0,) * 24, tuple(map(math.exp, logs)), first)
+
+    @pytest.mark.parametrize("order", [0.0, 0.01, 0.1, -0.5])
+    def test_it_is_taken_out(self, order) -> None:
+        rng = random.Random(41)
+        found = compare_launches([self.launch(rng, order, 0.03, n) for n in range(24)])
+        assert math.log(found.ratio.estimate) == pytest.approx(0.03, abs=4e-3)
+        assert found.error < 2e-3
+
+    @given(st.integers(0, 10**6), st.floats(-0.2, 0.2))
+    def test_sides_are_alike(self, seed, order) -> None:
+        rng = random.Random(seed)
+        there = [self.launch(rng, order, 0.0, n) for n in range(4)]
+        back = [Launch(one.candidate, one.baseline, not one.candidate_first) for one in there]
+        first, second = compare_launches(there), compare_launches(back)
+        assert second.ratio.estimate == pytest.approx(1 / first.ratio.estimate)
+        assert second.p_value == pytest.approx(first.p_value)
+
+    def test_disturbed_pairs_count_less_than_disturbed_blocks_would(self) -> None:
+        """A fifth of the pairs are disturbed, and so more than a third of the blocks of two."""
+        rng = random.Random(42)
+        taken = [self.launch(rng, 0.0, 0.0, n) for n in range(24)]
+        blocks = []
+        for one in taken:
+            pairs = zip(one.candidate[::2], one.candidate[1::2], strict=True)
+            blocks.append(Launch((1.0,) * 12, tuple(math.sqrt(a * b) for a, b in pairs)))
+        assert compare_launches(taken).error < compare_launches(blocks).error
+
+
+P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=7)
+
+
+def comparison(rng: random.Random, effect: float, launches: int = 8, spread: float = 0.005):
+    shifts = [math.log1p(effect) + rng.gauss(0, spread) for _ in range(launches)]
+    return compare_launches([Launch((1.0,) * 2, (math.exp(shift),) * 2) for shift in shifts])
+
+
+class TestHolm:
+    @given(P_VALUES, st.sampled_from([0.01, 0.05, 0.3]))
+    def test_is_closed_testing_with_bonferroni(self, p_values, alpha) -> None:
+        """Rejects exactly what is rejected by Bonferroni in each set of tests that it is in."""
+        every = range(len(p_values))
+        families = [
+            family for size in range(1, len(p_values) + 1) for family in combinations(every, size)
+        ]
+        for index, adjusted in enumerate(holm(p_values)):
+            mine = [family for family in families if index in family]
+            lowest = [len(family) * min(p_values[i] for i in family) for family in mine]
+            assert adjusted == pytest.approx(min(1.0, max(lowest)))
+
+    @pytest.mark.parametrize("bad", [-0.1, 1.5, math.nan])
+    def test_no_p_value(self, bad) -> None:
+        with pytest.raises(DataError, match=r"p_values\[1\]"):
+            holm([0.5, bad])
+
+
+class TestOverall:
+    def test_one_is_itself(self) -> None:
+        one = comparison(random.Random(1), 0.05)
+        found = overall([one])
+        assert (found.ratio, found.p_value, found.verdict) == (one.ratio, one.p_value, one.verdict)
+        assert found.comparisons == (one,)
+
+    def test_geometric_mean(self) -> None:
+        rng = random.Random(2)
+        several = [comparison(rng, effect) for effect in (0.5, -0.5, 0.1)]
+        product = math.prod(each.ratio.estimate for each in several)
+        assert overall(several).ratio.estimate == pytest.approx(product ** (1 / 3))
+
+    def test_many_small_slowdowns_are_one_clear_one(self) -> None:
+        rng = random.Random(4)
+        several = [comparison(rng, 0.02, launches=4, spread=0.02) for _ in range(30)]
+        assert overall(several).verdict is Verdict.SLOWER
+
+    def test_verdicts_allow_for_the_number(self) -> None:
+        rng = random.Random(5)
+        one = comparison(rng, 0.03, launches=4, spread=0.006)
+        assert one.verdict is Verdict.SLOWER
+        judged = overall([one, *(comparison(rng, 0.0, spread=0.02) for _ in range(40))])
+        assert judged.comparisons[0].p_value > one.p_value
+        assert judged.comparisons[0].verdict is Verdict.AMBIGUOUS
+
+    def test_family_of_a_sample_program(self) -> None:
+        """No alarm at all in 95 % of families that hold nothing."""
+        rng = random.Random(6)
+        alarms = 0
+        for _ in range(150):
+            judged = overall([comparison(rng, 0.0, spread=0.05) for _ in range(6)])
+            found = [judged.verdict, *(each.verdict for each in judged.comparisons)]
+            alarms += any(each in ALARMS for each in found)
+        assert alarms / 150 <= 0.09
+
+    def test_one_that_is_not_known_at_all(self) -> None:
+        rng = random.Random(8)
+        unknown = compare_launches([Launch((1.0,), (2.0,))])
+        judged = overall([comparison(rng, 0.5), unknown])
+        assert (judged.ratio.low, judged.ratio.high) == (0.0, math.inf)
+        assert judged.verdict is Verdict.AMBIGUOUS
+        assert judged.comparisons[0].verdict is Verdict.SLOWER
+
+    def test_nothing(self) -> None:
+        assert holm([]) == ()
+        with pytest.raises(DataError, match="no comparisons"):
+            overall([])

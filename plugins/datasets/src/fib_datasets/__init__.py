@@ -1,0 +1,59 @@
+"""Commands that repair, move, pack, clean and describe datasets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flashinfer_bench.plugins import CheckSpec, CommandSpec, FormatSpec, hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_COMMANDS = "fib_datasets.commands"
+
+
+@hookimpl
+def fib_register_formats() -> Iterable[FormatSpec]:
+    """Register the problem folders of SOL-ExecBench."""
+    yield FormatSpec(
+        name="sol-execbench",
+        factory="fib_datasets.transfer.sol:read_folder",
+        summary="Problem folders of SOL-ExecBench",
+    )
+
+
+@hookimpl
+def fib_register_checks() -> Iterable[CheckSpec]:
+    """Register the checks of ``fib validate`` that look beyond the records themselves."""
+    for priority, name, layer, factory, summary in (
+        (960, "blobs", "workload", "BlobCheck", "Tensor files are there, and of the right size"),
+        (940, "baseline", "baseline", "BaselineCheck", "Each definition has a baseline"),
+        (930, "benchmark", "benchmark", "BenchmarkCheck", "Each workload has been evaluated"),
+    ):
+        yield CheckSpec(
+            name=name,
+            layer=layer,
+            records=True,
+            factory=f"fib_datasets.checks.{name}:{factory}",
+            priority=priority,
+            summary=summary,
+        )
+
+
+@hookimpl
+def fib_register_commands() -> Iterable[CommandSpec]:
+    """Register export, import, solution, doctor, sanitize and trace."""
+    for priority, name, target, summary in (
+        (950, "export", "transfer:export_app", "Write a dataset, or a part of it, to a file."),
+        (940, "import", "transfer:import_app", "Bring an archive or a foreign dataset in."),
+        (
+            *(930, "solution", "solution:app"),
+            "Turn a solution into a folder of source files, and back.",
+        ),
+        (900, "doctor", "doctor:app", "Find what is damaged in a dataset, and repair it."),
+        (890, "trace", "trace:app", "Look at the workloads that were collected."),
+        (880, "sanitize", "sanitize:app", "Take useless workloads out of a dataset."),
+    ):
+        yield CommandSpec(
+            name=name, factory=f"{_COMMANDS}.{target}", summary=summary, priority=priority
+        )

@@ -1,0 +1,1 @@
+"""Checks of datasets beyond what core checks, a module each."""

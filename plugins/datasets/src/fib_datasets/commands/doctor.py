@@ -1,0 +1,122 @@
+"""``fib doctor``: what is damaged in a dataset, and its repair."""
+
+# ruff: noqa: TC001, TC003 - typer reads the annotations at run time
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from flashinfer_bench.cli.datasets import dataset_roots
+from flashinfer_bench.cli.exit_codes import ExitCode
+from flashinfer_bench.cli.options import AsJson, LogLevel
+from flashinfer_bench.cli.output import emit_json, set_up_logging, table, talk
+
+if TYPE_CHECKING:
+    from fib_datasets.repair import Diagnosis, Issue, Repair
+
+SCHEMA_VERSION = 1
+COLUMNS = ("kind", "remedy", "place", "message")
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command("doctor")
+def doctor(
+    dataset: Annotated[
+        Optional[Path],
+        typer.Argument(
+            metavar="[DATASET]", show_default=False, help="Its folder. Default: $FIB_DATASET_PATH."
+        ),
+    ] = None,
+    local: Annotated[
+        Optional[Path], typer.Option("--local", metavar="DIR", help="The same as DATASET.")
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Move what can safely be taken out into a backup folder."),
+    ] = False,
+    orphans: Annotated[
+        bool,
+        typer.Option("--orphans", help="With --repair: move what belongs to nothing, too."),
+    ] = False,
+    as_json: AsJson = False,
+    log_level: LogLevel = None,
+) -> None:
+    """Find torn and invalid lines, duplicates, orphans, missing tensors and stale locks.
+
+    Nothing is changed without --repair, and nothing is ever deleted: what is taken out lies in the
+    folder doctor_backup_<time> of the dataset. Other processes may append meanwhile.
+
+    Exits with 1 if something is wrong (after --repair: still wrong). Notes, which sound datasets
+    may have, do not count.
+    """
+    set_up_logging(log_level, default="ERROR")  # an unfinished line is an issue, not a log line
+    if orphans and not repair:
+        raise typer.BadParameter("--orphans says what --repair moves; give both")
+    if dataset and local:
+        raise typer.BadParameter("DATASET and --local are the same; give one")
+    (root,) = dataset_roots([dataset or local] if dataset or local else None)  # type: ignore[list-item]
+    from fib_datasets.repair import examine
+    from fib_datasets.repair import repair as carry_out
+
+    done = carry_out(root, orphans=orphans) if repair else None
+    left = done.left if done is not None else examine(root)
+    if as_json:
+        emit_json(_document(left, done))
+    else:
+        _print(left, done)
+    raise typer.Exit(ExitCode.OK if left.is_clean else ExitCode.FINDINGS)
+
+
+def _print(left: Diagnosis, done: Optional[Repair]) -> None:
+    if done is not None and done.taken:
+        table("Moved into the backup", COLUMNS, map(_row, done.taken))
+        talk(f"moved {_numbers(done.taken)} to {done.backup}")
+        if left.issues:
+            for one in left.issues:
+                talk(f"left: {'  '.join(_row(one))}")
+    elif left.issues:
+        table(f"Issues of {left.root}", COLUMNS, map(_row, left.issues))
+    seen = ", ".join(f"{count:,} {noun}" for noun, count in left.counts.items())
+    notes = sum(one.is_note for one in left.issues)
+    talk(f"{left.root}: {len(left.issues) - notes} issues, {notes} notes in {seen}")
+    if done is None and any(one.remedy.value == "safe" for one in left.issues):
+        talk("hint: 'fib doctor --repair' moves what is marked safe into a backup folder")
+
+
+def _numbers(taken: tuple[Issue, ...]) -> str:
+    kinds = Counter(one.kind.value for one in taken)
+    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
+
+
+def _row(one: Issue) -> tuple[str, ...]:
+    message = f"{one.message} ({one.hint})" if one.hint else one.message
+    return one.kind.value, "note" if one.is_note else one.remedy.value, one.where, message
+
+
+def _document(left: Diagnosis, done: Optional[Repair]) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "root": left.root,
+        "clean": left.is_clean,
+        "counts": left.counts,
+        "issues": [_plain(one) for one in left.issues],
+        "repaired": None if done is None else [_plain(one) for one in done.taken],
+        "backup": None if done is None else done.backup,
+    }
+
+
+def _plain(one: Issue) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "remedy": one.remedy,
+        "note": one.is_note,
+        "path": one.path,
+        "line": one.line,
+        "message": one.message,
+        "hint": one.hint,
+    }

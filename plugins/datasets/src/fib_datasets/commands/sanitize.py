@@ -1,0 +1,119 @@
+"""``fib sanitize``: taking workloads out of a dataset that no benchmark should run."""
+
+# ruff: noqa: TC001 - typer reads the annotations at run time
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from flashinfer_bench.cli.datasets import dataset_roots
+from flashinfer_bench.cli.exit_codes import ExitCode
+from flashinfer_bench.cli.options import AsJson, LogLevel, OneLocal
+from flashinfer_bench.cli.output import emit_json, set_up_logging, table, talk
+
+if TYPE_CHECKING:
+    from fib_datasets.sanitize import Cleaned, Finding
+
+SCHEMA_VERSION = 1
+COLUMNS = ("reason", "definition", "workload", "place", "message")
+_SHOWN = 10
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command("sanitize")
+def sanitize(
+    local: OneLocal = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be taken out; change nothing.")
+    ] = False,
+    max_bytes: Annotated[
+        Optional[int],
+        typer.Option(min=1, metavar="N", help="Most bytes of all inputs and outputs together."),
+    ] = None,
+    max_elements: Annotated[
+        Optional[int],
+        typer.Option(min=1, metavar="N", help="Most elements of one input or output."),
+    ] = None,
+    with_traces: Annotated[
+        bool,
+        typer.Option(
+            "--with-traces", help="Take out workloads that traces refer to, too, with those traces."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    log_level: LogLevel = None,
+) -> None:
+    """Take duplicate, degenerate and outsized workloads out of a dataset, and unused tensors.
+
+    Degenerate are zero axes, scalars that are not finite, offsets that do not begin at 0 or go
+    down, batches of empty sequences, and what violates a constraint of its definition. Nothing is
+    deleted: all of it goes to the folder sanitize_backup_<time> of the dataset. Other processes may
+    append meanwhile.
+
+    Exits with 1 if --dry-run finds something to take out, or something could not be read.
+    """
+    set_up_logging(log_level, default="ERROR")
+    (root,) = dataset_roots([local] if local else None)
+    from fib_datasets.sanitize import Limits
+    from fib_datasets.sanitize import sanitize as carry_out
+
+    limits = Limits(max_bytes, max_elements)
+    done = carry_out(root, limits, with_traces=with_traces, dry_run=dry_run)
+    if as_json:
+        emit_json(_document(done, dry_run=dry_run))
+    else:
+        _print(done, dry_run=dry_run)
+    unsound = bool(done.unread or done.errors or (dry_run and done.dropped))
+    raise typer.Exit(ExitCode.FINDINGS if unsound else ExitCode.OK)
+
+
+def _print(done: Cleaned, *, dry_run: bool) -> None:
+    if done.dropped:
+        title = "Would be moved into a backup" if dry_run else "Moved into the backup"
+        table(title, COLUMNS, map(_row, done.dropped))
+    for one in done.kept[:_SHOWN]:
+        talk(f"kept: {'  '.join(_row(one))}; {one.traces:,} traces refer to it")
+    if len(done.kept) > _SHOWN:
+        talk(f"kept: … and {len(done.kept) - _SHOWN:,} more")
+    if done.kept:
+        talk("hint: --with-traces takes them out, with these traces")
+    _tell_unread(done)
+    what = "would move" if dry_run else "moved"
+    target = "" if done.backup is None else f" to {done.backup}"
+    talk(f"{done.root}: {what} {_numbers(done.dropped)} of {done.workloads:,} workloads{target}")
+
+
+def _tell_unread(done: Cleaned) -> None:
+    for error in done.errors[:_SHOWN]:
+        talk(f"error: {error.where}: {error.message}")
+    for one in done.unread[:_SHOWN]:
+        talk(f"error: {one.where}: {one.message}")
+    if done.unread:
+        talk("hint: no tensor file was looked at, as these lines may name any; see 'fib doctor'")
+
+
+def _numbers(found: tuple[Finding, ...]) -> str:
+    kinds = Counter(one.kind.value for one in found)
+    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.items()) or "nothing"
+
+
+def _row(one: Finding) -> tuple[str, ...]:
+    return one.kind.value, one.definition, one.uuid, one.where, one.message
+
+
+def _document(done: Cleaned, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "root": done.root,
+        "dry_run": dry_run,
+        "workloads": done.workloads,
+        "dropped": done.dropped,
+        "kept": done.kept,
+        "unread": [one.where for one in done.unread],
+        "errors": [f"{one.where}: {one.message}" for one in done.errors],
+        "backup": done.backup,
+    }

@@ -1,0 +1,82 @@
+"""``fib solution``: a solution as a folder of source files, and back."""
+
+# ruff: noqa: TC001, TC003 - typer reads the annotations at run time
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flashinfer_bench.cli.options import AsJson, LogLevel
+from flashinfer_bench.cli.output import emit, emit_json, set_up_logging, talk
+
+if TYPE_CHECKING:
+    from fib_datasets.transfer.packing import Packed
+
+SCHEMA_VERSION = 1
+
+app = typer.Typer(
+    name="solution",
+    help="Turn a solution into a folder of source files, and back.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command("unpack")
+def unpack(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON file of a solution.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="A new or empty folder.")
+    ],
+    as_json: AsJson = False,
+    log_level: LogLevel = None,
+) -> None:
+    """Write the sources of a solution as files, to edit them.
+
+    The folder has solution.json, with everything but the code, and the code below sources.
+    """
+    set_up_logging(log_level)
+    from fib_datasets.transfer.packing import unpack_solution
+
+    _tell(unpack_solution(file, output), as_json)
+
+
+@app.command("pack")
+def pack(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A folder as 'fib solution unpack' writes it.")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="JSON file; one that exists is replaced."
+        ),
+    ],
+    as_json: AsJson = False,
+    log_level: LogLevel = None,
+) -> None:
+    """Write a folder of source files as the JSON of a solution.
+
+    New files below sources are taken in; hidden ones are not.
+    """
+    set_up_logging(log_level)
+    from fib_datasets.transfer.packing import pack_solution
+
+    _tell(pack_solution(folder, output), as_json)
+
+
+def _tell(done: Packed, as_json: bool) -> None:
+    solution = done.solution
+    if as_json:
+        names = {"name": solution.name, "definition": solution.definition}
+        files = {"sources": [source.path for source in solution.sources], "added": done.added}
+        emit_json({"schema_version": SCHEMA_VERSION, "path": done.path, **names, **files})
+    else:
+        emit(str(done.path))
+    for name in done.added:
+        talk(f"note: {name} is new, and was taken in")
+    talk(f"{solution.name}: {len(solution.sources)} sources")

@@ -1,0 +1,91 @@
+"""``fib trace``: the workloads that tracing has collected."""
+
+# ruff: noqa: TC001, TC003 - typer reads the annotations at run time
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from flashinfer_bench.cli.datasets import dataset_roots
+from flashinfer_bench.cli.exit_codes import ExitCode
+from flashinfer_bench.cli.options import AsJson, LogLevel, OneLocal
+from flashinfer_bench.cli.output import emit_json, set_up_logging, table, talk
+from flashinfer_bench.errors import SelectionError
+
+if TYPE_CHECKING:
+    from fib_datasets.workload_summary import DefinitionSummary, Summary
+
+SCHEMA_VERSION = 1
+COLUMNS = ("definition", "workloads", "traced", "distinct_axes", "blobs", "blob_bytes", "axes")
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.callback()
+def trace() -> None:
+    """Look at the workloads that were collected."""
+
+
+@app.command("summary")
+def summary(
+    local: OneLocal = None,
+    as_json: AsJson = False,
+    log_level: LogLevel = None,
+) -> None:
+    """Say for each definition how many workloads there are, of which sizes, with how many bytes.
+
+    "traced" counts those that tracing has recorded, by their uuid, which follows from the content.
+    Exits with 1 if a line could not be read, and with 5 if there are no workloads.
+    """
+    set_up_logging(log_level, default="ERROR")
+    (root,) = dataset_roots([local] if local else None)
+    from fib_datasets.repair.examine import require_dataset
+    from fib_datasets.workload_summary import summarize
+
+    require_dataset(root)
+    found = summarize(root)
+    if not found.definitions and not found.unread:
+        hint = "FIB_ENABLE_TRACING=1 collects some"
+        raise SelectionError(f"there are no workloads in the dataset {root}", hint=hint)
+    if as_json:
+        emit_json(_document(root, found))
+    else:
+        table(f"Workloads of {root}", COLUMNS, map(_row, found.definitions))
+        _tell(root, found)
+    raise typer.Exit(ExitCode.FINDINGS if found.unread else ExitCode.OK)
+
+
+def _row(one: DefinitionSummary) -> tuple[Any, ...]:
+    axes = ", ".join(
+        f"{name} {least}" if least == largest else f"{name} {least}-{largest}"
+        for name, (least, largest) in one.axes.items()
+    )
+    counts = one.workloads, one.traced, one.distinct_axes, one.blobs, one.blob_bytes
+    return one.definition, *counts, axes
+
+
+def _tell(root: Path, found: Summary) -> None:
+    workloads = sum(one.workloads for one in found.definitions)
+    traced = sum(one.traced for one in found.definitions)
+    size = sum(one.blob_bytes for one in found.definitions)
+    talk(
+        f"{root}: {workloads:,} workloads ({traced:,} traced) of "
+        f"{len(found.definitions):,} definitions, {size:,} bytes of tensors"
+    )
+    missing = sum(one.missing_blobs for one in found.definitions)
+    if missing:
+        talk(f"{missing:,} tensor files are missing; 'fib doctor' names them")
+    if found.unread:
+        talk(f"{len(found.unread):,} lines cannot be read; 'fib doctor' names them")
+
+
+def _document(root: Path, found: Summary) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "root": root,
+        "definitions": found.definitions,
+        "unread": [one.where for one in found.unread],
+    }

@@ -1,0 +1,365 @@
+"""Why a workload is one that no benchmark should run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import struct
+from array import array
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+from flashinfer_bench.data.blobs import read_safetensors_header, resolve_blob
+from flashinfer_bench.data.constraints import parse_constraint
+from flashinfer_bench.data.workload import SafetensorsInput, ScalarInput
+from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from flashinfer_bench.data.definition import Definition
+    from flashinfer_bench.data.workload import Workload
+
+
+class Reason(str, Enum):
+    """Why something is taken out."""
+
+    DUPLICATE = "duplicate"
+    """A workload with the same axes and the same inputs, tensor by tensor, as one before it."""
+
+    ZERO_AXIS = "zero_axis"
+    """A variable axis is 0: there is nothing to compute."""
+
+    NOT_FINITE = "not_finite"
+    """A scalar is infinite or NaN."""
+
+    BAD_INDPTR = "bad_indptr"
+    """Offsets of a ragged batch that do not begin at 0, or go down."""
+
+    EMPTY_BATCH = "empty_batch"
+    """Every sequence of the batch has length 0."""
+
+    CONSTRAINT = "constraint"
+    """A constraint of the definition does not hold."""
+
+    OUTSIZED = "outsized"
+    """It is larger than the limit that was given."""
+
+    TRACE = "trace"
+    """A trace of a workload that is taken out."""
+
+    UNUSED_BLOB = "unused_blob"
+    """A tensor file that nothing names."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line or file that is to be taken out.
+
+    Parameters
+    ----------
+    kind : Reason
+        Why.
+    path : Path
+        The file, relative to the dataset.
+    message : str
+        Why, in words.
+    line : int, optional
+        Line in the file, from 1; None for the file itself, or if it is not one of lines.
+    definition, uuid : str
+        The workload; empty for a file.
+    traces : int
+        Number of traces that refer to the workload and to no equal one that stays.
+    """
+
+    kind: Reason
+    path: Path
+    message: str
+    line: Optional[int] = None
+    definition: str = ""
+    uuid: str = ""
+    traces: int = 0
+
+    @property
+    def where(self) -> str:
+        """The place as ``file:line``."""
+        return str(self.path) if self.line is None else f"{self.path}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a workload may be; None for no limit.
+
+    Parameters
+    ----------
+    max_bytes : int, optional
+        Bytes of all inputs and outputs together.
+    max_elements : int, optional
+        Elements of the largest input or output.
+    """
+
+    max_bytes: Optional[int] = None
+    max_elements: Optional[int] = None
+
+
+MOST_INTEGERS = 1 << 24
+"""Longest tensor whose values are looked at (128 MB): offsets of a batch are far shorter."""
+
+_INTEGERS = {"I32": "i", "I64": "q"}  # little-endian, as every machine that we run on
+_CHUNK = 1 << 20
+
+
+class _Place(NamedTuple):
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class RawTensors:
+    """Reads tensors of one dataset. What cannot be read is None: `fib validate` tells of it.
+
+    Parameters
+    ----------
+    root : Path
+        The dataset.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._files: dict[str, dict[str, _Place]] = {}
+
+    def integers(self, spec: SafetensorsInput) -> Optional[list[int]]:
+        """Return the values of a one-dimensional int32 or int64 tensor."""
+        place = self._find(spec)
+        if place is None or place.dtype not in _INTEGERS or len(place.shape) != 1:
+            return None
+        if place.shape[0] > MOST_INTEGERS:
+            return None
+        values = array(_INTEGERS[place.dtype])
+        try:
+            with resolve_blob(self._root, spec.path).open("rb") as file:
+                file.seek(place.begin)
+                values.frombytes(file.read(place.end - place.begin))
+        except (OSError, ValueError):
+            return None
+        return values.tolist()
+
+    def digest(self, spec: SafetensorsInput) -> Optional[str]:
+        """Return what equal tensors have in common, whatever file they are in."""
+        place = self._find(spec)
+        if place is None:
+            return None
+        found = hashlib.blake2b(f"{place.dtype}{place.shape}".encode(), digest_size=16)
+        try:
+            with resolve_blob(self._root, spec.path).open("rb") as file:
+                file.seek(place.begin)
+                left = place.end - place.begin
+                while left > 0 and (chunk := file.read(min(left, _CHUNK))):
+                    found.update(chunk)
+                    left -= len(chunk)
+        except OSError:
+            return None
+        return found.hexdigest()
+
+    def _find(self, spec: SafetensorsInput) -> Optional[_Place]:
+        if spec.path not in self._files:
+            self._files[spec.path] = self._places(spec.path)
+        return self._files[spec.path].get(spec.tensor_key)
+
+    def _places(self, name: str) -> dict[str, _Place]:
+        try:
+            path = resolve_blob(self._root, name)
+            header = read_safetensors_header(path)
+            return _with_offsets(path, header)
+        except (BlobError, UnsafePathError, OSError):
+            return {}
+
+
+def _with_offsets(path: Path, header: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, _Place]:
+    """Add where each tensor lies to what a header, which was checked, says of it."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        entries = json.loads(file.read(length))
+    found = {}
+    for key, (dtype, shape) in header.items():
+        begin, end = entries[key]["data_offsets"]
+        found[key] = _Place(dtype, shape, 8 + length + begin, 8 + length + end)
+    return found
+
+
+# How the definitions of the format name offsets and lengths of ragged batches.
+_OFFSETS = re.compile(r"(^|_)(indptr|cu_seq_?lens?)(_|$)")
+_LENGTHS = re.compile(r"(^|_)seq_?lens?(_|$)")
+_ITEM = re.compile(r"\b([A-Za-z_]\w*)\[(-?\d+)\]\.item\(\)")
+
+Verdict = Optional[tuple[Reason, str]]
+
+
+class Subject(NamedTuple):
+    """A workload, its definition, and the integers of the tensors that are stored.
+
+    Parameters
+    ----------
+    definition : Definition
+        What it is a workload of.
+    workload : Workload
+        The workload.
+    integers : dict of str to list of int
+        Values of its stored one-dimensional integer inputs, by input.
+    """
+
+    definition: Definition
+    workload: Workload
+    integers: dict[str, list[int]]
+
+    @classmethod
+    def read(cls, definition: Definition, workload: Workload, tensors: RawTensors) -> Subject:
+        """Look at the tensors of a workload, as far as rules speak of them."""
+        integers = {}
+        for name, spec in workload.inputs.items():
+            if isinstance(spec, SafetensorsInput) and _matters(definition, name):
+                values = tensors.integers(spec)
+                if values is not None:
+                    integers[name] = values
+        return cls(definition, workload, integers)
+
+
+def _matters(definition: Definition, name: str) -> bool:
+    if _OFFSETS.search(name) or _LENGTHS.search(name):
+        return True
+    return any(
+        name == found[1] for text in definition.constraints for found in _ITEM.finditer(text)
+    )
+
+
+def judge(subject: Subject, limits: Limits) -> Verdict:
+    """Return why a workload is of no use, or None if it is fine.
+
+    Parameters
+    ----------
+    subject : Subject
+        The workload.
+    limits : Limits
+        How large it may be.
+    """
+    for rule in _RULES:
+        found = rule(subject)
+        if found is not None:
+            return found
+    return _outsized(subject, limits)
+
+
+def _zero_axis(subject: Subject) -> Verdict:
+    zero = [name for name in subject.definition.var_axes if subject.workload.axes.get(name) == 0]
+    return (Reason.ZERO_AXIS, f"{', '.join(zero)} = 0") if zero else None
+
+
+def _not_finite(subject: Subject) -> Verdict:
+    for name, spec in subject.workload.inputs.items():
+        if isinstance(spec, ScalarInput) and not _is_finite(spec.value):
+            return Reason.NOT_FINITE, f"{name} = {spec.value}"
+    return None
+
+
+def _is_finite(value: object) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _bad_indptr(subject: Subject) -> Verdict:
+    for name, values in _matching(subject, _OFFSETS):
+        if values and values[0] != 0:
+            return Reason.BAD_INDPTR, f"{name} begins at {values[0]}, not at 0"
+        for place, (one, two) in enumerate(pairwise(values), 1):
+            if two < one:
+                return Reason.BAD_INDPTR, f"{name} goes down from {one} to {two} at {place}"
+    return None
+
+
+def _empty_batch(subject: Subject) -> Verdict:
+    for name, values in _matching(subject, _OFFSETS):
+        if len(values) > 1 and values[-1] == 0:
+            return Reason.EMPTY_BATCH, f"{name} says that all {len(values) - 1} sequences are empty"
+    for name, values in _matching(subject, _LENGTHS):
+        if not _OFFSETS.search(name) and values and not any(values):
+            return Reason.EMPTY_BATCH, f"all {len(values)} lengths of {name} are 0"
+    return None
+
+
+def _matching(subject: Subject, pattern: re.Pattern[str]) -> Iterator[tuple[str, list[int]]]:
+    return ((name, values) for name, values in subject.integers.items() if pattern.search(name))
+
+
+def _constraint(subject: Subject) -> Verdict:
+    axes = {**subject.workload.axes, **subject.definition.const_axes}
+    for text in subject.definition.constraints:
+        if _holds(_ITEM.sub(lambda found: _value(subject, found), text), axes) is False:
+            values = ", ".join(f"{name}={axes[name]}" for name in axes if _names(text, name))
+            return Reason.CONSTRAINT, f"'{text}' does not hold ({values})"
+    return None
+
+
+def _names(text: str, axis: str) -> bool:
+    return re.search(rf"\b{re.escape(axis)}\b", text) is not None
+
+
+def _value(subject: Subject, found: re.Match[str]) -> str:
+    """Return the number that stands at a place of a tensor; the text itself if it is not stored."""
+    values = subject.integers.get(found[1])
+    try:
+        return found[0] if values is None else str(values[int(found[2])])
+    except IndexError:
+        return found[0]
+
+
+def _holds(text: str, axes: Mapping[str, int]) -> Optional[bool]:
+    """Return whether a constraint holds; None if that cannot be told."""
+    try:
+        parsed = parse_constraint(text)
+        return parsed.evaluate(axes) if parsed.decidable(axes) else None
+    except DataError:
+        return None
+
+
+_RULES: tuple[Callable[[Subject], Verdict], ...] = (
+    _zero_axis,
+    _not_finite,
+    _bad_indptr,
+    _empty_batch,
+    _constraint,
+)
+
+
+def _outsized(subject: Subject, limits: Limits) -> Verdict:
+    if limits.max_bytes is None and limits.max_elements is None:
+        return None
+    try:
+        total, largest = sizes(subject.definition, subject.workload)
+    except DataError:  # an axis without a value
+        return None
+    if limits.max_bytes is not None and total > limits.max_bytes:
+        return Reason.OUTSIZED, f"{total:,} bytes; at most {limits.max_bytes:,} are allowed"
+    if limits.max_elements is not None and largest > limits.max_elements:
+        allowed = f"at most {limits.max_elements:,} are allowed"
+        return Reason.OUTSIZED, f"a tensor of {largest:,} elements; {allowed}"
+    return None
+
+
+def sizes(definition: Definition, workload: Workload) -> tuple[int, int]:
+    """Return the bytes of all inputs and outputs, and the elements of the largest one.
+
+    Raises
+    ------
+    DataError
+        If a variable axis has no value.
+    """
+    shapes = definition.get_input_shapes(workload.axes), definition.get_output_shapes(workload.axes)
+    specs = *definition.inputs.values(), *definition.outputs.values()
+    elements = [math.prod(shape or ()) for part in shapes for shape in part]
+    bits = (spec.dtype.itemsize_bits * count for spec, count in zip(specs, elements, strict=True))
+    return sum(-(-one // 8) for one in bits), max(elements, default=0)

@@ -1,0 +1,242 @@
+"""A solution as a folder of source files, and back.
+
+The folder has ``solution.json``, which is the solution's JSON without the content of its sources,
+and ``sources`` with a file for each of them. Whatever the JSON says comes back, also what the
+format does not know.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from flashinfer_bench.data import layout
+from flashinfer_bench.data.json_codec import decode, dict_to_dataclass, parse_json
+from flashinfer_bench.data.new_folder import new_folder, write_error
+from flashinfer_bench.data.solution import Solution
+from flashinfer_bench.data.storage import replace_file
+from flashinfer_bench.errors import DataError, DatasetNotFoundError, UnsafePathError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+METADATA = "solution.json"
+SOURCES = "sources"
+_SKIPPED_FOLDERS = ("__pycache__",)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A solution that was packed or unpacked.
+
+    Parameters
+    ----------
+    solution : Solution
+        The solution.
+    path : Path
+        What was written: the file or the folder.
+    added : tuple of str
+        Sources that the metadata did not list and that were taken in.
+    """
+
+    solution: Solution
+    path: Path
+    added: tuple[str, ...] = ()
+
+
+def unpack_solution(file: str | Path, folder: str | Path) -> Packed:
+    """Write a solution's sources into a new folder, with a small metadata file.
+
+    Parameters
+    ----------
+    file : str or Path
+        JSON file of the solution.
+    folder : str or Path
+        A folder that does not exist, or is empty. It appears as a whole or not at all.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no such file.
+    DataError
+        If it is not a solution.
+    StorageError
+        If the folder is not empty, or writing fails.
+    """
+    source = Path(file)
+    if not source.is_file():
+        what = "is no file" if source.exists() else "does not exist"
+        hint = "name the JSON file of a solution; 'fib solution pack' is for folders"
+        raise DatasetNotFoundError(f"no solution: {source} {what}", hint=hint)
+    text = source.read_bytes()
+    solution = decode(Solution, text, path=source)
+    record = parse_json(text, path=source)
+    names = file_names([one["path"] for one in record["sources"]])
+    listed = []
+    with new_folder(Path(folder)) as filling:
+        for entry, name in zip(record["sources"], names, strict=True):
+            _write(filling / SOURCES / name, entry["content"])
+            kept = {key: value for key, value in entry.items() if key != "content"}
+            listed.append(kept if name == entry["path"] else {**kept, "file": name})
+        _write(filling / METADATA, _json({**record, "sources": listed}))
+    return Packed(solution, Path(folder))
+
+
+def pack_solution(folder: str | Path, file: str | Path) -> Packed:
+    """Write a folder of source files as the JSON of one solution.
+
+    Files in ``sources`` that the metadata does not list are taken in, too, except hidden ones and
+    what Python has compiled.
+
+    Parameters
+    ----------
+    folder : str or Path
+        As `unpack_solution` writes it.
+    file : str or Path
+        The JSON file; one that exists is replaced.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no metadata file.
+    DataError
+        If it is not valid, a source is missing or not UTF-8, or a path leaves the folder.
+    StorageError
+        If writing fails; a file that was there is unchanged.
+    """
+    root, out = Path(folder), Path(file)
+    metadata = root / METADATA
+    if not metadata.is_file():
+        raise DatasetNotFoundError(
+            f"{root} has no {METADATA}", hint="'fib solution unpack' makes such a folder"
+        )
+    if out.resolve().is_relative_to((root / SOURCES).resolve()) or out.resolve() == (
+        metadata.resolve()
+    ):
+        raise UnsafePathError(
+            f"the output {out} would become part of what is packed", hint="write it elsewhere"
+        )
+    record = parse_json(metadata.read_bytes(), path=metadata)
+    if not isinstance(record, dict):
+        raise DataError("must be an object", path=metadata)
+    sources, added = _read_sources(root / SOURCES, record.get("sources"), metadata)
+    packed = {**record, "sources": sources}
+    try:
+        solution = dict_to_dataclass(packed, Solution)
+    except DataError as error:
+        raise DataError(error.message, path=metadata, field=error.field) from error
+    replace_file(out, _json(packed).encode())
+    return Packed(solution, out, added)
+
+
+def file_names(paths: Sequence[str]) -> list[str]:
+    """Return a file name for each path: itself, where every system can have them side by side.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Paths of sources, all different.
+
+    Returns
+    -------
+    list of str
+        Relative, with ``/``; no two are the same, and none is the folder of another.
+    """
+    taken: set[str] = set()
+    folders: set[str] = set()
+    names: list[str] = []
+    for path in paths:
+        name = "/".join(layout.safe_segment(part) for part in PurePosixPath(path).parts)
+        number = 0
+        while _collides(name, taken, folders):
+            number += 1
+            name = f"source_{number}{PurePosixPath(name).suffix}"
+        taken.add(name.casefold())
+        folders.update(_folders_of(name))
+        names.append(name)
+    return names
+
+
+def _folders_of(name: str) -> list[str]:
+    return [str(folder) for folder in PurePosixPath(name.casefold()).parents][:-1]
+
+
+def _collides(name: str, taken: set[str], folders: set[str]) -> bool:
+    folded = name.casefold()
+    return folded in taken or folded in folders or any(one in taken for one in _folders_of(name))
+
+
+def _json(record: dict[str, Any]) -> str:
+    return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def _read_sources(
+    folder: Path, listed: Any, metadata: Path
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    entries = [] if listed is None else listed
+    if not isinstance(entries, list):
+        raise DataError("must be a list", path=metadata, field="sources")
+    sources: list[dict[str, Any]] = []
+    used: set[Path] = set()
+    for index, entry in enumerate(entries):
+        field = f"sources.{index}"
+        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+            raise DataError("needs a path", path=metadata, field=field)
+        name = entry.get("file", entry["path"])
+        path = _inside(folder, name, metadata, field)
+        used.add(path)
+        kept = {key: value for key, value in entry.items() if key != "file"}
+        sources.append(_with_content(kept, _read(path)))
+    new = [path for path in _files(folder) if path.resolve() not in used]
+    for path in new:
+        _inside(folder, path.relative_to(folder).as_posix(), metadata, "sources")
+    added = [{"path": path.relative_to(folder).as_posix(), "content": _read(path)} for path in new]
+    return sources + added, tuple(one["path"] for one in added)
+
+
+def _with_content(entry: dict[str, Any], content: str) -> dict[str, Any]:
+    """Return an entry with its content behind its path, where it is in files of ours."""
+    rest = {key: value for key, value in entry.items() if key not in ("path", "content")}
+    return {"path": entry["path"], "content": content, **rest}
+
+
+def _inside(folder: Path, name: Any, metadata: Path, field: str) -> Path:
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise UnsafePathError(f"{name!r} is no name of a file", path=metadata, field=field)
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise UnsafePathError(f"{name!r} leads out of {SOURCES}", path=metadata, field=field)
+    if not path.is_file():
+        raise DataError(f"there is no file {name!r} in {SOURCES}", path=metadata, field=field)
+    return path
+
+
+def _files(folder: Path) -> list[Path]:
+    return [
+        path
+        for path in layout.files(folder, "")
+        if not set(path.relative_to(folder).parts) & set(_SKIPPED_FOLDERS)
+    ]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"byte {error.start} is not UTF-8; sources are text",
+            path=path,
+            hint="take it out of the folder, or give it a hidden name",
+        ) from error
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}", path=path) from error

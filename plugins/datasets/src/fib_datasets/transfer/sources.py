@@ -1,0 +1,188 @@
+"""Finding and reading what is to be imported: a dataset of any release, or problem folders."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from flashinfer_bench.data import layout
+from flashinfer_bench.data.blob_plan import BlobRoot
+from flashinfer_bench.data.definition import Definition
+from flashinfer_bench.data.json_codec import decode, parse_json
+from flashinfer_bench.data.jsonl import read_records
+from flashinfer_bench.data.solution import Solution
+from flashinfer_bench.data.trace import Trace
+from flashinfer_bench.data.trace_set import TraceSet
+from flashinfer_bench.errors import DataError, DatasetNotFoundError, DuplicateNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from flashinfer_bench.data.base import SchemaModel
+
+_PARTS = (layout.DEFINITIONS, layout.SOLUTIONS, layout.WORKLOADS, layout.TRACES)
+_LISTS: dict[str, type[SchemaModel]] = {
+    "definitions.json": Definition,
+    "solutions.json": Solution,
+    "traces.jsonl": Trace,
+}
+_DEEPEST = 4
+PROBLEM = "definition.json"
+PROBLEM_WORKLOADS = "workload.jsonl"
+_USUAL = "dataset"
+
+
+@dataclass
+class Source:
+    """What was read.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        The records.
+    roots : list of BlobRoot
+        Where tensor files may be.
+    own_roots : dict of str to list of BlobRoot
+        Where those of single definitions may be.
+    left_out : list of DataError
+        Records that could not be carried over, and why.
+    notes : list of str
+        What was lost of records that were carried over.
+    """
+
+    trace_set: TraceSet
+    roots: list[BlobRoot] = field(default_factory=list)
+    own_roots: dict[str, list[BlobRoot]] = field(default_factory=dict)
+    left_out: list[DataError] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_source(folder: Path) -> Source:
+    """Read a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        A dataset in the layout of any release; a folder with one in it, alone or as ``dataset``;
+        or of one of the registered formats, such as problems of SOL-ExecBench.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If it is none of these.
+    """
+    from flashinfer_bench.plugins import default_catalog
+
+    root = find_dataset(folder)
+    if root is not None:
+        return _read_dataset(root)
+    for entry in default_catalog().formats:
+        source: Source | None = entry.load()(folder)
+        if source is not None:
+            return source
+    raise DatasetNotFoundError(
+        f"{folder} holds no dataset",
+        hint=f"a dataset has folders such as {', '.join(_PARTS)}; a problem folder has "
+        "definition.json and workload.jsonl",
+    )
+
+
+def find_dataset(folder: Path) -> Path | None:
+    """Return the dataset in a folder: itself, its ``dataset``, or what its only folder holds."""
+    for _ in range(_DEEPEST):
+        if is_dataset(folder):
+            return folder
+        if is_dataset(folder / _USUAL):
+            return folder / _USUAL
+        inner = [one for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".")]
+        if len(inner) != 1:
+            return None
+        folder = inner[0]
+    return None
+
+
+def is_dataset(folder: Path) -> bool:
+    """Return whether a folder has a part of a dataset, in the layout of any release."""
+    if is_problem(folder):  # which may have a folder of solutions
+        return False
+    return any((folder / name).is_dir() for name in _PARTS) or any(
+        (folder / name).is_file() for name in _LISTS
+    )
+
+
+def is_problem(folder: Path) -> bool:
+    """Return whether a folder is a problem of SOL-ExecBench."""
+    return (folder / PROBLEM).is_file() and (folder / PROBLEM_WORKLOADS).is_file()
+
+
+def _read_dataset(root: Path) -> Source:
+    loaded = TraceSet.from_path(root, on_error="collect")
+    source = Source(loaded, blob_roots(root), left_out=list(loaded.load_errors))
+    for name, model in _LISTS.items():
+        if (root / name).is_file():
+            _read_list(root / name, model, source)
+    return source
+
+
+def blob_roots(root: Path) -> list[BlobRoot]:
+    """Return the folders that paths of tensor files were relative to in one release or another."""
+    bases = (root, root.resolve().parent, root / layout.TRACES / layout.WORKLOADS)
+    more = (root / layout.TRACES, root / layout.WORKLOADS)
+    return [BlobRoot(base, root) for base in (*bases, *more)]
+
+
+def _read_list(path: Path, model: type[SchemaModel], source: Source) -> None:
+    """Read a file that holds all records of one kind, as in 2025-07."""
+    try:
+        records = list(_records(path))
+    except (OSError, DataError) as error:
+        source.left_out.append(error if isinstance(error, DataError) else _unreadable(path, error))
+        return
+    for line, text in records:
+        try:
+            _keep(decode(model, text, path=path, line=line), path, source.trace_set)
+        except DataError as error:
+            source.left_out.append(error)
+
+
+def _records(path: Path) -> Iterator[tuple[int | None, bytes]]:
+    if path.suffix == ".jsonl":
+        yield from read_records(path)
+        return
+    document: Any = parse_json(path.read_bytes(), path=path)
+    for record in document if isinstance(document, list) else [document]:
+        yield None, json.dumps(record).encode()
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"cannot be read: {error.strerror or error}", path=path)
+
+
+def _keep(record: SchemaModel, path: Path, trace_set: TraceSet) -> None:
+    if isinstance(record, Definition):
+        if record.name in trace_set.definitions:
+            raise DuplicateNameError(
+                f"there is another definition named '{record.name}'", path=path
+            )
+        trace_set.definitions[record.name] = record
+    elif isinstance(record, Solution):
+        add_solution(record, path, trace_set)
+    elif isinstance(record, Trace):
+        groups = trace_set.workloads if record.is_workload_trace() else trace_set.traces
+        groups.setdefault(record.definition, []).append(record)
+
+
+def add_solution(solution: Solution, path: Path, trace_set: TraceSet) -> None:
+    """Add a solution to a set in memory.
+
+    Raises
+    ------
+    DuplicateNameError
+        If there is one of this name.
+    """
+    groups = trace_set.solutions.values()
+    if any(one.name == solution.name for group in groups for one in group):
+        raise DuplicateNameError(f"there is another solution named '{solution.name}'", path=path)
+    trace_set.solutions.setdefault(solution.definition, []).append(solution)

@@ -1,0 +1,205 @@
+"""``fib export``, ``fib import``, ``fib solution`` and what ``fib report merge`` can do."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+
+import pytest
+
+
+@pytest.fixture
+def sound(maker):
+    """A dataset with a workload of a tensor file."""
+    maker.sound()
+    maker.blob("blob/workloads/op/double/x.safetensors", {"x": ("F32", [16])})
+    maker.from_blob("./blob/workloads/op/double/x.safetensors", uuid="w3")
+    return maker
+
+
+def test_there_and_back(fib, sound, tmp_path):
+    archive, new = tmp_path / "a.tar.gz", tmp_path / "new"
+    result = fib("export", sound.root, "-o", archive)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{archive}\n"
+    assert "exported 1 definitions, 2 solutions, 3 workloads, 4 traces, 1 blobs" in result.stderr
+    result = fib("import", archive, "--into", new)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{new}\n"
+    assert "imported 1 definitions, 2 solutions, 3 workloads, 4 traces, 1 blobs" in result.stderr
+    checked = fib("validate", new, "--strict")
+    assert checked.exit_code == 0, checked.stdout
+    result = fib("import", archive, "-o", new)
+    assert result.exit_code == 0
+    assert "imported nothing; 10 were there already" in result.stderr
+
+
+def test_a_part_as_json(fib, sound, tmp_path):
+    sound.definition("other", op_type="misc")
+    sound.solution("o", "other")
+    archive = tmp_path / "a.tar"
+    args = ("--definitions", "double", "other", "--solutions", "alice_double", "--no-traces")
+    result = fib("export", sound.root, "--output", archive, *args, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout) == {
+        "schema_version": 1,
+        "archive": str(archive),
+        "definitions": 1,
+        "solutions": 1,
+        "workloads": 3,
+        "traces": 0,
+        "blobs": 1,
+        "missing_blobs": [],
+        "lfs_pointers": [],
+        "left_out": [],
+    }
+    result = fib("import", archive, "-o", tmp_path / "new", "--json")
+    document = json.loads(result.stdout)
+    assert document["added"]["workloads"] == 3
+    assert document["left_out"] == document["notes"] == document["missing_blobs"] == []
+
+
+def test_what_is_left_out_ends_with_1(fib, sound, tmp_path):
+    sound.raw("traces/bad.jsonl", '{"x": 1}\n' * 12)
+    for args in (("export", sound.root, "-o", tmp_path / "a.tgz"),):
+        result = fib(*args)
+        assert result.exit_code == 1
+        assert "left out: " in result.stderr
+        assert "and 2 more like these" in result.stderr
+    result = fib("import", sound.root, "-o", tmp_path / "new", "--json")
+    assert result.exit_code == 1
+    errors = json.loads(result.stdout)["left_out"]
+    assert [error["line"] for error in errors] == list(range(1, 13))
+    assert errors[0]["path"].endswith("bad.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (("--definition", "nope"), 2, "no definition 'nope'"),
+        (("--op-type", "nope"), 2, "no op_type 'nope'"),
+        (("-o", "x.zip"), 2, "ends in one of .tar.gz"),
+    ],
+)
+def test_exports_that_are_refused(fib, sound, tmp_path, args, code, words):
+    result = fib("export", sound.root, "-o", tmp_path / "a.tgz", *args)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert words in result.stderr
+    assert not (tmp_path / "a.tgz").exists()
+
+
+def test_imports_that_are_refused(fib, sound, tmp_path):
+    new = tmp_path / "new"
+    bomb = tmp_path / "bomb.tgz"
+    with tarfile.open(bomb, "w:gz") as tar:
+        info = tarfile.TarInfo("zeros")
+        info.size = 4 << 20
+        tar.addfile(info, io.BytesIO(bytes(info.size)))
+    (tmp_path / "text").write_text("hello")
+    (tmp_path / "empty").mkdir()
+    for source, options, code, words in (
+        (tmp_path / "none", (), 2, "does not exist"),
+        (tmp_path / "empty", (), 2, "holds no dataset"),
+        (tmp_path / "text", (), 1, "neither a .tar.gz nor a .tar"),
+        (bomb, ("--max-gib", "0.001"), 1, "unpacks to more than"),
+        (bomb, ("--max-gib", "0"), 2, "--max-gib"),
+        (sound.root, ("--into", sound.root), 4, "lie within one another"),
+    ):
+        result = fib("import", source, "-o", new, *options)
+        assert (result.exit_code, result.stdout) == (code, ""), result.stderr
+        assert words in result.stderr
+    assert not new.exists()
+
+
+def test_a_conflict_on_import(fib, sound, second_dataset, tmp_path):
+    result = fib("import", second_dataset, "--into", sound.root)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "different solutions named 'alice_double'; they differ in sources.0.content" in (
+        result.stderr
+    )
+    assert "--rename-solutions" in result.stderr
+    result = fib("import", second_dataset, "--into", sound.root, "--rename-solutions")
+    assert result.exit_code == 0, result.stderr
+    assert "imported 1 solutions" in result.stderr
+
+
+@pytest.fixture
+def second_dataset(tmp_path):
+    root = tmp_path / "second"
+    (root / "solutions").mkdir(parents=True)
+    record = {
+        "name": "alice_double",
+        "definition": "double",
+        "author": "alice",
+        "spec": {
+            "language": "python",
+            "target_hardware": ["cpu"],
+            "entry_point": "main.py::run",
+            "destination_passing_style": False,
+        },
+        "sources": [{"path": "main.py", "content": "def run(x):\n    return 2 * x\n"}],
+    }
+    (root / "solutions/a.json").write_text(json.dumps(record))
+    return root
+
+
+# ------------------------------------------------------------------------------------- solution
+
+
+def test_a_solution_there_and_back(fib, sound, tmp_path):
+    file = next(sound.root.glob("solutions/alice/**/*.json"))
+    folder, out = tmp_path / "folder", tmp_path / "out.json"
+    result = fib("solution", "unpack", file, "-o", folder)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{folder}\n"
+    assert "alice_double: 1 sources" in result.stderr
+    (folder / "sources/new.py").write_text("x = 1\n")
+    result = fib("solution", "pack", folder, "-o", out, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout) == {
+        "schema_version": 1,
+        "path": str(out),
+        "name": "alice_double",
+        "definition": "double",
+        "sources": ["main.py", "new.py"],
+        "added": ["new.py"],
+    }
+    assert "new.py is new" in result.stderr
+    assert json.loads(out.read_text())["sources"][0] == json.loads(file.read_text())["sources"][0]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (("unpack", "none.json", "-o", "x"), 2, "no solution: none.json does not exist"),
+        (("pack", "none", "-o", "x"), 2, "has no solution.json"),
+        (("unpack", "bad.json", "-o", "x"), 1, "not valid JSON"),
+        (("unpack", "bad.json"), 2, "--output"),
+        (("unpack", "good.json", "-o", "."), 4, "not an empty folder"),
+    ],
+)
+def test_solutions_that_are_refused(fib, sound, tmp_path, monkeypatch, args, code, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.json").write_text("{")
+    good = next(sound.root.glob("solutions/alice/**/*.json")).read_bytes()
+    (tmp_path / "good.json").write_bytes(good)
+    result = fib("solution", *args)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert words in result.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_commands_need_neither_torch_nor_numpy(fib_process, sound, tmp_path):
+    for name in ("torch", "numpy", "safetensors"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not here')\n")
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    archive = tmp_path / "a.tar.gz"
+    for args in (
+        ("export", sound.root, "-o", archive),
+        ("import", archive, "-o", tmp_path / "new"),
+        ("report", "merge", "--local", sound.root, tmp_path / "new", "-o", tmp_path / "merged"),
+    ):
+        done = fib_process(*args, env={"PYTHONPATH": paths})
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,374 @@
+"""Which workloads are taken out, and why; nothing is lost, and nobody is disturbed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import struct
+import time
+from typing import TYPE_CHECKING, Any, Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fib_datasets.repair import examine
+from fib_datasets.sanitize import Limits, Reason, sanitize
+from fib_datasets.sanitize.rules import Subject, judge
+from fib_tests.dataset_maker import DatasetMaker
+from flashinfer_bench.data import Definition, TraceSet, Workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOURS = 7200.0
+RAGGED = {
+    "axes": {
+        "batch": {"type": "var"},
+        "len_indptr": {"type": "var"},
+        "total": {"type": "var"},
+        "H": {"type": "const", "value": 2},
+    },
+    "inputs": {
+        "q": {"shape": ["batch", "H"], "dtype": "bfloat16"},
+        "k": {"shape": ["total", "H"], "dtype": "float32"},
+        "kv_indptr": {"shape": ["len_indptr"], "dtype": "int32"},
+        "scale": {"shape": None, "dtype": "float32"},
+    },
+    "outputs": {"o": {"shape": ["batch", "H"], "dtype": "bfloat16"}},
+    "reference": "def run(q, k, kv_indptr, scale):\n    return q\n",
+    "constraints": ["len_indptr == batch + 1", "total == kv_indptr[-1].item()"],
+}
+BLOBS = "blob/workloads/gqa/ragged"
+
+
+class Writer(DatasetMaker):
+    """Writes records of one definition."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.definition("ragged", "gqa", **RAGGED)
+        self.workloads = root / "workloads/gqa/ragged.jsonl"
+
+    def tensor(self, name: str, values: list[int], *, age: float = 0.0) -> str:
+        path = self.blob(f"{BLOBS}/{name}.safetensors", {"kv_indptr": ("I32", [len(values)])})
+        text = path.read_bytes()
+        path.write_bytes(
+            text[: len(text) - 4 * len(values)] + struct.pack(f"<{len(values)}i", *values)
+        )
+        os.utime(path, (time.time() - age,) * 2)
+        return f"./{BLOBS}/{name}.safetensors"
+
+    def add(
+        self,
+        uuid: str,
+        indptr: Optional[list[int]] = None,
+        *,
+        blob: Optional[str] = None,
+        scale: Any = 0.5,
+        **axes: int,
+    ) -> dict[str, Any]:
+        """Add a workload, and return its line."""
+        values = [0, 2, 5] if indptr is None else indptr
+        fits = {"batch": len(values) - 1, "len_indptr": len(values), "total": values[-1]}
+        path = self.tensor(uuid, values) if blob is None else blob
+        inputs = {
+            "q": {"type": "random"},
+            "k": {"type": "random"},
+            "kv_indptr": {"type": "safetensors", "path": path, "tensor_key": "kv_indptr"},
+            "scale": {"type": "scalar", "value": scale},
+        }
+        self.workload("ragged", uuid, {**fits, **axes}, inputs, "gqa")
+        return json.loads(self.workloads.read_text().splitlines()[-1])
+
+    def run(self, record: dict[str, Any], solution: str = "s") -> None:
+        evaluation = {
+            "status": "RUNTIME_ERROR",
+            "environment": {"hardware": "x", "libs": {}},
+            "timestamp": "2026-01-01T00:00:00",
+            "log": "",
+        }
+        line = {**record, "solution": solution, "evaluation": evaluation}
+        self._append("traces/gqa/ragged.jsonl", line)
+
+    def left(self) -> list[str]:
+        lines = self.workloads.read_text().splitlines()
+        return [json.loads(line)["workload"]["uuid"] for line in lines]
+
+    def blobs(self) -> list[str]:
+        return sorted(path.stem for path in (self.root / "blob").rglob("*.safetensors"))
+
+    def files(self) -> dict[Path, bytes]:
+        found = (path for path in self.root.rglob("*") if path.is_file())
+        return {path: path.read_bytes() for path in found if not path.name.endswith(".lock")}
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Writer:
+    return Writer(tmp_path / "dataset")
+
+
+def kinds(found):
+    return [one.kind for one in found]
+
+
+def test_a_sound_dataset_is_not_touched(writer):
+    writer.add("a")
+    writer.add("b", [0, 1, 2, 3])
+    before = writer.files()
+    done = sanitize(writer.root)
+    assert (done.dropped, done.kept, done.backup, done.workloads) == ((), (), None, 2)
+    assert writer.files() == before
+
+
+def test_degenerate_ones_go_to_the_backup(writer):
+    writer.add("good")
+    writer.add("zero", [0, 0, 0])
+    writer.add("down", [0, 9, 5])
+    writer.add("wrong", [0, 3, 5], total=6)
+    before = writer.workloads.read_text().splitlines(keepends=True)
+    done = sanitize(writer.root)
+    assert kinds(done.dropped)[:3] == [Reason.ZERO_AXIS, Reason.BAD_INDPTR, Reason.CONSTRAINT]
+    assert kinds(done.dropped)[3:] == [Reason.UNUSED_BLOB] * 3
+    assert writer.left() == ["good"]
+    assert writer.blobs() == ["good"]
+    assert done.backup is not None
+    assert done.backup.name.startswith("sanitize_backup_")
+    kept = done.backup / "workloads" / "gqa" / "ragged.jsonl"
+    assert kept.read_text() == "".join(before[1:])
+    assert len(list(done.backup.rglob("*.safetensors"))) == 3
+    manifest = [json.loads(line) for line in (done.backup / "taken.jsonl").read_text().splitlines()]
+    assert [one["kind"] for one in manifest] == [one.kind.value for one in done.dropped]
+    assert manifest[0]["line"] == 2
+    assert examine(writer.root).is_clean
+
+
+# -------------------------------------------------------------------------------- duplicates
+
+
+def test_equal_tensors_in_different_files_are_duplicates(writer):
+    for uuid in ("a", "b", "c"):
+        writer.add(uuid)
+    writer.add("other", scale=0.25)
+    done = sanitize(writer.root)
+    assert writer.left() == ["a", "other"]
+    assert kinds(done.dropped) == [Reason.DUPLICATE] * 2 + [Reason.UNUSED_BLOB] * 2
+    assert "equals a at workloads/gqa/ragged.jsonl:1" in done.dropped[0].message
+
+
+def test_a_shared_file_stays_as_long_as_one_needs_it(writer):
+    writer.add("a")
+    path = "./blob/workloads/gqa/ragged/a.safetensors"
+    writer.add("b", blob=path)
+    writer.add("c", blob=path, scale=0.1)
+    done = sanitize(writer.root)
+    assert kinds(done.dropped) == [Reason.DUPLICATE]
+    assert writer.left() == ["a", "c"]
+    assert writer.blobs() == ["a"]
+
+
+# ------------------------------------------------------------------------------------ traces
+
+
+def test_with_traces_they_go_together(writer):
+    good = writer.add("good")
+    bad = writer.add("zero", [0, 0, 0])
+    for record in (good, bad, bad):
+        writer.run(record)
+    done = sanitize(writer.root, with_traces=True)
+    assert kinds(done.dropped) == [
+        Reason.ZERO_AXIS, Reason.TRACE, Reason.TRACE, Reason.UNUSED_BLOB
+    ]  # fmt: skip
+    trace_set = TraceSet.from_path(writer.root)
+    assert [one.workload.uuid for one in trace_set.traces["ragged"]] == ["good"]
+    assert done.backup is not None
+    assert (done.backup / "traces" / "gqa" / "ragged.jsonl").read_text().count("\n") == 2
+    assert examine(writer.root).issues[0].kind.value == "unknown_solution"  # which is a note
+
+
+def test_of_duplicates_the_one_with_traces_stays(writer):
+    writer.add("a")
+    record = writer.add("b")
+    writer.add("c")
+    writer.run(record)
+    sanitize(writer.root)
+    assert writer.left() == ["b"]
+
+
+def test_a_trace_alone_keeps_the_file_it_names(writer):
+    record = writer.add("a")
+    writer.run(record)
+    writer.workloads.unlink()
+    path = writer.root / "blob/workloads/gqa/ragged/a.safetensors"
+    os.utime(path, (1e9, 1e9))
+    assert sanitize(writer.root).dropped == ()
+    assert writer.blobs() == ["a"]
+
+
+# ------------------------------------------------------------------------------ tensor files
+
+
+def test_unused_files_go_if_they_are_old(writer):
+    writer.add("a")
+    writer.tensor("old", [1], age=HOURS)
+    writer.tensor("young", [2])
+    done = sanitize(writer.root)
+    assert kinds(done.dropped) == [Reason.UNUSED_BLOB]
+    assert writer.blobs() == ["a", "young"]
+
+
+def test_a_line_that_cannot_be_read_keeps_all_files(writer):
+    writer.add("good")
+    writer.add("zero", [0, 0, 0])
+    writer.tensor("old", [1], age=HOURS)
+    with writer.workloads.open("a") as file:
+        file.write("broken\n")
+    done = sanitize(writer.root)
+    assert kinds(done.dropped) == [Reason.ZERO_AXIS]
+    assert len(done.unread) == 1
+    assert writer.blobs() == ["good", "old", "zero"]
+    assert writer.workloads.read_text().endswith("broken\n")
+
+
+def test_a_file_that_just_found_a_use(writer, monkeypatch):
+    """A tracer adds a workload that names it, between the look and the move."""
+    from fib_datasets.sanitize import carry
+
+    writer.add("a")
+    path = writer.tensor("old", [0, 1], age=HOURS)
+    unused = carry.unused_blobs
+
+    def look_then_trace(*args):
+        found = unused(*args)
+        writer.add("b", [0, 1], blob=path)
+        return found
+
+    monkeypatch.setattr(carry, "unused_blobs", look_then_trace)
+    assert sanitize(writer.root).dropped == ()
+    assert "old" in writer.blobs()
+
+
+# --------------------------------------------------------------------------------- odd files
+
+
+def test_lines_that_are_appended_meanwhile_stay(writer, monkeypatch):
+    from fib_datasets.sanitize import carry
+
+    writer.add("zero", [0, 0, 0])
+    plan = carry.make_plan
+
+    def plan_then_append(*args, **options):
+        made = plan(*args, **options)
+        writer.add("late")
+        return made
+
+    monkeypatch.setattr(carry, "make_plan", plan_then_append)
+    sanitize(writer.root)
+    assert writer.left() == ["late"]
+
+
+def test_a_file_of_one_document(writer):
+    records = [writer.add("good"), writer.add("zero", [0, 0, 0])]
+    writer.workloads.write_text(json.dumps(records, indent=2))
+    sanitize(writer.root)
+    assert writer.left() == ["good"]
+
+
+def test_a_link_is_left_alone(writer, tmp_path):
+    writer.add("zero", [0, 0, 0])
+    elsewhere = tmp_path / "elsewhere.jsonl"
+    writer.workloads.rename(elsewhere)
+    writer.workloads.symlink_to(elsewhere)
+    sanitize(writer.root)
+    assert writer.workloads.is_symlink()
+    assert writer.left() == ["zero"]
+
+
+# -------------------------------------------------------------------------------- rules
+
+RECORD = {
+    "name": "ragged",
+    "op_type": "gqa",
+    **RAGGED,
+    "inputs": {**RAGGED["inputs"], "seq_lens": {"shape": ["batch"], "dtype": "int32"}},
+}
+DEFINITION = Definition.model_validate(RECORD)
+
+
+def subject(indptr=(0, 2, 5), lens=None, scale=0.5, definition=DEFINITION, stored=True, **axes):
+    fits = {"batch": len(indptr) - 1, "len_indptr": len(indptr), "total": indptr[-1], **axes}
+    inputs = {name: {"type": "random"} for name in ("q", "k", "kv_indptr", "seq_lens")}
+    inputs["scale"] = {"type": "scalar", "value": scale}
+    workload = Workload.model_validate({"axes": fits, "inputs": inputs, "uuid": "w"})
+    integers = {"kv_indptr": list(indptr)} if stored else {}
+    if lens is not None:
+        integers["seq_lens"] = list(lens)
+    return Subject(definition, workload, integers)
+
+
+def reason(one, **limits):
+    found = judge(one, Limits(**limits))
+    return None if found is None else found[0]
+
+
+def test_a_sound_one():
+    assert judge(subject(), Limits()) is None
+    assert judge(subject((0, 2, 2, 5), lens=[2, 0, 3]), Limits()) is None  # one empty sequence
+
+
+@pytest.mark.parametrize(
+    ("one", "expected", "message"),
+    [
+        (subject(batch=0), Reason.ZERO_AXIS, "batch = 0"),
+        (subject(batch=0, total=0), Reason.ZERO_AXIS, "batch, total = 0"),
+        (subject(scale=float("nan")), Reason.NOT_FINITE, "scale = nan"),
+        (subject((1, 2, 5)), Reason.BAD_INDPTR, "kv_indptr begins at 1, not at 0"),
+        (subject((0, 6, 5)), Reason.BAD_INDPTR, "kv_indptr goes down from 6 to 5 at 2"),
+        (subject((0, 0, 0), total=4), Reason.EMPTY_BATCH, "all 2 sequences are empty"),
+        (subject(lens=[0, 0]), Reason.EMPTY_BATCH, "all 2 lengths of seq_lens are 0"),
+        (subject(total=7), Reason.CONSTRAINT, "'total == kv_indptr[-1].item()' does not hold"),
+        (subject(len_indptr=9), Reason.CONSTRAINT, "(batch=2, len_indptr=9)"),
+    ],
+)
+def test_what_is_of_no_use(one, expected, message):
+    found = judge(one, Limits())
+    assert found is not None
+    assert found[0] is expected
+    assert message in found[1]
+
+
+def test_without_the_tensor_nothing_is_said_of_it():
+    assert judge(subject((3, 2, 1), stored=False), Limits()) is None
+
+
+@pytest.mark.parametrize(
+    ("constraint", "holds"),
+    [
+        ("kv_indptr[0].item() == 0", True),
+        ("kv_indptr[1].item() * 2 < total", True),
+        ("kv_indptr[-1].item() - kv_indptr[-2].item() == 3", True),
+        ("total < kv_indptr[-1].item()", False),
+    ],
+)
+def test_constraints_about_values(constraint, holds):
+    definition = Definition.model_validate({**RECORD, "constraints": [constraint]})
+    expected = None if holds else Reason.CONSTRAINT
+    assert reason(subject(definition=definition)) is expected
+
+
+@pytest.mark.parametrize("name", ["indptr", "cu_seqlens", "kv_indptr_cpu"])
+def test_names_of_offsets(name):
+    record = copy.deepcopy(RECORD)
+    record["inputs"] = {**record["inputs"], name: {"shape": ["len_indptr"], "dtype": "int32"}}
+    one = subject(definition=Definition.model_validate(record))
+    assert reason(one._replace(integers={name: [0, 5, 3]})) is Reason.BAD_INDPTR
+
+
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=8))
+def test_offsets_that_are_none_are_found(values):
+    sound = values[0] == 0 and sorted(values) == values
+    found = reason(subject(tuple(values)))
+    assert (found in (None, Reason.ZERO_AXIS)) or not sound
+    if not sound and values[-1] and len(values) > 1:
+        assert found is Reason.BAD_INDPTR

@@ -1,0 +1,100 @@
+"""Several datasets into one folder: tensor files that fit together, and never half of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from flashinfer_bench.data import TraceSet, merge_trace_sets
+from flashinfer_bench.data.merge import merge_datasets
+from flashinfer_bench.errors import ConflictError, StorageError
+
+NAME = "gemm_n8_k4"
+BLOB = "blob/workloads/gemm/x.safetensors"
+
+
+@pytest.fixture
+def two(new_writer, make, add_blob, tmp_path):
+    """Two datasets that hold a tensor file of one name each, and a workload of it."""
+    writers = []
+    for name in ("one", "two"):
+        writer = new_writer(tmp_path / name)
+        writer.json("definitions/d.json", make.definition_record())
+        add_blob(writer, make, name, f"./{BLOB}")
+        writer.text(BLOB, f"tensors of {name}")
+        writers.append(writer)
+    return writers
+
+
+def merged(two, out, **options):
+    merge_datasets([TraceSet.from_path(one.root) for one in two], out, **options)
+    return TraceSet.from_path(out)
+
+
+def files(root):
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def test_one_workload_with_different_tensors_is_a_conflict(two, make, add_blob, tmp_path):
+    add_blob(two[1], make, "one", f"./{BLOB}")
+    with pytest.raises(ConflictError, match="different workloads named 'one'; they differ in inp"):
+        merged(two, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    two[1].text(BLOB, "tensors of one")
+    assert len(merged(two, tmp_path / "new").workloads[NAME]) == 2
+
+
+def test_renamed_solutions_keep_their_traces(make):
+    sets = []
+    for text in ("first", "second", "third", "second"):
+        one = make.trace_set(make.trace(uuid=text), authors=())
+        one.solutions[NAME] = [make.solution(description=text)]
+        sets.append(one)
+    new = merge_trace_sets(sets, rename_solutions=True)
+    names = {one.description: one.name for one in new.solutions[NAME]}
+    assert names["first"] == "alice_v1"
+    assert len(set(names.values())) == 3
+    assert len(new.solutions[NAME]) == 3
+    assert {t.workload.uuid: t.solution for t in new.traces[NAME]} == names
+    with pytest.raises(ConflictError, match=r"differ in description[\s\S]*--rename-solutions"):
+        merge_trace_sets(sets)
+
+
+def test_a_failing_merge_leaves_nothing(two, tmp_path, monkeypatch):
+    import shutil
+
+    def fail(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", fail)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(StorageError, match="No space left"):
+        merged(two, tmp_path / "new")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_killed_merge_leaves_no_dataset(dataset, tmp_path):
+    """The folder appears with everything in it, or not at all, whenever the process dies."""
+    script = """
+        import sys
+        from flashinfer_bench.data import TraceSet
+        from flashinfer_bench.data.merge import merge_datasets
+        sets = [TraceSet.from_path(sys.argv[1])]
+        print("ready", flush=True)
+        for number in range(10_000):
+            merge_datasets(sets, f"{sys.argv[2]}/{number}")
+    """
+    whole = files(dataset)
+    for delay in (0.0, 0.013):
+        out = tmp_path / f"out{delay}"
+        out.mkdir()
+        command = [sys.executable, "-c", "\n".join(line[8:] for line in script.split("\n"))]
+        with subprocess.Popen([*command, dataset, out], stdout=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"ready\n"
+            time.sleep(delay)
+            process.kill()
+        done = [folder for folder in out.iterdir() if not folder.name.startswith(".")]
+        assert all(files(folder) == whole for folder in done)

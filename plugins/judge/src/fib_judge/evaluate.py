@@ -1,0 +1,249 @@
+"""Evaluating one solution on one workload: build, check, time, verdict."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Optional
+
+from fib_judge.aside import Aside
+from fib_judge.beside import reference_beside, speeds_beside
+from fib_judge.records import VerifiedAttempt
+from fib_judge.reference import renewed_normal
+from fib_judge.timed import TimedRun, WrongTimedCall, time_distrusting
+from flashinfer_bench.bench.attempt import check_all, evaluate_by, in_worker, time_trusting
+from flashinfer_bench.bench.digests import secret_seed, seed_commitment
+from flashinfer_bench.bench.evaluation import Report
+
+if TYPE_CHECKING:
+    from fib_judge.integrity import Violation
+    from fib_judge.normals import Normals
+    from fib_judge.records import VerifiedBaseline, VerifiedSession
+    from flashinfer_bench.bench.config import ResolvedEvalConfig
+    from flashinfer_bench.bench.evaluators.base import Check, Evaluator
+    from flashinfer_bench.data import Correctness, Evaluation, Solution
+
+logger = logging.getLogger(__name__)
+
+_MORE_ATTEMPTS = 2
+_MORE_ON_DEVICES = 1  # where nobody is convicted by the clock, see `_verdict`
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What came of a solution that returned from every call."""
+
+    check: Check  # of the last trial, or timed call: the only one that can have failed
+    correctness: Optional[Correctness]  # over all trials
+    timed: Optional[TimedRun] = None
+    earlier: Optional[Violation] = None  # of an attempt that was repeated
+
+    @property
+    def violation(self) -> Optional[Violation]:
+        """Why its latency is not believed, if it is not."""
+        return self.timed.violation if self.timed is not None else None
+
+    @property
+    def is_disputable(self) -> bool:
+        """Whether it is not believed, but for a reason that noise can cause."""
+        return self.violation is not None and self.violation.disputable
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether even the reference's times vary so much that nobody can be blamed."""
+        return self.violation is not None and self.violation.undecided
+
+    def against(self, normal: Normals) -> _Outcome:
+        """Return the same calls, held against another normal."""
+        assert self.timed is not None
+        return replace(self, timed=self.timed.against(normal))
+
+
+def evaluate_solution(
+    session: VerifiedSession,
+    solution: Solution,
+    baseline: VerifiedBaseline,
+    evaluator: Evaluator,
+    config: ResolvedEvalConfig,
+) -> Evaluation:
+    """Evaluate `solution` against `baseline`.
+
+    Whatever the solution does ends in a verdict: a build that raises or dies in ``COMPILE_ERROR``,
+    also where it is the first call that compiles; a call that does in ``RUNTIME_ERROR``; exceeding
+    the time limit in ``TIMEOUT``; outputs that are not as declared in ``INCORRECT_SHAPE`` or
+    ``INCORRECT_DTYPE``, wrong ones in ``INCORRECT_NUMERICAL``.
+
+    With trust ``full`` the same goes for timed calls, and a latency that is not believed ends in
+    ``RUNTIME_ERROR``: where noise could be the reason, only if it is not believed in a fresh
+    process either, which has as much time again. Where even the reference's times vary as much, or
+    calls are few, and on devices other than the CPU, where time that the timer has not seen may be
+    the host's, that is no proof: that time is added to the latency. What is reported is the latency
+    of calls which have passed.
+
+    Parameters
+    ----------
+    session : Session
+        The run.
+    solution : Solution
+        What to evaluate.
+    baseline : DeviceBaseline
+        Inputs and reference results.
+    evaluator : Evaluator
+        Judges the outputs.
+    config : ResolvedEvalConfig
+        Tolerances and numbers of calls.
+
+    Raises
+    ------
+    RunnerFatalError
+        If no process can be started.
+    RunInterrupted
+        If the run was broken off meanwhile.
+    NotEvaluated
+        If it cannot be built here for a reason that is not its fault. That counts until a call of
+        it has returned: where it is the first call that compiles, only then is it built.
+    """
+    parts = session, solution, baseline, evaluator, config
+
+    def judged(report: Report) -> Evaluation:
+        return _verdict(report, _run(*parts, report), session, baseline)
+
+    report = Report(*parts)
+    report.extra["trust"] = session.trust
+    if baseline.reference_seed is not None:
+        # The seed itself has to wait: see `with_reference_seed`.
+        report.extra["checks_id"] = seed_commitment(baseline.reference_seed)
+    return evaluate_by(judged, report)
+
+
+def _run(
+    session: VerifiedSession,
+    solution: Solution,
+    baseline: VerifiedBaseline,
+    evaluator: Evaluator,
+    config: ResolvedEvalConfig,
+    report: Report,
+) -> _Outcome:
+    """Evaluate once; and up to twice more if the claims look false, but could be a disturbance.
+
+    For that the reference is timed again before, and after if there is still something. Noise that
+    only the candidate has met, each time, is rare.
+    """
+    parts = session, solution, baseline, evaluator, config, report
+    outcome, normal = _run_once(*parts, normal=baseline.normal), baseline.normal
+    first = outcome.violation
+    for _ in range(_MORE_ATTEMPTS if session.device == "cpu" else _MORE_ON_DEVICES):
+        if not outcome.is_disputable or normal is None:
+            break
+        logger.info("%s: %s; evaluated once more", solution.name, outcome.violation)
+        normal = renewed_normal(session, baseline, normal)
+        outcome = replace(_run_once(*parts, normal=normal), earlier=first)
+        if outcome.is_disputable:
+            normal = renewed_normal(session, baseline, normal)
+            outcome = outcome.against(normal)
+    return outcome
+
+
+def _run_once(
+    session: VerifiedSession,
+    solution: Solution,
+    baseline: VerifiedBaseline,
+    evaluator: Evaluator,
+    config: ResolvedEvalConfig,
+    report: Report,
+    *,
+    normal: Optional[Normals],
+) -> _Outcome:
+    seed = session.timed_seed
+    if seed is None:
+        seed = secret_seed(session.rotation_seed, f"{baseline.handle}/{solution.hash()}")
+    if normal is not None:
+        report.extra["rotation_seed"] = seed
+        report.extra["timed_checks"] = len(baseline.checks)
+    with in_worker(report) as attempt:
+        verified = VerifiedAttempt(**vars(attempt))
+        outcome = _judge(verified, normal, seed)
+        if outcome.violation is not None:
+            attempt.worker.reusable = False  # the next attempt is to know nothing of this one
+    return outcome
+
+
+def _judge(attempt: VerifiedAttempt, normal: Optional[Normals], seed: int) -> _Outcome:
+    check, correctness = check_all(attempt)
+    if not check.passed:
+        return _Outcome(check, correctness)
+    try:
+        return _Outcome(check, correctness, _time(attempt, normal, seed))
+    except WrongTimedCall as wrong:
+        return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
+
+
+def _time(attempt: VerifiedAttempt, normal: Optional[Normals], seed: int) -> TimedRun:
+    """Time the solution, with the reference called in between and the machine watched."""
+    with reference_beside(attempt) as turns:
+        aside = Aside(attempt, turns)
+        if normal is None:
+            run = TimedRun(time_trusting(attempt, aside.visit), {"trust": "off"})
+        else:
+            run = time_distrusting(attempt, normal, seed, aside.visit)
+        run = aside.completed(run)
+    in_turn = run.beside is not None and attempt.session.device != "cpu"
+    if normal is not None and run.violation is not None and in_turn:
+        assert run.beside is not None
+        run = run.against(run.beside.normals_beside(normal))
+    return run
+
+
+def _verdict(
+    report: Report, outcome: _Outcome, session: VerifiedSession, baseline: VerifiedBaseline
+) -> Evaluation:
+    timed, earlier = outcome.timed, outcome.earlier
+    if outcome.correctness is None or timed is None:
+        return report.wrong(outcome.check, outcome.correctness)
+    # The host may have been slow, and not the device; or the whole machine.
+    if outcome.is_disputable and (session.device != "cpu" or outcome.is_undecided):
+        timed = timed.with_unseen()
+    elif outcome.violation is not None:
+        reason = str(outcome.violation)
+        if earlier is not None:
+            reason += f"\n(in a first attempt: {earlier.rule}: {earlier.message})"
+        return report.refused(reason)
+    correctness = with_note(outcome.correctness, timed.note)
+    assert correctness is not None
+    notes = [f"measured twice; at first: {earlier.rule}: {earlier.message}"] if earlier else []
+    timing: dict[str, Any] = {}
+    if session.clock_lock is not None:
+        timing["clock_lock"] = session.clock_lock.facts()
+    if timed.watched:
+        timing["watched"] = timed.watched
+    speeds = speeds_beside(timed.measurement, baseline.measurement, timed.beside)
+    return report.passed(correctness, timed.measurement, speeds, notes=notes, timing=timing)
+
+
+def with_note(correctness: Optional[Correctness], note: dict[str, Any]) -> Optional[Correctness]:
+    """Return `correctness` with what was done to make sure that it is what was timed."""
+    if correctness is None:
+        return None
+    extra = {**(correctness.extra or {}), "integrity": note}
+    return correctness.model_copy(update={"extra": extra})
+
+
+def with_reference_seed(evaluation: Evaluation, baseline: VerifiedBaseline) -> Evaluation:
+    """Return `evaluation` with the seed of the checks that all solutions of a workload share.
+
+    Only the record of the last one may tell it: a solution that knew it beforehand could give right
+    outputs to the checks alone. The other records name it by ``checks_id``.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+        Of the last solution.
+    baseline : DeviceBaseline
+        What all of them were held against.
+    """
+    provenance = evaluation.provenance
+    if provenance is None or baseline.reference_seed is None:
+        return evaluation
+    extra = {**provenance.extra, "reference_seed": baseline.reference_seed}
+    told = provenance.model_copy(update={"extra": extra})
+    return evaluation.model_copy(update={"provenance": told})

@@ -1,0 +1,114 @@
+"""The judge's way of measuring, as the benchmark loop sees it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Optional
+
+from fib_judge.baseline import prepare_baseline
+from fib_judge.calibration import load_ceilings
+from fib_judge.evaluate import evaluate_solution, with_reference_seed
+from fib_judge.records import VerifiedBaseline, VerifiedSession
+from fib_judge.watch.lock import ClockRequest, locked_clocks, restore_clocks
+from flashinfer_bench.bench.measurement import MeasurementMethod
+from flashinfer_bench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fib_judge.calibration import Ceilings
+    from fib_judge.normals import Normals
+    from fib_judge.watch.lock import LockReport
+    from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
+    from flashinfer_bench.bench.evaluators.base import Evaluator
+    from flashinfer_bench.bench.reference import DeviceBaseline
+    from flashinfer_bench.bench.session import Session
+    from flashinfer_bench.data import Definition, Evaluation, Solution, Workload
+
+
+class VerifiedMeasurement(MeasurementMethod):
+    """Holds what a solution's process says against what the judge sees and knows."""
+
+    name = "verified"
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self._clock_lock: Optional[LockReport] = None
+        self._ceilings: dict[str, Optional[Ceilings]] = {}
+        self._plain_calls: dict[str, Normals] = {}
+
+    @contextmanager
+    def running(self, config: BenchmarkConfig) -> Iterator[None]:
+        """Hold the device's clocks during the run, if that is asked for."""
+        with _held_clocks(self.device, config.lock_clocks_mhz) as self._clock_lock:
+            try:
+                yield
+            finally:
+                self._clock_lock = None
+
+    def prepare(
+        self,
+        session: Session,
+        definition: Definition,
+        workload: Workload,
+        reference: Solution,
+        config: ResolvedEvalConfig,
+        root: Optional[Path],
+        evaluator: Evaluator,
+    ) -> VerifiedBaseline:
+        """Run the reference; keep the outputs of some of its timed calls as checks."""
+        own = self._own(session)
+        return prepare_baseline(own, definition, workload, reference, config, root, evaluator)
+
+    def evaluate(
+        self,
+        session: Session,
+        solution: Solution,
+        baseline: DeviceBaseline,
+        evaluator: Evaluator,
+        config: ResolvedEvalConfig,
+    ) -> Evaluation:
+        """Build, check, time, and weigh what the clocks say."""
+        assert isinstance(baseline, VerifiedBaseline)
+        return evaluate_solution(self._own(session), solution, baseline, evaluator, config)
+
+    def completed(self, evaluation: Evaluation, baseline: DeviceBaseline) -> Evaluation:
+        """Return the last evaluation of a workload with the seed of its checks."""
+        assert isinstance(baseline, VerifiedBaseline)
+        return with_reference_seed(evaluation, baseline)
+
+    def _own(self, session: Session) -> VerifiedSession:
+        hardware = session.environment.hardware
+        if hardware not in self._ceilings:
+            self._ceilings[hardware] = load_ceilings(self.device, hardware)
+        return VerifiedSession(
+            **vars(session),
+            ceilings=self._ceilings[hardware],
+            clock_lock=self._clock_lock,
+            plain_calls=self._plain_calls,
+        )
+
+
+@contextmanager
+def _held_clocks(device: str, sm_mhz: Optional[int]) -> Iterator[Optional[LockReport]]:
+    """Set the SM clock of a device for the body of a ``with`` statement.
+
+    Without one, clocks that a killed run has left locked are freed all the same.
+
+    Raises
+    ------
+    ConfigError
+        If the device has no such clock.
+    """
+    if sm_mhz is None:
+        restore_clocks(device)
+        yield None
+        return
+    if device == "cpu":
+        raise ConfigError(
+            f"lock_clocks_mhz={sm_mhz}: only clocks of NVIDIA GPUs can be held",
+            hint="leave it out, or name a GPU with --device",
+        )
+    with locked_clocks(device, ClockRequest(sm_mhz=sm_mhz)) as report:
+        yield report

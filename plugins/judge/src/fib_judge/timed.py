@@ -1,0 +1,326 @@
+"""Timing a solution that is not trusted: fresh inputs, unannounced checks, the judge's clock."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Optional
+
+from fib_judge.checks import secret_batch, secret_schedule
+from fib_judge.integrity import Claim, inquire
+from flashinfer_bench.bench.attempt import EvaluatorFailed, ask
+from flashinfer_bench.bench.calls import (
+    Variations,
+    as_stored,
+    measurement_of,
+    take_calls,
+    time_left,
+)
+from flashinfer_bench.bench.evaluators.base import Check
+from flashinfer_bench.data import EvaluationStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fib_judge.beside import Beside
+    from fib_judge.checks import TimedCheck
+    from fib_judge.integrity import Inquiry, Violation
+    from fib_judge.normals import Normals
+    from fib_judge.records import VerifiedAttempt, VerifiedBaseline
+    from flashinfer_bench.bench.calls import Measurement
+    from flashinfer_bench.tensors.vary import Variation
+
+_DIGITS = 4
+_NOTHING_FRESH = "recorded inputs only"
+
+
+class WrongTimedCall(Exception):
+    """A timed call did not do what the solution does when it is looked at.
+
+    Parameters
+    ----------
+    check : Check
+        What is wrong with it.
+    note : dict
+        Goes into ``correctness.extra["integrity"]``.
+    """
+
+    def __init__(self, check: Check, note: dict[str, Any]) -> None:
+        super().__init__(check.message)
+        self.check = check
+        self.note = note
+
+
+@dataclass(frozen=True)
+class TimedRun:
+    """What timing a solution has given.
+
+    Attributes
+    ----------
+    measurement : Measurement
+        Its latencies.
+    facts : dict
+        What was done to make sure of them.
+    claim : Claim, optional
+        What the judge has to weigh; None if the candidate is believed.
+    inquiry : Inquiry, optional
+        What has come out of it.
+    beside : Beside, optional
+        The reference's latencies in between; None if it was not called.
+    watched : dict
+        What was seen of the machine meanwhile.
+    """
+
+    measurement: Measurement
+    facts: dict[str, Any]
+    claim: Optional[Claim] = None
+    inquiry: Optional[Inquiry] = None
+    beside: Optional[Beside] = None
+    watched: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def violation(self) -> Optional[Violation]:
+        """Why the latency is not believed, if it is not."""
+        return self.inquiry.violation if self.inquiry is not None else None
+
+    def against(self, normal: Normals) -> TimedRun:
+        """Return the same calls, held against another normal."""
+        assert self.claim is not None
+        return replace(self, inquiry=inquire(self.claim, normal))
+
+    def with_unseen(self) -> TimedRun:
+        """Return it with every sample longer by what its timer has not seen of a typical call."""
+        assert self.inquiry is not None
+        added = _short(self.inquiry.added_ms)
+        note = f"latency includes {added:g} ms that the timer did not see"
+        return replace(
+            self,
+            measurement=raised(self.measurement, added, note),
+            facts={**self.facts, "added_ms": added},
+        )
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What goes into ``correctness.extra["integrity"]``."""
+        if self.claim is None or self.inquiry is None:
+            return self.facts
+        floor, inquiry = self.claim.floor, self.inquiry
+        return {
+            **self.facts,
+            "hidden_ms": _short(inquiry.hidden.ms),
+            "allowed_ms": _short(inquiry.hidden.allowed_ms),
+            "exchange_ms": _short(inquiry.exchanged.ms),
+            "exchange_allowed_ms": _short(inquiry.exchanged.allowed_ms),
+            "floor_ms": _short(floor.ms) if floor is not None else None,
+        }
+
+
+class _Course:
+    """The timed calls of a candidate, some of which are checked."""
+
+    def __init__(self, attempt: VerifiedAttempt, rng: random.Random) -> None:
+        baseline = attempt.baseline
+        inputs = [trial.inputs for trial in baseline.trials]
+        self._attempt = attempt
+        self._rng = rng
+        self._variations = Variations(baseline.freedoms, inputs, rng, attempt.session.warm)
+        self._plan = attempt.plan
+        self._looked: list[int] = []
+        self._schedule: dict[int, Optional[TimedCheck]] = {}
+        if self._plan.rounds:
+            total = self._plan.max_samples
+            self._schedule = secret_schedule(total, baseline.checks, rng)
+
+    def begin(self, first: int, count: int, closing: bool) -> None:
+        """Decide where to look in a batch; see `take_calls`."""
+        if closing:
+            self._check_at(first)
+        elif not self._plan.rounds:
+            self._schedule.update(secret_batch(first, count, self._unused(), self._rng))
+
+    def _check_at(self, place: int) -> None:
+        """Have the judge look at this call, unless it has made a check already."""
+        if not any(self._schedule[seen] is not None for seen in self._looked):
+            left = self._unused() or list(self._attempt.baseline.checks)
+            self._schedule[place] = self._rng.choice(left)
+
+    def _unused(self) -> list[TimedCheck]:
+        used = {id(self._schedule[place]) for place in self._looked}
+        used.update(id(check) for check in self._schedule.values())
+        return [check for check in self._attempt.baseline.checks if id(check) not in used]
+
+    @property
+    def checked(self) -> int:
+        """How many calls have been compared."""
+        return sum(self._schedule[place] is not None for place in self._looked)
+
+    @property
+    def decoys(self) -> int:
+        """How many calls have been looked at for nothing."""
+        return len(self._looked) - self.checked
+
+    def variation_of(self, place: Optional[int]) -> Variation:
+        check = self._schedule.get(place) if place is not None else None
+        return check.variation if check is not None else self._variations.draw()
+
+    def visit(self, place: int) -> bool:
+        """Look at what the call has left behind, if its turn has come."""
+        if place not in self._schedule:
+            return False
+        self._looked.append(place)
+        check = self._schedule[place]
+        candidate, deadline = self._attempt.worker.candidate, self._attempt.deadline
+        outputs = candidate.collect(timeout_s=time_left(deadline, candidate, "call"))
+        found = None
+        with deadline.stopped():
+            if check is not None:
+                found = self._compare(check, outputs)
+            else:
+                self._pretend(outputs)
+        left = time_left(deadline, candidate, "call")
+        changed = self._named(candidate.changed_inputs(timeout_s=left))
+        if found is not None:
+            self._weigh(place, found, changed)
+        return True
+
+    def _weigh(self, place: int, found: Check, changed: list[str]) -> None:
+        planned = self._plan.max_samples
+        note = {"trust": "full", "timed_call": place, "timed_calls": planned}
+        if changed:
+            details = {**note, "rule": "inputs", "changed_inputs": changed}
+            raise WrongTimedCall(_mutated(found, changed, note), details)
+        if not found.passed:
+            raise WrongTimedCall(_blamed(found, note), {**note, "rule": "outputs"})
+
+    def _pretend(self, outputs: list[Any]) -> None:
+        """Take as long as a comparison does: the process may notice how long it was stopped."""
+        with suppress(EvaluatorFailed):  # these outputs are those of other inputs
+            self._compare(self._attempt.baseline.checks[0], outputs)
+
+    def _named(self, numbers: list[int]) -> list[str]:
+        """Return the names of inputs; what the candidate tells may be any numbers."""
+        names = list(self._attempt.baseline.definition.inputs)
+        return [name for number, name in enumerate(names) if number in numbers]
+
+    def _compare(self, check: TimedCheck, outputs: list[Any]) -> Check:
+        return compare_timed(self._attempt, check, outputs)
+
+
+def _blamed(check: Check, note: dict[str, Any]) -> Check:
+    where = f"timed call {note['timed_call']} of {note['timed_calls']}"
+    message = f"integrity: outputs: {where} gave other outputs than an untimed one: {check.message}"
+    return replace(check, message=message)
+
+
+def _mutated(check: Check, names: list[str], note: dict[str, Any]) -> Check:
+    where = f"timed call {note['timed_call']} of {note['timed_calls']}"
+    inputs = ", ".join(repr(name) for name in names)
+    message = f"integrity: inputs: {where} changed its input {inputs}"
+    if check.passed:
+        return Check(EvaluationStatus.INCORRECT_NUMERICAL, check.correctness, message)
+    return replace(check, message=f"{message}; {check.message}")
+
+
+def time_distrusting(
+    attempt: VerifiedAttempt,
+    normal: Normals,
+    seed: int,
+    aside: Callable[[int], bool] = lambda place: False,
+) -> TimedRun:
+    """Time the solution with fresh inputs for each call, check some calls, and weigh its claims.
+
+    Parameters
+    ----------
+    attempt : Attempt
+        Its calls are right when they are looked at, and its process has all input sets.
+    normal : Normals
+        What the calls of the reference are like.
+    seed : int
+        Decides the inputs of all calls, and which of them are checked; nobody else knows it.
+    aside : callable
+        Called after each timed call; returns whether that has disturbed the candidate.
+
+    Raises
+    ------
+    WrongTimedCall
+        If a timed call gives wrong outputs, or changes an input.
+    CandidateError
+        If the candidate fails.
+    """
+    session = attempt.session
+    course = _Course(attempt, random.Random(seed))
+    taken = take_calls(
+        session,
+        attempt.worker.candidate,
+        attempt.plan,
+        attempt.deadline,
+        variation_of=course.variation_of,
+        visit=lambda place: course.visit(place) | aside(place),
+        begin=course.begin,
+    )
+    claim = Claim(
+        calls=taken.calls,
+        timer=session.timer,
+        timer_version=session.timer_version,
+        floor=attempt.baseline.floor,
+        poisoned_bytes=poisoned_bytes(attempt),
+        device=session.device,
+        waited_ms=taken.waited_ms,
+    )
+    facts = _facts(attempt, course, len(taken.calls))
+    return TimedRun(measurement_of(taken), facts, claim).against(normal)
+
+
+def _facts(attempt: VerifiedAttempt, course: _Course, timed_calls: int) -> dict[str, Any]:
+    return {
+        "trust": "full",
+        "timed_calls": timed_calls,
+        "checked_calls": course.checked,
+        "decoys": course.decoys,
+        "fresh": _fresh(attempt.baseline) or _NOTHING_FRESH,
+        "sandbox": sandbox_of(attempt),
+    }
+
+
+def _fresh(baseline: VerifiedBaseline) -> list[str]:
+    """Return the inputs that have other values in each timed call, not only another address."""
+    pairs = zip(baseline.definition.inputs, baseline.freedoms, strict=True)
+    return [name for name, free in pairs if free.patched or free.is_mixed or free.way == "rotate"]
+
+
+def sandbox_of(attempt: VerifiedAttempt) -> list[str]:
+    """Return what the process had given up before the solution was loaded."""
+    confinement = attempt.worker.confinement
+    return list(confinement.applied) if confinement is not None else []
+
+
+def _short(milliseconds: float) -> float:
+    return float(f"{milliseconds:.{_DIGITS}g}")
+
+
+def compare_timed(attempt: VerifiedAttempt, check: TimedCheck, outputs: list[Any]) -> Check:
+    """Hold what a timed call has returned against what it must return.
+
+    Raises
+    ------
+    EvaluatorFailed
+        If the evaluator does.
+    """
+    evaluator, baseline = attempt.evaluator, attempt.baseline
+    problem = baseline.definition, baseline.workload, check.trial
+    return ask(evaluator, evaluator.check_timed, *problem, outputs, attempt.config)
+
+
+def poisoned_bytes(attempt: VerifiedAttempt) -> int:
+    """Return the size of outputs that are made for this candidate, but not for the reference."""
+    loaded = attempt.worker.loaded
+    if loaded is None or not loaded.destination_passing_style:
+        return 0
+    return sum(value.nbytes for value in attempt.baseline.trials[0].expected)
+
+
+def raised(measurement: Measurement, by_ms: float, note: str) -> Measurement:
+    """Return `measurement` with every sample longer by `by_ms` milliseconds, and a remark."""
+    samples = as_stored(sample + by_ms for sample in measurement.samples_ms)
+    return replace(measurement, samples_ms=samples, notes=(*measurement.notes, note))

@@ -1,0 +1,189 @@
+"""Frequency, load and what is taken from this machine's CPUs by others, as Linux tells it."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from fib_judge.watch.base import Reading, Summary, Watcher
+from fib_judge.watch.cpu_files import (
+    CpuTimes,
+    KeptOpen,
+    Switches,
+    cpu_times,
+    number_in,
+    quota_files,
+    quota_stalls_s,
+    read_text,
+    switches,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FEW = 8  # CPUs whose frequency is looked at, one at a time: some systems need 10 µs for each
+_LOAD_EVERY_S = 5.0  # as often as Linux does
+_KHZ = 1e3
+_NOTABLE_STEAL, _NOTABLE_STALL = 0.02, 0.01
+_DIGITS = 4
+
+
+class _Counters(NamedTuple):
+    """Counts that only grow."""
+
+    at_s: float
+    times: Optional[CpuTimes]
+    stalls_s: Optional[float]
+    switches: Optional[Switches]
+
+
+class CpuWatcher(Watcher):
+    """Reads ``/proc``, ``/sys`` and the control group.
+
+    Only one thing counts as throttling: that the processor has slowed down for its temperature, as
+    its own counters tell (Intel). What the hypervisor takes is reported, and so are stalls by a CPU
+    quota: a solution with many threads brings those about itself.
+
+    Parameters
+    ----------
+    pid : int, optional
+        The process whose context switches are counted; by default the judge's own.
+    root : Path
+        Where ``proc`` and ``sys`` are.
+    clock : callable
+        Tells the time in seconds.
+    """
+
+    name = "cpu"
+    devices = ("cpu", "cuda")
+
+    def __init__(
+        self,
+        pid: Optional[int] = None,
+        *,
+        root: Path = Path("/"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pid = "self" if pid is None else str(pid)
+        self._root = root
+        self._clock = clock
+
+    def start(self, device: str) -> None:
+        """Remember the counts; see `Watcher.start`."""
+        self._is_timed = device.partition(":")[0] == "cpu"
+        self._cpus = _allowed_cpus()
+        places = [self._root / f"sys/devices/system/cpu/cpu{cpu}" for cpu in self._cpus]
+        self._frequencies = KeptOpen(place / "cpufreq/scaling_cur_freq" for place in places[:_FEW])
+        self._heat = KeptOpen(_heat_counters(places))
+        self._governors = {
+            read_text(place / "cpufreq/scaling_governor").strip() for place in places
+        }
+        self._quota = quota_files(self._root)
+        self._slowdowns = self._heat.total()
+        self._turn = 0
+        self._load, self._load_due = _load(), -math.inf
+        self._begin = self._count()
+
+    def sample(self) -> Optional[Reading]:
+        """Read the load, the frequency of one CPU, and the counters of slow-downs."""
+        values: dict[str, float] = {}
+        self._turn += 1
+        frequency = self._frequencies.read(self._turn)
+        if frequency is not None:
+            values["frequency_mhz"] = frequency / _KHZ
+        values.update(self._load_if_new())
+        slowdowns, before = self._heat.total(), self._slowdowns
+        self._slowdowns = slowdowns
+        hot = slowdowns is not None and before is not None and slowdowns > before
+        thermal = ("cpu_thermal",) if hot else ()
+        return Reading(values, thermal) if self._is_timed else Reading(values, states=thermal)
+
+    def _load_if_new(self) -> dict[str, float]:
+        now = self._clock()
+        if now < self._load_due:
+            return {}
+        self._load_due = now + _LOAD_EVERY_S
+        load = _load()
+        return {} if load is None else {"load": load}
+
+    def stop(self) -> Summary:
+        """Say what has been added to the counts; see `Watcher.stop`."""
+        self._frequencies.close()
+        self._heat.close()
+        end = self._count()
+        steal = _steal_share(self._begin.times, end.times)
+        stall = _stalls(self._begin, end)
+        facts: dict[str, Any] = {
+            "cpus": len(self._cpus),
+            "governor": ", ".join(sorted(self._governors - {""})) or None,
+            "steal_share": steal,
+            "quota_stalls": stall,
+            **_switches_between(self._begin.switches, end.switches),
+        }
+        known = {key: value for key, value in facts.items() if value is not None}
+        return Summary(known, self._notes(steal, stall))
+
+    def _count(self) -> _Counters:
+        return _Counters(
+            self._clock(),
+            cpu_times(self._root, self._cpus),
+            quota_stalls_s(self._quota),
+            switches(self._root, self._pid),
+        )
+
+    def _notes(self, steal: Optional[float], stall: Optional[float]) -> tuple[str, ...]:
+        notes = []
+        if steal is not None and steal > _NOTABLE_STEAL:
+            notes.append(f"the hypervisor took {steal:.1%} of the CPU time")
+        if stall is not None and stall > _NOTABLE_STALL:
+            notes.append(f"a CPU quota held threads back for {stall:.2g} s in each second")
+        if self._load is not None and self._load > len(self._cpus):
+            notes.append(f"the load was {self._load:.1f} on {len(self._cpus)} CPUs before timing")
+        return tuple(notes)
+
+
+def _allowed_cpus() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _load() -> Optional[float]:
+    """Return the average number of tasks that run or want to, over the last minute."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
+
+
+def _heat_counters(places: list[Path]) -> list[Path]:
+    """Return the files that count thermal slow-downs: one of each package, and of a few cores."""
+    packages = {number_in(place / "topology/physical_package_id"): place for place in places}
+    of_packages = [place / "thermal_throttle/package_throttle_count" for place in packages.values()]
+    return of_packages + [place / "thermal_throttle/core_throttle_count" for place in places[:_FEW]]
+
+
+def _steal_share(begin: Optional[CpuTimes], end: Optional[CpuTimes]) -> Optional[float]:
+    if begin is None or end is None or end.total <= begin.total:
+        return None
+    return round(max(end.steal - begin.steal, 0) / (end.total - begin.total), _DIGITS)
+
+
+def _stalls(begin: _Counters, end: _Counters) -> Optional[float]:
+    """Return seconds of stalls in each second; above 1 if threads on several CPUs were stalled."""
+    elapsed_s = end.at_s - begin.at_s
+    if begin.stalls_s is None or end.stalls_s is None or elapsed_s <= 0:
+        return None
+    return round(max(end.stalls_s - begin.stalls_s, 0.0) / elapsed_s, _DIGITS)
+
+
+def _switches_between(begin: Optional[Switches], end: Optional[Switches]) -> dict[str, int]:
+    if begin is None or end is None:
+        return {}
+    return {
+        "voluntary_switches": max(end.voluntary - begin.voluntary, 0),
+        "involuntary_switches": max(end.involuntary - begin.involuntary, 0),
+    }

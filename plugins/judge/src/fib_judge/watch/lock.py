@@ -1,0 +1,433 @@
+"""Holding the clocks of a GPU still, for as long as a ``with`` statement lasts."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from fib_judge.watch.nvml_device import NvmlDevice, uuid_of
+from flashinfer_bench import env
+from flashinfer_bench.errors import CapabilityError, ConfigError, FibError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+logger = logging.getLogger(__name__)
+
+_FASTEST_MHZ = 100_000
+_ATTEMPTS, _PAUSE_S = 5, 0.2
+_CLOCKS_SET = 0x2  # nvmlClocksEventReasonApplicationsClocksSetting
+_SM, _MEMORY = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class ClockRequest:
+    """The clocks that a GPU is to have.
+
+    Attributes
+    ----------
+    sm_mhz, memory_mhz : int, optional
+        Of the multiprocessors and of the memory; None leaves one as it is.
+
+    Raises
+    ------
+    ConfigError
+        If there is neither, or one that cannot be a clock.
+    """
+
+    sm_mhz: Optional[int] = None
+    memory_mhz: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        wanted = {"sm_mhz": self.sm_mhz, "memory_mhz": self.memory_mhz}
+        if all(value is None for value in wanted.values()):
+            raise ConfigError("locked clocks: need sm_mhz, memory_mhz or both")
+        for name, value in wanted.items():
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (whole and 0 < value <= _FASTEST_MHZ):
+                raise ConfigError(f"locked clocks: {name}={value!r}: need a whole number of MHz")
+
+
+@dataclass
+class LockReport:
+    """What has become of a request.
+
+    Attributes
+    ----------
+    request : ClockRequest, optional
+        What was asked for; None if nothing was.
+    locked : bool
+        Whether the clocks were set.
+    problem : str, optional
+        Why they were not, or not undone.
+    undone : bool
+        Whether the clocks are free, as far as is known: False while they are set, and afterwards if
+        that could not be undone.
+    before : dict
+        The clocks before.
+    """
+
+    request: Optional[ClockRequest] = None
+    locked: bool = False
+    problem: Optional[str] = None
+    undone: bool = True
+    before: dict[str, Any] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what belongs into a trace; nothing if nothing was asked for."""
+        if self.request is None:
+            return {}
+        found = {
+            "locked": self.locked,
+            "sm_mhz": self.request.sm_mhz,
+            "memory_mhz": self.request.memory_mhz,
+            **self.before,
+            "problem": self.problem,
+        }
+        return {key: value for key, value in found.items() if value is not None}
+
+
+@contextmanager
+def locked_clocks(device: str, request: Optional[ClockRequest]) -> Iterator[LockReport]:
+    """Set the clocks of a GPU for the body of a ``with`` statement.
+
+    They are freed when the body ends, however it does, and at the latest when the interpreter does.
+    What a process that was killed has left is undone by the next one, see `restore_clocks`. A
+    device that others use is left alone. Nothing is raised if the clocks cannot be set: that is a
+    warning, and in the report.
+
+    Parameters
+    ----------
+    device : str
+        ``cuda`` or ``cuda:N``.
+    request : ClockRequest, optional
+        The clocks; None changes nothing.
+
+    Yields
+    ------
+    LockReport
+        What has become of it; complete after the body.
+    """
+    report = LockReport(request)
+    held = None if request is None else _begin(device, request, report)
+    try:
+        yield report
+    finally:
+        if held is not None:
+            held.end()
+
+
+def restore_clocks(device: str) -> None:
+    """Free clocks that a process which has died left set; nothing is raised.
+
+    Parameters
+    ----------
+    device : str
+        Any; only GPUs have such clocks.
+    """
+    if device == "cpu" or not ClockLease.any_left():
+        return
+    try:
+        uuid = uuid_of(device)
+        if ClockLease(uuid).read() is None:
+            return
+        with _only_one(uuid), _opened(uuid) as gpu:
+            if _restore(gpu):
+                logger.warning("clocks of %s that a killed run had left locked are free", device)
+    except _Taken:  # they are those of a run that goes on
+        return
+    except Exception as error:  # noqa: BLE001 - the run goes on with the clocks that there are
+        logger.warning("clocks of %s that a killed run had locked may still be: %s", device, error)
+
+
+def _begin(device: str, request: ClockRequest, report: LockReport) -> Optional[_Held]:
+    """Set the clocks; return None, and tell why, if they cannot be."""
+    try:
+        return _Held(device, request, report)
+    except Exception as error:  # noqa: BLE001 - timing goes on with clocks that are not locked
+        report.problem = _reason(error)
+        logger.warning("the clocks of %s are not locked: %s", device, error)
+        return None
+
+
+class _Held:
+    """Clocks that are set until `end`."""
+
+    def __init__(self, device: str, request: ClockRequest, report: LockReport) -> None:
+        self._device, self._request, self._report = device, request, report
+        self._uuid, self._pid = uuid_of(device), os.getpid()
+        with ExitStack() as on_failure:
+            on_failure.enter_context(_only_one(self._uuid))
+            with _opened(self._uuid) as gpu:
+                report.before = _set_clocks(gpu, request)
+            self._lock = on_failure.pop_all()
+        report.locked, report.undone = True, False
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        """Free the clocks, in the process that has set them; idempotent."""
+        report = self._report
+        if report.undone or os.getpid() != self._pid:
+            return
+        report.problem = self._free()
+        report.undone = report.problem is None
+        if not report.undone:
+            logger.warning(
+                "the clocks of %s are still locked: %s. Undo it with: nvidia-smi -i GPU-%s "
+                "--reset-gpu-clocks; and the same with --reset-memory-clocks",
+                self._device,
+                report.problem,
+                self._uuid,
+            )
+        self._lock.close()
+        atexit.unregister(self.end)
+
+    def _free(self) -> Optional[str]:
+        try:
+            with _opened(self._uuid) as gpu:
+                return _free_clocks(gpu, self._request.sm_mhz, self._request.memory_mhz)
+        except Exception as error:  # noqa: BLE001 - it is told, and the run is over
+            return _reason(error)
+
+
+class _Taken(CapabilityError):
+    """Another process has set the clocks, and is alive."""
+
+
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, FibError) else repr(error)
+
+
+@contextmanager
+def _opened(uuid: str) -> Iterator[NvmlDevice]:
+    gpu = NvmlDevice(uuid)
+    try:
+        yield gpu
+    finally:
+        gpu.close()
+
+
+@contextmanager
+def _only_one(uuid: str) -> Iterator[None]:
+    """Keep others from setting the clocks of the device.
+
+    Raises
+    ------
+    _Taken
+        If somebody else does.
+    """
+    from flashinfer_bench.bench.locks import lock_file, open_lock_folder
+
+    with open_lock_folder() as folder:
+        descriptor = lock_file(folder, f"device-clocks-{uuid}.lock")
+    if descriptor < 0:
+        raise _Taken(f"another process has locked the clocks of GPU-{uuid}")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# ---------------------------------------------------------------------------- asking the driver
+
+
+def _set_clocks(gpu: NvmlDevice, request: ClockRequest) -> dict[str, Any]:
+    """Set the clocks; if one cannot be set, leave none set.
+
+    Returns
+    -------
+    dict
+        The clocks before, for the report, and whether those of a run that was killed were undone.
+
+    Raises
+    ------
+    CapabilityError
+        If that is not possible or not allowed, or others use the device.
+    """
+    left_over = _restore(gpu)
+    _refuse_shared(gpu)
+    _refuse_set_clocks(gpu)
+    _refuse_unsupported(gpu, request)
+    before: dict[str, Any] = {
+        "sm_mhz_before": gpu.number("nvmlDeviceGetClockInfo", _SM),
+        "memory_mhz_before": gpu.number("nvmlDeviceGetClockInfo", _MEMORY),
+    }
+    if left_over:
+        before["left_over_undone"] = True
+    ClockLease(gpu.uuid).write({"sm_mhz": request.sm_mhz, "memory_mhz": request.memory_mhz})
+    try:
+        if request.memory_mhz is not None:
+            _call(gpu, "nvmlDeviceSetMemoryLockedClocks", request.memory_mhz, request.memory_mhz)
+        if request.sm_mhz is not None:
+            _call(gpu, "nvmlDeviceSetGpuLockedClocks", request.sm_mhz, request.sm_mhz)
+    except BaseException:
+        _free_clocks(gpu, request.sm_mhz, request.memory_mhz)
+        raise
+    return before
+
+
+def _free_clocks(
+    gpu: NvmlDevice, sm_mhz: Optional[int], memory_mhz: Optional[int]
+) -> Optional[str]:
+    """Undo it, trying several times; return the problem if that failed."""
+    problem: Optional[str] = None
+    for name, wanted in (("Memory", memory_mhz), ("Gpu", sm_mhz)):
+        for attempt in range(_ATTEMPTS if wanted is not None else 0):
+            try:
+                _call(gpu, f"nvmlDeviceReset{name}LockedClocks")
+                break
+            except CapabilityError as error:
+                if attempt == _ATTEMPTS - 1:
+                    problem = error.message
+                else:
+                    time.sleep(_PAUSE_S)
+    if problem is None:
+        ClockLease(gpu.uuid).remove()
+    return problem
+
+
+def _restore(gpu: NvmlDevice) -> bool:
+    """Undo what a process that has died left set; return whether there was something.
+
+    Whoever calls this holds the lock that the process would hold if it lived.
+
+    Raises
+    ------
+    CapabilityError
+        If it cannot be undone, or others compute on the device.
+    """
+    clocks = ClockLease(gpu.uuid).read()
+    if clocks is None:
+        return False
+    _refuse_shared(gpu)
+    problem = _free_clocks(gpu, clocks.get("sm_mhz"), clocks.get("memory_mhz"))
+    if problem is not None:
+        raise CapabilityError(f"clocks that a killed run has set cannot be undone: {problem}")
+    return True
+
+
+def _refuse_shared(gpu: NvmlDevice) -> None:
+    """See to it that nobody else would feel it.
+
+    Raises
+    ------
+    CapabilityError
+        If others compute on the device, or it is divided.
+    """
+    others, unknown = gpu.strangers(os.getpid())
+    if others or unknown:
+        raise CapabilityError(f"{len(others) + len(unknown)} other processes use GPU-{gpu.uuid}")
+    divided = gpu.ask("nvmlDeviceGetMigMode")
+    if divided and any(divided):
+        raise CapabilityError(f"GPU-{gpu.uuid} is divided (MIG), so others may use a part of it")
+
+
+def _refuse_set_clocks(gpu: NvmlDevice) -> None:
+    """See to it that the clocks are free: NVML does not tell to what others have been set.
+
+    Raises
+    ------
+    CapabilityError
+        If they are not, as they could not be restored.
+    """
+    if (gpu.reasons() or 0) & _CLOCKS_SET:
+        raise CapabilityError(f"the clocks of GPU-{gpu.uuid} have been set by somebody already")
+
+
+def _refuse_unsupported(gpu: NvmlDevice, request: ClockRequest) -> None:
+    """See to it that the device has these clocks, as far as it tells.
+
+    Raises
+    ------
+    CapabilityError
+        If it has not; names the nearest.
+    """
+    memory = gpu.ask("nvmlDeviceGetSupportedMemoryClocks") or []
+    _refuse_unknown("memory", request.memory_mhz, memory)
+    at = request.memory_mhz or (max(memory) if memory else None)
+    if at is not None:
+        sm = gpu.ask("nvmlDeviceGetSupportedGraphicsClocks", at) or []
+        _refuse_unknown("SM", request.sm_mhz, sm)
+
+
+def _refuse_unknown(what: str, wanted: Optional[int], known: Sequence[int]) -> None:
+    if wanted is None or not known or wanted in known:
+        return
+    nearest = min(known, key=lambda clock: abs(clock - wanted))
+    raise CapabilityError(
+        f"the GPU has no {what} clock of {wanted} MHz; there are {len(known)} "
+        f"from {min(known)} to {max(known)} MHz, the nearest is {nearest}"
+    )
+
+
+def _call(gpu: NvmlDevice, function: str, *arguments: int) -> None:
+    try:
+        getattr(gpu.nvml, function)(gpu.handle, *arguments)
+    except (AttributeError, gpu.nvml.NVMLError) as error:
+        raise CapabilityError(
+            f"{function}: {error}", hint="setting clocks takes root, or the administrator's leave"
+        ) from error
+
+
+# -------------------------------------------------------------------------------- a note on disk
+
+
+class ClockLease:
+    """A note of clocks that are set, for the case that who has set them dies and leaves them so.
+
+    As by ``kill -9`` or when a container is stopped: the clocks stay, and the next run on that
+    device undoes that. A restart of the machine sets them free by itself, so a note from before one
+    means nothing.
+
+    Parameters
+    ----------
+    uuid : str
+        The GPU, without ``GPU-``.
+    """
+
+    def __init__(self, uuid: str) -> None:
+        self._path = _folder() / f"clocks-{uuid}.json"
+
+    @staticmethod
+    def any_left() -> bool:
+        """Return whether there is a note about any device: few ask the driver in vain."""
+        return any(_folder().glob("clocks-*.json"))
+
+    def write(self, clocks: dict[str, Optional[int]]) -> None:
+        """Remember what is about to be set; where nothing can be written, go without."""
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(json.dumps({"boot": _boot(), **clocks}), encoding="utf-8")
+
+    def read(self) -> Optional[dict[str, Any]]:
+        """Return what was set since the machine was started and has not been undone, if it was."""
+        with suppress(OSError, ValueError):
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            if isinstance(found, dict) and found.pop("boot", None) == _boot():
+                return found
+        return None
+
+    def remove(self) -> None:
+        """Forget it."""
+        with suppress(OSError):
+            self._path.unlink()
+
+
+def _folder() -> Path:
+    return env.cache_path() / "machine"
+
+
+def _boot() -> str:
+    try:
+        return _BOOT.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

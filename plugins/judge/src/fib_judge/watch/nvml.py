@@ -1,0 +1,128 @@
+"""Clocks of an NVIDIA GPU and why they are what they are; temperature, power, other users."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Optional
+
+from fib_judge.watch.base import Reading, Summary, Watcher
+from fib_judge.watch.nvml_device import NvmlDevice, uuid_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# nvml.h: nvmlClocksEventReason*
+_REASONS = {
+    0x001: "idle",
+    0x002: "clocks_set",
+    0x004: "power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal",
+    0x040: "hw_thermal",
+    0x080: "power_brake",
+    0x100: "display_clocks",
+}
+_THROTTLES = frozenset({"hw_slowdown", "sw_thermal", "hw_thermal", "power_brake"})
+_LOW = 0.75
+"""Share of the nominal clock below which a device is throttled (nvbench, `has_throttled`)."""
+_SM, _MEMORY, _CELSIUS = 1, 2, 0  # NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU
+_MW = 1e3
+
+
+class NvmlWatcher(Watcher):
+    """Asks the driver's management library.
+
+    A device counts as throttled
+
+    - if the driver says so: slowed down by its hardware, for its temperature, by the power brake;
+    - or if its SM clock is below 75 % of the nominal one, and nothing explains that: the device is
+      not idle, nobody has set its clocks, and the limit of its power was not reached.
+
+    The limit of its power is told apart, as kernels reach it by themselves: the fast samples before
+    it was reached are not those to keep.
+
+    The clock that is expected is `nominal_mhz`; by default it is the greatest.
+    """
+
+    name = "nvml"
+    devices = ("cuda",)
+
+    def start(self, device: str) -> None:
+        """Find the device; see `Watcher.start`."""
+        self._gpu = NvmlDevice(uuid_of(device))
+        self._turn = 0
+        greatest = self._gpu.number("nvmlDeviceGetMaxClockInfo", _SM)
+        self._nominal = self.nominal_mhz or greatest
+        self._others = set(self._gpu.strangers(os.getpid())[0])
+        self._tells_reasons = self._gpu.reasons() is not None
+        self._tells_clock = self._gpu.number("nvmlDeviceGetClockInfo", _SM) is not None
+
+    def sample(self) -> Optional[Reading]:
+        """Read the SM clock, the reasons, and one of the slower values in turn."""
+        states = _states(self._gpu.reasons() or 0)
+        values: dict[str, float] = {}
+        clock = self._gpu.number("nvmlDeviceGetClockInfo", _SM)
+        if clock is not None:  # that of an idle device says nothing of the calls
+            values["idle_sm_mhz" if "idle" in states else "sm_mhz"] = clock
+        values.update(self._one_more())
+        throttled = [state for state in states if state in _THROTTLES]
+        if not states and self._is_low(clock):
+            throttled.append("low_clock")
+        return Reading(values, tuple(throttled), tuple(states))
+
+    def _one_more(self) -> dict[str, float]:
+        """Return one of the slower values: asked for all, the device would wait too long."""
+        self._turn = (self._turn + 1) % len(_SLOWER)
+        name, read = _SLOWER[self._turn]
+        found = read(self._gpu)
+        return {} if found is None else {name: found}
+
+    def _is_low(self, clock: Optional[int]) -> bool:
+        return clock is not None and self._nominal is not None and clock < _LOW * self._nominal
+
+    def stop(self) -> Summary:
+        """Look once more for other users, and let the library go; see `Watcher.stop`."""
+        try:
+            self._others.update(self._gpu.strangers(os.getpid())[0])
+            limit = self._gpu.number("nvmlDeviceGetEnforcedPowerLimit")
+        finally:
+            self._gpu.close()
+        facts: dict[str, Any] = {
+            "nominal_sm_mhz": self._nominal,
+            "power_limit_w": None if limit is None else limit / _MW,
+            "other_processes": len(self._others) or None,
+        }
+        return Summary({key: value for key, value in facts.items() if value}, self._notes())
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = []
+        if self._others:
+            pids = ", ".join(map(str, sorted(self._others)[:4]))
+            notes.append(f"other processes use the GPU ({len(self._others)}: {pids})")
+        if not (self._tells_reasons or self._tells_clock):
+            notes.append("this GPU tells neither clocks nor throttling: throttled samples count")
+        return tuple(notes)
+
+
+def _states(bits: int) -> list[str]:
+    known = [name for bit, name in _REASONS.items() if bits & bit]
+    return [*known, "other"] if bits & ~sum(_REASONS) else known
+
+
+def _power(gpu: NvmlDevice) -> Optional[float]:
+    found = gpu.number("nvmlDeviceGetPowerUsage")
+    return None if found is None else found / _MW
+
+
+def _utilisation(gpu: NvmlDevice) -> Optional[float]:
+    found = gpu.ask("nvmlDeviceGetUtilizationRates")
+    return None if found is None else float(found.gpu)
+
+
+_SLOWER: tuple[tuple[str, Callable[[NvmlDevice], Optional[float]]], ...] = (
+    ("memory_mhz", lambda gpu: gpu.number("nvmlDeviceGetClockInfo", _MEMORY)),
+    ("temperature_c", lambda gpu: gpu.number("nvmlDeviceGetTemperature", _CELSIUS)),
+    ("power_w", _power),
+    ("gpu_percent", _utilisation),
+)

@@ -1,0 +1,149 @@
+"""``fib calibrate`` on figures that a stand-in measures, and what it shows and keeps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from fib_judge.calibration import Ceilings, load_ceilings, store_ceilings
+from flashinfer_bench.errors import CapabilityError
+
+pytestmark = pytest.mark.torch
+
+NAME = "A CPU (4 cores)"
+FOUND = Ceilings(
+    device="cpu",
+    hardware=NAME,
+    bytes_per_s={16 << 10: 1.5e10, 1 << 20: 2e11, 3 << 30: 5e9},
+    flops_per_s={"float32": 1.25e12, "int8": 8e12},
+    call_ms=1e-4,
+    torch="9.9",
+    created="2026-01-01T00:00:00Z",
+)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """What the next measurements find; the last one stays."""
+    results = [FOUND]
+
+    def calibrate(device, *, on_progress=None, **options):
+        on_progress(0.5)
+        result = results.pop(0) if len(results) > 1 else results[0]
+        if isinstance(result, Exception):
+            raise result
+        return replace(result, device=device)
+
+    monkeypatch.setattr("fib_judge.calibration.calibrate", calibrate)
+    monkeypatch.setattr("flashinfer_bench.tensors.hardware_from_device", lambda device: NAME)
+    monkeypatch.setattr("flashinfer_bench.bench.backends.choose_devices", lambda d: [d or "cpu"])
+    return results
+
+
+def rows(text):
+    header, *lines = (line.split("\t") for line in text.splitlines())
+    return [dict(zip(header, line, strict=True)) for line in lines]
+
+
+def test_measures_prints_and_stores(fib, measured):
+    result = fib("calibrate")
+    assert result.exit_code == 0, result.output
+    found = rows(result.stdout)
+    assert [(row["ceiling"], row["of"], row["value"], row["unit"]) for row in found] == [
+        ("bandwidth", "16 KiB", "15", "GB/s"),
+        ("bandwidth", "1 MiB", "200", "GB/s"),
+        ("bandwidth", "3 GiB", "5", "GB/s"),
+        ("matrix product", "float32", "1.25", "TFLOP/s"),
+        ("matrix product", "int8", "8", "TFLOP/s"),
+        ("shortest call", "", "0.1", "us"),
+    ]
+    assert {row["device"] for row in found} == {"cpu"}
+    assert "measuring cpu" in result.stderr
+    assert "calibration" in result.stderr
+    assert NAME in result.stderr
+    assert load_ceilings("cpu", NAME) == FOUND
+
+
+def test_json_is_all_of_stdout(fib, measured):
+    result = fib("calibrate", "--json")
+    document = json.loads(result.stdout)
+    assert document["schema_version"] == 1
+    (one,) = document["ceilings"]
+    assert one.pop("path").endswith(".json")
+    assert Ceilings.from_json(one) == FOUND
+
+
+def test_show_measures_nothing(fib, measured):
+    measured[0] = AssertionError("it was asked to measure")
+    store_ceilings(FOUND)
+    for options in ([], ["--device", "cpu"]):
+        result = fib("calibrate", "--show", *options)
+        assert result.exit_code == 0, result.output
+        assert len(rows(result.stdout)) == 6
+        assert "measuring" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ([], "run 'fib calibrate'"),
+        (["--device", "cpu"], "run 'fib calibrate --device cpu'"),
+    ],
+)
+def test_show_of_nothing_says_how_to_get_it(fib, measured, options, hint):
+    result = fib("calibrate", "--show", *options)
+    assert result.exit_code == 5
+    assert result.stdout == ""
+    assert "nothing is stored for" in result.stderr
+    assert hint in result.stderr
+
+
+def test_figures_only_get_better(fib, measured):
+    slower = replace(FOUND, flops_per_s={"float32": 1e9}, call_ms=1.0)
+    measured[:] = [FOUND, slower, slower]
+    for _ in range(2):
+        assert fib("calibrate").exit_code == 0
+    assert load_ceilings("cpu", NAME) == FOUND
+    assert fib("calibrate", "--fresh").exit_code == 0
+    assert load_ceilings("cpu", NAME) == slower
+
+
+def test_a_busy_machine_is_told_of_until_a_second_look_agrees(fib, measured):
+    measured[:] = [replace(FOUND, settled=False)]
+    first = fib("calibrate")
+    assert first.exit_code == 0
+    assert "warning: cpu was busy" in first.stderr
+    assert "warning: cpu was busy" in fib("calibrate", "--show").stderr
+    assert "warning" not in fib("calibrate").stderr
+    stored = load_ceilings("cpu", NAME)
+    assert stored.settled
+
+
+def test_a_device_that_cannot_be_measured(fib, measured):
+    measured[0] = CapabilityError("cpu cannot be measured: it is on fire")
+    result = fib("calibrate")
+    assert result.exit_code == 4
+    assert "error: cpu cannot be measured: it is on fire" in result.stderr
+    assert fib("calibrate", "--show").exit_code == 5
+
+
+@pytest.mark.parametrize("device", ["gpu9", "cuda:99999"])
+def test_a_device_that_is_not_there(fib, device):
+    result = fib("calibrate", "--device", device)
+    assert result.exit_code == 4
+    assert result.stdout == ""
+    assert "error: " in result.stderr
+
+
+@pytest.mark.slow
+def test_for_real_in_a_terminal(fib_terminal, fib_process):
+    code, shown = fib_terminal("calibrate", "--device", "cpu")
+    assert code == 0, shown
+    assert "measuring cpu" in shown
+    assert "100%" in shown  # of the bar
+    assert "TFLOP/s" in shown
+    again = fib_process("calibrate", "--show")
+    assert again.returncode == 0
+    assert "float32" in again.stdout

@@ -1,0 +1,89 @@
+"""Scripted candidates, judged by the verified measurement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import fib_judge
+from fib_judge.baseline import prepare_baseline
+from fib_judge.evaluate import evaluate_solution
+from fib_judge.records import VerifiedSession
+from fib_tests.scripted import (
+    cache_folder,
+    evaluator,
+    executor,
+    problems,
+    settings,
+)
+from fib_tests.scripted import catalog as core_catalog
+from fib_tests.scripted import session as plain_session
+from flashinfer_bench.compile import reference_solution
+from flashinfer_bench.plugins import Catalog
+
+
+@pytest.fixture
+def session(plain_session):
+    """``session(**changes)``: a run of the judge's."""
+    own = ("ceilings", "clock_lock", "plain_calls")
+
+    def make(**changes):
+        more = {name: changes.pop(name) for name in own if name in changes}
+        values = {"measurement": "verified", **changes}
+        return VerifiedSession(**vars(plain_session(**values)), **more)
+
+    return make
+
+
+@pytest.fixture
+def catalog(core_catalog):
+    """What an installation with a Python builder and the judge would offer."""
+    records = [entry.spec for entry in core_catalog]
+    return Catalog.of(*records, *fib_judge.fib_register_measurements())
+
+
+@pytest.fixture
+def prepare(problems, session, settings):
+    """``prepare(reference, **changes)``: the baseline of a workload, by default of 4 rows."""
+
+    def make(
+        reference=None, *, n=4, workload=None, config=None, running=None, judged_by=None, **changes
+    ):
+        definition = problems.definition(**({"reference": reference} if reference else {}))
+        return prepare_baseline(
+            running or session(**changes),
+            definition,
+            workload or problems.workload(n=n, uuid="w"),
+            reference_solution(definition),
+            settings(**(config or {})),
+            None,
+            judged_by,
+        )
+
+    return make
+
+
+@pytest.fixture
+def judging(problems, session, settings, prepare, evaluator, executor):
+    """``judging(**usual)``: what evaluates a solution, given as source or object, as is usual."""
+
+    def judging(*, config=None, tightened=True, **usual):
+        def run(solution, *, running=None, evaluator=evaluator, **options):
+            own = {**(config or {}), **options.pop("config", {})}
+            given = {**usual, **options}
+            kept = {name: given.pop(name) for name in ("reference", "n") if name in given}
+            running = running or session(**given)
+            judged_by = evaluator if tightened else None
+            unhurried = replace(running, timeout_s=30.0)  # the limit is for the solution
+            made = prepare(running=unhurried, config=own, judged_by=judged_by, **kept)
+            executor.events.clear()
+            if isinstance(solution, str):
+                solution = problems.solution(solution)
+            used = made.config if tightened else settings(**own)
+            return evaluate_solution(running, solution, made, evaluator, used)
+
+        return run
+
+    return judging

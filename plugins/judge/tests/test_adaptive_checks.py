@@ -1,0 +1,96 @@
+"""Looks at timed calls whose number nobody knows beforehand."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fib_judge.checks import secret_batch
+from flashinfer_bench.bench.stopping import RelativeStandardError
+from flashinfer_bench.data import EvaluationStatus
+
+
+class TestSecretBatch:
+    @given(st.integers(0, 1000), st.integers(1, 50), st.integers(0, 8), st.integers())
+    def test_looks_lie_in_the_batch(self, first, count, left, seed):
+        checks = [object() for _ in range(left)]
+        schedule = secret_batch(first, count, checks, random.Random(seed))
+        assert set(schedule) <= set(range(first, first + count))
+        made = [check for check in schedule.values() if check is not None]
+        assert len(made) == len({id(check) for check in made})
+        assert all(any(check is one for one in checks) for check in made)
+        assert bool(made) == bool(checks)
+        assert schedule
+
+    def test_every_place_has_the_same_chance(self):
+        seen: Counter[int] = Counter()
+        checks = [object() for _ in range(8)]
+        for seed in range(4000):
+            schedule = secret_batch(20, 10, checks, random.Random(seed))
+            seen.update(place for place, check in schedule.items() if check is not None)
+        assert set(seen) == set(range(20, 30))
+        assert max(seen.values()) < 1.3 * min(seen.values())
+
+
+@pytest.fixture
+def judge(judging):
+    """Evaluate a solution, given as source, with a rule that adapts."""
+    reference = "def run(x): return x * 2\nSAMPLES = [2.0, 2.1]"
+    config = {"stop_rule": "rse", "min_samples": 20, "max_samples": 40, "warmup_runs": 2}
+    return judging(n=200, reference=reference, config=config)
+
+
+class TestEvaluation:
+    def test_what_is_recorded(self, judge):
+        found = judge("def run(x): return x * 2\nSAMPLES = [2.0, 2.1]")
+        assert found.status is EvaluationStatus.PASSED
+        told = found.provenance
+        assert told.stop_rule == "rse"
+        assert told.timing["ended_by"] in ("rule", "max_samples")
+        assert set(told.timing["parameters"]) == set(RelativeStandardError().values)
+        assert 20 <= len(found.performance.samples_ms) <= 40
+        note = found.correctness.extra["integrity"]
+        assert note["timed_calls"] == len(found.performance.samples_ms)
+        assert note["checked_calls"] >= 1
+
+    @pytest.mark.parametrize("after", [3, 8])
+    def test_wrong_after_some_calls(self, judge, after):
+        source = f"""
+n = [0]
+def run(x):
+    n[0] += 1
+    return x * 2 if n[0] <= {after} else x * 3
+SAMPLES = [2.0, 2.1]
+"""
+        found = judge(source)
+        assert found.status is EvaluationStatus.INCORRECT_NUMERICAL
+        assert "integrity: outputs: timed call" in found.log
+
+    def test_wrong_when_time_is_short(self, judge):
+        source = """
+import time
+n = [0]
+def run(x):
+    n[0] += 1
+    return x * 2 if n[0] <= 4 else x * 3
+def on_time(): time.sleep(0.03)
+"""
+        for _ in range(5):
+            found = judge(source, config={"max_seconds": 0.1})
+            assert found.status is EvaluationStatus.INCORRECT_NUMERICAL
+
+    def test_slow_ones_say_that_time_was_over(self, judge):
+        source = """
+import time
+def run(x): return x * 2
+def on_time(): time.sleep(0.03)
+SAMPLES = [2.0, 2.1]
+"""
+        found = judge(source, config={"max_seconds": 0.1})
+        assert found.status is EvaluationStatus.PASSED
+        assert "the time for timing was over after" in found.log
+        assert found.provenance.timing["ended_by"] == "max_seconds"

@@ -1,0 +1,203 @@
+"""The reference in between a solution's timed calls, and what is recorded of both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from statistics import median
+
+import pytest
+
+from fib_judge.beside import Beside, speeds_beside
+from fib_judge.normals import Normal, Normals
+from flashinfer_bench.bench.calls import Measurement
+from flashinfer_bench.data import EvaluationStatus
+
+HONEST = "def run(x): return x * 2\nSAMPLES = [2.0, 2.2, 1.8]\n"
+REFERENCE = "def run(x): return x * 2\nSAMPLES = [4.0, 4.4, 3.6]\n"
+
+
+@pytest.fixture
+def judge(judging):
+    """Evaluate a solution, given as source, with 1 x (3 + 50) calls by default."""
+    config = {"warmup_runs": 3, "iterations": 50, "num_trials": 1, "interleave_reference": True}
+    run = judging(n=200, reference=REFERENCE, config=config)
+    return lambda source=HONEST, **options: run(source, **options)
+
+
+def turns_of(executor):
+    """Return the timed calls as (process, how many in a row)."""
+    fired = [pid for pid, *_ in executor.of("fire")]
+    return [(pid, len(list(row))) for pid, row in groupby(fired)]
+
+
+class TestTurns:
+    @pytest.mark.parametrize("trust", ["full", "off"])
+    def test_each_has_its_turn(self, judge, executor, trust):
+        found = judge(trust=trust)
+        assert found.status is EvaluationStatus.PASSED
+        rows = turns_of(executor)
+        assert [pid for pid, _ in rows] == [1000, 1001, 1000, 1001]
+        assert [count for pid, count in rows if pid == 1001] == [2 + 6, 2 + 6]
+        assert sum(count for pid, count in rows if pid == 1000) >= 3 + 50
+        assert found.performance.reference_samples_ms is not None
+        assert len(found.performance.reference_samples_ms) == 12
+        assert len(found.performance.samples_ms) == 50
+        assert found.provenance.timing["reference"] == "beside"
+
+    def test_who_has_no_turn_stands_still(self, judge, executor):
+        judge(trust="off")
+        events = [event for event in executor.events if event[0] in ("fire", "rest")]
+        rows = [kind for kind, _ in groupby((event[0], event[1]) for event in events)]
+        turn = [("fire", 1000), ("rest", 1000), ("fire", 1001), ("rest", 1001)]
+        assert rows == turn * 2
+
+    def test_the_solution_settles_after_a_turn(self, judge, executor):
+        judge(trust="off")
+        assert turns_of(executor) == [(1000, 3 + 25), (1001, 8), (1000, 2 + 25), (1001, 8)]
+
+    def test_adaptive_rules_have_more_turns(self, judge, executor):
+        config = {"stop_rule": "rse", "min_samples": 30, "max_samples": 30}
+        found = judge(trust="off", config=config)
+        assert [count for pid, count in turns_of(executor) if pid == 1001] == [2 + 2] * 3
+        assert len(found.performance.samples_ms) == 30
+
+    @pytest.mark.parametrize(
+        ("config", "options", "reference"),
+        [
+            ({"interleave_reference": False}, {}, REFERENCE),
+            ({}, {"profile_baseline": False}, REFERENCE),
+            ({}, {}, "def run(x): return x * 2\nSAMPLES = [200.0, 201.0]\n"),  # too slow for that
+        ],
+    )
+    def test_not_where_it_is_not_wanted_or_not_worth_it(
+        self, judge, executor, config, options, reference
+    ):
+        found = judge(config=config, reference=reference, **options)
+        assert found.status is EvaluationStatus.PASSED
+        assert {pid for pid, *_ in executor.of("fire")} == {1000}
+        timed = options.get("profile_baseline", True)
+        assert found.provenance.timing["reference"] == ("before" if timed else "not")
+        assert (found.performance.reference_samples_ms is not None) is timed
+        assert (found.performance.speedup_interval is not None) is timed
+
+    def test_not_for_a_solution_that_is_wrong(self, judge, executor):
+        assert judge("def run(x): return x * 3").status is EvaluationStatus.INCORRECT_NUMERICAL
+        assert len(executor.of("spawn")) == 1
+
+    @pytest.mark.parametrize("what", ["raise Crash", "raise ValueError('no')", "raise Hang"])
+    def test_a_reference_that_fails_there_blames_nobody(self, judge, monkeypatch, what):
+        source = HONEST + "import os\ndef on_time(): os.environ['FIB_TEST_SOLUTION_RAN'] = '1'\n"
+        reference = (
+            f"{REFERENCE}import os\n"
+            f"def on_time():\n    if 'FIB_TEST_SOLUTION_RAN' in os.environ: {what}\n"
+        )
+        monkeypatch.setenv("FIB_TEST_SOLUTION_RAN", "")
+        monkeypatch.delenv("FIB_TEST_SOLUTION_RAN")
+        found = judge(source, reference=reference)
+        assert found.status is EvaluationStatus.PASSED
+        assert found.provenance.timing["reference"] == "before"
+        assert found.performance.speedup_factor == pytest.approx(2.0)
+
+
+class TestTwoProcesses:
+    """A device that changes between two processes is later to tell that it is done."""
+
+    SLOWER = (
+        "import builtins\ndef run(x): return x * 2\nSAMPLES = [4.0, 4.4, 3.6]\n"
+        "OVERHEAD_MS = lambda i: 0.1 + getattr(builtins, 'fib_test_more', 0.0)\n"
+    )
+
+    @pytest.fixture(autouse=True)
+    def _clean(self):
+        import builtins
+
+        yield
+        builtins.__dict__.pop("fib_test_more", None)
+
+    @pytest.mark.parametrize(
+        ("hidden", "reference_too", "device", "added"),
+        [
+            (0.1, 0.0, "cuda:0", True),  # the solution alone: that is its own
+            (0.1, 0.1, "cuda:0", False),  # both, when they are called in turn
+            (0.9, 0.1, "cuda:0", True),
+        ],
+    )
+    def test_what_the_reference_needs_there_is_not_added(
+        self, judge, hidden, reference_too, device, added
+    ):
+        source = (
+            f"import builtins\nbuiltins.fib_test_more = {reference_too}\n"
+            f"def run(x): return x * 2\nSAMPLES = [0.1, 0.102, 0.098]\nHIDDEN_MS = {hidden}\n"
+        )
+        found = judge(source, reference=self.SLOWER, device=device)
+        assert found.status is EvaluationStatus.PASSED
+        assert ("added_ms" in found.correctness.extra["integrity"]) is added
+
+    @pytest.mark.parametrize("part", ["overhead", "exchange", "stage", "describe"])
+    @pytest.mark.parametrize(
+        ("slower_ms", "taken"), [(0.05, True), (0.15, True), (0.16, False), (9.0, False)]
+    )
+    def test_more_than_a_change_takes_is_not_believed(self, part, slower_ms, taken):
+        parts = {name: Normal(1.0, 0.01, 24, 0.9) for name in ("overhead", "exchange", "stage")}
+        alone = Normals(**parts, describe=Normal(1.0, 0.01, 24, 0.9))
+        there = replace(alone, **{part: Normal(1.0 + slower_ms, 0.01, 12, 1.0)})
+        found = Beside((((4.0,), 25),), there).normals_beside(alone)
+        assert getattr(found, part).median_ms == pytest.approx(1.0 + slower_ms * taken)
+        assert all(getattr(found, name) == getattr(alone, name) for name in parts if name != part)
+
+
+class TestSpeeds:
+    def test_everything_can_be_computed_again(self, judge):
+        times = judge().performance
+        assert times.latency_ms == median(times.samples_ms)
+        assert times.reference_latency_ms == median(times.reference_samples_ms)
+        assert times.speedup_factor == times.reference_latency_ms / times.latency_ms
+        assert times.interval_ms[0] <= times.latency_ms <= times.interval_ms[1]
+        assert 1.8 <= times.interval_ms[0] < times.interval_ms[1] <= 2.2001
+        assert times.speedup_interval[0] <= times.speedup_factor <= times.speedup_interval[1]
+        assert times.outliers == 0
+        assert times.dropped is None
+
+    def test_who_slows_the_reference_down_gains_nothing(self, judge):
+        source = HONEST + "import builtins\nbuiltins.fib_test_slow = True\n"
+        reference = (
+            "import builtins\ndef run(x): return x * 2\n"
+            "SAMPLES = [8.0] if getattr(builtins, 'fib_test_slow', False) else [4.0]\n"
+        )
+        try:
+            found = judge(source, reference=reference)
+        finally:
+            import builtins
+
+            del builtins.fib_test_slow
+        assert found.performance.reference_latency_ms == 4.0
+        assert found.performance.speedup_factor == pytest.approx(2.0)
+        assert "took 8 ms beside this solution and 4 ms alone" in found.log
+        assert found.provenance.timing["reference"] == "before"
+
+    def test_dropped_samples_do_not_count(self):
+        taken = Measurement((9.0, 9.0, 1.0, 2.0, 3.0), "clock", "1", dropped=((0, 2),))
+        alone = Measurement((4.0, 4.0, 4.0), "clock", "1")
+        times = speeds_beside(taken, alone, None).performance
+        assert times.latency_ms == 2.0
+        assert times.speedup_factor == 2.0
+        assert times.samples_ms == [9.0, 9.0, 1.0, 2.0, 3.0]
+        assert times.dropped == [(0, 2)]
+        assert times.counted_ms == [1.0, 2.0, 3.0]
+        assert times.interval_ms[1] <= 3.0
+
+    def test_turns_among_dropped_samples(self):
+        taken = Measurement((9.0, 9.0, 1.0, 2.0, 3.0), "clock", "1", dropped=((0, 2),))
+        beside = Beside((((4.0, 4.0), 2), ((4.0, 4.5), 5)))
+        speeds = speeds_beside(taken, Measurement((4.0, 4.0, 4.0), "clock", "1"), beside)
+        assert speeds.reference == "beside"
+        assert speeds.performance.reference_samples_ms == [4.0, 4.0, 4.0, 4.5]
+        low, high = speeds.performance.speedup_interval or (0.0, 0.0)
+        assert low <= 2.0 <= high
+
+    def test_no_turn_left(self):
+        taken = Measurement((9.0, 9.0, 1.0), "clock", "1", dropped=((0, 2),))
+        beside = Beside((((4.0, 4.0), 2),))
+        found = speeds_beside(taken, Measurement((4.0,), "clock", "1"), beside)
+        assert found.performance.speedup_factor == 4.0

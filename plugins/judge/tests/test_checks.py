@@ -1,0 +1,196 @@
+"""Where timed calls are checked, how many are, and against what."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fib_judge.checks import (
+    TimedCheck,
+    number_of_checks,
+    secret_places,
+    secret_schedule,
+)
+from flashinfer_bench.bench.calls import Deadline, Variations, take_calls
+from flashinfer_bench.bench.evaluators import Trial
+from flashinfer_bench.bench.stopping import TimingPlan
+from flashinfer_bench.tensors.vary import Freedom, draw_variation
+
+ROTATES = (Freedom("rotate", 64, 128, True),)
+PLENTY = 2**40
+
+
+class TestNumber:
+    @pytest.mark.parametrize(
+        ("timed", "output_bytes", "free", "expected"),
+        [
+            (150, 4, PLENTY, 8),
+            (20, 4, PLENTY, 5),
+            (3, 4, PLENTY, 2),
+            (1, 4, PLENTY, 1),
+            (150, 2**20, 16 * 2**20, 4),  # a quarter of the free memory
+            (150, 2**26, PLENTY, 4),  # 256 MiB
+            (150, 2**30, PLENTY, 2),
+            (150, 2**30, 0, 2),
+            (150, 0, PLENTY, 8),
+        ],
+    )
+    def test_each(self, timed, output_bytes, free, expected):
+        assert number_of_checks(timed, output_bytes, free) == expected
+
+
+class TestPlaces:
+    @given(st.data(), st.integers(1, 400), st.integers(0, 2**32))
+    def test_different_ones_with_one_in_the_last_tenth(self, data, timed, seed):
+        count = data.draw(st.integers(1, min(8, timed)))
+        places = secret_places(timed, count, random.Random(seed))
+        assert len(set(places)) == count
+        assert places == sorted(places)
+        assert 0 <= places[0] <= places[-1] < timed
+        assert places[-1] >= timed - max(1, timed // 10)
+
+    def test_one_says_nothing_about_the_next(self):
+        """After a look the calls that follow are looked at as often as any others."""
+        follows = looks = 0
+        for seed in range(4000):
+            places = set(secret_places(50, 8, random.Random(seed)))
+            early = [place for place in places if place < 35]
+            looks += len(early)
+            follows += sum(place + 1 in places for place in early)
+        # 6 or 7 others on 49 calls; one in each part would leave far fewer.
+        assert follows / looks == pytest.approx(6.2 / 49, rel=0.1)
+
+
+class TestSchedule:
+    def checks(self, count):
+        base = Trial(0, 1, [torch.arange(300.0)], [torch.zeros(1)])
+        rng = random.Random(4)
+        return [
+            TimedCheck(draw_variation(ROTATES, base.inputs, 0, rng), ROTATES, base, base.expected)
+            for _ in range(count)
+        ]
+
+    def test_each_check_comes_once_in_any_order(self):
+        checks = self.checks(4)
+        orders = set()
+        for seed in range(50):
+            schedule = secret_schedule(60, checks, random.Random(seed))
+            found = [schedule[place] for place in sorted(schedule)]
+            order = tuple(number for item in found for number in self.number_of(item, checks))
+            assert sorted(order) == [0, 1, 2, 3]
+            orders.add(order)
+        assert len(orders) > 10
+
+    @staticmethod
+    def number_of(item, checks):
+        return [number for number, check in enumerate(checks) if check is item]
+
+    def test_decoys_are_none_to_as_many(self):
+        checks = self.checks(4)
+        numbers: Counter[int] = Counter()
+        where: Counter[int] = Counter()
+        for seed in range(2000):
+            schedule = secret_schedule(60, checks, random.Random(seed))
+            decoys = [place for place, check in schedule.items() if check is None]
+            assert len(schedule) == 4 + len(decoys)
+            numbers[len(decoys)] += 1
+            where.update(decoys)
+        assert set(numbers) == {0, 1, 2, 3, 4}
+        assert min(numbers.values()) > 300
+        assert set(where) == set(range(60))
+
+    @pytest.mark.parametrize("rest", [1, 5, 20])
+    def test_idling_after_each_look_does_not_pay(self, rest):
+        """It is seen about as often as idling as many calls at random."""
+        checks = self.checks(8)
+        seen = at_random = 0
+        for seed in range(300):
+            rng = random.Random(seed)
+            schedule = secret_schedule(50, checks, rng)
+            idle, left = [], 0
+            for place in range(50):
+                idle.append(left > 0)
+                left = rest if place in schedule else left - 1
+            shuffled = rng.sample(idle, len(idle))
+            compared = [place for place, check in schedule.items() if check is not None]
+            seen += any(idle[place] for place in compared)
+            at_random += any(shuffled[place] for place in compared)
+        assert seen >= 0.75 * at_random
+
+    def test_trial_is_what_the_call_saw(self):
+        (check,) = self.checks(1)
+        (patch,) = check.variation.patches
+        expected = torch.roll(check.base.inputs[0], -check.variation.shifts[0])
+        expected[patch.positions] = patch.values
+        trial = check.trial
+        assert torch.equal(trial.inputs[0], expected)
+        assert (trial.index, trial.seed, trial.expected) == (0, 1, check.expected)
+
+
+class TestRounds:
+    @pytest.mark.parametrize(
+        ("rounds", "looked_at", "asked"),
+        [
+            (TimingPlan.fixed(1, 2, 3), (0,), [None, None, 0, None, None, 1, 2]),
+            (TimingPlan.fixed(1, 1, 3), (0, 1), [None, 0, None, 1, None, 2]),
+            (TimingPlan.fixed(1, 0, 3), (0, 1), [0, 1, 2]),  # nobody waits for it to settle at all
+            (
+                TimingPlan.fixed(1, 9, 2),
+                (0, 1),
+                [*[None] * 9, 0, None, None, 1],
+            ),  # nothing is left to time
+            (
+                TimingPlan.fixed(2, 2, 1),
+                (0, 1),
+                [None, None, 0, None, None, 1],
+            ),  # a warm-up follows
+        ],
+    )
+    def test_what_follows_a_look_is_not_counted(
+        self, executor, problems, session, rounds, looked_at, asked
+    ):
+        made = _Made(executor, problems, session)
+        taken = made.take(rounds, looked_at)
+        assert made.asked == asked
+        assert made.visited == list(range(rounds.max_samples))
+        assert len(taken.calls) == rounds.max_samples
+        assert taken.ending == "rule"
+
+
+class _Made:
+    """Calls of a solution whose samples go round 1, 2 and 3, and what was asked meanwhile."""
+
+    def __init__(self, executor, problems, session):
+        self._candidate = executor.spawn()
+        source = "SAMPLES = [1.0, 2.0, 3.0]\nSTAGE_MS = 4\ndef run(x): return x"
+        definition, solution = problems.definition(), problems.solution(source)
+        self._candidate.load(definition, solution, timeout_s=1.0)
+        self._candidate.put_inputs(0, [torch.rand(300)], {}, ways=["rotate"], timeout_s=1.0)
+        self._session = session()
+        self.asked = []
+        self.visited = []
+
+    def take(self, rounds, looked_at):
+        variations = Variations(ROTATES, [[torch.rand(300)]], random.Random(0))
+
+        def variation_of(place):
+            self.asked.append(place)
+            return variations.draw()
+
+        def visit(place):
+            self.visited.append(place)
+            return place in looked_at
+
+        return take_calls(
+            self._session,
+            self._candidate,
+            rounds,
+            Deadline(9.0),
+            variation_of=variation_of,
+            visit=visit,
+        )

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import pytest
+
+from fib_judge.evaluate import evaluate_solution
+from flashinfer_bench._version import __version__
+from flashinfer_bench.bench import attempt
+from flashinfer_bench.bench.attempt import NotEvaluated
+from flashinfer_bench.bench.evaluators import DefaultEvaluator
+from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
+from flashinfer_bench.bench.timing.wall import WallClockTimer
+from flashinfer_bench.data import Evaluation
+from flashinfer_bench.tensors import cpu_threads
+
+GOOD = "def run(x): return x * 2"
+
+
+@pytest.fixture
+def judge(judging):
+    """Evaluate a solution, given as source or object, against the doubling reference."""
+    return judging(tightened=False)
+
+
+class TestStatuses:
+    @pytest.mark.parametrize(
+        ("source", "status", "transient", "log"),
+        [
+            ("def run(x): return x + x", "PASSED", False, ""),
+            ("import nothing_of_this_name", "COMPILE_ERROR", False, "load: No module named"),
+            ("def run(x: return", "COMPILE_ERROR", False, "SyntaxError"),
+            ("raise Crash", "COMPILE_ERROR", True, "load: was killed by SIGSEGV"),
+            ("raise Hang", "TIMEOUT", True, "load: no answer"),
+            ("def run(x): return 1 / 0", "RUNTIME_ERROR", False, "call: division by zero"),
+            ("def run(x): raise Crash", "RUNTIME_ERROR", True, "call: was killed by SIGSEGV"),
+            ("def run(x): raise Hang", "TIMEOUT", True, "may take 30 s"),
+            ("def run(x): raise Misbehave", "RUNTIME_ERROR", False, "call: bad frame"),
+            ("def run(x): return x[:2]", "INCORRECT_SHAPE", False, "shape [2, 3] instead"),
+            ("def run(x): return x, x", "INCORRECT_SHAPE", False, "2 outputs instead of 1"),
+            ("def run(x): return (x + x).half()", "INCORRECT_DTYPE", False, "torch.float16"),
+            ("def run(x): return x * 3", "INCORRECT_NUMERICAL", False, "elements match"),
+            (f"def on_time(): 1 / 0\n{GOOD}", "RUNTIME_ERROR", False, "time: division by zero"),
+            (f"def on_time(): raise Hang\n{GOOD}", "TIMEOUT", True, "time: no answer"),
+            (f"SAMPLES = [0.0]\n{GOOD}", "RUNTIME_ERROR", False, "tell the latency from zero"),
+        ],
+    )
+    def test_each(self, source, status, transient, log, judge):
+        evaluation = judge(source)
+        assert evaluation.status == status
+        assert evaluation.provenance.transient is transient
+        assert log in evaluation.log
+        assert Evaluation.model_validate_json(evaluation.model_dump_json()) == evaluation
+
+    def test_later_trials_count_too(self, judge, executor):
+        evaluation = judge(
+            "seen = []\ndef run(x):\n    seen.append(x)\n    return x * len(seen) * 2"
+        )
+        assert evaluation.status == "INCORRECT_NUMERICAL"
+        assert evaluation.correctness.extra["first_failing"]["trial"] == 1
+        assert executor.of("fire") == []
+
+
+class TestRecord:
+    def test_performance(self, judge):
+        reference = "SAMPLES = [6.0]\ndef run(x): return x * 2"
+        source = "SAMPLES = [1.0, 2.0]\ndef run(x): return x * 2"
+        # Nothing is looked at, so all calls are counted.
+        evaluation = judge(source, reference=reference, trust="off")
+        performance = evaluation.performance
+        assert performance.latency_ms == 1.5
+        assert performance.reference_latency_ms == 6.0
+        assert performance.speedup_factor == 4.0
+        # One warm-up call and four timed ones in each of two rounds.
+        assert performance.samples_ms == [2.0, 1.0, 2.0, 1.0, 1.0, 2.0, 1.0, 2.0]
+
+    def test_provenance(self, judge, problems):
+        solution = problems.good()
+        provenance = judge(solution).provenance
+        assert (provenance.seed, provenance.device) == (11, "cpu")
+        assert (provenance.timer, provenance.timer_version) == ("clock", WallClockTimer.version)
+        assert provenance.evaluator == "default 2"
+        assert provenance.harness_version == __version__
+        counts = provenance.warmup_runs, provenance.iterations, provenance.num_trials
+        assert counts == (1, 4, 2)
+        assert provenance.build_s == 0.25
+        assert provenance.wall_s >= 0
+        extra = {"solution_hash": solution.hash(), "reference_calls": 8, "measurement": "verified"}
+        extra.update(trust="full", timed_checks=2, cpu_threads=cpu_threads())
+        assert 0 <= provenance.extra.pop("rotation_seed") < 2**53
+        assert len(provenance.extra.pop("checks_id")) == 8
+        assert provenance.extra == extra
+
+    def test_provenance_of_a_failure(self, judge):
+        provenance = judge("import nothing_of_this_name").provenance
+        assert provenance.seed == 11
+        assert provenance.timer is None
+        assert provenance.build_s is None
+
+    def test_errors_over_all_trials(self, judge):
+        correctness = judge("def run(x): return x * 2 + 0.005").correctness
+        assert correctness.max_absolute_error == pytest.approx(0.005, rel=1e-3)
+        assert correctness.extra["matched_ratio"] == 1.0
+        assert correctness.extra["integrity"]["trust"] == "full"
+        assert "first_failing" not in correctness.extra
+
+
+class TestProcesses:
+    def test_order_of_requests(self, judge, executor):
+        judge(GOOD, trust="off")
+        kinds = [event[0] for event in executor.events]
+        timed = ["stage", "fire"] * 10
+        assert kinds == ["spawn", "load", *["inputs", "call"] * 2, *timed, "close"]
+
+    def test_order_of_requests_without_trust(self, judge, executor):
+        judge(GOOD)
+        kinds = [event[0] for event in executor.events]
+        assert kinds[:6] == ["spawn", "load", *["inputs", "call"] * 2]
+        timed = [kind for kind in kinds[6:-1] if kind not in ("collect", "inspect")]
+        assert timed == ["stage", "fire"] * (len(timed) // 2)
+        assert executor.fired(10, settling=1)
+        looks = kinds.count("collect")
+        assert 2 <= looks <= 4  # two checks, and none to two decoys
+        assert kinds.count("inspect") == looks
+
+    def test_reference_and_solution_never_share_one(
+        self, problems, session, settings, evaluator, executor, prepare
+    ):
+        config = settings()
+        shared = session(pool=WorkerPool(executor, keep=9))
+        for _ in range(2):
+            baseline = prepare(running=shared)
+            for solution in (problems.good("a"), problems.good("b")):
+                evaluate_solution(shared, solution, baseline, evaluator, config)
+        loads = executor.of("load")
+        assert sorted(name for _, name in loads) == ["a", "b", "double__reference"]
+        assert len({pid for pid, _ in loads}) == 3
+
+    def test_crash_while_building_is_repeated(self, judge, problems, session, executor):
+        same, broken = session(), problems.solution("raise Crash")
+        judge(broken, running=same)
+        judge(broken, running=same)
+        assert len(executor.of("load")) == 1
+
+    def test_others_have_ended_before_it_is_called(self, judge, session, executor, monkeypatch):
+        pool = WorkerPool(executor, keep=0)
+        monkeypatch.setattr(pool, "settle", lambda: executor.events.append(("settled",)))
+        judge(GOOD, pool=pool)
+        kinds = [event[0] for event in executor.events]
+        assert kinds[:4] == ["spawn", "load", "settled", "inputs"]
+
+    def test_large_ones_are_not_kept(self, judge, session, executor, monkeypatch):
+        monkeypatch.setattr(attempt, "_KEEP_BELOW_BYTES", 10)
+        judge(GOOD, pool=WorkerPool(executor, keep=9))
+        assert len(executor.of("close")) == 1
+
+
+class TestTimeLimit:
+    def test_covers_the_whole_evaluation(self, judge):
+        evaluation = judge(
+            "import time\ndef run(x):\n    time.sleep(0.06)\n    return x * 2", timeout_s=0.1
+        )
+        assert evaluation.status == "TIMEOUT"
+        assert "no time left of 0.1 s" in evaluation.log
+
+
+LACKS = """
+from flashinfer_bench.bench.executors.base import CandidateFailed
+calls = []
+def lack(stage):
+    raise CandidateFailed("K: no GPU", stage=stage, kind="K", traceback="", about="{about}")
+"""
+
+
+@pytest.mark.parametrize("about", ["capability", "storage"])
+class TestWhatTheMachineLacks:
+    """Languages that compile when they are first called find it out only then."""
+
+    def test_the_first_call_says_so(self, about, judge):
+        with pytest.raises(NotEvaluated, match=r"^no GPU$"):
+            judge(LACKS.format(about=about) + "def run(x): lack('call')")
+
+    @pytest.mark.parametrize(("calls", "per_trial"), [(1, 1), (1, 3), (3, 3)])
+    def test_a_later_call_is_not_believed(self, about, calls, per_trial, judge):
+        """Neither in the same trial nor in the next one: what was called once has been built."""
+        source = (
+            f"def run(x):\n    if len(calls) == {calls}: lack('call')\n"
+            "    calls.append(x)\n    return x * 2"
+        )
+        evaluator = Repeating() if per_trial == 3 else DefaultEvaluator()
+        evaluation = judge(LACKS.format(about=about) + source, evaluator=evaluator)
+        assert evaluation.status == "RUNTIME_ERROR"
+        assert "no GPU" in evaluation.log
+
+    def test_nor_is_one_while_it_is_timed(self, about, judge):
+        source = "def on_time(): lack('time')\ndef run(x): return x * 2"
+        assert judge(LACKS.format(about=about) + source).status == "RUNTIME_ERROR"
+
+
+class Repeating(DefaultEvaluator):
+    """Wants three calls of each trial, and notes what it gets."""
+
+    name = "repeating"
+
+    def __init__(self):
+        self.seen = []
+
+    def calls_per_trial(self, config):
+        return 3
+
+    def check(self, definition, workload, trial, calls, config):
+        self.seen.append(len(calls))
+        return super().check(definition, workload, trial, calls, config)
+
+
+class Broken(DefaultEvaluator):
+    name = "broken"
+
+    def __init__(self, where):
+        def fail(*args, **options):
+            raise LookupError("oops")
+
+        setattr(self, where, fail)
+
+
+class TestEvaluators:
+    def test_several_calls_of_a_trial(self, judge, executor):
+        repeating = Repeating()
+        evaluation = judge(GOOD, evaluator=repeating)
+        assert evaluation.provenance.evaluator == f"repeating {DefaultEvaluator.version}"
+        assert repeating.seen[:2] == [3, 3]
+        assert set(repeating.seen[2:]) == {1}  # timed calls
+        assert [slot for _, slot in executor.of("call")] == [0, 0, 0, 1, 1, 1]
+
+    @pytest.mark.parametrize("where", ["check", "combine", "calls_per_trial"])
+    def test_one_that_raises_is_not_the_solutions_fault(self, where, judge):
+        evaluation = judge(GOOD, evaluator=Broken(where))
+        assert evaluation.status == "RUNTIME_ERROR"
+        assert evaluation.provenance.transient
+        assert evaluation.log.startswith(
+            "evaluator 'broken' failed on these outputs: LookupError: oops"
+        )
+
+
+class TestRun:
+    def test_interrupt_gives_no_verdict(
+        self, problems, session, settings, evaluator, executor, prepare
+    ):
+        pool = WorkerPool(executor, keep=0)
+        running = session(pool=pool)
+        baseline = prepare(running=running)
+        pool.interrupt()
+        with pytest.raises(RunInterrupted):
+            evaluate_solution(running, problems.good(), baseline, evaluator, settings())

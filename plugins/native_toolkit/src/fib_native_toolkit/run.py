@@ -1,0 +1,265 @@
+"""Running compilers and linkers, and keeping what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
+
+from flashinfer_bench.compile.cache import tool_guard
+from flashinfer_bench.compile.logs import build_failed, first_error
+from flashinfer_bench.compile.machine import cuda_architectures
+from flashinfer_bench.errors import CapabilityError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from typing import IO
+
+COMPILER_LOG = "compiler.log"
+"""Name of the file, in a build's folder, with everything that its tools printed."""
+
+_HEAD_BYTES = 4 << 20
+_TAIL_BYTES = 1 << 20
+_CHUNK = 1 << 16
+_PATIENCE_S = 2.0  # for the last words of a process that has ended
+_DISK_FULL = re.compile(
+    r"(No space left on device|Disk quota exceeded|File too large)['\").\]]*\s*$"
+    r"|^[^:]+: (fatal|internal compiler) error: File size limit exceeded"
+)
+# What GCC, Clang and nvcc say of one of their parts that the system has killed.
+_KILLED = re.compile(
+    r"^[^:\s]+: (fatal error: Killed signal terminated program|error: unable to execute command: "
+    r"Killed)|^nvcc error\s*: '[^']+' died due to signal 9",
+    re.MULTILINE,
+)
+# A source may make its compiler say anything: what it words itself is no news of the disk.
+_WORDED_BY_THE_SOURCE = re.compile(
+    r"#\s*error|#\s*pragma|static.assert|attribute|\bwarning\b|:\d+: Error:"
+)
+
+
+@dataclass(frozen=True)
+class ToolOutput:
+    """How a tool ended.
+
+    Parameters
+    ----------
+    returncode : int
+        Its exit status; below zero, the number of the signal that killed it.
+    output : str
+        What it printed, errors and all, in the order in which it came.
+    """
+
+    returncode: int
+    output: str
+
+
+def run_tool(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Optional[Mapping[str, str]] = None,
+    log: Optional[Path] = None,
+    timeout_s: Optional[float] = None,
+) -> ToolOutput:
+    """Run a compiler, a linker or the like to its end.
+
+    It gets no input and speaks English. Of an output of more than 5 MiB the middle is left out.
+
+    Parameters
+    ----------
+    command : sequence of str or Path
+        Program and arguments; no shell sees them.
+    cwd : Path
+        Its current folder.
+    env : mapping, optional
+        Environment variables to set on top of this process's.
+    log : Path, optional
+        A file to append the command and its output to: ``folder / COMPILER_LOG``.
+    timeout_s : float, optional
+        Seconds after which it is killed; default: never.
+
+    Returns
+    -------
+    ToolOutput
+        Also where the tool failed: see `check_output`.
+
+    Raises
+    ------
+    CapabilityError
+        If it cannot be started, or does not end in time.
+    StorageError
+        If the log cannot be written.
+    """
+    arguments = [str(part) for part in command]
+    try:
+        with tool_guard()(cwd) as before_exec:
+            process = subprocess.Popen(
+                arguments,
+                cwd=cwd,
+                env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                preexec_fn=before_exec,
+            )
+        with process:
+            try:
+                assert process.stdout is not None
+                output = _Output(process.stdout)
+                process.wait(timeout_s)
+                text = output.text()
+            except BaseException:
+                process.kill()
+                raise
+    except subprocess.TimeoutExpired:
+        raise CapabilityError(
+            f"{shlex.join(arguments[:4])} did not answer within {timeout_s:g} s"
+        ) from None
+    # ValueError: a NUL in an argument; SubprocessError: it could not give up what it should.
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise CapabilityError(f"{arguments[0]} cannot be started: {error}") from error
+    if log is not None:
+        try:
+            with log.open("a", encoding="utf-8") as stream:
+                stream.write(f"$ {shlex.join(arguments)}\n{text}".rstrip("\n") + "\n")
+        except OSError as error:
+            raise StorageError(f"{log}: cannot be written: {error}") from error
+    return ToolOutput(process.returncode, text)
+
+
+class _Output(threading.Thread):
+    """What a process prints: read in a thread, so that one that stays behind keeps nobody."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self._head, self._tail, self._dropped = bytearray(), bytearray(), 0
+        self.start()
+
+    def run(self) -> None:
+        """Read to the end."""
+        with suppress(OSError, ValueError):  # closed: whoever waited has gone
+            while chunk := os.read(self._stream.fileno(), _CHUNK):
+                room = max(0, _HEAD_BYTES - len(self._head))
+                self._head += chunk[:room]
+                self._tail += chunk[room:]
+                if len(self._tail) > 2 * _TAIL_BYTES:
+                    self._dropped += len(self._tail) - _TAIL_BYTES
+                    del self._tail[:-_TAIL_BYTES]
+
+    def text(self) -> str:
+        """Return all that was printed; call it after the process has ended."""
+        self.join(_PATIENCE_S)
+        gap = f"\n[{self._dropped} bytes left out]\n" if self._dropped else ""
+        return (self._head + gap.encode() + self._tail).decode("utf-8", "replace")
+
+
+def check_output(
+    solution: str, what: str, result: ToolOutput, *, hint: Optional[str] = None
+) -> None:
+    """Raise what `result` stands for, if the tool failed.
+
+    Parameters
+    ----------
+    solution : str
+        Name of the solution.
+    what : str
+        What was done: ``"nvcc"``, ``"linking"``, …
+    result : ToolOutput
+        How it ended.
+    hint : str, optional
+        What to do next, if it is the solution's fault.
+
+    Raises
+    ------
+    BuildError
+        If it failed: the first error of the output, with all of the output as its log.
+    StorageError
+        If it failed because the disk is full.
+    CapabilityError
+        If it was killed, as it is where memory runs out, or the CUDA toolkit does not go with the
+        GPU or with the compiler for C++.
+    """
+    if result.returncode == 0:
+        return
+    if result.returncode == -getattr(signal, "SIGKILL", 0) or _KILLED.search(result.output):
+        raise CapabilityError(
+            f"solution {solution!r}: {what} was killed: did the machine run out of memory?",
+            hint="Build fewer solutions at a time: 'fib build --jobs 1', 'fib run --build-jobs 1'.",
+        )
+    full = disk_full(result.output)
+    if full or result.returncode == -getattr(signal, "SIGXFSZ", 0):
+        raise StorageError(
+            f"solution {solution!r}: {what} ran out of disk space: {full or 'file too large'}",
+            hint="Make room in FIB_CACHE_PATH and TMPDIR: 'fib cache prune' removes old builds.",
+        )
+    unsupported = unsupported_by_toolkit(result.output)
+    if unsupported:
+        raise CapabilityError(
+            f"solution {solution!r}: {what} does not work on this machine: {unsupported}",
+            hint="Use another CUDA toolkit (CUDA_HOME), another compiler for C++ (NVCC_CCBIN, CXX) "
+            "or other architectures (FIB_CUDA_ARCH_LIST).",
+        )
+    log = result.output
+    if result.returncode < 0:
+        log = f"{log.rstrip()}\nerror: {what} was killed by signal {-result.returncode}\n".lstrip()
+    elif not first_error(log):
+        log = f"exit status {result.returncode}\n"
+    raise build_failed(solution, what, log, hint=hint)
+
+
+_UNKNOWN_ARCHITECTURE = re.compile(
+    r"^nvcc fatal\s*: Unsupported gpu architecture '(?:compute|sm|lto)_(\w+)'"
+)
+_WRONG_COMPILER = re.compile(
+    r"\bhost_config\.h\W.*#error.*\bunsupported (GNU|clang|Microsoft Visual Studio) version"
+)
+
+
+def unsupported_by_toolkit(output: str) -> str:
+    """Return the line in which nvcc says that it does not go with this machine.
+
+    Parameters
+    ----------
+    output : str
+        What it printed.
+
+    Returns
+    -------
+    str
+        That it does not know an architecture of `cuda_architectures`, or does not work with the
+        compiler for C++ that it was given. Empty if it says neither: an architecture that only the
+        solution has named is the solution's business.
+    """
+    for line in output.splitlines():
+        found = _UNKNOWN_ARCHITECTURE.search(line)
+        if found and found.group(1) in _chosen_numbers():
+            return line.strip()
+        if _WRONG_COMPILER.search(line):
+            return line.strip()
+    return ""
+
+
+def _chosen_numbers() -> set[str]:
+    """Return the architectures to compile for, as in nvcc's names for them: ``90a``."""
+    try:
+        names = cuda_architectures()
+    except (CapabilityError, ValueError):
+        return set()
+    return {name.partition("+")[0].replace(".", "") for name in names}
+
+
+def disk_full(output: str) -> str:
+    """Return the line of a tool's output that says that the disk is full, or an empty string."""
+    for line in output.splitlines():
+        if _DISK_FULL.search(line) and not _WORDED_BY_THE_SOURCE.search(line):
+            return line.strip()
+    return ""

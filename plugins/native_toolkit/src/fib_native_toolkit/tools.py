@@ -1,0 +1,287 @@
+"""Finding compilers and the programs that go with them.
+
+Each is looked for where its users expect it: in the variable that names it (``CXX``, ``CC``,
+``CUDA_HOME``), on ``PATH``, in the usual places. What is found has answered ``--version``; that is
+asked once for a file as long as the file does not change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+from fib_native_toolkit.run import run_tool
+from flashinfer_bench import env
+from flashinfer_bench.errors import CapabilityError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    Command = tuple[Path, tuple[str, ...]]
+
+CUDA_VARIABLES = ("CUDA_HOME", "CUDA_PATH")
+_USUAL_CUDA = Path("/usr/local/cuda")
+_COMPILERS = ("c++", "cc", "nvcc")
+_NUMBER = re.compile(r"\bV?(\d+\.\d+[\w.]*)")
+_PLACES = re.compile(r"^(InstalledDir|Configuration file): .*\n?", re.MULTILINE)
+
+_ANSWER_S = 5.0
+"""What a program may take to say its version."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program that works.
+
+    Parameters
+    ----------
+    name : str
+        What it is: ``"c++"``, ``"cc"``, ``"nvcc"``, ``"ninja"``.
+    path : Path
+        The file, as it was found; links are not followed, for some tools go by their name.
+    version : str
+        All that it says about its version; does not depend on where it is. For a compiler that is
+        a script, such as one that adds flags, its digest as well.
+    arguments : tuple of str
+        What comes before all other arguments: for ``CXX="ccache g++"``, ``g++``.
+    """
+
+    name: str
+    path: Path
+    version: str
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> list[str]:
+        """What a command line begins with."""
+        return [str(self.path), *self.arguments]
+
+    @property
+    def number(self) -> str:
+        """The version's number, such as ``12.2.0``; empty if it has none."""
+        # In brackets are the distributor's numbers. nvcc has its own in the fourth line.
+        lines = self.version.splitlines()
+        line = next((line for line in lines if "release" in line), lines[0] if lines else "")
+        found = _NUMBER.findall(re.sub(r"\(.*?\)", "", line)) or _NUMBER.findall(line)
+        return found[-1] if found else ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.number}".strip()
+
+
+def find_cxx() -> Tool:
+    """Return the C++ compiler: ``$CXX``, or the first of ``c++``, ``g++``, ``clang++`` on PATH.
+
+    Raises
+    ------
+    CapabilityError
+        If there is none that runs.
+    """
+    return _find_compiler("c++", "CXX", ("c++", "g++", "clang++"))
+
+
+def find_cc() -> Tool:
+    """Return the C compiler: ``$CC``, or the first of ``cc``, ``gcc``, ``clang`` on PATH.
+
+    Raises
+    ------
+    CapabilityError
+        If there is none that runs.
+    """
+    return _find_compiler("cc", "CC", ("cc", "gcc", "clang"))
+
+
+def find_nvcc() -> Tool:
+    """Return CUDA's compiler: below ``$CUDA_HOME`` or ``$CUDA_PATH``, on PATH, in /usr/local/cuda.
+
+    Raises
+    ------
+    CapabilityError
+        If there is none that runs.
+    """
+    roots = env.library_roots(*CUDA_VARIABLES)
+    places = [root / "bin" / "nvcc" for _, root in roots]
+    found = [place for place in places if place.is_file()]
+    found += [*_on_path("nvcc"), _USUAL_CUDA / "bin" / "nvcc"]
+    unset = [f"${name}" for name in CUDA_VARIABLES if name not in dict(roots)]
+    searched = [*(f"{name} not set" for name in unset), *map(str, places), "PATH"]
+    return _first_working(
+        "nvcc",
+        ((path, ()) for path in found),
+        searched=", ".join([*searched, str(_USUAL_CUDA)]),
+        hint="Install the CUDA toolkit, or set CUDA_HOME to where it is.",
+    )
+
+
+def find_ninja() -> Tool:
+    """Return ninja: on PATH, beside this Python, or in the Python package ``ninja``.
+
+    Raises
+    ------
+    CapabilityError
+        If there is none that runs.
+    """
+    paths = [*_on_path("ninja"), Path(sys.executable).parent / "ninja", *_packaged_ninja()]
+    return _first_working(
+        "ninja",
+        ((path, ()) for path in paths),
+        searched="PATH, the folder of this Python, the package ninja",
+        hint="pip install ninja",
+    )
+
+
+def cuda_home() -> Path:
+    """Return the root of the CUDA toolkit: the folder with ``bin``, ``include`` and libraries.
+
+    This is the real one even where the nvcc on PATH is a script or a link that leads elsewhere.
+
+    Raises
+    ------
+    CapabilityError
+        If there is no toolkit.
+    """
+    for _, root in env.library_roots(*CUDA_VARIABLES):
+        if _is_toolkit(root):
+            return root
+    return _home_of(find_nvcc())
+
+
+def _find_compiler(name: str, variable: str, usual: tuple[str, ...]) -> Tool:
+    command = env.compiler_command(variable)
+    if not command:
+        return _first_working(
+            name,
+            [(path, ()) for wanted in usual for path in _on_path(wanted)],
+            searched=f"${variable} not set; PATH has none of {', '.join(usual)}",
+            hint=f"Install one (on Debian: apt install g++), or set {variable}.",
+        )
+    try:
+        program, *arguments = shlex.split(command)
+    except ValueError:
+        program, arguments = command, []
+    return _first_working(
+        name,
+        [(path, tuple(arguments)) for path in _on_path(program)],
+        searched=f"${variable} is {command!r}",
+        hint=f"Unset {variable}, or set it to a compiler that is there.",
+    )
+
+
+def _on_path(name: str) -> Iterator[Path]:
+    located = shutil.which(name)
+    if located is not None:
+        yield Path(located).absolute()
+
+
+def _packaged_ninja() -> Iterator[Path]:
+    try:
+        spec = importlib.util.find_spec("ninja")
+    except (ImportError, ValueError):
+        return
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        yield Path(folder) / "data" / "bin" / "ninja"
+
+
+def _first_working(name: str, commands: Iterable[Command], *, searched: str, hint: str) -> Tool:
+    failures = []
+    for path, arguments in commands:
+        works, text = _version_of(path, arguments)
+        if works:
+            return Tool(name, path, text + _scripts(name, path, arguments), arguments)
+        if text:
+            failures.append(f"{path} does not run: {text}")
+    raise CapabilityError(f"{name} not found: {'; '.join(failures) or searched}", hint=hint)
+
+
+def _version_of(path: Path, arguments: tuple[str, ...]) -> tuple[bool, str]:
+    """Return whether the program answers, and its version or what went wrong."""
+    try:
+        status = path.stat()
+    except OSError:
+        return False, ""
+    try:
+        return _ask_version(path, arguments, status.st_size, status.st_mtime_ns)
+    except CapabilityError as error:  # it may answer another time
+        return False, error.message
+
+
+# Takes no lock: a program that hangs must keep nobody from another one, and a forked child would
+# inherit a lock that nobody releases.
+@cache
+def _ask_version(
+    path: Path, arguments: tuple[str, ...], size: int, changed_ns: int
+) -> tuple[bool, str]:
+    result = run_tool([path, *arguments, "--version"], cwd=Path(os.sep), timeout_s=_ANSWER_S)
+    text = _PLACES.sub("", result.output).strip()
+    if result.returncode != 0 or not text:
+        lines = text.splitlines()
+        return False, lines[-1] if lines else f"exit status {result.returncode}"
+    return True, text
+
+
+def _scripts(name: str, path: Path, arguments: tuple[str, ...]) -> str:
+    """Return the digests of those parts of a compiler's command that are scripts.
+
+    They may add flags, and say the version of what they start.
+    """
+    if name not in _COMPILERS:
+        return ""
+    wrapped = shutil.which(arguments[0]) if arguments else None
+    files = [path, *([Path(wrapped)] if wrapped else [])]
+    return "".join(f"\nscript {digest}" for digest in map(_script_digest, files) if digest)
+
+
+def _script_digest(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            if stream.read(2) != b"#!":
+                return ""
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:  # it has just run: nobody can tell what it was
+        return ""
+
+
+@cache
+def _home_of(nvcc: Tool) -> Path:
+    for path in (nvcc.path, nvcc.path.resolve()):
+        if _is_toolkit(path.parent.parent):
+            return path.parent.parent
+    home = _home_by_asking(nvcc)
+    if home is not None:
+        return home
+    if _is_toolkit(_USUAL_CUDA):
+        return _USUAL_CUDA
+    raise CapabilityError(
+        f"the CUDA toolkit of {nvcc.path} was not found", hint="Set CUDA_HOME to its folder."
+    )
+
+
+def _home_by_asking(nvcc: Tool) -> Optional[Path]:
+    """Have nvcc say where it is: it prints its settings before the commands of a dry run."""
+    command = [str(nvcc.path), "--dryrun", "-E", "-x", "cu", os.devnull]
+    result = run_tool(command, cwd=Path(os.sep), timeout_s=_ANSWER_S)
+    found = re.search(r"^#\$ TOP=(.+)$", result.output, re.MULTILINE)
+    if found is None:
+        return None
+    home = Path(os.path.normpath(found.group(1).strip()))
+    return home if _is_toolkit(home) else None
+
+
+def _is_toolkit(folder: Path) -> bool:
+    """Return whether `folder` has CUDA's compiler and its runtime's headers."""
+    if not (folder / "bin" / "nvcc").is_file():
+        return False
+    headers = (
+        folder / "include" / "cuda_runtime.h",
+        *folder.glob("targets/*/include/cuda_runtime.h"),
+    )
+    return any(header.is_file() for header in headers)

@@ -1,0 +1,192 @@
+"""Compile once, keep it, load it: with the system's C compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime, timezone
+
+import pytest
+
+from flashinfer_bench.compile.cache import BuildInfo
+from flashinfer_bench.errors import BuildError
+
+
+def names_in(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+class TestOneBuild:
+    def test_the_folder_has_the_library_what_it_came_from_and_nothing_else(self, c, cache_folder):
+        solution = c.solution(files={"inc/a.h": "#define A 1\n", "notes.txt": "text"})
+        artefact = c.CBuilder().compile(c.definition(), solution)
+        assert names_in(artefact.folder) == [
+            ".complete",
+            "build.json",
+            "compiler.log",
+            "kernel.so",
+            "sources",
+            "sources/inc",
+            "sources/inc/a.h",
+            "sources/kernel.c",
+            "sources/notes.txt",
+        ]
+        assert artefact.folder.parent == cache_folder / "c"
+        assert artefact.folder.name.startswith("fib_c_")
+        assert len(artefact.folder.name) == len("fib_c_") + 64
+        assert [path.name for path in artefact.folder.parent.iterdir() if path.is_dir()] == [
+            artefact.folder.name
+        ]
+
+    def test_build_json_says_what_it_is(self, c):
+        solution = c.solution()
+        artefact = c.CBuilder(colour="red").compile(c.definition(), solution)
+        record = json.loads((artefact.folder / "build.json").read_text())
+        assert record["solution"] == "twice"
+        assert record["author"] == "author"
+        assert record["definition"] == "scale"
+        assert record["language"] == "c"
+        assert record["binding"] is None
+        assert record["builder"] == "c_builder:CBuilder"
+        assert record["key"]["colour"] == "red"
+        assert record["key"]["compiler"]
+        assert record["library_bytes"] == artefact.library.stat().st_size
+        assert all(path.startswith("/usr/") for path in record["headers"])
+        age = datetime.now(timezone.utc) - datetime.fromisoformat(
+            record["created"].replace("Z", "+00:00")
+        )
+        assert -2 < age.total_seconds() < 60
+        assert BuildInfo.read(artefact.folder) == artefact.info
+
+    def test_what_does_not_compile_leaves_nothing_but_its_error(self, c, cache_folder):
+        with pytest.raises(
+            BuildError, match=r"'twice': compiling failed: .*kernel\.c:1:"
+        ) as caught:
+            c.CBuilder().build(c.definition(), c.solution("double run(double x) { return y; }\n"))
+        assert "y" in caught.value.log
+        assert "undeclared" in caught.value.log
+        assert [path for path in cache_folder.rglob("*") if path.suffix != ".lock"] == [
+            cache_folder / "c",
+            cache_folder / "c" / ".fib-builds",
+        ]
+
+
+class TestWarm:
+    def test_it_is_compiled_once(self, c, counting_cc):
+        first = c.CBuilder().compile(c.definition(), c.solution())
+        second = c.CBuilder().compile(c.definition(), c.solution())
+        assert (first.fresh, second.fresh) == (True, False)
+        assert second.library == first.library
+        assert second.info == first.info
+        assert counting_cc() == 1
+        assert c.CBuilder().build(c.definition(), c.solution())(1.0) == 2.0
+        assert counting_cc() == 1
+
+    def test_a_use_is_noted(self, c):
+        artefact = c.CBuilder().compile(c.definition(), c.solution())
+        os.utime(artefact.folder / ".complete", (1000, 1000))
+        c.CBuilder().compile(c.definition(), c.solution())
+        assert (artefact.folder / ".complete").stat().st_mtime > 1000
+
+
+def flipped(library):
+    content = bytearray(library.read_bytes())
+    content[len(content) // 2] ^= 1
+    library.write_bytes(bytes(content))
+
+
+DAMAGES = {
+    "truncated": lambda a: a.library.write_bytes(a.library.read_bytes()[:100]),
+    "flipped": lambda a: flipped(a.library),
+    "emptied": lambda a: a.library.write_bytes(b""),
+    "library removed": lambda a: a.library.unlink(),
+    "no description": lambda a: (a.folder / "build.json").unlink(),
+    "half a description": lambda a: (a.folder / "build.json").write_text('{"format": 1, "li'),
+    "another format": lambda a: (a.folder / "build.json").write_text('{"format": 99}'),
+    "not an object": lambda a: (a.folder / "build.json").write_text("[1]"),
+    "deeply nested": lambda a: (a.folder / "build.json").write_text("[" * 100_000),
+    "not text": lambda a: (a.folder / "build.json").write_bytes(b"\xff\xfe\x00"),
+    "no mark": lambda a: (a.folder / ".complete").unlink(),
+}
+
+
+class TestDamage:
+    @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+    def test_what_is_damaged_is_built_anew(self, c, damage):
+        damage(c.CBuilder().compile(c.definition(), c.solution()))
+        again = c.CBuilder().compile(c.definition(), c.solution())
+        assert again.fresh
+        assert c.CBuilder().build(c.definition(), c.solution())(4.0) == 8.0
+        assert not c.CBuilder().compile(c.definition(), c.solution()).fresh
+        assert [path.name for path in again.folder.parent.glob("*.partial-*")] == []
+
+    @pytest.mark.parametrize("kind", ["absolute", "outside", "link", "folder is a link"])
+    def test_a_library_from_elsewhere_is_not_loaded(self, c, tmp_path, kind):
+        artefact = c.CBuilder().compile(c.definition(), c.solution())
+        other = tmp_path / "kernel.so"
+        other.write_bytes(artefact.library.read_bytes())
+        file = artefact.folder / "build.json"
+        (artefact.folder / "link.so").symlink_to(other)
+        (artefact.folder / "deep").symlink_to(tmp_path)
+        named = {
+            "absolute": str(other),
+            "outside": os.path.relpath(other, artefact.folder),
+            "link": "link.so",
+            "folder is a link": "deep/kernel.so",
+        }[kind]
+        assert (artefact.folder / named).is_file()
+        file.write_text(json.dumps({**json.loads(file.read_text()), "library": named}))
+        assert c.CBuilder().compile(c.definition(), c.solution()).fresh
+
+    def test_what_goes_away_before_it_is_loaded_is_built_anew(self, c):
+        from flashinfer_bench.compile.store import prune
+
+        class Unlucky(c.CBuilder):
+            pruned = 0
+
+            def load(self, definition, solution, artefact):
+                if not Unlucky.pruned:
+                    Unlucky.pruned = len(prune(everything=True).removed)
+                return super().load(definition, solution, artefact)
+
+        assert Unlucky().build(c.definition(), c.solution())(3.0) == 6.0
+        assert Unlucky.pruned == 1
+
+
+class TestBuildersThatErr:
+    @pytest.mark.parametrize("library", ["nothing.so", "../outside.so", "sources", "", "."])
+    def test_a_library_must_be_a_file_in_the_folder(self, c, library):
+        class Erring(c.CBuilder):
+            def compile_into(self, definition, solution, plan, folder):
+                (folder.parent / "outside.so").write_text("x")
+                return library
+
+        with pytest.raises(BuildError, match="left no library"):
+            Erring().compile(c.definition(), c.solution())
+
+    def test_links_and_folders_that_are_left_are_removed(self, c, tmp_path):
+        (tmp_path / "precious").mkdir()
+        (tmp_path / "precious" / "file").write_text("x")
+
+        class Untidy(c.CBuilder):
+            def compile_into(self, definition, solution, plan, folder):
+                (folder / "deep" / "er").mkdir(parents=True)
+                (folder / "deep" / "er" / "a.o").write_text("x")
+                (folder / "link").symlink_to(tmp_path / "precious")
+                (folder / "sources" / "kernel.o").write_text("x")
+                return super().compile_into(definition, solution, plan, folder)
+
+        artefact = Untidy().compile(c.definition(), c.solution())
+        assert "deep" not in names_in(artefact.folder)
+        assert "link" not in names_in(artefact.folder)
+        assert "sources/kernel.o" not in names_in(artefact.folder)
+        assert (tmp_path / "precious" / "file").exists()
+
+
+def test_odd_characters_in_paths(c, tmp_path, monkeypatch):
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "ein Ordner, $HOME & 'mehr' ü"))
+    solution = c.solution(
+        '#include "a b.h"\ndouble run(double x) { return A * x; }\n',
+        files={"a b.h": "#define A 3\n"},
+    )
+    assert c.CBuilder().build(c.definition(), solution)(2.0) == 6.0

@@ -1,0 +1,95 @@
+"""What a solution says about how it is compiled, and what is refused."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import PurePosixPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fib_native_toolkit import checked_options, guess_binding
+from flashinfer_bench.data import Solution
+from flashinfer_bench.errors import BuildError
+
+
+def solution_with(options=None, text="int x;", **spec):
+    return Solution(
+        name="s",
+        definition="d",
+        author="a",
+        spec={
+            "language": "cpp",
+            "target_hardware": ["cpu"],
+            "entry_point": "k.cpp::run",
+            "compile_options": options,
+            **spec,
+        },
+        sources=[{"path": "k.cpp", "content": text}],
+    )
+
+
+class TestChecked:
+    def test_paths_are_found_in_the_sources(self, tmp_path):
+        solution = solution_with({"include_paths": ["inc/deep", ".", "/opt/x", "./a"]})
+        assert checked_options(solution).include_paths == ["inc/deep", ".", "/opt/x", "./a"]
+        assert checked_options(solution, tmp_path).include_paths == [
+            f"{tmp_path}/sources/inc/deep",
+            f"{tmp_path}/sources",
+            "/opt/x",
+            f"{tmp_path}/sources/a",
+        ]
+
+
+texts = st.lists(st.text(min_size=1, max_size=6), max_size=3)
+
+
+@given(texts, texts)
+def test_what_comes_through_holds_no_surprise(flags, paths):
+    solution = solution_with({"cflags": flags, "include_paths": paths})
+    control = any(ord(char) < 32 or ord(char) == 127 for text in [*flags, *paths] for char in text)
+    leaves = any(".." in PurePosixPath(p).parts and not p.startswith("/") for p in paths)
+    try:
+        words = [word for flag in flags for word in shlex.split(flag)]
+    except ValueError:
+        words = None
+    try:
+        options = checked_options(solution)
+    except BuildError:
+        assert control or leaves or words is None
+    else:
+        assert not control
+        assert not leaves
+        assert (options.cflags, options.include_paths) == (words, paths)
+
+
+PYBIND = "#include <torch/extension.h>\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n"
+LIBRARY = "#include <torch/library.h>\nTORCH_LIBRARY(x, m) {}\n"
+STABLE = "#include <torch/csrc/stable/library.h>\nSTABLE_TORCH_LIBRARY(x, m) {}\n"
+FFI = "#include <tvm/ffi/function.h>\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Run);\n"
+
+
+class TestBinding:
+    @pytest.mark.parametrize(
+        ("text", "binding"),
+        [
+            (PYBIND, "torch"),
+            (LIBRARY, "torch"),
+            (STABLE, "torch"),
+            ("PYBIND11_MODULE(a, b)", "torch"),
+            (FFI, "tvm-ffi"),
+            (PYBIND + FFI, "tvm-ffi"),
+            ("void run(float* x) {}", "tvm-ffi"),
+            ("// see my_torch/extension.html", "tvm-ffi"),
+            ("int MY_PYBIND11_MODULES;", "tvm-ffi"),
+        ],
+    )
+    def test_it_is_guessed_from_the_sources(self, text, binding):
+        assert guess_binding(solution_with(text=text)) == binding
+
+    @pytest.mark.parametrize("binding", ["torch", "tvm-ffi", "tvm_ffi", "mine"])
+    def test_what_is_declared_is_believed(self, binding):
+        declared = solution_with(text=PYBIND, binding=binding)
+        assert guess_binding(declared) == binding.replace("_", "-")
+        assert type(guess_binding(declared)) is str

@@ -1,0 +1,152 @@
+"""Builds that several processes want, that are killed, and for which there is no room."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flashinfer_bench.compile.store import list_entries, prune
+from flashinfer_bench.errors import StorageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and limits of POSIX")
+
+BUILD = """
+import c_builder as c
+artefact = c.CBuilder().compile(c.definition(), c.solution())
+print(artefact.fresh, c.CBuilder().build(c.definition(), c.solution())(2.0))
+"""
+
+BUILD_MANY = """
+import sys
+import c_builder as c
+from fib_native_toolkit import compiled
+
+for round in range(int(sys.argv[1])):
+    for number in range(3):
+        solution = c.solution(f"double run(double x) {{ return {number} * x; }}")
+        assert c.CBuilder().build(c.definition(), solution)(2.0) == 2.0 * number
+print("done")
+"""
+
+BUILD_WITHOUT_ROOM = """
+import resource, sys
+import c_builder as c
+from flashinfer_bench.errors import StorageError
+
+solution = c.solution("double big[100000] = {1}; double run(double x) { return 2 * x; }")
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+try:
+    c.CBuilder().build(c.definition(), solution)
+except StorageError as error:
+    print("full:", error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(c.CBuilder().build(c.definition(), solution)(2.0))
+"""
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(500):
+        if path.exists():
+            return
+        time.sleep(0.02)
+    pytest.fail(f"{path} did not appear")
+
+
+def output_of(process) -> str:
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    return out
+
+
+class TestAtOnce:
+    def test_four_processes_compile_one_solution_once(self, c, start, counting_cc):
+        outputs = [output_of(p) for p in [start(BUILD) for _ in range(4)]]
+        assert counting_cc() == 1
+        assert sorted(outputs) == ["False 4.0\n"] * 3 + ["True 4.0\n"]
+
+    def test_builds_go_on_while_the_cache_is_pruned(self, c, start):
+        processes = [start(BUILD_MANY, 12) for _ in range(2)]
+        removed = 0
+        while any(process.poll() is None for process in processes):
+            removed += len(prune(everything=True).removed)
+            time.sleep(0.005)
+        assert [output_of(process) for process in processes] == ["done\n"] * 2
+        assert removed > 3
+        assert prune(everything=True).busy == ()
+        assert list_entries() == []
+
+
+class TestKilled:
+    @pytest.fixture
+    def slow(self, script, tmp_path):
+        """A compiler that writes half of the library and goes on, while there is a certain file."""
+        (tmp_path / "slow").touch()
+        text = f"""[ "$1" = --version ] && exec cc "$@"
+if [ -e {tmp_path}/slow ]; then
+    echo half > kernel.so
+    touch {tmp_path}/started
+    sleep 60
+fi
+exec cc "$@"
+"""
+        return script("slow-cc", text)
+
+    def test_a_build_that_is_killed_leaves_nothing_that_is_taken_for_one(
+        self, c, start, slow, tmp_path, monkeypatch, cache_folder
+    ):
+        monkeypatch.setenv("CC", str(slow))
+        process = start(BUILD)
+        wait_for(tmp_path / "started")
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert [entry.state for entry in list_entries() if entry.state != "lock"] == ["partial"]
+        assert len(list(cache_folder.rglob("kernel.so"))) == 1
+        (tmp_path / "slow").unlink()
+        assert c.CBuilder().build(c.definition(), c.solution())(2.0) == 4.0
+        assert [entry.state for entry in list_entries()] == ["complete"]
+        assert len(list(cache_folder.rglob("kernel.so"))) == 1
+
+
+class TestFullDisk:
+    @pytest.mark.parametrize("limit", [0, 64, 4096, 100_000])
+    def test_a_limit_on_the_size_of_files(self, c, start, limit):
+        out = output_of(start(BUILD_WITHOUT_ROOM, limit))
+        assert out.startswith("full: "), out
+        assert out.endswith("\n4.0\n")
+
+    @pytest.fixture
+    def small_disk(self, tmp_path):
+        """A file system of 256 KiB."""
+        folder = tmp_path / "small"
+        folder.mkdir()
+        if sys.platform != "linux" or os.geteuid() != 0:
+            pytest.skip("mounting a small file system takes root")
+        command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            pytest.skip("mounting is not allowed here")
+        yield folder
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+    @pytest.mark.parametrize("temporary", [True, False])
+    def test_a_disk_that_is_really_full(self, c, small_disk, monkeypatch, temporary):
+        monkeypatch.setenv("FIB_CACHE_PATH", str(small_disk / "cache"))
+        if temporary:
+            monkeypatch.setenv("TMPDIR", str(small_disk))
+        ballast = small_disk / "ballast"
+        ballast.write_bytes(b"x" * 170_000)
+        text = "double big[10000] = {1}; double run(double x) { return 2 * x; }"
+        with pytest.raises(StorageError) as caught:
+            c.CBuilder().build(c.definition(), c.solution(text))
+        assert "space" in str(caught.value) or "cannot be" in str(caught.value)
+        assert [entry.state for entry in list_entries() if entry.state != "lock"] == []
+        ballast.unlink()
+        assert c.CBuilder().build(c.definition(), c.solution(text))(2.0) == 4.0

@@ -1,0 +1,126 @@
+"""Running tools, and what their end means."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fib_native_toolkit import ToolOutput, check_output, run_tool
+from flashinfer_bench.errors import BuildError, CapabilityError, StorageError
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+class TestRun:
+    def test_a_flood_is_cut_in_the_middle(self, tmp_path):
+        flood = "for _ in range(200): os.write(1, b'x' * 100_000)"
+        code = f"import os\nos.write(1, b'first')\n{flood}\nos.write(1, b'last')"
+        output = run_tool(python(code), cwd=tmp_path).output
+        assert output.startswith("first")
+        assert output.endswith("last")
+        assert "bytes left out]" in output
+        assert len(output) < 7 << 20
+
+    @pytest.mark.skipif(os.name != "posix", reason="signals")
+    def test_what_stays_behind_keeps_nobody(self, tmp_path):
+        code = "import subprocess; print(subprocess.Popen(['sleep', '100']).pid)"
+        pid = int(run_tool(python(code), cwd=tmp_path).output)
+        os.kill(pid, 9)  # it is there: nobody has waited for its end
+
+    def test_what_cannot_be_started(self, tmp_path):
+        with pytest.raises(CapabilityError, match=r"nowhere cannot be started: .*No such file"):
+            run_tool([tmp_path / "nowhere"], cwd=tmp_path)
+        with pytest.raises(CapabilityError, match=r"cannot be started: .*null"):
+            run_tool([sys.executable, "a\0b"], cwd=tmp_path)
+
+    def test_the_log_has_commands_and_outputs(self, tmp_path):
+        log = tmp_path / "compiler.log"
+        run_tool(["echo", "one two"], cwd=tmp_path, log=log)
+        run_tool(python("print('x', end='')"), cwd=tmp_path, log=log)
+        lines = log.read_text().splitlines()
+        assert lines[:2] == ["$ echo 'one two'", "one two"]
+        assert lines[2].startswith("$ ")
+        assert lines[3] == "x"
+
+
+class TestCheck:
+    def test_a_signal(self):
+        with pytest.raises(BuildError, match="nvcc failed: error: nvcc was killed by signal 11"):
+            check_output("s", "nvcc", ToolOutput(-11, ""))
+
+    def test_killed_for_its_memory(self):
+        with pytest.raises(CapabilityError, match=r"'s': nvcc was killed: .*out of memory"):
+            check_output("s", "nvcc", ToolOutput(-9, ""))
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "c++: fatal error: Killed signal terminated program cc1plus",
+            "x86_64-linux-gnu-g++-12: fatal error: Killed signal terminated program cc1plus",
+            "clang++: error: unable to execute command: Killed",
+            "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
+        ],
+    )
+    def test_a_part_of_the_compiler_was_killed(self, line):
+        output = f"[1/2] c++ -c a.cpp\nFAILED: a.o\n{line}\nninja: build stopped\n"
+        with pytest.raises(CapabilityError, match="out of memory"):
+            check_output("s", "compiling", ToolOutput(1, output))
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "/tmp/ccX.s: Fatal error: can't fill 256 bytes of a.o: 'No space left on device'",
+            "a.cpp:3:1: fatal error: error writing to /tmp/ccX.s: No space left on device",
+            "/usr/bin/ld: final link failed: No space left on device",
+            "LLVM ERROR: IO failure on output stream: No space left on device",
+            "tee: write error: Disk quota exceeded",
+            "cc: internal compiler error: File size limit exceeded signal terminated program as",
+            "c++: fatal error: File size limit exceeded signal terminated program cc1plus",
+        ],
+    )
+    def test_a_full_disk(self, line):
+        with pytest.raises(StorageError, match="ran out of disk space") as caught:
+            check_output("s", "nvcc", ToolOutput(1, f"a.cpp: in f\n{line}\n1 error"))
+        assert "fib cache prune" in caught.value.hint
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "a.cpp:1:2: error: #error No space left on device",
+            'a.cpp(1): error: static assertion failed with "No space left on device"',
+            "a.cpp:1:26: error: static assertion failed: No space left on device",
+            "a.cpp:1:2: warning: #warning No space left on device [-Wcpp]",
+            "a.s:1: Error: No space left on device",
+            "a.cpp:5:1: error: call to 'f' declared with attribute error: No space left on device",
+            'a.cpp:7: error: no match for call "No space left on device" (int)',
+        ],
+    )
+    def test_a_source_that_talks_of_a_full_disk(self, line):
+        with pytest.raises(BuildError):
+            check_output("s", "nvcc", ToolOutput(1, line))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_an_interrupt_ends_the_tool(tmp_path, start):
+    code = (
+        "from pathlib import Path; import sys\n"
+        "from fib_native_toolkit import run_tool\n"
+        "script = 'echo $$ > pid; exec sleep 60'\n"
+        "run_tool(['sh', '-c', script], cwd=Path(sys.argv[1]))\n"
+    )
+    process = start(code, tmp_path)
+    for _ in range(500):
+        if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip():
+            break
+        time.sleep(0.02)
+    process.send_signal(2)
+    _, err = process.communicate(timeout=600)
+    assert "KeyboardInterrupt" in err
+    pid = int((tmp_path / "pid").read_text())
+    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()

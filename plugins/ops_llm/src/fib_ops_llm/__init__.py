@@ -1,0 +1,94 @@
+"""What is known of language models' operators: how outputs are judged and calls keyed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flashinfer_bench.plugins import EvaluatorSpec, KeyBuilderSpec, OpFamilySpec, hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_KEYS = "fib_ops_llm.key_builders"
+
+
+@hookimpl
+def fib_register_op_families() -> Iterable[OpFamilySpec]:
+    """Register the op types of which this plugin knows how they are judged and keyed."""
+    yield OpFamilySpec(
+        name="llm",
+        op_types=("gemm", "gqa*", "mla*", "moe", "sampling", "dsa_*", "nsa_*"),
+        settings="fib_ops_llm.families:SETTINGS",
+        summary="Products, attention, mixtures of experts and sampling of language models",
+    )
+
+
+@hookimpl
+def fib_register_key_builders() -> Iterable[KeyBuilderSpec]:
+    """Register keys for the op types whose speed is known to follow from the same things.
+
+    Their priority is that of fallbacks: a plugin's key builder goes before them.
+    """
+    yield KeyBuilderSpec(
+        name="gemm",
+        op_types=("gemm",),
+        factory=f"{_KEYS}:GEMMKeyBuilder",
+        priority=0,
+        summary="The variable axes of a matrix product",
+    )
+    yield KeyBuilderSpec(
+        name="gqa",
+        op_types=("gqa", "gqa_paged", "gqa_ragged"),
+        factory=f"{_KEYS}:GQAKeyBuilder",
+        priority=0,
+        summary="The variable axes of attention, and its integer and boolean scalars",
+    )
+    yield KeyBuilderSpec(
+        name="mla",
+        op_types=("mla", "mla_paged", "mla_ragged"),
+        factory=f"{_KEYS}:MLAKeyBuilder",
+        priority=0,
+        summary="The variable axes of latent attention, and its integer and boolean scalars",
+    )
+
+
+@hookimpl
+def fib_register_evaluators() -> Iterable[EvaluatorSpec]:
+    """Register evaluators for definitions that element-wise comparison judges wrongly.
+
+    Their priorities are below the usual one, so that a plugin's evaluator goes before them.
+    """
+    yield EvaluatorSpec(
+        name="lowbit",
+        op_types=("moe",),
+        dtypes=("float8*", "float4*", "int8", "int4*"),
+        factory="fib_ops_llm.lowbit:LowBitEvaluator",
+        priority=30,
+        summary="Bounds the errors of elements that need not match, too",
+    )
+    yield EvaluatorSpec(
+        name="sampling",
+        op_types=("sampling",),
+        inputs=("*probs*", "*logits*"),
+        outputs=("samples*",),
+        factory="fib_ops_llm.sampling:SamplingEvaluator",
+        priority=40,
+        summary="Holds samples of many calls against the distribution asked for",
+    )
+    sparse = ("dsa_*", "nsa_*")
+    yield EvaluatorSpec(
+        name="dsa_sparse_attention",
+        op_types=sparse,
+        inputs=("sparse_indices",),
+        factory="fib_ops_llm.dsa_sparse_attention:DsaSparseAttentionEvaluator",
+        priority=40,
+        summary="Compares every output, and finds tokens that attention leaves out",
+    )
+    yield EvaluatorSpec(
+        name="dsa_topk_indexer",
+        op_types=sparse,
+        outputs=("topk_indices",),
+        factory="fib_ops_llm.dsa_topk_indexer:DsaTopkIndexerEvaluator",
+        priority=40,
+        summary="Checks by their scores that the right tokens are selected, in any order",
+    )

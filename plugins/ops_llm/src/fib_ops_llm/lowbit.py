@@ -1,0 +1,93 @@
+"""The evaluator for mixtures of experts, and for inputs of few bits."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from fib_ops_llm.checks import with_size
+from fib_ops_llm.error_size import error_size
+from fib_ops_llm.settings import number_of
+from flashinfer_bench.bench.correctness import as_tensors
+from flashinfer_bench.bench.evaluators.default import DefaultEvaluator
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flashinfer_bench.bench.config import ResolvedEvalConfig
+    from flashinfer_bench.bench.evaluators.base import Check, Trial
+    from flashinfer_bench.data import Definition, Workload
+
+#: Largest error of an element, in units of the output's RMS.
+ELEMENT_CAP = 10.0
+#: RMS of the unmatched elements' errors, as a share of what zeros in place of all elements that
+#: need not match would give.
+ERROR_BUDGET = 0.5
+
+
+class LowBitEvaluator(DefaultEvaluator):
+    """Compare element by element, and bound the errors of the elements that need not match.
+
+    Rounding to few bits spoils single elements and sends tokens to other experts, so that only a
+    share *r* of each output has to match: ``required_matched_ratio``, by default all of it. That
+    alone would let anything stand in the rest. So of every floating-point output, in units of the
+    RMS of what is expected, and looking only at the elements that do not match:
+
+    * none may be off by more than ``lowbit_element_cap`` (10). What another expert would have made
+      of a token is a result of the same size: of a million such differences the largest is about 7;
+    * their errors together, as an RMS over the whole output, may be ``lowbit_error_budget`` (0.5)
+      times √(1 - *r*). Zeros in the whole share that need not match give √(1 - *r*): so a quarter
+      of that share may be zeros, or an eighth of it what belongs to other tokens;
+    * NaN and ±inf must stand where they are expected, as always.
+
+    ``correctness.extra`` also holds ``unmatched_rms``, this RMS, of the worst output.
+    """
+
+    name = "lowbit"
+    version = "1"
+
+    def check_settings(self, config: ResolvedEvalConfig) -> None:
+        """See `Evaluator.check_settings`."""
+        _limits(config)
+
+    def check(
+        self,
+        definition: Definition,
+        workload: Workload,
+        trial: Trial,
+        calls: Sequence[Sequence[Any]],
+        config: ResolvedEvalConfig,
+    ) -> Check:
+        """See `Evaluator.check`."""
+        cap, budget = _limits(config)
+        found = super().check(definition, workload, trial, calls, config)
+        if not found.passed or found.correctness is None:
+            return found
+        worst, problems = 0.0, []
+        pairs = zip(definition.outputs, as_tensors(calls[-1]), trial.expected, strict=True)
+        for name, actual, expected in pairs:
+            if not expected.is_floating_point():
+                continue  # integers and booleans match or do not; they have no size
+            tolerance = config.tolerance_of(name)
+            size = error_size(actual, expected, beyond=tolerance)
+            worst = max(worst, size.relative_rms)
+            allowed = budget * math.sqrt(1.0 - (tolerance.required_matched_ratio or 1.0))
+            if size.largest > cap:
+                problems.append(
+                    f"output {name!r}: an element is off by {size.largest:.3g} times the RMS of "
+                    f"what is expected, more than {cap:g}"
+                )
+            elif size.relative_rms > allowed:
+                problems.append(
+                    f"output {name!r}: the elements that do not match are off by "
+                    f"{size.relative_rms:.3g} times the RMS of what is expected, together more "
+                    f"than the {allowed:.3g} that is left to them"
+                )
+        return with_size(found, "unmatched_rms", worst, problems)
+
+
+def _limits(config: ResolvedEvalConfig) -> tuple[float, float]:
+    return (
+        number_of(config, "lowbit_element_cap", ELEMENT_CAP),
+        number_of(config, "lowbit_error_budget", ERROR_BUDGET),
+    )

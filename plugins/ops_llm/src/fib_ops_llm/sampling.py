@@ -1,0 +1,165 @@
+"""The evaluator for operations that draw samples from a distribution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fib_ops_llm.checks import compare_output, verdict, wrong_form
+from fib_ops_llm.sampling_inputs import read_inputs
+from fib_ops_llm.sampling_rows import Thresholds, examine, find_invalid
+from fib_ops_llm.settings import count_of, number_of
+from flashinfer_bench.bench.correctness import as_tensors
+from flashinfer_bench.bench.evaluators.base import Evaluator
+from flashinfer_bench.data import Correctness
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from fib_ops_llm.sampling_rows import Findings
+    from flashinfer_bench.bench.config import ResolvedEvalConfig
+    from flashinfer_bench.bench.evaluators.base import Check, Trial
+    from flashinfer_bench.data import Definition, Workload
+
+    Vector = np.ndarray[Any, np.dtype[Any]]
+
+#: How often a solution is called on each set of inputs.
+VALIDATION_TRIALS = 100
+#: The largest total-variation distance from the distribution asked for.
+TVD_THRESHOLD = 0.2
+#: The largest distance from it in the order of probabilities, or of token numbers.
+BIAS_THRESHOLD = 0.05
+
+
+class SamplingEvaluator(Evaluator):
+    """Hold samples against the distribution that the judge computes from the inputs.
+
+    Each of ``sampling_validation_trials`` (100) calls has to return tokens that top-k, top-p and
+    min-p leave; any of equally probable tokens at the end may be left, and rounding of a sum may
+    move the end of top-p. Over all calls, frequencies have to be those of the renormalised
+    distribution: within ``sampling_tvd_threshold`` (0.2) as a total-variation distance, and within
+    ``sampling_bias_threshold`` (0.05) in favour of more or less probable tokens, or within what
+    chance explains where samples are too few to tell. See `sampling_statistics`, which also says
+    how repeated samples, and rows that share their random numbers, are found.
+
+    Outputs other than the samples are compared with the reference's. ``correctness.extra`` holds
+    the distances; the errors are 0 for samples that pass and 1 for others.
+    """
+
+    name = "sampling"
+    version = "1"
+    one_answer = False
+
+    def check_settings(self, config: ResolvedEvalConfig) -> None:
+        """See `Evaluator.check_settings`."""
+        self.calls_per_trial(config)
+        _thresholds(config)
+
+    def calls_per_trial(self, config: ResolvedEvalConfig) -> int:
+        """Return ``sampling_validation_trials``."""
+        return count_of(config, "sampling_validation_trials", VALIDATION_TRIALS)
+
+    def check(
+        self,
+        definition: Definition,
+        workload: Workload,
+        trial: Trial,
+        calls: Sequence[Sequence[Any]],
+        config: ResolvedEvalConfig,
+    ) -> Check:
+        """See `Evaluator.check`."""
+        thresholds = _thresholds(config)
+        problem = wrong_form(definition, workload, calls)
+        if problem is not None:
+            return problem
+        inputs = read_inputs(definition, trial)
+        samples = _samples(definition, calls, inputs.rows)
+        draws_of_a_call = len(samples) // len(calls)
+        repeats = draws_of_a_call if inputs.seeded else len(samples)
+        findings = examine(inputs, samples, thresholds=thresholds, repeats=repeats, seed=trial.seed)
+        return _verdict(findings, _others(definition, trial, calls, config))
+
+    def check_timed(
+        self,
+        definition: Definition,
+        workload: Workload,
+        trial: Trial,
+        outputs: Sequence[Any],
+        config: ResolvedEvalConfig,
+    ) -> Check:
+        """Judge whether the samples of one call are valid: it has no frequencies."""
+        problem = wrong_form(definition, workload, [outputs])
+        if problem is not None:
+            return problem
+        inputs = read_inputs(definition, trial)
+        findings = find_invalid(inputs, _samples(definition, [outputs], inputs.rows))
+        return _verdict(findings, _others(definition, trial, [outputs], config))
+
+    def combine(self, checks: Sequence[Check]) -> Correctness:
+        """Return the errors of the last trial, and the largest distances of any."""
+        measured = [check.correctness for check in checks if check.correctness is not None]
+        extras = [item.extra or {} for item in measured]
+        merged = dict(extras[-1])
+        for key in merged:
+            if key not in ("samples", "matched_ratio"):
+                merged[key] = max(extra[key] for extra in extras if key in extra)
+        return measured[-1].model_copy(update={"extra": merged})
+
+
+def _thresholds(config: ResolvedEvalConfig) -> Thresholds:
+    return Thresholds(
+        number_of(config, "sampling_tvd_threshold", TVD_THRESHOLD, most=1.0),
+        number_of(config, "sampling_bias_threshold", BIAS_THRESHOLD, most=1.0),
+    )
+
+
+def _place_of_samples(definition: Definition) -> int:
+    """Return which output holds the samples: the one named so, else the first of integers."""
+    outputs = list(definition.outputs.items())
+    named = [place for place, (name, _) in enumerate(outputs) if name.startswith("samples")]
+    integers = [place for place, (_, spec) in enumerate(outputs) if spec.dtype.is_integer]
+    return (named or integers or [0])[0]
+
+
+def _samples(definition: Definition, calls: Sequence[Sequence[Any]], rows: int) -> Vector:
+    """Return all samples, ``[draws, rows]``: a call may make several draws of each row."""
+    import torch
+
+    place = _place_of_samples(definition)
+    drawn = torch.stack([as_tensors(outputs)[place].detach() for outputs in calls]).to(torch.int64)
+    by_row = drawn.reshape(len(calls), rows, -1).transpose(1, 2)
+    samples: Vector = by_row.reshape(-1, rows).numpy()
+    return samples
+
+
+def _others(
+    definition: Definition,
+    trial: Trial,
+    calls: Sequence[Sequence[Any]],
+    config: ResolvedEvalConfig,
+) -> list[str]:
+    """Return what is wrong with the outputs that are no samples."""
+    problems, skipped = [], _place_of_samples(definition)
+    for place, name in enumerate(definition.outputs):
+        if place == skipped:
+            continue
+        for outputs in calls:
+            actual, expected = as_tensors(outputs)[place], trial.expected[place]
+            found, passes = compare_output(name, actual, expected, config)
+            if not passes:
+                problems.append(f"output {name!r}: {found.matched} of {found.elements} match")
+                break
+    return problems
+
+
+def _verdict(findings: Findings, others: Sequence[str]) -> Check:
+    problems = [*findings.problems, *others]
+    if findings.invalid:
+        text = f"{findings.invalid} of {findings.samples} samples are not among the tokens left"
+        problems.insert(0, f"{text}: {findings.first_invalid}")
+    failed = 1.0 if problems else 0.0
+    valid = 1.0 - findings.invalid / findings.samples if findings.samples else 1.0
+    extra = {"matched_ratio": valid, "samples": findings.samples, **findings.distances}
+    correctness = Correctness(max_relative_error=failed, max_absolute_error=failed, extra=extra)
+    return verdict(correctness, problems)

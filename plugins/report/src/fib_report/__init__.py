@@ -1,0 +1,43 @@
+"""The report page, and how authors and solutions score; registers subcommands of ``fib report``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from flashinfer_bench.plugins import CommandSpec, hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+_MODULES = {
+    "causes": ("cause",),
+    "coverage": ("DefinitionCoverage", "find_gaps"),
+    "page": ("PageInfo", "render_page"),
+    "ratings": ("Rating", "fastp_curves", "rate_authors"),
+    "regressions": ("Change", "Comparison", "compare_dates", "parse_date"),
+}
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+
+
+@hookimpl
+def fib_register_commands() -> Iterable[CommandSpec]:
+    """Register scores, coverage, regressions and visualize."""
+    for name, summary in (
+        ("scores", "Rate authors or solutions: scores, fast_p, win rates and means."),
+        ("coverage", "List definitions that lack workloads, solutions or evaluations."),
+        ("regressions", "Compare what was recorded before a date with what came after."),
+        ("visualize", "Write a page with tables and plots."),
+    ):
+        yield CommandSpec(
+            name=f"report {name}",
+            factory=f"fib_report.commands.{name}:app",
+            summary=summary,
+        )

@@ -1,0 +1,162 @@
+"""Which definitions lack workloads, solutions or evaluations on which device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flashinfer_bench.report.results import Selection, collect_results
+from flashinfer_bench.report.scores import natural_order
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from flashinfer_bench.data import TraceSet
+    from flashinfer_bench.report.results import Result
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class DefinitionCoverage:
+    """What there is for one definition, and what is missing.
+
+    Attributes
+    ----------
+    solutions, workloads : int
+        Number in the dataset. Those that only traces know do not count.
+    evaluated : mapping of str to int
+        Pairs of a solution and a workload that were evaluated, by device.
+    pairs : int
+        Pairs that there could be on each device.
+    unsolved : tuple of str
+        Devices on which something was evaluated and nothing ever passed.
+    missing : tuple of str
+        What is lacking, in words: ``no workloads``, ``no solutions``, ``not on NVIDIA H200``,
+        ``12 of 40 evaluations on NVIDIA H200``, ``no solution by baseline``.
+    """
+
+    definition: str
+    op_type: str
+    solutions: int
+    workloads: int
+    pairs: int
+    evaluated: Mapping[str, int]
+    unsolved: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is lacking."""
+        return not self.missing
+
+
+def find_gaps(
+    trace_set: TraceSet, selection: Selection, baseline_author: str = "baseline"
+) -> list[DefinitionCoverage]:
+    """Look for what is missing.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        The dataset.
+    selection : Selection
+        Which definitions, op types and devices to look at. A device is expected to have been used
+        for every definition if it was used for any.
+    baseline_author : str
+        Author who is expected to have a solution of each definition, if they have any.
+
+    Returns
+    -------
+    list of DefinitionCoverage
+        In natural order of the names of the definitions.
+
+    Raises
+    ------
+    UnknownNameError
+        If the selection names what the dataset does not have.
+    """
+    chosen = Selection(
+        definitions=selection.definitions,
+        op_types=selection.op_types,
+        hardware=selection.hardware,
+    )
+    runs: dict[str, list[Result]] = {}
+    for result in collect_results(trace_set, chosen):
+        runs.setdefault(result.definition, []).append(result)
+    devices = sorted({one.hardware for group in runs.values() for one in group})
+    authors = {one.author for group in trace_set.solutions.values() for one in group}
+    expected = baseline_author if baseline_author in authors else ""
+    names = [
+        name
+        for name, definition in trace_set.definitions.items()
+        if chosen.wants_definition(name, definition.op_type)
+    ]
+    return [
+        _cover(trace_set, name, runs.get(name, []), devices, expected)
+        for name in sorted(names, key=natural_order)
+    ]
+
+
+def _cover(
+    trace_set: TraceSet,
+    name: str,
+    runs: Sequence[Result],
+    devices: Sequence[str],
+    baseline_author: str,
+) -> DefinitionCoverage:
+    solutions = {one.name: one.author for one in trace_set.solutions.get(name, ())}
+    workloads = set(trace_set.workload_uuids(name))
+    pairs = len(solutions) * len(workloads)
+    pairs_on = _pairs(runs, solutions, workloads)
+    evaluated = {device: len(pairs_on.get(device, ())) for device in devices}
+    passed = {one.hardware for one in runs if one.passed}
+    return DefinitionCoverage(
+        definition=name,
+        op_type=trace_set.definitions[name].op_type,
+        solutions=len(solutions),
+        workloads=len(workloads),
+        pairs=pairs,
+        evaluated=evaluated,
+        unsolved=tuple(
+            device for device, count in evaluated.items() if count and device not in passed
+        ),
+        missing=(
+            *_lacking(solutions, workloads, baseline_author),
+            *_unevaluated(evaluated, pairs),
+        ),
+    )
+
+
+def _pairs(
+    runs: Sequence[Result], solutions: Collection[str], workloads: Collection[str]
+) -> dict[str, set[Pair]]:
+    """Return the pairs of a solution and a workload that were evaluated, by device."""
+    found: dict[str, set[Pair]] = {}
+    for one in runs:
+        if one.solution in solutions and one.workload in workloads:
+            found.setdefault(one.hardware, set()).add((one.solution, one.workload))
+    return found
+
+
+def _lacking(solutions: Mapping[str, str], workloads: set[str], baseline_author: str) -> list[str]:
+    found = []
+    if not workloads:
+        found.append("no workloads")
+    if not solutions:
+        found.append("no solutions")
+    elif baseline_author and baseline_author not in solutions.values():
+        found.append(f"no solution by {baseline_author}")
+    return found
+
+
+def _unevaluated(evaluated: Mapping[str, int], pairs: int) -> list[str]:
+    if not pairs:
+        return []  # said already: there is nothing to evaluate
+    found = []
+    for device, count in evaluated.items():
+        if not count:
+            found.append(f"not on {device}")
+        elif count < pairs:
+            found.append(f"{pairs - count} of {pairs} evaluations on {device}")
+    return found or ([] if evaluated else ["never evaluated"])

@@ -1,0 +1,187 @@
+"""The page as a whole."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from fib_report.page.markup import Markup, element
+from fib_report.page.payload import Extras, pack, page_data, ratio_label
+from flashinfer_bench import __version__
+from flashinfer_bench.report.scores import best_solutions, geometric_mean, score_solutions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fib_report.coverage import DefinitionCoverage
+    from flashinfer_bench.report.results import Result
+    from flashinfer_bench.report.scores import Best
+
+# In the order in which they build on one another.
+SCRIPTS = (
+    "dom",
+    "data",
+    "table",
+    "chart",
+    "curves",
+    "scatter",
+    "strips",
+    "run_dialog",
+    "views",
+    "definition",
+    "main",
+)
+
+_VIEWS = ("overview", "definitions", "solutions", "evaluations", "failures")
+
+
+@dataclass(frozen=True)
+class PageInfo:
+    """What the head of the page says.
+
+    Parameters
+    ----------
+    title : str
+        Its title.
+    dataset : str
+        Where the results come from.
+    generated : str
+        When the page was made.
+    """
+
+    title: str
+    dataset: str
+    generated: str
+
+
+def render_page(
+    results: Sequence[Result], info: PageInfo, coverage: Sequence[DefinitionCoverage] = ()
+) -> str:
+    """Return the page as text.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        At most one for each solution, workload and device, as `latest_results` gives them.
+    info : PageInfo
+        What its head says.
+    coverage : sequence of DefinitionCoverage
+        What is missing, as `find_gaps` tells it; without it the page says nothing about that.
+
+    Returns
+    -------
+    str
+        An HTML document that needs no other file and asks for none.
+    """
+    extras = Extras()
+    data = page_data(results, coverage, extras)
+    body = element(
+        "body",
+        element("a", "Skip to the content", href="#view", class_="skip"),
+        _header(results, info),
+        _tiles(results, best_solutions(score_solutions(results))),
+        _navigation([*_VIEWS, *(["coverage"] if coverage else [])]),
+        element("main", _waiting(), id="view", tabindex="-1"),
+        element("footer", f"Made by flashinfer-bench {__version__} at {info.generated}."),
+        element("dialog", id="run", aria_labelledby="run-title"),
+        element("div", id="tip", hidden=True),
+        # What is there so far is shown while the browser still reads the rest.
+        _packed("data", data),
+        # Unpacked when the first of them is asked for.
+        _packed("logs", extras.logs.texts),
+        _packed("shapes", extras.shapes.shapes),
+        _packed("timings", extras.timings.texts),
+        element("script", Markup(_script())),
+    )
+    document = element("html", _head(info), body, lang="en")
+    return f"<!DOCTYPE html>\n{document}\n"
+
+
+def _asset(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    """Return all scripts as one, which leaves no name behind."""
+    parts = "".join(_asset(f"script/{name}.js") for name in SCRIPTS)
+    return f'"use strict";\n(() => {{\n{parts}}})();\n'
+
+
+def _packed(name: str, data: object) -> Markup:
+    """Make an element that browsers neither show nor run."""
+    return element("script", Markup(pack(data)), type="application/octet-stream", id=name)
+
+
+def _head(info: PageInfo) -> Markup:
+    style, script = _asset("page.css"), _script()
+    # Nothing may be fetched and nothing may run but this very style and script: a second wall, in
+    # case a name in a dataset ever found a hole in the escaping.
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", info.title),
+        element("style", Markup(style)),
+    )
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _header(results: Sequence[Result], info: PageInfo) -> Markup:
+    devices = sorted({result.hardware for result in results})
+    shown = ", ".join(devices[:3]) + (f" and {len(devices) - 3} more" if devices[3:] else "")
+    return element(
+        "header",
+        element(
+            "div",
+            element("h1", element("bdi", info.title)),
+            element("p", element("bdi", f"{info.dataset} · {shown}"), class_="note"),
+        ),
+        element("button", "Dark theme", type="button", id="theme", hidden=True),
+    )
+
+
+def _navigation(views: Sequence[str]) -> Markup:
+    links = [element("a", view.capitalize(), href=f"#/{view}", data_view=view) for view in views]
+    return element("nav", *links, id="views", aria_label="Views")
+
+
+def _waiting() -> Markup:
+    needs = (
+        "The tables and plots of this page are made by its script, which your browser does not run."
+    )
+    return element(
+        "section", element("p", "Unpacking …", class_="note"), element("noscript", needs)
+    )
+
+
+def _tiles(results: Sequence[Result], best: Sequence[Best]) -> Markup:
+    passed = sum(result.passed for result in results)
+    definitions = {result.definition for result in results}
+    solved = {item.score.definition for item in best}
+    speedup = geometric_mean([b.score.speedup for b in best if b.score.speedup is not None])
+    return element(
+        "section",
+        _tile("Definitions solved", f"{len(solved)} / {len(definitions)}"),
+        _tile("Solutions", f"{len({result.solution for result in results}):,}"),
+        _tile("Workloads", f"{len({(r.definition, r.workload) for r in results}):,}"),
+        _tile("Latest evaluations", f"{len(results):,}"),
+        _tile("Passed", f"{passed / len(results):.0%}"),
+        _tile("Mean speed-up of the best", "–" if speedup is None else ratio_label(speedup)),
+        class_="tiles",
+    )
+
+
+def _tile(label: str, value: str) -> Markup:
+    return element("div", element("b", value), element("span", label), class_="tile")

@@ -1,0 +1,575 @@
+"""What a page shows, as plain columns that its script unpacks.
+
+Names stand once and are referred to by their place, and numbers have five digits: together with
+compression that makes an evaluation cost some 30 bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from fib_report.causes import cause
+from fib_report.ratings import fastp_curves, rate_authors
+from fib_report.regressions import quartiles
+from flashinfer_bench.report.results import label_of, read_details, split_by_setting
+from flashinfer_bench.report.scores import best_solutions, natural_order, score_solutions
+from flashinfer_bench.stats.samples import quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from fib_report.coverage import DefinitionCoverage
+    from fib_report.ratings import Curve
+    from flashinfer_bench.report.results import Conditions, Result
+    from flashinfer_bench.report.scores import SolutionScore
+
+
+def clip(text: str, width: int) -> str:
+    """Cut the middle out of `text` so that at most `width` characters are left."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[-tail:] if tail else ''}"
+
+
+def short_solution(name: str, definition: str, width: int = 34) -> str:
+    """Leave out of a solution's name the name of its definition, which is known where it stands."""
+    if definition in name and name != definition:
+        name = name.replace(definition, "…", 1).strip("_-. ") or name
+    return clip(name, width)
+
+
+def workload_labels(results: Sequence[Result]) -> dict[str, str]:
+    """Name each workload by the axes in which it differs from the others.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        Results of one definition.
+
+    Returns
+    -------
+    dict of str to str
+        Label by uuid, in order of size: smaller problems first.
+    """
+    axes = {result.workload: result.axes for result in results}
+    ordered = sorted(axes, key=lambda uuid: (tuple(axes[uuid].values()), uuid))
+    varying = _varying([axes[uuid] for uuid in ordered])
+    labels = {uuid: _axes_label(axes[uuid], varying) for uuid in ordered}
+    counts: dict[str, int] = {}
+    for uuid, label in labels.items():
+        counts[label] = counts.get(label, 0) + 1
+        if counts[label] > 1:
+            labels[uuid] = f"{label} #{counts[label]}"
+    return labels
+
+
+def _varying(axes: Sequence[Mapping[str, int]]) -> list[str]:
+    """Choose as few axes as tell as many workloads apart as all axes together do."""
+    chosen: list[str] = []
+    apart = 1
+    for name in dict.fromkeys(name for values in axes for name in values):
+        count = len({tuple(values.get(n) for n in (*chosen, name)) for values in axes})
+        if count > apart:
+            chosen, apart = [*chosen, name], count
+    return chosen or list(axes[0] if axes else ())
+
+
+def _axes_label(axes: Mapping[str, int], names: Sequence[str]) -> str:
+    return " ".join(f"{name}={axes[name]}" for name in names if name in axes) or "fixed size"
+
+
+def ratio_label(value: float) -> str:
+    """Return a ratio as it is read: ``2×``, ``0.52×``, ``1/250×``."""
+    if value < 0.01:
+        return f"1/{1 / value:,.0f}×"
+    return f"{value:,.0f}×" if value >= 100.0 else f"{value:.3g}×"
+
+
+_LONGEST = 900
+_UNITS = {"mhz": "MHz", "w": "W", "c": "°C", "percent": "%", "ms": "ms", "s": "s"}
+_NAMES = {"sm": "SM clock", "idle sm": "SM clock when idle", "memory": "memory clock"}
+
+
+def timing_lines(timing: Mapping[str, Any]) -> str:
+    """Return the outcome of the stopping rule, and a line for each watcher; empty if not told.
+
+    Parameters
+    ----------
+    timing : mapping
+        As ``provenance.timing`` of a trace; whatever is in it, a text comes out.
+    """
+    lines = []
+    for name in ("ended_by", "outcome"):
+        told = timing.get(name)
+        if isinstance(told, str) and told:
+            lines.append(f"{'ended by' if name == 'ended_by' else name}: {told}")
+    watched = timing.get("watched")
+    for name, facts in (watched if isinstance(watched, dict) else {}).items():
+        if isinstance(facts, dict):
+            told = "; ".join(_fact(*item) for item in facts.items() if item[0] != "readings")
+            lines.append(f"{name}: {told}")
+        else:
+            lines.append(_fact(name, facts))
+    text = "\n".join(lines)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _fact(key: object, value: Any) -> str:
+    name, unit = _named(str(key))
+    if isinstance(value, dict):
+        states = [f"{_label(state)} {_share(part)}" for state, part in value.items()]
+        return f"{name}: {', '.join(states)}"
+    if isinstance(value, (list, tuple)) and len(value) == 3:  # smallest, median, greatest
+        low, middle, high = map(str, value)
+        value = middle if low == high else f"{middle} ({low} to {high})"
+    return f"{name} {value}{f' {unit}' if unit else ''}"
+
+
+def _named(key: str) -> tuple[str, str]:
+    """Return the name of a fact in words, and its unit, which ends the key."""
+    head, _, tail = key.rpartition("_")
+    if head and tail in _UNITS:
+        return _label(head), _UNITS[tail]
+    return _label(key), ""
+
+
+def _label(key: object) -> str:
+    words = str(key).replace("_", " ")
+    return _NAMES.get(words, words)
+
+
+def _share(value: Any) -> str:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{value:.0%}" if is_number and 0 <= value <= 1 else str(value)
+
+
+POINTS = 32
+"""Most points of a shape."""
+
+TOP = 255
+"""The highest level; the lowest is 0."""
+
+SHAPES_BYTES = 400_000
+"""Compressed size of all shapes from which on none is taken along."""
+
+_MOST = 1e300
+_ZERO = 48  # the character of a step of 0: small steps are printable ones, of one byte each
+
+
+class Shape(NamedTuple):
+    """A distribution.
+
+    Attributes
+    ----------
+    low, high : float
+        The least and the greatest sample, in milliseconds.
+    steps : str
+        A character for each point, in ascending order: 48 more than how many levels it is above the
+        one before; the first is above 0.
+    """
+
+    low: float
+    high: float
+    steps: str
+
+
+def shape_of(samples: Sequence[float]) -> Optional[Shape]:
+    """Return the shape of some samples; None if there are none.
+
+    Up to 32 samples are kept one by one, of more the quantiles at 0, 1/31, … 1.
+
+    Parameters
+    ----------
+    samples : sequence of float
+        Finite and not negative, in any order.
+    """
+    if not samples:
+        return None
+    ordered = sorted(samples)
+    points = ordered
+    if len(ordered) > POINTS:
+        points = [quantile(ordered, number / (POINTS - 1)) for number in range(POINTS)]
+    low, high = ordered[0], ordered[-1]
+    levels = [_level(point, low, high) for point in points]
+    steps = [after - before for before, after in zip([0, *levels], levels, strict=False)]
+    return Shape(low, high, "".join(chr(_ZERO + step) for step in steps))
+
+
+def _level(value: float, low: float, high: float) -> int:
+    if not low < high:
+        return 0
+    share = (value - low) / (high - low)
+    if _is_logarithmic(low, high):
+        share = math.log(value / low) / math.log(high / low)
+    return round(TOP * min(max(share, 0.0), 1.0))
+
+
+def _is_logarithmic(low: float, high: float) -> bool:
+    """Return whether the quotient of both ends is a number; else levels are linear."""
+    return low > 0 and high / low < _MOST
+
+
+class ShapeBook:
+    """Collects shapes, and stops where the page would get too large.
+
+    Parameters
+    ----------
+    most_bytes : int
+        See `SHAPES_BYTES`.
+    """
+
+    def __init__(self, most_bytes: int = SHAPES_BYTES) -> None:
+        self.shapes: list[Shape] = []
+        self._most, self._used = most_bytes, 0
+        self._compressor = zlib.compressobj(6)
+
+    def add(self, samples: Sequence[float]) -> int:
+        """Take the shape of some samples along; add those that matter most first.
+
+        Returns
+        -------
+        int
+            Its place in `shapes`; -1 if there are no samples, or there is no room.
+        """
+        shape = shape_of(samples) if self._used < self._most else None
+        if shape is None:
+            return -1
+        text = f'[{shape.low:.5g},{shape.high:.5g},"{shape.steps}"],'
+        self._used += len(self._compressor.compress(text.encode("utf-8")))
+        if len(self.shapes) % 64 == 63:  # now and then: each flush costs room that is not used
+            self._used += len(self._compressor.flush(zlib.Z_SYNC_FLUSH))
+        self.shapes.append(shape)
+        return len(self.shapes) - 1
+
+
+WHOLE = 4_000
+"""Characters of a log that is taken along as it is; of a longer one both ends are."""
+
+FULL_BYTES = 1_150_000
+"""Compressed size of all logs from which on only their last lines are taken along."""
+
+MOST_BYTES = 1_300_000
+"""Compressed size of all logs from which on none is taken along."""
+
+_TAIL = 200
+_ROW = 400
+_COLOUR = re.compile("\x1b\\[[0-9;:]*m")
+
+
+class LogBook:
+    """Collects logs, each different one once, and stops where the page would get too large.
+
+    Parameters
+    ----------
+    full_bytes, most_bytes : int
+        See `FULL_BYTES` and `MOST_BYTES`.
+    """
+
+    def __init__(self, full_bytes: int = FULL_BYTES, most_bytes: int = MOST_BYTES) -> None:
+        self.texts: list[str] = []
+        self._places: dict[str, int] = {}
+        self._full, self._most = full_bytes, most_bytes
+        # A running compressor tells what a log really costs: most repeat what others say.
+        self._compressor = zlib.compressobj(6)
+        self._used = 0
+
+    def add(self, log: str) -> int:
+        """Take a log along.
+
+        Parameters
+        ----------
+        log : str
+            A log; add those that matter most first.
+
+        Returns
+        -------
+        int
+            Its place in `texts`; -1 if it is empty or there is no room for it.
+        """
+        log = log.strip()
+        if not log:
+            return -1
+        if log not in self._places:
+            self._places[log] = self._keep(log)
+        return self._places[log]
+
+    def _keep(self, log: str) -> int:
+        if self._used >= self._most:
+            return -1
+        text = excerpt(log, WHOLE if self._used < self._full else _TAIL)
+        self._used += len(self._compressor.compress(text.encode("utf-8", "replace")))
+        self._used += len(self._compressor.flush(zlib.Z_SYNC_FLUSH))
+        self.texts.append(text)
+        return len(self.texts) - 1
+
+
+def excerpt(log: str, length: int = WHOLE) -> str:
+    """Keep both ends of a long log: the beginning says what ran, the end what went wrong.
+
+    Parameters
+    ----------
+    log : str
+        A log. Colour codes are dropped from it.
+    length : int
+        Characters to keep.
+
+    Returns
+    -------
+    str
+        The log, with the number of characters that were left out in their place; so are the middles
+        of very long lines.
+    """
+    log = _COLOUR.sub("", log)
+    if len(log) > length:
+        head = 0 if length <= _TAIL else length // 4
+        left_out = len(log) - length
+        notice = f"… {left_out:,} characters left out …"
+        log = f"{log[:head]}\n{notice}\n{log[-(length - head) :]}".lstrip("\n")
+    return "\n".join(map(_shorter, log.split("\n")))
+
+
+def _shorter(row: str) -> str:
+    if len(row) <= _ROW:
+        return row
+    half = _ROW // 2
+    return f"{row[:half]} … {len(row) - 2 * half:,} characters left out … {row[-half:]}"
+
+
+_CORNERS = 240  # of a curve; a screen shows no more
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+_TIMINGS_BYTES = 200_000
+"""Compressed size of what is told of all timings from which on nothing more is."""
+
+
+@dataclass
+class Extras:
+    """What a page takes along as far as there is room, and unpacks when it is asked for.
+
+    Attributes
+    ----------
+    logs : LogBook
+        The logs; those of failures come first.
+    shapes : ShapeBook
+        Distributions of samples; those of the best solutions come first.
+    timings : LogBook
+        What is told of how samples were taken.
+    """
+
+    logs: LogBook = field(default_factory=LogBook)
+    shapes: ShapeBook = field(default_factory=ShapeBook)
+    timings: LogBook = field(default_factory=lambda: LogBook(_TIMINGS_BYTES, _TIMINGS_BYTES))
+
+
+class _Places(dict["tuple[str, ...]", int]):
+    """Gives each new key the next place."""
+
+    def __missing__(self, key: tuple[str, ...]) -> int:
+        self[key] = len(self)
+        return self[key]
+
+
+def page_data(
+    results: Sequence[Result],
+    coverage: Sequence[DefinitionCoverage] = (),
+    extras: Optional[Extras] = None,
+) -> dict[str, Any]:
+    """Return everything but what is unpacked later.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        At most one for each solution, workload and device, as `latest_results` gives them.
+    coverage : sequence of DefinitionCoverage
+        What is missing, if the page is to say so.
+    extras : Extras, optional
+        Takes the rest.
+
+    Returns
+    -------
+    dict
+        Of plain values, without infinities: these are written ``"inf"`` and ``"nan"``.
+    """
+    extras = extras if extras is not None else Extras()
+    names = {name: natural_order(name) for name in {result.definition for result in results}}
+    ordered = sorted(
+        results, key=lambda r: (names[r.definition], r.hardware, r.solution, r.workload)
+    )
+    read_details(ordered)
+    scores = score_solutions(ordered)
+    definitions, devices, workloads, solutions, causes, clocks = (_Places() for _ in range(6))
+    for result in ordered:
+        definitions[result.definition, result.op_type]
+        devices[result.hardware,]
+        workloads[result.definition, result.workload]
+        solutions[result.definition, result.solution, result.author, result.language]
+    runs = {
+        "solution": [solutions[r.definition, r.solution, r.author, r.language] for r in ordered],
+        "workload": [workloads[r.definition, r.workload] for r in ordered],
+        "device": [devices[r.hardware,] for r in ordered],
+        "cause": [-1 if r.passed else causes[cause(r.log),] for r in ordered],
+        **_columns(ordered),
+        "clock": [clocks[tuple(r.clock)] for r in ordered],
+        **_logs(ordered, extras.logs),
+        **_samples(ordered, scores, extras),
+    }
+    place = {name: index for index, (name, _) in enumerate(definitions)}
+    return {
+        "definitions": list(definitions),
+        "devices": [name for (name,) in devices],
+        "solutions": [[place[d], s, short_solution(s, d), *rest] for d, s, *rest in solutions],
+        "workloads": _workloads(ordered, workloads, place),
+        "causes": [line for (line,) in causes],
+        "runs": runs,
+        "clocks": list(clocks),
+        "scores": _scores(scores, place),
+        **_overview(ordered),
+        "coverage": [vars(one) for one in coverage],
+    }
+
+
+def _columns(results: Sequence[Result]) -> dict[str, list[Any]]:
+    counted = [result.counted_ms for result in results]
+    middle = [quartiles(samples) if samples else (None, None) for samples in counted]
+    return {
+        "status": [result.status.value for result in results],
+        "time": [result.timestamp[:19] for result in results],
+        "latency": [result.latency_ms for result in results],
+        "reference": [result.reference_latency_ms or None for result in results],
+        "low": [low for low, _ in middle],
+        "high": [high for _, high in middle],
+        "samples": [result.sample_total for result in results],
+        "dropped": [result.dropped for result in results],
+        "interval": [result.interval_ms for result in results],
+        "speedup": [result.speedup_interval for result in results],
+        "absolute": [result.max_absolute_error for result in results],
+        "relative": [result.max_relative_error for result in results],
+    }
+
+
+def _logs(results: Sequence[Result], logs: LogBook) -> dict[str, list[int]]:
+    places = [-1] * len(results)
+    for index in sorted(range(len(results)), key=lambda i: results[i].passed):
+        places[index] = logs.add(results[index].log)
+    return {"log": places, "length": [len(result.log.strip()) for result in results]}
+
+
+def _workloads(
+    results: Sequence[Result], workloads: Iterable[tuple[str, ...]], place: Mapping[str, int]
+) -> list[list[Any]]:
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.definition, []).append(result)
+    labels = {name: workload_labels(group) for name, group in groups.items()}
+    order = {name: {uuid: n for n, uuid in enumerate(one)} for name, one in labels.items()}
+    axes = {(r.definition, r.workload): dict(r.axes) for r in results}
+    return [
+        [place[d], uuid, labels[d][uuid], order[d][uuid], axes[d, uuid]] for d, uuid in workloads
+    ]
+
+
+def _samples(
+    results: Sequence[Result], scores: Sequence[SolutionScore], extras: Extras
+) -> dict[str, list[int]]:
+    """Return the places of distributions, of dropped samples, and of what is told of timings."""
+    keys = [(one.definition, one.hardware, one.timer, one.cache, one.solution) for one in scores]
+    places = {key: number for number, key in enumerate(keys)}
+    firsts: dict[tuple[str, ...], int] = {}
+    for key, number in places.items():
+        firsts.setdefault(key[:-1], number)
+    columns = {name: [-1] * len(results) for name in ("shape", "gone", "timing")}
+    order: list[tuple[int, int]] = []
+    for index, one in enumerate(results):
+        key = (one.definition, one.hardware, *one.conditions, one.solution)
+        if one.passed:  # by the place of its solution in its ranking: the best of each come first
+            order.append((places[key] - firsts[key[:-1]], index))
+    for _, index in sorted(order):
+        one = results[index]
+        columns["shape"][index] = extras.shapes.add(one.counted_ms)
+        if one.dropped:
+            columns["gone"][index] = extras.shapes.add(one.dropped_ms)
+        columns["timing"][index] = extras.timings.add(timing_lines(one.timing))
+    return columns
+
+
+def _overview(results: Sequence[Result]) -> dict[str, Any]:
+    """Return ratings and curves of authors; apart for each timer and cache mode."""
+    groups: dict[Conditions, list[Result]] = {}
+    for (_, conditions), group in split_by_setting(results).items():
+        groups.setdefault(conditions, []).extend(group)
+    authors: list[dict[str, Any]] = []
+    curves: dict[str, Curve] = {}
+    for conditions, group in groups.items():
+        timed = label_of(conditions) if len(groups) > 1 else ""
+        authors += [{**vars(one), "timed": timed} for one in rate_authors(group)]
+        for name, curve in fastp_curves(group).items():
+            curves[f"{name} · {timed}" if timed else name] = _thinned(curve)
+    return {"authors": authors, "curves": curves}
+
+
+def _scores(scores: Sequence[SolutionScore], place: Mapping[str, int]) -> list[dict[str, Any]]:
+    best = {_key(item.score) for item in best_solutions(scores)}
+    rows = []
+    for score in scores:
+        fields = {**vars(score), "best": _key(score) in best}
+        fields["definition"] = place[score.definition]
+        rows.append({name: fields[name] for name in fields if name != "op_type"})
+    return rows
+
+
+def _key(score: SolutionScore) -> tuple[str, ...]:
+    return score.definition, score.hardware, score.timer, score.cache, score.solution
+
+
+def _thinned(curve: Curve) -> Curve:
+    """Leave out corners, but never the first, those next to 1, or the last."""
+    step = math.ceil(len(curve) / _CORNERS)
+    return [
+        corner
+        for index, corner in enumerate(curve)
+        if index % step == 0 or index == len(curve) - 1 or _around_one(curve, index)
+    ]
+
+
+def _around_one(curve: Curve, index: int) -> bool:
+    after = curve[index + 1][0] if index + 1 < len(curve) else math.inf
+    return curve[index][0] <= 1.0 < after
+
+
+def pack(data: Any) -> str:
+    """Return `data` as JSON, deflated and in base64: letters that no page can mistake for markup.
+
+    Parameters
+    ----------
+    data : Any
+        Plain values; floats are rounded to five digits, infinities and NaN become strings.
+    """
+    text = json.dumps(_plain(data), separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(zlib.compress(text.encode("ascii"), 9)).decode("ascii")
+
+
+def _plain(value: Any) -> Any:
+    if value is None or type(value) is int:  # most of all values
+        return value
+    if isinstance(value, float):
+        return _rounded(value) if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return _SURROGATES.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _rounded(value: float) -> float:
+    shorter = float(f"{value:.5g}")
+    return shorter if math.isfinite(shorter) else value  # the very largest would round to infinity

@@ -1,0 +1,426 @@
+"""How authors and solutions rate: fast_p, win rates and means, over the tasks of everyone.
+
+A task is one workload of one definition on one device. The tasks that anyone was evaluated on count
+for everyone who is compared on that device, so that leaving the hard ones out does not pay.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Optional
+
+from flashinfer_bench.errors import DataError
+from flashinfer_bench.report.results import (
+    collect_results,
+    latest_results,
+    mixtures,
+    split_by_setting,
+    with_intervals,
+)
+from flashinfer_bench.report.scores import (
+    Measured,
+    Task,
+    baseline_latencies,
+    fastest_of,
+    geometric_mean,
+    latency_of,
+    mean_of,
+    rank_labels,
+    speedup_of,
+    speedup_over,
+    task_of,
+)
+from flashinfer_bench.report.summary import rankable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from flashinfer_bench.data import TraceSet
+    from flashinfer_bench.data.run_source import Ends
+    from flashinfer_bench.report.results import Conditions, Result, Selection
+    from flashinfer_bench.report.summary import RankableRuns
+
+
+Curve = list[tuple[float, float]]
+
+THRESHOLDS = (1.0, 1.5, 2.0)
+"""The p at which fast_p and win rates are told by default."""
+
+
+@dataclass(frozen=True)
+class Rating:
+    """How one author or solution did over all tasks.
+
+    Attributes
+    ----------
+    name : str
+        Of the author or solution.
+    tasks, tried, solved : int
+        Tasks there are, were evaluated, and were solved correctly.
+    definitions : int
+        Definitions of which at least one task was solved.
+    speedup, mean_speedup : float or None
+        Geometric and arithmetic mean of the speed-ups over what it is compared with, over the
+        solved tasks for which there is one.
+    compared : int
+        Number of these.
+    fast : mapping of float to float
+        fast_p: share of all tasks solved and more than p times as fast.
+    wins : mapping of float to float
+        Win rate at p: share of the compared tasks in which it is at least p times as fast.
+    first : int
+        Tasks in which nobody is faster.
+    interval : (float, float) or None
+        Where the geometric mean lies with a confidence of 95 %; None if one of the speed-ups has no
+        interval.
+    without_interval : int
+        Speed-ups that have none.
+    rank : str
+        Place by fast_p at the first threshold, then by the geometric mean: ``1``, or ``=2`` where
+        intervals overlap, so that the means cannot be told apart.
+    samples, dropped : int
+        Number of all samples, and of those among them that do not count.
+    reference_before : int
+        Results that passed whose reference was timed before, and not beside the solution; counted
+        only where that is what it is compared with.
+    """
+
+    name: str
+    tasks: int
+    tried: int
+    solved: int
+    definitions: int
+    speedup: Optional[float]
+    mean_speedup: Optional[float]
+    compared: int
+    fast: Mapping[float, float] = field(default_factory=dict)
+    wins: Mapping[float, float] = field(default_factory=dict)
+    first: int = 0
+    interval: Optional[Ends] = None
+    without_interval: int = 0
+    rank: str = ""
+    samples: int = 0
+    dropped: int = 0
+    reference_before: int = 0
+
+    @property
+    def measured(self) -> Optional[Measured]:
+        """The geometric mean with its interval; None if nothing could be compared."""
+        return None if self.speedup is None else Measured(self.speedup, self.interval)
+
+
+def by_author(result: Result) -> str:
+    """Return whom a result counts for when authors are rated."""
+    return result.author
+
+
+def by_solution(result: Result) -> str:
+    """Return whom a result counts for when solutions are rated."""
+    return result.solution
+
+
+def _speedups(
+    results: Sequence[Result], baseline: Optional[Mapping[Task, Measured]]
+) -> dict[Task, Measured]:
+    """Return the highest speed-up of each task; over the reference if there is no baseline."""
+    best: dict[Task, Measured] = {}
+    for result in results:
+        task, speedup = task_of(result), speedup_of(result)
+        if baseline is not None:
+            found, latency = baseline.get(task), latency_of(result)
+            speedup = speedup_over(found, latency) if found and latency else None
+        if speedup is not None:
+            best[task] = max(speedup, best.get(task, speedup), key=lambda figure: figure.value)
+    return best
+
+
+def _countable(
+    results: Iterable[Result], baseline: Optional[Mapping[Task, Measured]]
+) -> list[Result]:
+    """Leave out passes that nothing can be said about, for or against: nothing to compare with."""
+    if baseline is not None:
+        return [result for result in results if task_of(result) in baseline]
+    return [result for result in results if not result.passed or result.speedup is not None]
+
+
+def rate_authors(
+    results: Sequence[Result],
+    baseline_author: Optional[str] = None,
+    thresholds: Sequence[float] = THRESHOLDS,
+    group: Callable[[Result], str] = by_author,
+) -> list[Rating]:
+    """Rate authors, or whatever `group` tells apart.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        At most one for each solution, workload and device, as `latest_results` gives them, and of
+        one timer and cache mode, see `split_by_setting`.
+    baseline_author : str, optional
+        Compare with the fastest solution of this author, or with the solution of this name, and
+        only in the tasks that they solved; else with the definition's reference, as it was timed
+        beside each solution.
+    thresholds : sequence of float
+        The p at which fast_p and win rates are told.
+    group : callable
+        `by_author` or `by_solution`; the tasks of a solution are those of its definition.
+
+    Returns
+    -------
+    list of Rating
+        By fast_p at the first threshold, then by the geometric mean, the best first.
+    """
+    baseline = None if baseline_author is None else baseline_latencies(results, baseline_author)
+    counted = _countable(results, baseline)
+    groups: dict[str, list[Result]] = {}
+    for result in counted:
+        groups.setdefault(group(result), []).append(result)
+    tasks = {task_of(result) for result in counted}
+    leaders = fastest_of(counted)
+    rated = []
+    for name, one in groups.items():
+        total = len(_own(tasks, one) if group is by_solution else tasks)
+        rated.append(_rate(name, one, total, leaders, baseline, thresholds))
+    return _with_ranks(sorted(rated, key=lambda one: (*_order(one), one.name)))
+
+
+def _with_ranks(ratings: Sequence[Rating]) -> list[Rating]:
+    """Give ratings, the best first, their ranks: before one is what is better beyond doubt."""
+    places: list[int] = []
+    for _, group in groupby(ratings, key=_share):
+        alike = list(group)
+        begin = len(places)
+        lows = sorted(one.measured.low for one in alike if one.measured is not None)
+        for one in alike:
+            worse = 0 if one.measured is None else bisect_right(lows, one.measured.high)
+            places.append(1 + begin + len(lows) - worse)
+    labels = rank_labels(places)
+    return [replace(one, rank=label) for one, label in zip(ratings, labels, strict=True)]
+
+
+def _share(rating: Rating) -> float:
+    return _order(rating)[0]
+
+
+def _own(tasks: Iterable[Task], results: Sequence[Result]) -> list[Task]:
+    """Keep the tasks of the definitions that a solution is for: it cannot solve others."""
+    definitions = {result.definition for result in results}
+    return [task for task in tasks if task[0] in definitions]
+
+
+def _order(rating: Rating) -> tuple[float, float]:
+    first = next(iter(rating.fast.values()), 0.0)
+    return -first, -(rating.speedup or 0.0)
+
+
+def _rate(
+    name: str,
+    results: Sequence[Result],
+    total: int,
+    leaders: Mapping[Task, Measured],
+    baseline: Optional[Mapping[Task, Measured]],
+    thresholds: Sequence[float],
+) -> Rating:
+    speedups = _speedups(results, baseline)
+    ordered = sorted(one.value for one in speedups.values())
+    mean = mean_of(speedups.values())
+    fastest = fastest_of(results)
+    against_reference = [one for one in results if baseline is None and one.passed]
+    solved = {task_of(result) for result in results if result.passed}
+    more = {p: len(ordered) - bisect_right(ordered, p) for p in thresholds}
+    at_least = {p: sum(value >= p for value in ordered) for p in thresholds}
+    return Rating(
+        name=name,
+        tasks=total,
+        tried=len({task_of(result) for result in results}),
+        solved=len(solved),
+        definitions=len({definition for definition, _, _ in solved}),
+        speedup=geometric_mean(ordered),
+        mean_speedup=sum(ordered) / len(ordered) if ordered else None,
+        compared=len(ordered),
+        fast={p: count / total for p, count in more.items()},
+        wins={p: count / len(ordered) if ordered else 0.0 for p, count in at_least.items()},
+        first=sum(fastest[task].value <= leaders[task].value for task in fastest),
+        interval=mean.ends if mean is not None else None,
+        without_interval=sum(one.ends is None for one in speedups.values()),
+        samples=sum(one.sample_total for one in results),
+        dropped=sum(one.dropped for one in results),
+        reference_before=sum(one.clock.reference == "before" for one in against_reference),
+    )
+
+
+def fastp_curves(results: Sequence[Result]) -> dict[str, Curve]:
+    """Return the fast_p curve of each author against the reference.
+
+    Where an author has several solutions, the fastest that passed counts in each task.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        At most one for each solution, workload and device.
+
+    Returns
+    -------
+    dict
+        Corners (p, share) by author; the author with the most and fastest solved tasks first.
+    """
+    counted = _countable(results, None)
+    tasks = {task_of(result) for result in counted}
+    groups: dict[str, list[Result]] = {}
+    for result in counted:
+        groups.setdefault(result.author, []).append(result)
+    curves = {
+        name: fast_p([value for value, _ in _speedups(one, None).values()], len(tasks))
+        for name, one in groups.items()
+    }
+    return dict(sorted(curves.items(), key=lambda item: (-_share_at_one(item[1]), item[0])))
+
+
+def _share_at_one(curve: Curve) -> float:
+    """Return fast_1, and a little of fast_0 to order those who never beat the reference."""
+    fast_1 = [share for p, share in curve if p <= 1.0][-1]
+    return fast_1 + 1e-3 * curve[0][1]
+
+
+def fast_p(speedups: Sequence[float], total: int) -> Curve:
+    """Return the fast_p curve: the share of tasks solved, and more than p times as fast.
+
+    The measure is that of KernelBench; a task here is one workload of one definition.
+
+    Parameters
+    ----------
+    speedups : sequence of float
+        Speed-up of each task that was solved correctly, positive.
+    total : int
+        Number of tasks, solved or not; at least ``len(speedups)``.
+
+    Returns
+    -------
+    list of (float, float)
+        Corners (p, share) in ascending order of p. The share holds from its p up to the next one;
+        the first corner is at p = 0. Empty if there are no tasks.
+    """
+    if total <= 0:
+        return []
+    shares = {0.0: len(speedups) / total}
+    for index, speedup in enumerate(sorted(speedups)):
+        shares[speedup] = (len(speedups) - index - 1) / total  # of equals the last one counts
+    return list(shares.items())
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How one author or solution stands on one device.
+
+    Attributes
+    ----------
+    hardware : str
+        The device.
+    timer, cache : str
+        What latencies were taken with; empty where traces do not tell it.
+    rating : Rating
+        Measures over tasks.
+    score : float or None
+        The score of `TraceSet.get_author_score` or `TraceSet.get_solution_score`: the mean speed-up
+        over the baseline author, 0 for a solution that failed anywhere. None for the baseline
+        itself and where there is nothing to compare with.
+    """
+
+    hardware: str
+    timer: str
+    cache: str
+    rating: Rating
+    score: Optional[float]
+
+
+@dataclass(frozen=True)
+class Scoreboard:
+    """All standings.
+
+    Attributes
+    ----------
+    standings : tuple of Standing
+        By device, timer and cache mode, the best first.
+    baseline_author : str or None
+        Author or solution with which speed-ups compare; None if it is the definition's reference.
+    mixtures : mapping
+        Devices with several timers or cache modes, and these: they are rated apart.
+    """
+
+    standings: tuple[Standing, ...]
+    baseline_author: Optional[str]
+    mixtures: Mapping[str, list[Conditions]]
+
+
+def make_scoreboard(
+    trace_set: TraceSet,
+    selection: Selection,
+    baseline_author: Optional[str] = "baseline",
+    thresholds: Sequence[float] = THRESHOLDS,
+    solutions: bool = False,
+) -> Scoreboard:
+    """Rate everyone by the latest results.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        The dataset.
+    selection : Selection
+        Definitions, op types and hardware to look at.
+    baseline_author : str, optional
+        Compare with the solution of this name, or the fastest of this author; with the definition's
+        reference if it is None, or if they solved nothing.
+    thresholds : sequence of float
+        The p at which fast_p and win rates are told.
+    solutions : bool
+        Whether to rate solutions instead of authors.
+
+    Raises
+    ------
+    UnknownNameError
+        If the selection names what the dataset does not have.
+    """
+    everything = collect_results(trace_set, selection)
+    results = with_intervals(latest_results(everything))
+    if not any(is_of(result, baseline_author) for result in results):
+        baseline_author = None
+    parts = rankable(trace_set, everything)
+    settings = split_by_setting(results)
+    standings: list[Standing] = []
+    for setting, here in settings.items():
+        group = by_solution if solutions else by_author
+        rated = rate_authors(here, baseline_author, thresholds, group)
+        scores = _scores(parts.get(setting), here, baseline_author, solutions)
+        hardware, conditions = setting
+        standings += [Standing(hardware, *conditions, one, scores.get(one.name)) for one in rated]
+    return Scoreboard(tuple(standings), baseline_author, mixtures(settings))
+
+
+def is_of(result: Result, name: Optional[str]) -> bool:
+    """Return whether a result passed and is of the solution or author of that name."""
+    return result.passed and name in (result.solution, result.author)
+
+
+def _scores(
+    part: Optional[RankableRuns],
+    results: Sequence[Result],
+    baseline_author: Optional[str],
+    solutions: bool,
+) -> dict[str, float]:
+    authors = {result.author for result in results}
+    if part is None or baseline_author not in authors:  # a solution has no score over another
+        return {}
+    if not solutions:
+        ranked = part.summary(baseline_author).rankings
+        return {author: score.avg_speedup for author, score in ranked}
+    found = {}
+    for name in {result.solution for result in results}:
+        try:
+            score = part.get_solution_score(name, baseline_author)
+        except (ValueError, DataError):  # its definition has no solution of theirs, or several
+            continue
+        if score is not None:
+            found[name] = score.avg_speedup
+    return found

@@ -1,0 +1,273 @@
+"""``fib report``: scores, coverage, regressions and pages."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import os
+import re
+import sys
+import zlib
+
+import pytest
+
+COMMANDS = [["scores"], ["coverage"], ["regressions", "--since", "2026-01-15"]]
+ORIGIN = {
+    "timer": "cupti",
+    "stop_rule": "rse",
+    "timing": {"cache": "cold", "reference": "beside"},
+}
+
+
+@pytest.fixture
+def root(maker):
+    """Two solutions on two workloads; one became slower and one broke."""
+    maker.sound()
+    late = {"axes": {"N": 16}, "timestamp": "2026-02-01T00:00:00"}
+    maker.trace("alice_double", uuid="w1", latency_ms=0.8, **late)
+    maker.trace("baseline_double", uuid="w1", status="RUNTIME_ERROR", log="boom", **late)
+    return maker.root
+
+
+def table_of(fib, *args):
+    result = fib("report", *args, "--format", "csv")
+    return result.exit_code, list(csv.DictReader(io.StringIO(result.stdout.split("\n\n")[0])))
+
+
+@pytest.fixture
+def close_race(maker):
+    """Three solutions on one workload; the first two cannot be told apart."""
+    maker.definition()
+    maker.workload()
+    figures = {"alice_double": (1.0, (0.9, 1.1)), "bob_double": (1.05, (1.0, 1.2))}
+    for name, (latency, ends) in {**figures, "baseline_double": (4.0, (3.9, 4.1))}.items():
+        maker.solution(name, author=name.partition("_")[0])
+        maker.trace(
+            name, latency_ms=latency, interval_ms=list(ends), samples_ms=[latency] * 8,
+            speedup_interval=[0.4, 2.5], provenance=ORIGIN,
+        )  # fmt: skip
+    return maker.root
+
+
+def test_scores_of_authors(fib, maker):
+    code, (alice, baseline) = table_of(fib, "scores", "--local", maker.sound().root)
+    assert code == 0
+    assert alice["author"] == "alice"
+    assert float(alice["score"]) == float(alice["mean"]) == 4.0
+    assert (alice["fast_1"], alice["win_2"], alice["fastest"]) == ("1.0", "1.0", "2")
+    assert (baseline["score"], baseline["geomean"], baseline["fast_1"]) == ("", "1.0", "0.0")
+
+
+def test_scores_at_chosen_speedups(fib, maker):
+    root = maker.sound().root
+    _, (alice, _) = table_of(fib, "scores", "--local", root, "--p", "3", "8", "--by-solution")
+    assert alice["solution"] == "alice_double"
+    assert [alice[name] for name in ("fast_3", "fast_8", "win_3", "win_8")] == [
+        "1.0", "0.0", "1.0", "0.0",
+    ]  # fmt: skip
+    assert "fast_1" not in alice
+
+
+def test_scores_over_the_reference(fib, maker):
+    result = fib("report", "scores", "--local", maker.sound().root, "--reference", "--json")
+    document = json.loads(result.stdout)
+    assert document["baseline_author"] is None
+    assert [one["geomean"] for one in document["scores"]] == [pytest.approx(4.0), 1.0]
+    assert "over the reference" in result.stderr
+
+
+def test_scores_refuse_nonsense(fib, maker):
+    root = maker.sound().root
+    assert fib("report", "scores", "--local", root, "--p", "-1").exit_code == 2
+    assert fib("report", "scores", "--local", root, "--hardware", "none").exit_code == 5
+
+
+def test_coverage(fib, maker):
+    maker.sound()
+    maker.definition("triple")
+    code, rows = table_of(fib, "coverage", "--local", maker.root)
+    assert code == 0
+    assert [(row["definition"], row["Test CPU"], row["lacking"]) for row in rows] == [
+        ("double", "4", ""),
+        ("triple", "0", "no workloads; no solutions"),
+    ]
+
+
+def test_only_gaps_and_their_exit_code(fib, maker):
+    root = maker.sound().root
+    result = fib("report", "coverage", "--local", root, "--gaps", "--strict")
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 1
+    maker.definition("triple")
+    result = fib("report", "coverage", "--local", root, "--gaps", "--strict", "--json")
+    assert result.exit_code == 1
+    (one,) = json.loads(result.stdout)["definitions"]
+    assert one["missing"] == ["no workloads", "no solutions"]
+    assert "1 of 2 definitions lack something" in result.stderr
+    none = fib("report", "coverage", "--local", root, "--definition", "double", "--op-type", "x")
+    assert none.exit_code == 2
+
+
+def test_regressions_are_findings(fib, root):
+    code, rows = table_of(fib, "regressions", "--local", root, "--since", "2026-01-15")
+    assert code == 1
+    assert [(row["change"], row["solution"], row["after_status"]) for row in rows] == [
+        ("broken", "baseline_double", "RUNTIME_ERROR"),
+        ("slower", "alice_double", "PASSED"),
+    ]
+    assert float(rows[1]["ratio"]) == pytest.approx(1.6)
+
+
+def test_no_regression_before_or_under_the_threshold(fib, root):
+    def run(*args):
+        return fib("report", "regressions", "--local", root, *args)
+
+    before = run("--since", "2026-01-15", "--until", "2026-01-20")
+    assert (before.exit_code, len(before.stdout.splitlines())) == (0, 1)
+    alice = ["--since", "2026-01-15", "--author", "alice"]
+    assert run(*alice, "--threshold", "2").exit_code == 0
+    assert run(*alice).exit_code == 1
+
+
+def test_improvements_are_shown_when_asked_for(fib, maker):
+    maker.sound()
+    maker.trace("alice_double", latency_ms=0.1, timestamp="2026-02-01T00:00:00")
+    args = ("report", "regressions", "--local", maker.root, "--since", "2026-01-15")
+    result = fib(*args)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1)
+    assert "1 faster" in result.stderr
+    assert "faster\tdouble\talice_double" in fib(*args, "--improvements").stdout
+
+
+@pytest.mark.parametrize(
+    "args",
+    [[], ["--since", "soon"], ["--since", "2026-02-01", "--until", "2026-01-01"],
+     ["--since", "1d", "--threshold", "1"]],
+)  # fmt: skip
+def test_regressions_refuse_nonsense(fib, root, args):
+    assert fib("report", "regressions", "--local", root, *args).exit_code == 2
+
+
+def test_a_page_tells_of_gaps_unless_it_is_about_some_authors(fib, maker, tmp_path):
+    root = maker.sound().root
+    page = tmp_path / "page.html"
+    fib("report", "visualize", "--local", root, "-o", page)
+    assert 'data-view="coverage"' in page.read_text()
+    fib("report", "visualize", "--local", root, "-o", page, "--author", "alice")
+    assert 'data-view="coverage"' not in page.read_text()
+
+
+def test_a_hostile_name_does_not_become_a_formula(fib, maker):
+    maker.sound()
+    maker.solution("=cmd|' /C calc'!A0", author="@evil")
+    result = fib("report", "coverage", "--local", maker.root, "--format", "csv")
+    assert result.exit_code == 0
+    maker.trace("=cmd|' /C calc'!A0")
+    result = fib("report", "scores", "--local", maker.root, "--format", "csv", "--by-solution")
+    cells = [cell for line in csv.reader(io.StringIO(result.stdout)) for cell in line]
+    assert "'=cmd|' /C calc'!A0" in cells
+    assert not [cell for cell in cells if cell.startswith(("=", "@"))]
+
+
+def test_regressions_of_another_timer_are_no_findings(fib, close_race, maker):
+    other = {**ORIGIN, "timer": "cuda_event"}
+    late = {"timestamp": "2026-02-01T00:00:00"}
+    maker.trace("alice_double", latency_ms=9.0, provenance=other, **late)
+    result = fib("report", "regressions", "--since", "2026-01-15", "--local", close_race)
+    assert result.exit_code == 0
+    assert "another timer or cache mode: 1" in result.stderr
+    maker.trace("bob_double", latency_ms=9.0, interval_ms=[8.0, 9.5], provenance=ORIGIN, **late)
+    result = fib("report", "regressions", "--since", "2026-01-15", "--json", "--local", close_race)
+    (change,) = json.loads(result.stdout)["changes"]
+    assert change["ratio_low"] < change["ratio"] < change["ratio_high"]
+    assert (change["timer"], change["cache"]) == ("cupti", "cold")
+
+
+def carried(page):
+    """Return the data of a page as text."""
+    packed = re.search(r'id="data">([^<]*)<', page)[1]
+    return zlib.decompress(base64.b64decode(packed)).decode()
+
+
+def test_visualize(fib, maker, tmp_path):
+    page = tmp_path / "deep/page.html"
+    options = ["--output", page, "--title", "<T>", "--author", "alice"]
+    result = fib("report", "visualize", "--local", maker.sound().root, *options)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{page}\n"
+    assert "2 evaluations" in result.stderr
+    text = page.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert "<title>&lt;T&gt;</title>" in text
+    assert "alice_double" in carried(text)
+    assert "baseline_double" not in carried(text)
+
+
+def test_no_page_without_results(fib, maker, tmp_path):
+    maker.definition()
+    result = fib("report", "visualize", "--local", maker.root, "-o", tmp_path / "page.html")
+    assert result.exit_code == 5
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the limits of Linux")
+def test_a_full_disk(fib_process, maker, tmp_path):
+    import resource
+
+    page = tmp_path / "page.html"
+    page.write_text("the page before")
+    done = fib_process(
+        "report", "visualize", "--local", maker.sound().root, "--output", page,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000)),
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert "error: " in done.stderr
+    assert page.read_text() == "the page before"
+    assert os.listdir(tmp_path).count("page.html") == 1  # noqa: PTH208
+
+
+def test_reports_need_no_torch(fib_process, maker, tmp_path):
+    (tmp_path / "block").mkdir()
+    for name in ("torch", "numpy"):
+        (tmp_path / f"block/{name}.py").write_text("raise ImportError('blocked by the test')")
+    env = {"PYTHONPATH": str(tmp_path / "block")}
+    root = maker.sound().root
+    for args in (
+        ["visualize", "--output", tmp_path / "page.html"],
+        *COMMANDS,
+    ):
+        done = fib_process("report", *args, "--local", root, env=env)
+        assert done.returncode in (0, 1), done.stderr
+
+
+def table(fib, *args):
+    result = fib("report", *args, "--format", "csv")
+    assert result.exit_code == 0, result.stderr
+    return list(csv.DictReader(io.StringIO(result.stdout.split("\n\n")[0]))), result.stderr
+
+
+@pytest.mark.parametrize("name", ["baseline_double", "baseline"])
+def test_against_a_named_baseline(fib, close_race, name):
+    rows, talk = table(fib, "scores", "--baseline", name, "--local", close_race)
+    assert float(rows[0]["geomean"]) == pytest.approx(4.0)
+    assert [one["rank"] for one in rows] == ["1", "1", "3"]
+    assert f"speed-ups are over {name}, unpaired" in talk
+
+
+def test_an_unknown_baseline(fib, close_race):
+    result = fib("report", "scores", "--baseline", "alicia_double", "--local", close_race)
+    assert result.exit_code != 0
+    assert "alicia_double" in result.stderr
+    assert "alice" in result.stderr
+    result = fib("report", "scores", "--baseline", "alice", "--reference", "--local", close_race)
+    assert result.exit_code == 2
+
+
+def test_timers_are_ranked_apart_and_that_is_said(fib, close_race, maker):
+    warm = {**ORIGIN, "timing": {"cache": "warm", "reference": "beside"}}
+    maker.trace("bob_double", latency_ms=0.1, interval_ms=[0.09, 0.11], provenance=warm)
+    rows, talk = table(fib, "scores", "--local", close_race)
+    assert {one["cache"] for one in rows} == {"cold"}  # the baseline has no warm result
+    assert "ranked apart" in talk

@@ -1,0 +1,434 @@
+"""The page in a real browser, where there is one: Debian's ``chromium``."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from flashinfer_bench.data.run_source import Clock
+from flashinfer_bench.report import DefinitionCoverage, PageInfo, render_page
+
+INFO = PageInfo("A title", "/data/set", "2026-01-01 00:00 UTC")
+WORKLOADS = ["N=1", "N=2", "N=10", "N=100"]
+FAILURE_LOG = "Traceback (most recent call last):\n  File 'x'\nValueError: 12 is wrong"
+
+
+@pytest.fixture
+def results(make_result):
+    found = [
+        make_result(
+            name, workload=f"w{n}", axes={"N": n, "M": 7 * n % 11}, latency_ms=latency * n,
+            language=language, samples_ms=(latency * n, latency * n * 1.1, latency * n * 1.3),
+            interval_ms=(latency * n * 0.9, latency * n * 1.2), speedup_interval=(0.1, 9.0),
+            clock=Clock("cpu", "cold", "rse", "beside"),
+            timing={"outcome": "standard error 1%", "watched": {"cpu": {"load": [1, 2, 3]}}},
+        )
+        for name, latency, language in (("b_fast", 0.5, "triton"), ("a_slow", 3.0, "cuda"))
+        for n in (1, 2, 10, 100)
+    ]  # fmt: skip
+    failed = {"status": "RUNTIME_ERROR", "log": FAILURE_LOG, "axes": {"N": 2, "M": 3}}
+    return [*found, make_result("c_failed", workload="w2", **failed)]
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Opens a page; afterwards nothing may have gone wrong, and nothing been asked for."""
+    paths = []
+
+    def run(page, fragment="", ready=True):
+        path = tmp_path / f"page{len(paths)}.html"
+        path.write_text(page, encoding="utf-8")
+        paths.append(path)
+        browser.open(path, fragment)
+        return browser
+
+    yield run
+    assert browser.problems == []
+    assert browser.requests == [paths[-1].as_uri()] or not paths
+
+
+@pytest.fixture
+def page(results):
+    gap = DefinitionCoverage("double", "op", 3, 4, 12, {"Test CPU": 9}, (), ("3 missing",))
+    return render_page(results, INFO, [gap])
+
+
+def column(browser, number, table="#view table"):
+    """Return the text of the cells of a column."""
+    return browser.run(
+        f"[...document.querySelectorAll('{table} tbody tr')]"
+        f".map(row => row.cells[{number}].innerText.trim())"
+    )
+
+
+def text(browser, selector="#view"):
+    return browser.run(f"document.querySelector('{selector}').innerText")
+
+
+# -------------------------------------------------------------------------------------- views
+
+
+def test_every_view_shows_something_and_complains_of_nothing(show, page):
+    browser = show(page)
+    seen = set()
+    for link in browser.run("[...document.querySelectorAll('#views a')].map(a => a.dataset.view)"):
+        browser.click(f'#views a[data-view="{link}"]')
+        browser.wait(f"document.querySelector('a[aria-current]').dataset.view === '{link}'")
+        browser.wait("document.querySelectorAll('#view tbody tr').length > 0")
+        seen.add(text(browser))
+        assert "undefined" not in text(browser)
+        assert "NaN" not in text(browser)
+    assert len(seen) == 6
+
+
+def test_a_definition_is_a_click_away_and_back(show, page):
+    browser = show(page, "#/definitions")
+    browser.click("#view tbody a")
+    browser.wait("document.querySelectorAll('#view svg circle.dot').length === 8")
+    assert browser.run("document.querySelectorAll('#view svg .cross').length") == 1
+    assert browser.run("document.activeElement.textContent") == "double"
+    assert browser.run("document.title") == "double · A title"
+    browser.run("history.back()")
+    browser.wait("document.querySelector('#view h2').textContent === 'Definitions'")
+
+
+def test_the_fast_p_curves_and_bars_are_drawn(show, page):
+    browser = show(page)
+    browser.wait("document.querySelectorAll('#view svg').length === 2")
+    assert browser.run("document.querySelectorAll('path.curve').length") == 2
+    assert browser.run("document.querySelectorAll('rect.st-passed').length") == 2
+    assert "1 author solved nothing" in text(browser)
+
+
+# ----------------------------------------------------------------------- the plot over an axis
+
+
+def test_bars_of_the_samples_and_the_reference(show, page):
+    browser = show(page, "#/definition/double")
+    browser.wait("document.querySelectorAll('#view circle.dot').length === 8")
+    assert browser.run("document.querySelectorAll('path.whisker').length") == 8
+    assert browser.run("document.querySelectorAll('polyline.reference').length") == 1
+    low, high = browser.run(
+        "(() => { const w = document.querySelector('path.whisker');"
+        "return w.getAttribute('d').split(/[MVh ]/).slice(2, 4).map(Number); })()"
+    )
+    assert low > high  # upwards is slower, and coordinates grow downwards
+
+
+def test_the_plot_shows_what_is_chosen(show, page):
+    browser = show(page, "#/definition/double")
+    browser.wait("document.querySelector('figure select')")
+    assert browser.run(
+        "[...document.querySelectorAll('figure select')].map(s => [...s.options].map(o => o.text))"
+    ) == [["latency", "speed-up"], ["N", "M", "each workload"], WORKLOADS]
+    seen = set()
+    for shown in ("latency", "speedup"):
+        for axis in ("N", "M", "(workload)"):
+            browser.run(
+                f"[...document.querySelectorAll('figure select')].forEach((s, i) => {{"
+                f"s.value = ['{shown}', '{axis}'][i]; s.dispatchEvent(new Event('change')); }})"
+            )
+            assert browser.run("document.querySelectorAll('#view circle.dot').length") == 8
+            seen.add(browser.run("document.querySelector('figure svg').outerHTML"))
+    assert len(seen) == 6
+    assert not any("NaN" in one or "Infinity" in one for one in seen)
+
+
+def test_values_show_under_the_pointer(show, page):
+    browser = show(page, "#/definition/double")
+    browser.wait("document.querySelector('circle.dot')")
+    browser.click("figcaption")
+    place = browser.run(
+        "(() => { const r = document.querySelector('circle.dot').getBoundingClientRect();"
+        "return [r.x + 3, r.y + 3]; })()"
+    )
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
+    browser.wait("!document.getElementById('tip').hidden")
+    assert "middle half of 3 samples" in text(browser, "#tip")
+
+
+# ------------------------------------------------------------------------------------- tables
+
+
+@pytest.mark.parametrize(
+    ("heading", "clicks", "order", "direction"),
+    [
+        (1, 1, "a_slow b_fast c_failed", "ascending"),
+        (7, 1, "b_fast a_slow c_failed", "ascending"),
+        (7, 2, "a_slow b_fast c_failed", "descending"),
+        (9, 1, "b_fast a_slow c_failed", "descending"),
+    ],
+)
+def test_a_click_sorts_and_empty_cells_stay_last(show, page, heading, clicks, order, direction):
+    browser = show(page, "#/solutions")
+    for _ in range(clicks):
+        browser.click(f"#view th:nth-child({heading + 1}) button")
+    assert [name.split()[0] for name in column(browser, 1)] == order.split()
+    sorted_by = f"document.querySelector('#view th:nth-child({heading + 1})').ariaSort"
+    assert browser.run(sorted_by) == direction
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        ("fast n=1", "3 of 9 evaluations"),
+        ("-passed", "1 of 9 evaluations"),
+        ("w100 nothing", "0 of 9 evaluations"),
+        ("", "9 evaluations"),
+    ],
+)
+def test_the_filter_keeps_rows_with_all_words(show, page, words, count):
+    browser = show(page, "#/evaluations")
+    browser.run("document.querySelector('#view input').focus()")
+    browser.press(*words)
+    assert text(browser, ".count") == count
+    rows = browser.run("[...document.querySelectorAll('#view tbody tr')].length")
+    assert rows == max(1, int(count.split()[0]))  # one that says that no row fits
+
+
+def test_long_tables_grow_when_asked(show, make_result):
+    results = [make_result(f"a_{n}", workload=f"w{n % 7}", axes={"N": n}) for n in range(250)]
+    browser = show(render_page(results, INFO), "#/evaluations")
+    rows = "document.querySelectorAll('#view tbody tr').length"
+    assert browser.run(rows) == 100
+    browser.click("#view .more")
+    assert browser.run(rows) == 200
+    assert browser.run("document.activeElement.closest('tr').rowIndex") == 101
+    browser.click("#view .more")
+    assert browser.run(rows) == 250
+    assert browser.run("document.querySelector('#view .more').hidden")
+
+
+# ----------------------------------------------------------------------------------- keyboard
+
+
+def test_sorting_filtering_and_logs_by_keyboard_alone(show, page):
+    browser = show(page, "#/failures")
+    browser.press("/")
+    assert browser.run("document.activeElement.matches('input[type=search]')") is False
+    browser = show(page, "#/evaluations")
+    browser.press("/")
+    assert browser.run("document.activeElement.matches('input[type=search]')")
+    browser.press(*"failed")
+    browser.press("ArrowDown")
+    assert browser.run("document.activeElement.innerText.trim()") == "runtime error"
+    browser.press("Enter")
+    browser.wait("document.querySelector('dialog').open")
+    browser.wait("document.querySelector('dialog pre').innerText.length > 3")
+    assert text(browser, "dialog pre") == FAILURE_LOG
+    assert browser.run("document.activeElement.textContent") == "Close"
+    browser.press("Escape")
+    browser.wait("!document.querySelector('dialog').open")
+    assert browser.run("document.activeElement.innerText.trim()") == "runtime error"
+    browser.press("/", "Escape")
+    assert text(browser, ".count") == "9 evaluations"
+
+
+# --------------------------------------------------------------------------------------- logs
+
+
+def test_the_log_of_a_failure_is_one_click_away(show, page):
+    browser = show(page, "#/failures")
+    assert "ValueError: # is wrong" in text(browser)
+    browser.click("#view tbody button.open")
+    browser.wait("document.querySelector('dialog pre').innerText.includes('ValueError')")
+    shown = text(browser, "dialog")
+    for part in ("c_failed", "runtime error", "double", "N=2", "Test CPU", FAILURE_LOG):
+        assert part in shown
+    browser.click("dialog header button")
+    browser.wait("!document.querySelector('dialog').open")
+
+
+def test_logs_that_are_missing_or_left_out_say_so(show, make_result):
+    rng = random.Random(1)
+    noise = [
+        "\n".join("".join(map(chr, rng.choices(range(33, 999), k=99))) for _ in range(40))
+        for _ in range(400)
+    ]
+    results = [
+        make_result(f"a_{n:03d}", status="TIMEOUT", log=log) for n, log in enumerate(["", *noise])
+    ]
+    browser = show(render_page(results, INFO), "#/evaluations")
+    browser.run("document.querySelector('#view tbody button').click()")
+    browser.wait("document.querySelector('dialog pre').innerText.includes('no log was recorded')")
+    browser.press("Escape")
+    browser.wait("!document.querySelector('dialog').open")
+    browser.run("document.querySelector('#view input').focus()")
+    browser.press(*"a_400")
+    browser.wait("document.querySelectorAll('#view tbody tr').length === 1")
+    browser.run("document.querySelector('#view tbody button').click()")
+    browser.wait("document.querySelector('dialog pre').innerText.includes('left out')")
+    assert text(browser, "dialog pre").startswith("… 3,799 characters left out …\n")
+
+
+# ------------------------------------------------------------------------------------ strangers
+
+HOSTILE = [
+    "</script><script>window.pwned = 1</script>",
+    "<img src=x onerror='window.pwned = 1'>",
+    "\u202egnp.exe\u202c",
+    "a\0b\x1b[31mred\x07",
+    "x" * 20_000,
+    "名前/ü___proto__",
+    "' onmouseover='window.pwned=1' \"",
+    "%E0%A4%A?#/&=",
+    "\ud800",
+    "{{constructor}}",
+]
+
+
+def test_hostile_names_and_logs_stay_text(show, make_result):
+    results = [
+        make_result(
+            name, definition=name, op_type=name, author=name, language=name, workload=name,
+            axes={name: 3 + n}, hardware=name, log=name * 2, status=status,
+        )
+        for n, name in enumerate(HOSTILE)
+        for status in (("PASSED", "RUNTIME_ERROR")[n % 2],)
+    ]  # fmt: skip
+    gaps = [DefinitionCoverage(n, n, 1, 1, 1, {n: 0}, (), (n,)) for n in HOSTILE]
+    browser = show(render_page(results, PageInfo(*HOSTILE[:3]), gaps))
+    for view in ("overview", "definitions", "solutions", "evaluations", "failures", "coverage"):
+        browser.run(f"location.hash = '#/{view}'")
+        browser.wait("document.querySelectorAll('#view tbody tr').length > 1")
+        stray = "document.querySelectorAll('#view script, #view img, [onmouseover]').length"
+        assert browser.run(stray) == 0
+        assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+    browser.run("location.hash = '#/definitions'")
+    browser.wait("document.querySelector('#view h2').textContent === 'Definitions'")
+    links = browser.run("[...document.querySelectorAll('#view tbody a')].map(a => a.hash)")
+    assert len(links) == len(HOSTILE)
+    for link in links:
+        browser.run(f"location.hash = {json.dumps(link)}")
+        browser.wait("document.querySelector('#view .neighbours') !== null")
+        browser.run("document.querySelector('#view button.open').click()")
+        browser.wait("document.querySelector('dialog pre').innerText !== '…'")
+        assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+        browser.press("Escape")
+    assert browser.run("window.pwned") is None
+    assert "\u202e" not in browser.run("document.body.innerText")
+    assert "\0" not in browser.run("document.body.innerText")
+
+
+def test_no_other_script_runs(browser, page, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(page.replace("</body>", "<script>window.pwned = 1</script></body>"))
+    browser.open(path)
+    assert browser.run("window.pwned") is None
+    assert any("Content Security Policy" in problem for problem in browser.problems)
+
+
+# ------------------------------------------------------------------------- looks and first paint
+
+GROUND = "getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_theme_is_that_of_the_system_until_it_is_switched(show, browser, page, scheme):
+    browser.prefer(scheme)
+    show(page)
+    browser.run("localStorage.clear()")
+    show(page)
+    first = browser.run(GROUND)
+    other = "Dark theme" if scheme == "light" else "Light theme"
+    assert text(browser, "#theme") == other
+    browser.click("#theme")
+    second = browser.run(GROUND)
+    assert first != second
+    assert text(browser, "#theme") != other
+    browser.click("#theme")
+    assert browser.run(GROUND) == first
+    browser.run("localStorage.clear()")
+
+
+@pytest.mark.parametrize(
+    ("width", "view"),
+    [
+        (400, "overview"),
+        (1280, "overview"),
+        (400, "definition/double"),
+        (400, "evaluations"),
+        (400, "failures"),
+    ],
+)
+def test_nothing_sticks_out(show, browser, page, width, view):
+    """Wide content scrolls within its frame; the page itself never does."""
+    browser.size(width)
+    show(page, f"#/{view}")
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    outside = browser.run(
+        "[...document.querySelectorAll('svg text')].filter(t => { const s = t.closest('svg')"
+        ".getBoundingClientRect(), r = t.getBoundingClientRect();"
+        "return r.left < s.left - 1 || r.right > s.right + 1; }).map(t => t.textContent)"
+    )
+    assert outside == []
+
+
+def test_the_head_stands_before_the_data_so_that_it_is_painted_first(page):
+    for early in ("<h1>", 'class="tiles"', 'id="views"', "<footer>"):
+        assert page.index(early) < page.index('id="data"') < page.index('id="logs"')
+
+
+# ------------------------------------------------------------------------- more ways to get about
+
+
+@pytest.fixture
+def two_devices(make_result):
+    return render_page(
+        [
+            make_result(f"{name}_x", definition=definition, hardware=device, workload=f"w{n}",
+                        axes={"N": n}, latency_ms=latency)
+            for definition in ("first", "second")
+            for name, latency in (("a", 1.0), ("b", 2.0))
+            for device in ("GPU one", "GPU two")
+            for n in range(1, 4)
+            if (name, device) != ("b", "GPU two")
+        ],
+        INFO,
+    )  # fmt: skip
+
+
+def test_a_definition_is_shown_on_one_device_at_a_time(show, two_devices):
+    browser = show(two_devices, "#/definition/first")
+    browser.wait("document.querySelectorAll('#view circle.dot').length === 6")
+    assert "GPU one · 2 solutions · 3 workloads · 6 evaluations" in text(browser)
+    browser.run(
+        "(() => { const s = document.querySelector('#view select'); s.value = 'GPU two';"
+        "s.dispatchEvent(new Event('change')); })()"
+    )
+    browser.wait("document.querySelectorAll('#view circle.dot').length === 3")
+    assert "GPU two · 1 solution · 3 workloads · 3 evaluations" in text(browser)
+
+
+@pytest.mark.parametrize("mark", ["circle.dot", "path.cross"])
+def test_marks_of_the_plot_open_their_evaluation(show, page, mark):
+    browser = show(page, "#/definition/double")
+    browser.wait("document.querySelector('path.cross')")
+    browser.run(f"document.querySelector('{mark}').dispatchEvent(new MouseEvent('click'))")
+    browser.wait("document.querySelector('dialog').open")
+    index = browser.run(f"Number(document.querySelector('{mark}').dataset.run)")
+    row = f"#view button[data-run='{index}']"
+    solution = browser.run(f"document.querySelector(\"{row}\").closest('tr').cells[1].innerText")
+    assert solution in text(browser, "dialog h2")
+
+
+def test_what_is_missing_is_listed(show, page):
+    browser = show(page, "#/coverage")
+    cells = browser.run("[...document.querySelectorAll('#view tbody td')].map(c => c.innerText)")
+    assert cells == ["double", "op", "3", "4", "9/12", "3 missing"]
+
+
+def test_a_browser_that_cannot_unpack_is_told(browser, page, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(page)
+    script = browser.call(
+        "Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream"
+    )
+    try:
+        browser.call("Page.navigate", url=path.as_uri())
+        browser.wait("document.querySelector('#view [role=alert]')")
+        assert "DecompressionStream is missing" in text(browser)
+    finally:
+        browser.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])

@@ -1,0 +1,131 @@
+"""Intervals and distributions in a real browser."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from fib_report.page.payload import shape_of
+from flashinfer_bench.data.run_source import Clock
+from flashinfer_bench.report import PageInfo, render_page
+
+INFO = PageInfo("A title", "/data/set", "2026-01-01 00:00 UTC")
+CLOCK = Clock("cupti", "cold", "rse", "before")
+SAMPLES = (*(1.0 + n / 1000 for n in range(100)), 9.0)
+FIRST_TABLE = (
+    "[...document.querySelectorAll('#view table')[0].rows].slice(1).map(r => r.cells[{}].innerText)"
+)
+TIMING = {"outcome": "target reached", "watched": {"nvml": {"sm_mhz": [1755, 1980, 1980]}}}
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    """Opens the page of some results; nothing may go wrong in it."""
+
+    def run(results, fragment="#/definition/double"):
+        path = tmp_path / "page.html"
+        path.write_text(render_page(results, INFO), encoding="utf-8")
+        browser.open(path, fragment)
+        return browser
+
+    yield run
+    assert browser.problems == []
+
+
+@pytest.fixture
+def measured(make_result):
+    """A run with everything: samples, an outlier, dropped ones, intervals."""
+
+    def make(solution="a_1", **changes):
+        fields = {
+            "latency_ms": 1.05, "samples_ms": SAMPLES, "interval_ms": (1.0, 1.1), "clock": CLOCK,
+            "speedup_interval": (1.5, 2.5), "timing": TIMING, "dropped": 2,
+            "dropped_rows": ((10, 12),),
+        }  # fmt: skip
+        return make_result(solution, **{**fields, **changes})
+
+    return make
+
+
+def count(browser, selector):
+    return browser.run(f"document.querySelectorAll({json.dumps(selector)}).length")
+
+
+def test_samples_outliers_and_dropped_ones_are_drawn(open_page, measured):
+    browser = open_page([measured(), measured("b_1", latency_ms=1.3, interval_ms=(1.2, 1.4))])
+    browser.wait("document.querySelectorAll('.strip circle.sample').length > 0")
+    assert count(browser, ".strip") == 2
+    assert count(browser, ".strip circle.gone") == 2 * 2
+    assert count(browser, ".strip circle.far") == 2
+    assert count(browser, ".strip circle.sample") == 2 * (32 + 2)
+    assert count(browser, ".strip rect.band") == 2
+
+
+def test_points_are_where_the_samples_are(open_page, measured):
+    browser = open_page([measured(dropped=0, dropped_rows=())])
+    browser.wait("document.querySelectorAll('.strip circle.sample').length === 32")
+    levels = [*itertools.accumulate(ord(step) - ord("0") for step in shape_of(SAMPLES).steps)]
+    drawn = browser.run(
+        "[...document.querySelectorAll('.strip circle.sample')]"
+        ".map(c => Number(c.getAttribute('cx')))"
+    )
+    assert drawn == sorted(drawn)
+    low, high = browser.run(
+        "[...document.querySelectorAll('.strips line.grid')].map(l => Number(l.getAttribute('x1')))"
+    )[:: max(1, count(browser, ".strips line.grid") - 1)][:2]
+    assert low <= drawn[0] < drawn[-1] <= high
+    # Levels are those of a logarithmic scale, and close quantities are drawn on a linear one.
+    share = (drawn[16] - drawn[0]) / (drawn[-1] - drawn[0])
+    assert share == pytest.approx((9 ** (levels[16] / levels[-1]) - 1) / 8, abs=0.01)
+
+
+def test_a_strip_opens_its_evaluation(open_page, measured):
+    browser = open_page([measured()])
+    browser.wait("document.querySelector('.strip')")
+    browser.run("document.querySelector('.strip').dispatchEvent(new MouseEvent('click'))")
+    browser.wait("document.querySelectorAll('#run .strip circle').length === 34")
+    shown = browser.run("document.querySelector('#run').innerText")
+    assert "SM clock 1980 (1755 to 1980) MHz" in shown
+    assert "outcome: target reached" in shown
+    assert "2 of 101: the device was slowed down" in shown
+    for words in ("Reference timed\nbefore", "Stop rule\nrse", "Timer\ncupti cold"):
+        assert words in shown
+    browser.press("Escape")
+    browser.wait("!document.querySelector('#run').open")
+
+
+def test_intervals_and_ranks_in_the_tables(open_page, measured):
+    slow = measured("c_1", latency_ms=3.5, interval_ms=(3.0, 4.0))
+    browser = open_page([measured(), measured("b_1", latency_ms=1.06), slow])
+    browser.wait("document.querySelectorAll('#view table').length === 2")
+    assert browser.run(FIRST_TABLE.format(3)) == ["=1", "=1", "3"]
+    shown = browser.run("document.querySelectorAll('#view table')[1].innerText")
+    assert "±4.8%" in shown
+    assert "101 (−2)" in shown
+    assert "1.9× ±26%" in shown
+
+
+def test_other_timers_are_shown_apart(open_page, measured):
+    other = CLOCK._replace(timer="cuda_event")
+    failed = measured("c_1", status="TIMEOUT", samples_ms=(), interval_ms=None, clock=Clock(),
+                      speedup_interval=None, dropped=0, dropped_rows=(), timing={})  # fmt: skip
+    browser = open_page([measured(), measured("b_1", clock=other), failed])
+    browser.wait("document.querySelector('#view .controls select')")
+    choices = "[...document.querySelector('#view .controls select').options].map(o => o.text)"
+    assert browser.run(choices) == ["Test CPU · cuda_event cold", "Test CPU · cupti cold"]
+    names = FIRST_TABLE.format(0)
+    assert [one.split()[0] for one in browser.run(names)] == ["b_1", "c_1"]
+    browser.run(
+        "(() => { const s = document.querySelector('#view .controls select'); s.selectedIndex = 1;"
+        "s.dispatchEvent(new Event('change')); })()"
+    )
+    assert [one.split()[0] for one in browser.run(names)] == ["a_1", "c_1"]
+
+
+def test_a_full_page_says_what_it_lacks(open_page, measured, monkeypatch):
+    monkeypatch.setattr("fib_report.page.payload.ShapeBook.add", lambda *_: -1)
+    browser = open_page([measured()])
+    browser.wait("document.querySelectorAll('#view circle.dot').length === 1")
+    assert count(browser, "circle.sample") == 0

@@ -1,0 +1,262 @@
+"""Giving up what a solution does not need, before any of its code runs.
+
+Each measure is a file of its own, is tried by taking it, and does without the others. A candidate
+cannot take any of them back.
+
+=====================  ============================================================
+measure                what is given up
+=====================  ============================================================
+``resource-limits``    core dumps, huge files
+``memory-limit``       more memory than is there for one candidate (CPU only)
+``process-limit``      more processes than anyone needs
+``network-namespace``  the network, shared memory of others
+``mount-namespace``    changing files outside of its own folders, modes and times too; locks
+``capabilities``       what root may do and others may not
+``no-new-privileges``  gaining any of that back
+``landlock-files``     writing outside of its own folders, memory of other processes
+``landlock-network``   TCP
+``landlock-signals``   signals to, and abstract sockets of, other processes
+``system-calls``       leaving the process group, debugging, mounting, clocks, …
+=====================  ============================================================
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Optional
+
+from fib_sandbox_linux import (
+    capabilities,
+    groups,
+    landlock,
+    limits,
+    namespaces,
+    seccomp,
+    system,
+)
+from fib_sandbox_linux.system import Unavailable
+from flashinfer_bench import env
+from flashinfer_bench.bench.confinement import SandboxMethod
+from flashinfer_bench.bench.locks import lock_places
+from flashinfer_bench.compile.cache import ToolGuard, guard_tools, use_overlay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_GPU_DEVICES = ("nvidia*", "dxg")
+_MAX_REASON = 500
+_BY_THREAD = (
+    *("network-namespace", "mount-namespace", "capabilities"),
+    *("landlock-files", "landlock-network", "landlock-signals"),
+)
+
+
+# Where libraries keep what they compile.
+_CACHES = {
+    "CUDA_CACHE_PATH": "cuda",
+    "CUPY_CACHE_DIR": "cupy",
+    "CUTE_DSL_CACHE_DIR": "cute_dsl",
+    "DG_JIT_CACHE_DIR": "deep_gemm",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "NUMBA_CACHE_DIR": "numba",
+    "TILELANG_CACHE_DIR": "tilelang/cache",
+    "TILELANG_TMP_DIR": "tilelang/tmp",
+    "TORCHINDUCTOR_CACHE_DIR": "torch_inductor",
+    "TORCH_EXTENSIONS_DIR": "torch_extensions",
+    "TRITON_CACHE_DIR": "triton/cache",
+    "TRITON_HOME": "triton",
+    "TVM_FFI_CACHE_DIR": "tvm_ffi",
+    "XDG_CACHE_HOME": "other",
+}
+# FlashInfer's kernels that are not compiled but downloaded: they are read where they have been.
+_CUBINS, _CUBINS_PLACE = "FLASHINFER_CUBIN_DIR", Path(".cache", "flashinfer", "cubins")
+
+
+class LinuxSandbox(SandboxMethod):
+    """Takes all measures that the kernel at hand offers; see `confine`."""
+
+    needed = MappingProxyType(
+        {
+            "writing to the files of others": ("landlock-files", "mount-namespace"),
+            "reading the memory of its judge": ("landlock-files",),
+            "ending its judge": ("landlock-signals",),
+            "the network": ("network-namespace", "system-calls"),
+            "leaving its process group": ("system-calls",),
+            "gaining rights": ("no-new-privileges",),
+            "starting processes without end": ("process-limit",),
+            "writing files without end": ("resource-limits",),
+        }
+    )
+    needed_on_cpu = MappingProxyType({"taking all memory": ("memory-limit",)})
+
+    def confine(
+        self, writable: Sequence[str], *, device: str, workdir: Path
+    ) -> tuple[list[str], dict[str, str]]:
+        """Take all measures that this system offers; nothing is raised where it offers none."""
+        return confine(writable, device=device, workdir=workdir)
+
+    def tidy(self) -> None:
+        """Remove the control groups of processes that have ended."""
+        groups.remove_empty_groups()
+
+
+def confine(
+    writable: Sequence[str],
+    *,
+    device: str,
+    workdir: Path,
+    only: Optional[Collection[str]] = None,
+) -> tuple[list[str], dict[str, str]]:
+    """Take all measures that this system offers; nothing is raised where it offers none.
+
+    Parameters
+    ----------
+    writable : sequence of str
+        Folders that stay writable besides the process's own. Libraries keep what they compile in
+        the first of them.
+    device : str
+        What the solution works on: ``cpu``, ``cuda`` or ``cuda:N``.
+    workdir : Path
+        The process's own folder, which is the current one.
+    only : collection of str, optional
+        Names of the measures to take, to find out what each of them breaks; by default all.
+
+    Returns
+    -------
+    applied : list of str
+        Names of the measures that hold from now on.
+    missing : dict of str to str
+        The others, and why they do not.
+    """
+    folders = [workdir.absolute(), *map(Path, writable)]
+    _settle_caches(folders)
+    others = system.end_idle_threads()
+    applied: list[str] = []
+    missing: dict[str, str] = {}
+    for name, measure in _measures(folders, on_gpu=device != "cpu", applied=applied):
+        if only is not None and name not in only:
+            continue
+        try:
+            measure()
+        except (OSError, ValueError, Unavailable) as error:
+            missing[name] = str(error)[:_MAX_REASON]
+        else:
+            applied.append(name)
+    if others:
+        # What does not hold for one thread holds for none: they share their memory.
+        reason = f"{others} other threads of the process are not confined"
+        missing |= {name: reason for name in _BY_THREAD if name in applied}
+        applied = [name for name in applied if name not in _BY_THREAD]
+    return applied, missing
+
+
+def _enter(ruleset: int) -> None:
+    system.forbid_new_privileges()  # without that, only root may
+    landlock.enter(ruleset)
+
+
+def _measures(
+    folders: Sequence[Path], *, on_gpu: bool, applied: Collection[str]
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the measures in the order in which they do not stand in one another's way."""
+    most = limits.Limits.of_this_machine()
+    yield "resource-limits", partial(limits.limit_files, most)
+    yield "process-limit", partial(_limit_processes, most)
+    yield "network-namespace", namespaces.leave_network
+    yield "mount-namespace", partial(_leave_mounts, folders, most, on_gpu=on_gpu)
+    yield "capabilities", _drop_capabilities
+    yield "no-new-privileges", system.forbid_new_privileges
+    # A private /dev/shm is as good as a folder of its own.
+    places = [*folders, Path("/dev/shm"), *_devices(on_gpu=on_gpu)]
+    yield "landlock-files", partial(landlock.forbid_writing, places)
+    yield "landlock-network", landlock.forbid_network
+    yield "landlock-signals", landlock.forbid_signals
+    if not on_gpu:
+        yield "memory-limit", partial(limits.limit_memory, most)
+    alone = "network-namespace" in applied
+    yield "system-calls", partial(seccomp.filter_calls, network_is_own=alone)
+
+
+def _settle_caches(folders: Sequence[Path]) -> None:
+    """Keep what is compiled where it may be, apart from what others use."""
+    shared = env.cache_path()
+    if shared in folders:  # a process that compiles for others, and runs no code of a solution
+        _redirect_caches(folders[0])
+        guard_tools(_tool_guard(folders[0], shared))
+    else:
+        own = folders[1] if len(folders) > 1 else folders[0]
+        _redirect_caches(own)
+        use_overlay(own / "builds")
+
+
+def _redirect_caches(folder: Path) -> None:
+    """Have libraries keep what they compile in `folder`, and what they need meanwhile, too.
+
+    Where they keep it otherwise other solutions would find it, and use it.
+    """
+    base = os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home()
+    cubins = Path(base, _CUBINS_PLACE)
+    if cubins.is_dir():
+        os.environ.setdefault(_CUBINS, str(cubins))
+    for name, place in _CACHES.items():
+        os.environ[name] = str(folder / place)
+
+
+def _tool_guard(workdir: Path, shared: Path) -> ToolGuard:
+    """Return what keeps compilers, which read a hostile source, from writing but to their build."""
+
+    @contextmanager
+    def guard(cwd: Path) -> Iterator[Optional[Callable[[], None]]]:
+        folders = [workdir, *_devices(on_gpu=False)]
+        if shared in cwd.parents:
+            folders.append(shared.joinpath(*cwd.relative_to(shared).parts[:2]))
+        try:
+            with landlock.write_ruleset(folders) as ruleset:
+                yield partial(_enter, ruleset)
+        except Unavailable:
+            yield None
+
+    return guard
+
+
+def _leave_mounts(folders: Sequence[Path], most: limits.Limits, *, on_gpu: bool) -> None:
+    writable = [*folders, *_driver_folders()] if on_gpu else folders
+    namespaces.leave_mounts(writable, shared_bytes=most.memory_bytes, hidden=lock_places())
+
+
+def _drop_capabilities() -> None:
+    in_own_namespace = not _holds_for_all_users()
+    capabilities.drop_capabilities(0 if in_own_namespace else 1 << capabilities.READ_ANY_FILE)
+
+
+def _holds_for_all_users() -> bool:
+    """Return whether this process is in the user namespace that the machine started with."""
+    return Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+
+
+def _limit_processes(most: limits.Limits) -> None:
+    try:
+        groups.join_group(most.processes)
+    except Unavailable as error:
+        try:
+            limits.limit_processes(most)
+        except Unavailable as other:
+            raise Unavailable(f"{error}; {other}") from None
+
+
+def _devices(*, on_gpu: bool) -> list[Path]:
+    devices = [Path("/dev", name) for name in _DEVICES]
+    if on_gpu:
+        devices += [path for pattern in _GPU_DEVICES for path in Path("/dev").glob(pattern)]
+        devices += _driver_folders()
+    return devices
+
+
+def _driver_folders() -> list[Path]:
+    # The driver names its threads. Of /proc it is only this process's part that may be written to.
+    return [Path(f"/proc/{os.getpid()}/task")]

@@ -1,0 +1,167 @@
+"""Landlock: a process gives up rights to files, ports and other processes, for good.
+
+See https://docs.kernel.org/userspace-api/landlock.html. Rights to files came with Linux 5.13, and
+with 5.19 that to move files between folders; TCP ports with 6.7; signals and abstract sockets with
+6.12.
+
+Each measure is a layer of its own, and what one layer forbids no other allows. Moving and linking
+files between folders is the one thing that every layer forbids unless it says otherwise, even one
+that is about ports; so every layer says otherwise.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fib_sandbox_linux.system import Unavailable, call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_ASK_VERSION = 1
+_RULE_PATH_BENEATH = 1
+_NET_BIND_TCP, _NET_CONNECT_TCP = 1 << 0, 1 << 1
+_SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1 << 0, 1 << 1
+
+_WRITE_FILE, _TRUNCATE, _IOCTL_DEVICE = 1 << 1, 1 << 14, 1 << 15
+# Remove and make whatever there is in folders; bits 0, 2 and 3 are to execute and to read.
+_CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))
+_MOVE_BETWEEN_FOLDERS = 1 << 13
+
+MOVES_SINCE, NETWORK_SINCE, SCOPES_SINCE = 2, 4, 6
+"""Versions of Landlock that know moves between folders, ports, and signals."""
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (
+        ("files", ctypes.c_uint64),
+        ("network", ctypes.c_uint64),
+        ("scopes", ctypes.c_uint64),
+    )
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32))
+
+
+def version() -> int:
+    """Return the version of Landlock.
+
+    Raises
+    ------
+    Unavailable
+        If this system has none, or it is turned off.
+    """
+    try:
+        return call("landlock_create_ruleset", 0, 0, _ASK_VERSION)
+    except OSError as error:
+        raise Unavailable(f"this kernel has no Landlock, or has it turned off: {error}") from None
+
+
+def file_rights(known: int) -> int:
+    """Return the rights to change something that version `known` can take away."""
+    rights = _WRITE_FILE | _CHANGE_FOLDERS
+    rights |= _MOVE_BETWEEN_FOLDERS if known >= MOVES_SINCE else 0
+    rights |= _TRUNCATE if known >= 3 else 0
+    return rights | (_IOCTL_DEVICE if known >= 5 else 0)
+
+
+@contextmanager
+def write_ruleset(writable: Iterable[Path]) -> Iterator[int]:
+    """Lend a ruleset under which nothing can be written but what is in, or is, `writable`.
+
+    Parameters
+    ----------
+    writable : iterable of Path
+        Folders and files; what does not exist is passed over.
+
+    Raises
+    ------
+    OSError, Unavailable
+        If it cannot be made.
+    """
+    known = version()
+    rights = file_rights(known)
+    with _ruleset(_Ruleset(files=rights), known) as ruleset:
+        for path in writable:
+            _allow(ruleset, path, rights)
+        yield ruleset
+
+
+def enter(ruleset: int) -> None:
+    """Live under `ruleset` from now on, together with all threads and processes to come."""
+    call("landlock_restrict_self", ruleset, 0)
+
+
+def forbid_writing(writable: Iterable[Path]) -> None:
+    """Let this process write nowhere but in `writable`, and read other processes' memory nowhere.
+
+    The latter holds for all that are not its descendants, and comes with any use of Landlock.
+
+    Raises
+    ------
+    OSError
+        If the system refuses it.
+    Unavailable
+        If there is no Landlock, or one under which no file moves between folders: caches of
+        compiled kernels, such as Triton's, write files in a folder apart and move them then.
+    """
+    _require(MOVES_SINCE, "moves between folders")
+    with write_ruleset(writable) as ruleset:
+        enter(ruleset)
+
+
+def forbid_network() -> None:
+    """Neither connect to TCP ports nor offer any."""
+    _apply(_Ruleset(network=_NET_BIND_TCP | _NET_CONNECT_TCP), NETWORK_SINCE, "TCP ports")
+
+
+def forbid_signals() -> None:
+    """Signal, and connect to abstract sockets of, no process but its own descendants."""
+    scopes = _SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS
+    _apply(_Ruleset(scopes=scopes), SCOPES_SINCE, "signals")
+
+
+def _apply(rules: _Ruleset, since: int, what: str) -> None:
+    known = _require(since, what)
+    rules.files = _MOVE_BETWEEN_FOLDERS
+    with _ruleset(rules, known) as ruleset:
+        _allow(ruleset, Path("/"), _MOVE_BETWEEN_FOLDERS)
+        enter(ruleset)
+
+
+def _require(since: int, what: str) -> int:
+    known = version()
+    if known < since:
+        raise Unavailable(f"Landlock knows {what} from version {since} on; this is version {known}")
+    return known
+
+
+@contextmanager
+def _ruleset(rules: _Ruleset, known: int) -> Iterator[int]:
+    size = 8 if known < NETWORK_SINCE else 16 if known < SCOPES_SINCE else 24
+    descriptor = call("landlock_create_ruleset", rules, size, 0)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            rights &= _WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE
+        rule = _PathBeneath(allowed=rights, folder=descriptor)
+        call("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, rule, 0)
+    finally:
+        os.close(descriptor)

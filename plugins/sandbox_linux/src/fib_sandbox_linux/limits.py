@@ -1,0 +1,108 @@
+"""Limits on what a candidate may use up."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+from fib_sandbox_linux.system import Unavailable
+from flashinfer_bench import env
+
+_GIB = 2**30
+_MOST_FILES = 65536
+_MEMORY_SHARE = 0.5  # its judge holds the same inputs, and outputs besides
+_PROCESSES_PER_CORE, _LEAST_PROCESSES = 64, 1024
+_FILE_BYTES = 4 * _GIB
+_CGROUP_LIMITS = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a candidate may use up at most.
+
+    Attributes
+    ----------
+    memory_bytes : int
+        Memory that each of its processes may allocate; not limited where it works on a GPU, whose
+        driver reserves far more addresses than there is memory.
+    file_bytes : int
+        Size of each file that it writes.
+    processes : int
+        Processes and threads at the same time.
+    """
+
+    memory_bytes: int
+    file_bytes: int
+    processes: int
+
+    @classmethod
+    def of_this_machine(cls) -> Limits:
+        """Return what the environment says, or what is fit for this machine."""
+        memory, file = env.sandbox_memory_bytes(), env.sandbox_file_bytes()
+        cores = os.cpu_count() or 1
+        return cls(
+            memory_bytes=memory or int(_memory_here() * _MEMORY_SHARE),
+            file_bytes=file or _FILE_BYTES,
+            processes=env.sandbox_processes() or max(_LEAST_PROCESSES, cores * _PROCESSES_PER_CORE),
+        )
+
+
+def _memory_here() -> int:
+    """Return the bytes of memory that the machine, or the container, has."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in _CGROUP_LIMITS:
+        try:
+            found.append(int(Path(name).read_text()))
+        except (OSError, ValueError):  # "max", among others
+            continue
+    return min(found)
+
+
+def limit_files(limits: Limits) -> None:
+    """Write no core dump and no large file, and open no more files than anyone needs."""
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
+    _lower(resource.RLIMIT_NOFILE, _MOST_FILES)
+
+
+def limit_memory(limits: Limits) -> None:
+    """Have allocations fail that exceed `Limits.memory_bytes` in one process."""
+    _lower(resource.RLIMIT_DATA, limits.memory_bytes)
+
+
+def limit_processes(limits: Limits) -> None:
+    """Have forks fail when there are so many processes more of this user than there are now.
+
+    Raises
+    ------
+    Unavailable
+        For root, whose processes are not counted.
+    """
+    if os.getuid() == 0:
+        raise Unavailable("the processes of root are not counted otherwise")
+    _lower(resource.RLIMIT_NPROC, _threads_of(os.getuid()) + limits.processes)
+
+
+def _threads_of(user: int) -> int:
+    total = 0
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                if entry.stat().st_uid == user:
+                    # A folder has two links, and one more for each folder in it.
+                    total += Path(entry.path, "task").stat().st_nlink - 2
+            except OSError:  # it has just ended
+                continue
+    return total
+
+
+def _lower(what: int, value: int) -> None:
+    """Set a limit for good, unless it is lower already."""
+    _, hard = resource.getrlimit(what)
+    wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(what, (wanted, wanted))

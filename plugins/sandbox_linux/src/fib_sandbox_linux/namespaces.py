@@ -1,0 +1,135 @@
+"""Namespaces: a network that is connected to nothing, and a view of the files that is read-only.
+
+Both need a privilege. Where this process lacks it, it gets it in a user namespace of its own, and
+gives it up again afterwards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fib_sandbox_linux.system import Unavailable, call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NEW_MOUNTS, _NEW_IPC, _NEW_USERS, _NEW_NETWORK = 0x20000, 0x08000000, 0x10000000, 0x40000000
+
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV = 0x1, 0x2, 0x4
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
+_AT_FDCWD, _AT_RECURSIVE, _ATTR_READ_ONLY = -100, 0x8000, 0x1
+
+_SHARED_MEMORY = Path("/dev/shm")
+# Whoever can talk to one of these has the rights of another program. Sockets that are files stay
+# within reach of those who can read everything.
+_SERVICES = (
+    *("/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock"),
+    *("/run/crio/crio.sock", "/run/dbus/system_bus_socket", "/run/systemd/private"),
+)
+
+
+def _leave(flags: int, what: str) -> None:
+    """Make new namespaces, with a user namespace if need be."""
+    try:
+        call("unshare", flags)
+    except PermissionError as error:
+        _leave_users(flags, what, error)
+    except OSError as error:
+        raise Unavailable(f"{what}: {error}") from None
+
+
+def _leave_users(flags: int, what: str, refusal: OSError) -> None:
+    user, group = os.geteuid(), os.getegid()
+    try:
+        call("unshare", flags | _NEW_USERS)
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
+            Path("/proc/self", name).write_text(text)
+    except OSError as error:
+        reason = f"{what}: {refusal.strerror}; with a user namespace: {error.strerror}"
+        raise Unavailable(reason) from None
+
+
+def leave_network() -> None:
+    """Move to a network without any connection, and to shared memory that nobody else has.
+
+    Even its own address 127.0.0.1 cannot be reached there.
+    """
+    _leave(_NEW_NETWORK | _NEW_IPC, "no network namespace can be made")
+
+
+def leave_mounts(
+    writable: Iterable[Path], *, shared_bytes: int, hidden: Iterable[Path] = ()
+) -> None:
+    """See all files as read-only but those in `writable`, and those in `hidden` not at all.
+
+    Unlike Landlock this holds for owners, modes and times of files, too. ``/dev/shm`` is private
+    afterwards, and the sockets of services that have more rights cannot be found.
+
+    Parameters
+    ----------
+    writable : iterable of Path
+        Folders; what does not exist is passed over.
+    shared_bytes : int
+        Room in ``/dev/shm``.
+    hidden : iterable of Path
+        Folders, which are empty from now on, and files, which are ``/dev/null``.
+    """
+    _leave(_NEW_MOUNTS, "no mount namespace can be made")
+    try:
+        call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+        folders = [path for path in dict.fromkeys(writable) if path.is_dir()]
+        _set_read_only(Path("/"), True, _AT_RECURSIVE)
+        for folder in folders:
+            _bind(folder, folder)
+            _set_read_only(folder, False)
+        for path in (*hidden, *map(Path, _SERVICES)):
+            with suppress(FileNotFoundError):
+                _hide(path)
+        _mount_shared_memory(shared_bytes)
+        os.chdir(Path.cwd())  # what it was in lies below the new mount
+    except OSError as error:
+        raise Unavailable(f"files cannot be mounted read-only: {error}") from None
+
+
+class _Attributes(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "users"))
+
+
+def _set_read_only(folder: Path, value: bool, flags: int = 0) -> None:
+    change = _Attributes(**{"set" if value else "clear": _ATTR_READ_ONLY})
+    try:
+        call("mount_setattr", _AT_FDCWD, os.fsencode(folder), flags, change, ctypes.sizeof(change))
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            raise Unavailable("it takes Linux 5.12 to mount all files read-only") from None
+        raise
+
+
+def _bind(source: Path, target: Path) -> None:
+    call("mount", os.fsencode(source), os.fsencode(target), None, _MS_BIND, None)
+
+
+def _hide(path: Path) -> None:
+    if path.is_dir():
+        _mount_memory(path, "size=4k,mode=555", _MS_RDONLY)
+    else:
+        _bind(Path(os.devnull), path)
+
+
+def _mount_shared_memory(size: int) -> None:
+    if _SHARED_MEMORY.is_dir():
+        _mount_memory(_SHARED_MEMORY, f"size={size},mode=1777")
+
+
+def _mount_memory(folder: Path, options: str, flags: int = 0) -> None:
+    flags |= _MS_NOSUID | _MS_NODEV
+    call("mount", b"tmpfs", os.fsencode(folder), b"tmpfs", flags, options.encode())

@@ -1,0 +1,107 @@
+"""Calls of the system that Python does not offer."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+import warnings
+from functools import lru_cache
+
+from fib_sandbox_linux.numbers import NUMBERS
+from flashinfer_bench.bench.candidate.processes import thread_count
+
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAPBSET_DROP = 24
+PR_CAP_AMBIENT = 47
+
+
+class Unavailable(Exception):
+    """A measure cannot be taken here; the message says why."""
+
+
+@lru_cache(maxsize=1)
+def _libc() -> ctypes.CDLL:
+    library = ctypes.CDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    return library
+
+
+@lru_cache(maxsize=1)
+def machine() -> str:
+    """Return the name of this machine's instruction set, as in `NUMBERS`.
+
+    Raises
+    ------
+    Unavailable
+        Where calls of the system have other numbers than those that are known here.
+    """
+    name = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    if sys.platform != "linux" or sys.maxsize < 2**32 or sys.byteorder != "little":
+        raise Unavailable("only 64-bit Linux offers it")
+    if name not in NUMBERS:
+        raise Unavailable(f"not known on {name}, only on {', '.join(sorted(NUMBERS))}")
+    return name
+
+
+def call(name: str, *arguments: object) -> int:
+    """Call the system.
+
+    Parameters
+    ----------
+    name : str
+        Name of the call, as in `NUMBERS`.
+    *arguments : int, bytes or ctypes object
+        Its arguments; ctypes objects are passed by reference.
+
+    Raises
+    ------
+    OSError
+        What it answers.
+    Unavailable
+        If its number is not known.
+    """
+    number = NUMBERS[machine()][name]
+    result = int(_libc().syscall(ctypes.c_long(number), *map(_converted, arguments)))
+    if result == -1:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def _converted(argument: object) -> object:
+    if isinstance(argument, int):
+        return ctypes.c_long(argument)
+    if isinstance(argument, (ctypes.Structure, ctypes.Array)):
+        return ctypes.byref(argument)
+    return argument
+
+
+def prctl(option: int, second: int = 0, third: int = 0) -> int:
+    """Change something about this thread; see `call`."""
+    return call("prctl", option, second, third, 0, 0)
+
+
+def forbid_new_privileges() -> None:
+    """Have no program that is started from here gain rights, as by a set-user-ID bit."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def end_idle_threads() -> int:
+    """Have libraries that keep threads, such as numpy's, end them; they start new ones later.
+
+    Returns
+    -------
+    int
+        How many other threads there are nevertheless.
+    """
+    if thread_count() == 1:
+        return 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is the point
+        pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return thread_count() - 1

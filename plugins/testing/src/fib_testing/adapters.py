@@ -1,0 +1,382 @@
+"""The suite for API adapters."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
+
+import pytest
+
+from fib_testing.records import (
+    RecordConformance,
+    construct,
+    factory_path,
+    in_short,
+    load_factory,
+    look,
+    must_work,
+    needed,
+    raised_by,
+    record_of,
+    require,
+    require_none,
+    require_unchanged,
+)
+from flashinfer_bench.routing import Adapter, PatchManager, PatchSpec, resolve
+
+if TYPE_CHECKING:
+    from flashinfer_bench.plugins import AdapterSpec
+
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+
+_SEE_TARGETS = "test_its_targets_are_the_record_s"
+_SEE_WRAPS = "test_it_wraps_each_target"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterCase:
+    """An adapter, and calls of what it wraps.
+
+    The original functions are not run: stand-ins with their signatures are wrapped and called.
+
+    Parameters
+    ----------
+    record : AdapterSpec or str
+        What the plugin registers, or the path of the factory.
+    arguments : mapping of str to callable
+        For paths of targets: makes positional and named arguments of a call, a method's object
+        included. Default: for each parameter an object without any properties, in which a wrapper
+        that does nothing has no interest.
+    plugin : str, optional
+        The plugin's module, as in its entry point. Default: the top-level package of the factory.
+    """
+
+    record: Union[AdapterSpec, str]
+    arguments: Mapping[str, Callable[[], Arguments]] = field(default_factory=dict)
+    plugin: Optional[str] = None
+
+
+class Token:
+    """An argument that stands for itself."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<argument {self._name}>"
+
+
+class StandIn:
+    """In the place of an original function: notes its calls, and returns one object or raises."""
+
+    def __init__(self, spec: PatchSpec) -> None:
+        self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self.result = Token("result")
+        self.error: Optional[BaseException] = None
+
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append((args, kwargs))
+            if self.error is not None:
+                raise self.error
+            return self.result
+
+        like = _original(spec)
+        self.function = functools.wraps(like)(stand_in) if like is not None else stand_in
+
+    def differences(self, wrapper: Callable[..., Any], arguments: Arguments) -> list[str]:
+        """Call a wrapper, and say what is different from calling the original."""
+        args, kwargs = arguments
+        self.calls.clear()
+        try:
+            result = wrapper(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - a plugin's code may raise anything
+            return [f"raised {in_short(error)}"]
+        found = []
+        if len(self.calls) != 1:
+            found.append(f"the original was called {len(self.calls)} times")
+        # The very same objects: equal ones will not do.
+        elif _identities(*self.calls[0]) != _identities(args, kwargs):
+            found.append(f"the original was called with {self.calls[0]}")
+        if result is not self.result:
+            found.append(f"returned {result!r} in place of the original's result")
+        return found
+
+
+class AdapterKit:
+    """A case and a new adapter."""
+
+    def __init__(self, case: AdapterCase, adapter: Adapter) -> None:
+        self.case = case
+        self.adapter = adapter
+
+    def targets(self) -> list[PatchSpec]:
+        """Return the targets; skip the test if they are no PatchSpecs."""
+        with needed("targets", _SEE_TARGETS):
+            found = list(self.adapter.targets())
+        if not found or not all(isinstance(each, PatchSpec) for each in found):
+            pytest.skip(f"targets returned something else: see {_SEE_TARGETS}")
+        return found
+
+    def wrap(self, spec: PatchSpec) -> tuple[StandIn, Callable[..., Any]]:
+        """Return a stand-in for a target, and its wrapper; skip the test if there is none."""
+        stand_in = StandIn(spec)
+        with needed("make_wrapper", _SEE_WRAPS):
+            return stand_in, self.adapter.make_wrapper(spec, stand_in.function)
+
+    def sound(self) -> Iterator[tuple[PatchSpec, StandIn, Callable[..., Any]]]:
+        """Yield targets with stand-ins and wrappers that pass calls through, or skip the test."""
+        for spec in self.targets():
+            stand_in, wrapper = self.wrap(spec)
+            if stand_in.differences(wrapper, self.arguments(spec)):
+                pytest.skip(f"{spec.path}: see test_a_wrapper_passes_calls_through")
+            stand_in.calls.clear()
+            yield spec, stand_in, wrapper
+
+    def arguments(self, spec: PatchSpec) -> Arguments:
+        """Return arguments for a call of a target; skip the test if there are none."""
+        make = self.case.arguments.get(spec.path)
+        if make is not None:
+            return make()
+        original = _original(spec)
+        if original is None:
+            pytest.skip(f"{spec.path} is not installed, and the case has no arguments for it")
+        parameters = inspect.signature(original).parameters.values()
+        plain = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        required = [p for p in plain if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]
+        named = [p for p in plain if p not in required and p.kind is not p.POSITIONAL_ONLY]
+        return [Token(p.name) for p in required], {p.name: Token(p.name) for p in named}
+
+
+class AdapterConformance(RecordConformance):
+    """All that an API adapter must keep to.
+
+    Subclass it in a test module, and give it a fixture ``case`` that returns an `AdapterCase`.
+    """
+
+    kind: ClassVar[str] = "adapter"
+    case_type: ClassVar[type] = AdapterCase
+
+    @pytest.fixture
+    def kit(self, given: AdapterCase) -> AdapterKit:
+        """Give the case and a new adapter, also where the library is not installed."""
+        return AdapterKit(given, construct(given))
+
+    def libraries(self, given: AdapterCase) -> tuple[str, ...]:
+        """Return the libraries that are patched, which neither plugin nor probe may import."""
+        targets = getattr(given.record, "targets", ())
+        return tuple(sorted({path.partition(".")[0] for path in targets}))
+
+    def require_available(self, given: AdapterCase, request: pytest.FixtureRequest) -> None:
+        """Adapters are made also where the library is not installed."""
+
+    def test_making_it_does_not_import_the_library(self, given: AdapterCase) -> None:
+        """The library is the user's, who imports it when and if they like.
+
+        Why it matters: importing it takes seconds, and may make a device context.
+
+        To do: name targets by string, and import in the wrapper if at all; change nothing else.
+        """
+        path = factory_path(given)
+        load_factory(given)
+        libraries = self.libraries(given) or ("flashinfer",)
+        step = look(construct=path, libraries=libraries)["construct"]
+        imported = sorted(set(step["heavy"]) & set(libraries))
+        require(not imported, f"{path}() imports {', '.join(imported)}")
+        if not step["error"]:  # which test_the_factory… reports
+            require_unchanged(f"{path}()", step)
+
+    def test_its_targets_are_the_record_s(self, kit: AdapterKit) -> None:
+        """`targets` returns PatchSpecs, the same each time, for the paths in the record.
+
+        Why it matters: otherwise nobody knows what is patched: `fib plugins show` tells users by
+        the record, and a target, which wears one wrapper, is asked for again when it is listed.
+
+        To do: return a tuple of PatchSpec without looking at the library, the same paths as in the
+        record, each of them once; empty only if the record names 'library.*' for late_targets.
+        """
+        with must_work("targets"):
+            found, again = list(kit.adapter.targets()), list(kit.adapter.targets())
+        named = getattr(kit.case.record, "targets", ())
+        late = {path for path in named if path.endswith(".*")}
+        sound = (found or late) and all(isinstance(each, PatchSpec) for each in found)
+        require(sound, f"targets returned {found!r}")
+        require(found == again, f"targets returned {found}, and then {again}")
+        paths = [spec.path for spec in found]
+        twice = sorted({path for path in paths if paths.count(path) > 1})
+        require(not twice, f"targets names {', '.join(twice)} twice")
+        listed = (set(named) or set(paths)) - late
+        require(
+            set(paths) == listed,
+            f"only in targets: {sorted(set(paths) - listed)}; only in the record: "
+            f"{sorted(listed - set(paths))}",
+        )
+
+    def test_its_targets_exist(self, kit: AdapterKit, request: pytest.FixtureRequest) -> None:
+        """Each is there in the installed library, as what it says.
+
+        Why it matters: calls would go past the adapter, unnoticed.
+
+        To do: name what this version has; let the probe say no for versions that you do not know,
+        with the versions that you do.
+        """
+        record_of(kit.case)
+        super().require_available(kit.case, request)
+        wrong = []
+        for spec in kit.targets():
+            try:
+                owner = resolve(spec.path).owner
+            except Exception as error:  # noqa: BLE001 - the library may raise anything on import
+                wrong.append(in_short(error))
+            else:
+                kind = "method" if isinstance(owner, type) else "function"
+                wrong += [f"{spec.path} is a {kind}"] if kind != spec.kind else []
+        require_none(wrong, "targets of the installed library")
+
+    def test_it_wraps_each_target(self, kit: AdapterKit) -> None:
+        """`make_wrapper` makes a new function for each target, and does not call the original.
+
+        Why it matters: the library cannot be patched, or calls go past the adapter.
+
+        To do: return a function for each of `targets`, told apart by spec.name.
+        """
+        wrong = []
+        for spec in kit.targets():
+            stand_in = StandIn(spec)
+            try:
+                wrapper = kit.adapter.make_wrapper(spec, stand_in.function)
+            except Exception as error:  # noqa: BLE001 - a plugin's code may raise anything
+                wrong.append(f"{spec.path}: it raised {in_short(error)}")
+                continue
+            wrong += [f"{spec.path}: {wrapper!r} is not callable"] * (not callable(wrapper))
+            wrong += [f"{spec.path}: it is the original"] * (wrapper is stand_in.function)
+            wrong += [f"{spec.path}: it called the original"] * bool(stand_in.calls)
+        require_none(wrong, "make_wrapper")
+
+    def test_a_wrapper_looks_like_the_original(self, kit: AdapterKit) -> None:
+        """Name, documentation and signature are those of the original.
+
+        Why it matters: callers, compilers and documentation look at these.
+
+        To do: decorate the wrapper with functools.wraps(orig).
+        """
+        wrong = []
+        for spec in kit.targets():
+            stand_in, wrapper = kit.wrap(spec)
+            theirs, ours = _looks(wrapper), _looks(stand_in.function)
+            wrong += [f"{spec.path}: {k} is {v!r}" for k, v in theirs.items() if ours[k] != v]
+        require_none(wrong, "wrappers differ from the originals")
+
+    def test_a_wrapper_passes_calls_through(self, kit: AdapterKit) -> None:
+        """While nothing is enabled: one call, the same arguments, the same result.
+
+        Why it matters: a program that is patched and nothing else must not notice it.
+
+        To do: return orig(*args, **kwargs), before looking at any argument.
+        """
+        wrong = []
+        for spec in kit.targets():
+            stand_in, wrapper = kit.wrap(spec)
+            arguments = kit.arguments(spec)
+            for turn in ("first", "second"):
+                found = stand_in.differences(wrapper, arguments)
+                wrong += [f"{spec.path}, {turn} call: {problem}" for problem in found]
+        require_none(wrong, "wrappers, while neither apply nor tracing is enabled")
+
+    def test_what_the_original_raises_goes_on(self, kit: AdapterKit) -> None:
+        """The same exception, after one call.
+
+        Why it matters: callers rely on it: FlashInfer's plan, for one, refuses a batch size by it.
+
+        To do: call the original outside of any try block of the wrapper's own work.
+        """
+        wrong = []
+        for spec, stand_in, wrapper in kit.sound():
+            stand_in.error = ValueError("the original's own")
+            args, kwargs = kit.arguments(spec)
+            raised = raised_by(partial(wrapper, *args, **kwargs))
+            if raised is not stand_in.error:
+                wrong.append(f"{spec.path}: {raised!r} in place of {stand_in.error!r}")
+            if len(stand_in.calls) != 1:
+                wrong.append(f"{spec.path}: the original was called {len(stand_in.calls)} times")
+        require_none(wrong, "originals that raise")
+
+    def test_wrappers_do_not_share_originals(self, kit: AdapterKit) -> None:
+        """Of two wrappers of one target each calls its own original.
+
+        Why it matters: a library may be patched, unpatched and patched again.
+
+        To do: keep the original in the wrapper's closure, not on the adapter.
+        """
+        for spec, first, wrapper in kit.sound():
+            second, other = kit.wrap(spec)
+            second.calls.clear()
+            args, kwargs = kit.arguments(spec)
+            for each in (other, wrapper):
+                raised_by(partial(each, *args, **kwargs))
+            require(
+                (len(first.calls), len(second.calls)) == (1, 1),
+                f"{spec.path}: after one call of each of two wrappers, their originals were "
+                f"called {len(first.calls)} and {len(second.calls)} times",
+            )
+
+    def test_patching_is_undone(self, given: AdapterCase, request: pytest.FixtureRequest) -> None:
+        """In the installed library: on, on again, off, off again, and all is as it was.
+
+        Why it matters: disabling apply must leave no trace.
+
+        To do: leave patching to the PatchManager: replace nothing in __init__, targets or
+        make_wrapper.
+        """
+        paths = getattr(record_of(given), "targets", ())
+        super().require_available(given, request)
+        before = {path: found for path in paths if (found := _stored(path)) is not None}
+        adapter = construct(given)
+        specs = [spec for spec in AdapterKit(given, adapter).targets() if spec.path in before]
+        if not specs:
+            pytest.skip("no target is installed: see test_its_targets_exist")
+        manager = PatchManager()
+        try:
+            with needed("make_wrapper", _SEE_WRAPS):
+                for spec in specs * 2:
+                    manager.patch(spec, adapter.make_wrapper)
+        finally:
+            manager.unpatch_all()
+            manager.unpatch_all()
+        left = [path for path, found in before.items() if _stored(path) is not found]
+        require(
+            not left,
+            f"after patching and unpatching, these are not what they were: {', '.join(left)}",
+        )
+
+
+def _stored(path: str) -> Any:
+    try:
+        return resolve(path).found
+    except Exception:  # noqa: BLE001 - the library may raise anything when it is imported
+        return None
+
+
+def _original(spec: PatchSpec) -> Optional[Callable[..., Any]]:
+    """Return the function that a target names; None where it is not installed."""
+    try:
+        found: Callable[..., Any] = resolve(spec.path).function
+    except Exception:  # noqa: BLE001 - the library may raise anything when it is imported
+        return None
+    return found
+
+
+def _identities(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    return [id(each) for each in args], {name: id(value) for name, value in kwargs.items()}
+
+
+def _looks(function: Callable[..., Any]) -> dict[str, Any]:
+    names = ("__name__", "__qualname__", "__module__", "__doc__")
+    try:
+        signature = str(inspect.signature(function))
+    except (TypeError, ValueError) as error:
+        signature = f"unknown ({error})"
+    return {name: getattr(function, name, None) for name in names} | {"the signature": signature}

@@ -1,0 +1,187 @@
+"""Running a builder in processes of its own, from the side of the test."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional
+
+from fib_testing.child import run_task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from flashinfer_bench.data import Definition, Solution
+
+TIMEOUT_S = 600.0
+"""Seconds that a child may take: compilers of templates are slow, and machines are busy."""
+
+_PRELOADED = [
+    "torch",
+    "torch.utils.serialization",
+    "flashinfer_bench.compile.toolkit",
+    "flashinfer_bench.data",
+    "flashinfer_bench.plugins",
+    "fib_testing.child",
+]
+_PRIVATE = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildTask:
+    """What one process is to build and call.
+
+    Parameters
+    ----------
+    factory : str
+        The builder: ``"package.module:Name"``.
+    definition, solution : Definition, Solution
+        What to build.
+    cache : Path
+        Its ``FIB_CACHE_PATH``.
+    env, sys_path : mapping of str to str, sequence of str
+        What else it starts with; folders for users' files are replaced.
+    compile_first : bool
+        Whether to call `Builder.compile` before the build.
+    kill_at : int
+        Kill it before it starts that compiler, counted from 1; 0: never.
+    """
+
+    factory: str
+    definition: Definition
+    solution: Solution
+    cache: Path
+    env: Mapping[str, str]
+    sys_path: Sequence[str]
+    compile_first: bool = True
+    kill_at: int = 0
+
+    def __post_init__(self) -> None:
+        kept = {name: value for name, value in self.env.items() if name not in _PRIVATE}
+        object.__setattr__(self, "env", kept)
+
+
+@dataclass(frozen=True)
+class ChildReport:
+    """What a child process did.
+
+    Attributes
+    ----------
+    status : int
+        Exit status; negative for a signal.
+    report : mapping
+        What it wrote down itself; empty if it did not get that far.
+    outputs : list or None
+        The solution's outputs; None if it did not get that far.
+    stdout, stderr : str
+        What it printed.
+    left : tuple of str
+        Files that were left behind in the working directory, the home folder and the folder for
+        temporary files.
+    """
+
+    status: int
+    report: Mapping[str, Any]
+    outputs: Optional[list[Any]]
+    stdout: str
+    stderr: str
+    left: tuple[str, ...]
+
+    @property
+    def problem(self) -> str:
+        """Why it did not get to the end; empty if it did."""
+        error = self.report.get("error")
+        if error:
+            return f"{error['type']}: {error['message']}\n{error['traceback']}"
+        if self.outputs is None or self.status:
+            return f"the process ended with status {self.status}\n{self.stderr[-2000:]}"
+        return ""
+
+    @property
+    def headline(self) -> str:
+        """The first line of `problem`."""
+        return next(iter(self.problem.splitlines()), "")
+
+    def compiler_runs(self, *phases: str) -> list[list[str]]:
+        """Return the command lines of the compilers that ran in ``compile`` or ``build``."""
+        commands = self.report.get("commands", {})
+        return [run for phase in phases or ("compile", "build") for run in commands.get(phase, [])]
+
+
+def run_children(
+    folder: Path, tasks: Sequence[ChildTask], arguments: Sequence[Any], *, together: bool = False
+) -> list[ChildReport]:
+    """Carry out tasks, each in a process of its own, at the same time.
+
+    Parameters
+    ----------
+    folder : Path
+        An empty folder for files that go back and forth.
+    tasks : sequence of ChildTask
+        What to build.
+    arguments : sequence
+        Inputs, then outputs, of each.
+    together : bool
+        Whether they wait for one another before they build.
+
+    Returns
+    -------
+    list of ChildReport
+        One for each task.
+    """
+    import torch
+
+    # A process that has imported torch is forked for each task, where the system can fork.
+    forks = "forkserver" in multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
+    if forks:
+        context.set_forkserver_preload(_PRELOADED)
+    barrier = context.Barrier(len(tasks)) if together else None
+    started = []
+    for number, task in enumerate(tasks):
+        own = folder / str(number)
+        own.mkdir()
+        torch.save(list(arguments), own / "arguments")
+        started.append((context.Process(target=run_task, args=(task, own, barrier)), own))
+    for process, _ in started:
+        process.start()
+    deadline = time.monotonic() + TIMEOUT_S
+    return [_collect(process, own, deadline) for process, own in started]
+
+
+def _collect(process: Any, folder: Path, deadline: float) -> ChildReport:
+    import torch
+
+    process.join(max(0.0, deadline - time.monotonic()))
+    if process.exitcode is None:
+        if sys.platform != "win32":
+            with suppress(ProcessLookupError):  # it has not made its group yet
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.join()
+    report, outputs = folder / "report", folder / "outputs"
+    left = [
+        f"{place}: {file.relative_to(folder / name).as_posix()}"
+        for place, name in (("working directory", "cwd"), ("home", "HOME"), ("temp", "TMPDIR"))
+        for file in sorted((folder / name).rglob("*"))
+        if file.is_symlink() or not file.is_dir()
+    ]
+    return ChildReport(
+        status=process.exitcode,
+        report=json.loads(report.read_text(encoding="utf-8")) if report.exists() else {},
+        outputs=torch.load(outputs, weights_only=True) if outputs.exists() else None,
+        stdout=_text(folder / "stdout"),
+        stderr=_text(folder / "stderr"),
+        left=tuple(left),
+    )
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""

@@ -1,0 +1,462 @@
+"""The suite for evaluators."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
+
+import pytest
+
+from fib_testing.records import (
+    RecordConformance,
+    check_name_and_version,
+    in_short,
+    keep,
+    must_work,
+    record_of,
+    require,
+)
+from fib_testing.samples import default_workload, run_reference
+from flashinfer_bench.data import Correctness, Definition, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from flashinfer_bench.bench.config import ResolvedEvalConfig
+    from flashinfer_bench.bench.evaluators import Check, Trial
+    from flashinfer_bench.plugins import EvaluatorSpec
+
+Outputs = list[Any]
+
+_SEED = 11
+_NUMERICAL = "INCORRECT_NUMERICAL"
+_SHAPE = "INCORRECT_SHAPE"
+_DTYPE = "INCORRECT_DTYPE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatorCase:
+    """An evaluator, and a definition whose solutions it judges.
+
+    Parameters
+    ----------
+    record : EvaluatorSpec or str
+        What the plugin registers, or the path of the factory.
+    definition : Definition
+        One that it is for, with at least one output.
+    workload : Workload, optional
+        Default: small sizes and random tensors, which a definition with constraints, or with
+        tensors that index into others, may not allow.
+    root : Path, optional
+        Where the workload's files are.
+    correct : callable, optional
+        Takes a `Trial` and the number of the call, and returns outputs that are right. Default:
+        what the reference gave.
+    wrong : mapping of str to callable
+        Outputs that must fail, by what is wrong with them; each is made as `correct` is. Name those
+        that a solution could get away with elsewhere.
+    settings : mapping
+        Fields of the configuration, such as ``rtol`` or ``extra``, that differ from the defaults.
+    checks_values : bool
+        Whether zeros are wrong. False for an evaluator that accepts many outputs.
+    plugin : str, optional
+        The plugin's module, as in its entry point. Default: the top-level package of the factory.
+    """
+
+    record: Union[EvaluatorSpec, str]
+    definition: Definition
+    workload: Optional[Workload] = None
+    root: Optional[Path] = None
+    correct: Optional[Callable[[Trial, int], Sequence[Any]]] = None
+    wrong: Mapping[str, Callable[[Trial, int], Sequence[Any]]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    checks_values: bool = True
+    plugin: Optional[str] = None
+
+    def the_workload(self) -> Workload:
+        """Return the workload, given or made."""
+        return self.workload or default_workload(self.definition)
+
+    def config(self) -> ResolvedEvalConfig:
+        """Return the configuration that the benchmark would use, with the case's settings."""
+        from flashinfer_bench.bench import BenchmarkConfig
+        from flashinfer_bench.bench.config import EVAL_FIELDS
+
+        explicit = {name: self.settings[name] for name in EVAL_FIELDS if name in self.settings}
+        base = BenchmarkConfig(**explicit).resolve_eval_config(self.definition, self.the_workload())
+        changed = {**base.model_dump(), **self.settings}
+        changed["extra"] = {**base.extra, **self.settings.get("extra", {})}
+        return type(base).model_validate(changed)
+
+    def trial(self, index: int = 0) -> Trial:
+        """Return inputs and what the reference makes of them."""
+        import torch
+
+        from flashinfer_bench.bench.evaluators import Trial
+        from flashinfer_bench.tensors import generate_inputs
+
+        seed = _SEED + index
+        # Made twice, for the reference may write into what it is given.
+        inputs, again = (
+            generate_inputs(self.definition, self.the_workload(), seed=seed, root=self.root)
+            for _ in range(2)
+        )
+        expected = [torch.as_tensor(each) for each in run_reference(self.definition, again)]
+        return Trial(index, seed, inputs, expected)
+
+
+class EvaluatorKit:
+    """A case, a new evaluator, and a trial that is not to be changed."""
+
+    def __init__(self, case: EvaluatorCase, evaluator: Any, trial: Trial) -> None:
+        self.case = case
+        self.evaluator = evaluator
+        self.trial = trial
+        self.config = case.config()
+        self.calls: int = evaluator.calls_per_trial(self.config)
+
+    def correct(self, trial: Optional[Trial] = None) -> list[Outputs]:
+        """Return right outputs for as many calls as the evaluator asks for."""
+        trial = trial or self.trial
+        if self.case.correct is not None:
+            return [list(self.case.correct(trial, index)) for index in range(self.calls)]
+        dtypes = self.case.definition.torch_output_dtypes
+        pairs = list(zip(trial.expected, dtypes, strict=True))
+        return [[tensor.to(dtype, copy=True) for tensor, dtype in pairs] for _ in range(self.calls)]
+
+    def with_nan(self, outputs: Outputs) -> Outputs:
+        """Return outputs with NaN in the place of all floating-point numbers."""
+        import torch
+
+        floats = [tensor.is_floating_point() for tensor in self.trial.expected]
+        pairs = zip(outputs, floats, strict=True)
+        return [torch.full_like(t, float("nan")) if is_float else t for t, is_float in pairs]
+
+    def ask(self, method: str, outputs: Any, trial: Optional[Trial] = None) -> Check:
+        """Have outputs judged by ``check`` or ``check_timed``."""
+        case = self.case
+        found: Check = getattr(self.evaluator, method)(
+            case.definition, case.the_workload(), trial or self.trial, outputs, self.config
+        )
+        return found
+
+    def check(self, outputs: Any, trial: Optional[Trial] = None, method: str = "check") -> Check:
+        """Have outputs judged; fail if that raises, or the answer is no Check."""
+        from flashinfer_bench.bench.evaluators import Check
+
+        with must_work(method):
+            found = self.ask(method, outputs, trial)
+        require(
+            isinstance(found, Check), f"{method} returned a {type(found).__name__}, not a Check"
+        )
+        return found
+
+    def require_status(
+        self, outputs: Any, what: str, *allowed: str, method: str = "check"
+    ) -> Check:
+        """Have outputs judged, and fail unless the status is one of `allowed`."""
+        check = self.check(outputs, method=method)
+        status = str(check.status.value)
+        require(
+            status in allowed,
+            f"{what}: {status}, not {' or '.join(allowed)} ({check.message or 'no message'})",
+        )
+        if check.correctness is not None and method == "check":
+            with must_work("writing its correctness as JSON"):
+                json.dumps(check.correctness.model_dump(mode="json"), allow_nan=False)
+        return check
+
+    def require_changed(
+        self, change: Callable[[Outputs], Outputs], what: str, *allowed: str
+    ) -> Check:
+        """Have right outputs judged that were changed in each call."""
+        return self.require_status([change(each) for each in self.correct()], what, *allowed)
+
+
+class EvaluatorConformance(RecordConformance):
+    """All that an evaluator must keep to.
+
+    Subclass it in a test module, and give it a fixture ``case`` that returns an `EvaluatorCase`.
+    """
+
+    kind: ClassVar[str] = "evaluator"
+    case_type: ClassVar[type] = EvaluatorCase
+
+    @pytest.fixture
+    def kit(self, given: EvaluatorCase, made: Any, request: pytest.FixtureRequest) -> EvaluatorKit:
+        """Give the case and a new evaluator; skip the test if there is none here."""
+        trial = keep(request, ("trial", given.definition.name), given.trial)
+        return EvaluatorKit(given, made, trial)
+
+    @pytest.fixture
+    def sound(self, kit: EvaluatorKit) -> EvaluatorKit:
+        """Give the case; skip the test if not even right outputs pass."""
+        see = "see test_correct_outputs_pass"
+        try:
+            found = kit.ask("check", kit.correct())
+            passed = found.passed and found.correctness is not None
+        except Exception as error:  # noqa: BLE001 - a plugin's code may raise anything
+            pytest.skip(f"correct outputs cannot be judged ({in_short(error)}): {see}")
+        if not passed:
+            pytest.skip(f"correct outputs do not pass: {see}")
+        return kit
+
+    test_it_has_name_and_version = check_name_and_version
+
+    def test_the_record_accepts_the_definition(self, given: EvaluatorCase) -> None:
+        """The record's patterns match the case's definition, unless it is a fallback.
+
+        Why it matters: evaluators are chosen by the record: this one is never asked.
+
+        To do: name the op type, or a pattern of the definition's name, in the record.
+        """
+        record, definition = record_of(given), given.definition
+        require(
+            record.is_fallback or record.accepts(definition),
+            f"the record is for op types {record.op_types}, definitions {record.definitions} and "
+            f"dtypes {record.dtypes} with inputs {record.inputs or '*'} and outputs "
+            f"{record.outputs or '*'}, and the case's definition is {definition.name!r} of op type "
+            f"{definition.op_type!r}",
+        )
+
+    def test_correct_outputs_pass(self, kit: EvaluatorKit) -> None:
+        """What the reference gave passes, with errors that can be stored.
+
+        Why it matters: a trace with status PASSED is not valid without its correctness, and holds
+        it as JSON; an evaluator that raises ends the run instead of the evaluation.
+
+        To do: return Check(status, correctness, message), with a Correctness that has the largest
+        errors. Put plain numbers, strings, lists and dicts into extra; NaN and inf as strings.
+        """
+        check = kit.require_status(kit.correct(), "the reference's own outputs", "PASSED")
+        require(check.correctness is not None, "a Check that passed has no correctness")
+
+    def test_zeros_fail(self, sound: EvaluatorKit) -> None:
+        """Outputs of zeros are numerically wrong.
+
+        Why it matters: a wrong solution would be ranked. A trace with INCORRECT_NUMERICAL is not
+        valid without the correctness, and its author learns nothing without the message.
+
+        To do: compare all values, and return Check(status, Correctness(…), message).
+        """
+        if not sound.case.checks_values:
+            pytest.skip("the case says that zeros may be right (checks_values=False)")
+        if not any(bool(tensor.any()) for tensor in sound.trial.expected):
+            pytest.skip("the reference's outputs are zeros: give the case another workload")
+        check = sound.require_changed(
+            lambda outputs: [tensor.new_zeros(tensor.shape) for tensor in outputs],
+            "outputs of zeros",
+            _NUMERICAL,
+        )
+        require(
+            check.correctness is not None and check.message,
+            "a Check that failed numerically has no correctness, or no message",
+        )
+
+    def test_nan_fails(self, sound: EvaluatorKit) -> None:
+        """NaN in the place of numbers is wrong.
+
+        Why it matters: a wrong solution would be ranked.
+
+        To do: let a NaN be wrong wherever the reference has a number; comparisons with it are
+        false.
+        """
+        if not any(tensor.is_floating_point() for tensor in sound.trial.expected):
+            pytest.skip("the definition has no floating-point output")
+        sound.require_changed(sound.with_nan, "outputs of NaN", _NUMERICAL)
+
+    def test_a_wrong_shape_fails(self, sound: EvaluatorKit) -> None:
+        """Outputs with one dimension more, and with more elements, have the wrong shape.
+
+        Why it matters: the status is what users filter and count by, and outputs come from
+        untrusted code.
+
+        To do: compare every output's type, shape, dtype and values, in this order.
+        """
+        sound.require_changed(
+            lambda outputs: [tensor.unsqueeze(0) for tensor in outputs],
+            "outputs with one more dimension",
+            _SHAPE,
+        )
+        sound.require_changed(
+            lambda outputs: list(map(_doubled, outputs)), "outputs with twice the elements", _SHAPE
+        )
+
+    def test_a_wrong_dtype_fails(self, sound: EvaluatorKit) -> None:
+        """Outputs of another element type have the wrong dtype.
+
+        Why it matters: the status is what users filter and count by.
+
+        To do: compare every output's type, shape, dtype and values, in this order.
+        """
+        sound.require_changed(_other_dtypes, "outputs of another dtype", _DTYPE)
+
+    def test_a_missing_output_fails(self, sound: EvaluatorKit) -> None:
+        """Too few outputs, none, and too many have the wrong shape.
+
+        Why it matters: a solution that leaves an output out would be ranked.
+
+        To do: compare the number of outputs first.
+        """
+        sound.require_changed(lambda outputs: outputs[:-1], "one output less", _SHAPE)
+        sound.require_changed(lambda outputs: [], "no outputs", _SHAPE)
+        sound.require_changed(lambda outputs: [*outputs, outputs[-1]], "one output more", _SHAPE)
+
+    def test_what_is_no_output_fails(self, sound: EvaluatorKit) -> None:
+        """A Python number in place of a tensor, and a tensor without data, do not pass.
+
+        Why it matters: outputs come from untrusted code: anything may come, and an evaluator that
+        raises ends the run instead of the evaluation.
+
+        To do: look at number, type, shape and dtype first, and return a Check that says so.
+        """
+        sound.require_changed(
+            lambda outputs: [2**70 for _ in outputs], "Python integers", _SHAPE, _DTYPE, _NUMERICAL
+        )
+        sound.require_changed(
+            lambda outputs: [_doubled(tensor).to("meta") for tensor in outputs],
+            "tensors that were too large to be sent",
+            _SHAPE,
+        )
+
+    def test_every_call_is_looked_at(self, sound: EvaluatorKit) -> None:
+        """An output of the wrong shape fails in whichever call it is.
+
+        Why it matters: a solution could be right in one call of a trial only.
+
+        To do: look at the outputs of all calls.
+        """
+        right = sound.correct()
+        if len(right) < 2:
+            pytest.skip("the evaluator asks for one call in each trial")
+        for index in sorted({0, len(right) // 2, len(right) - 1}):
+            calls = [*right[:index], [], *right[index + 1 :]]
+            sound.require_status(calls, f"no outputs in call {index}", _SHAPE)
+
+    def test_what_the_case_calls_wrong_fails(self, sound: EvaluatorKit) -> None:
+        """Outputs that the author named as wrong are numerically wrong.
+
+        Why it matters: a wrong solution would be ranked.
+
+        To do: mend the evaluator, or the outputs that the case calls wrong.
+        """
+        if not sound.case.wrong:
+            pytest.skip("the case names no outputs that are wrong: give it some (wrong={…})")
+        for what, make in sound.case.wrong.items():
+            calls = [list(make(sound.trial, index)) for index in range(sound.calls)]
+            sound.require_status(calls, what, _NUMERICAL)
+
+    def test_a_timed_call_is_judged(self, sound: EvaluatorKit) -> None:
+        """`check_timed` passes a right call, and refuses what `check` would refuse.
+
+        Why it matters: a solution could be right only while nobody measures. What is noted about
+        timed calls is stored with the correctness.
+
+        To do: return what check returns, for the outputs of one call.
+        """
+        right = sound.correct()[0]
+
+        def require_timed(outputs: Outputs, what: str, status: str) -> Check:
+            return sound.require_status(
+                outputs, f"timed call: {what}", status, method="check_timed"
+            )
+
+        check = require_timed(right, "right outputs", "PASSED")
+        require(
+            check.correctness is not None,
+            "check_timed gave a Check that passed and has no correctness",
+        )
+        changes: dict[str, Outputs] = {
+            "no outputs": [],
+            "one output more": [*right, right[-1]],
+            "outputs of another dtype": _other_dtypes(right),
+        }
+        if any(tensor.is_floating_point() for tensor in sound.trial.expected):
+            # Anything else may be right in one call, and wrong in many.
+            changes["outputs of NaN"] = sound.with_nan(right)
+        for what, outputs in changes.items():
+            alike = sound.check([outputs] * sound.calls)
+            require_timed(outputs, what, str(alike.status.value))
+
+    def test_its_settings_are_checked(self, kit: EvaluatorKit) -> None:
+        """`check_settings` accepts the case's settings, and leaves settings of others alone.
+
+        Why it matters: one extra holds the settings of all evaluators: the run would not start.
+
+        To do: look at the keys that the evaluator knows, and at no others.
+        """
+        others = {**kit.config.extra, "setting_of_another_evaluator": object}
+        with must_work("check_settings"):
+            kit.evaluator.check_settings(kit.config)
+            kit.evaluator.check_settings(kit.config.model_copy(update={"extra": others}))
+
+    def test_it_is_deterministic(self, sound: EvaluatorKit) -> None:
+        """The same outputs get the same Check.
+
+        Why it matters: `fib replay` must be able to reproduce a verdict.
+
+        To do: seed whatever is random from trial.seed, and keep nothing between checks.
+        """
+        calls = sound.correct()
+        again = [[each.clone() for each in outputs] for outputs in calls]
+        first, second = sound.check(calls), sound.check(again)
+        require(
+            repr(first) == repr(second),
+            f"the same outputs were judged as\n    {first}\n  and then as\n    {second}",
+        )
+
+    def test_it_changes_nothing(self, sound: EvaluatorKit) -> None:
+        """Inputs, expected outputs and the solution's outputs are as they were.
+
+        Why it matters: they are used again, for the next solution and in what is stored.
+
+        To do: work on copies: no functions whose name ends in '_', no out=.
+        """
+        trial, calls = sound.case.trial(), sound.correct()
+        groups = {"the inputs": trial.inputs, "the expected outputs": trial.expected}
+        groups |= {f"call {index}": outputs for index, outputs in enumerate(calls)}
+        before = {name: _bytes(values) for name, values in groups.items()}
+        sound.check(calls, trial)
+        changed = [name for name, values in groups.items() if _bytes(values) != before[name]]
+        require(not changed, f"check changed {', '.join(changed)}")
+
+    def test_trials_are_combined(self, sound: EvaluatorKit) -> None:
+        """`combine` merges the checks of several trials into one Correctness.
+
+        Why it matters: a trace has one Correctness for all trials.
+
+        To do: return a Correctness with the largest errors of any trial.
+        """
+        trials = (sound.trial, sound.case.trial(1))
+        checks = [sound.check(sound.correct(trial), trial) for trial in trials]
+        with must_work("combine"):
+            found = sound.evaluator.combine(checks)
+        require(
+            isinstance(found, Correctness),
+            f"combine gave {found!r} for two checks that passed",
+        )
+
+
+def _doubled(tensor: Any) -> Any:
+    import torch
+
+    return torch.cat([tensor, tensor]) if tensor.dim() else torch.stack([tensor, tensor])
+
+
+def _other_dtypes(outputs: Outputs) -> Outputs:
+    import torch
+
+    return [t.to(torch.float64 if t.dtype != torch.float64 else torch.float32) for t in outputs]
+
+
+def _bytes(values: Sequence[Any]) -> list[Any]:
+    import torch
+
+    return [
+        each.contiguous().view(torch.uint8).numpy().tobytes()
+        if isinstance(each, torch.Tensor) and each.dim()
+        else repr(each)
+        for each in values
+    ]

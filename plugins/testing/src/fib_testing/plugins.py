@@ -1,0 +1,336 @@
+"""The suite for a whole plugin: its entry point, its hooks, and all that it registers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Union
+
+import pytest
+
+from fib_testing.records import (
+    BASES,
+    Conformance,
+    Step,
+    cannot_be_used,
+    check_answers,
+    check_import,
+    check_purity,
+    check_summaries,
+    check_types,
+    keep,
+    look,
+    raised_by,
+    require,
+    require_constructible,
+    require_none,
+)
+from flashinfer_bench import __version__
+from flashinfer_bench.errors import FibError
+from flashinfer_bench.plugins import Record, Settings, canonical, discover, import_string
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GROUP = "flashinfer_bench.plugins"
+"""The group of entry points under which plugins are made known."""
+
+_CORE = "flashinfer-bench-core"
+_SECONDS = 120.0
+_LOAD = (
+    "import json\n"
+    "from flashinfer_bench.plugins import discover\n"
+    "records = [[entry.spec.kind, entry.name] for entry in discover()]\n"
+    "print(json.dumps(records))\n"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginCase:
+    """A plugin.
+
+    Parameters
+    ----------
+    plugin : str
+        Name of its entry point, or what the entry point's value is: ``package.module``.
+    installed : bool
+        Whether it is installed; otherwise it is loaded by way of ``FIB_PLUGINS``, and the checks
+        of the entry point and the distribution are skipped.
+    """
+
+    plugin: str
+    installed: bool = True
+
+    def entry_points(self) -> list[EntryPoint]:
+        """Return the installed entry points of that name or value."""
+        points = entry_points(group=GROUP)
+        return [point for point in points if self.plugin in (point.name, point.value)]
+
+    @property
+    def target(self) -> str:
+        """Where the hooks are: ``package.module``, or ``package.module:object``."""
+        points = self.entry_points() if self.installed else []
+        return points[0].value if points else self.plugin
+
+
+class PluginConformance(Conformance):
+    """All that a plugin must keep to, whatever it registers.
+
+    Subclass it in a test module, and give it a fixture ``case``: a `PluginCase`, or just the name.
+
+    Examples
+    --------
+    ::
+
+        class TestMojoPlugin(PluginConformance):
+            @pytest.fixture
+            def case(self):
+                return "fib_builder_mojo"
+    """
+
+    case_type: ClassVar[type] = PluginCase
+
+    @pytest.fixture
+    def plugin(self, case: Union[PluginCase, str], request: pytest.FixtureRequest) -> PluginCase:
+        """Return the author's case."""
+        if isinstance(case, str):
+            return PluginCase(plugin=case)
+        given: PluginCase = request.getfixturevalue("given")
+        return given
+
+    @pytest.fixture
+    def found(self, plugin: PluginCase, request: pytest.FixtureRequest) -> Any:
+        """Return what the plugin registers, or the error that says why it cannot be loaded."""
+        return keep(request, ("records", plugin), lambda: _discover(plugin.target))
+
+    @pytest.fixture
+    def records(self, plugin: PluginCase, found: Any) -> list[Record]:
+        """Return what the plugin registers; skip the test where it cannot be loaded."""
+        if isinstance(found, FibError):
+            pytest.skip(f"{plugin.target} cannot be loaded: see test_it_loads")
+        records: list[Record] = found
+        return records
+
+    @pytest.fixture
+    def factories(self, records: list[Record]) -> list[tuple[str, str]]:
+        """Return kind and path of each factory."""
+        return [(record.kind, record.factory) for record in records]
+
+    @pytest.fixture
+    def imported(self, plugin: PluginCase) -> tuple[str, Step]:
+        """Return what a fresh interpreter found out about the plugin's module."""
+        return plugin.target, look(plugin=plugin.target)["plugin"]
+
+    @pytest.fixture
+    def probed(
+        self, records: list[Record], request: pytest.FixtureRequest
+    ) -> list[tuple[str, Step]]:
+        """Return what a fresh interpreter found out about each probe."""
+        probes = sorted({record.probe for record in records if record.probe is not None})
+        if not probes:
+            pytest.skip("no record has a probe: all of them count as available everywhere")
+
+        def ask() -> list[tuple[str, Step]]:
+            return [(path, look(probe=path)["probe"]) for path in probes]
+
+        steps: list[tuple[str, Step]] = keep(request, ("probes", *probes), ask)
+        return steps
+
+    test_importing_the_plugin_is_light = check_import
+    test_every_record_says_what_it_is = check_summaries
+    test_every_factory_is_of_the_right_type = check_types
+    test_every_probe_answers = check_answers
+    test_every_probe_is_pure = check_purity
+
+    def test_the_entry_point_is_installed(self, plugin: PluginCase) -> None:
+        """Exactly one entry point of the group names the plugin, and its name is a plain one.
+
+        Why it matters: this is how the host finds plugins; FIB_DISABLE_PLUGINS takes names, with
+        commas between them.
+
+        To do: put [project.entry-points."flashinfer_bench.plugins"] into pyproject.toml with one
+        line, name = "package.module", and install the distribution. Use letters, digits, '_' and
+        '-' for the name.
+        """
+        if not plugin.installed:
+            pytest.skip("the case says that the plugin is not installed")
+        points = plugin.entry_points()
+        require(
+            len(points) == 1,
+            f"{len(points)} entry points of the group {GROUP!r} have the name or value "
+            f"{plugin.plugin!r}",
+        )
+        name = points[0].name
+        require(name.strip() and "," not in name, f"the entry point is called {name!r}")
+
+    def test_the_distribution_requires_a_core_that_fits(self, plugin: PluginCase) -> None:
+        """The distribution depends on core, with a range that this core is in.
+
+        Why it matters: pip would install the plugin beside any core, or none; `fib plugins doctor`
+        calls a plugin broken whose range does not fit.
+
+        To do: test with this core, and write its series into the dependencies, such as
+        "flashinfer-bench-core~=0.2.0".
+        """
+        from packaging.requirements import Requirement
+
+        points = plugin.entry_points() if plugin.installed else []
+        if not points:
+            pytest.skip("the plugin is not installed as a distribution")
+        distribution = points[0].dist
+        texts = (distribution.requires if distribution is not None else None) or []
+        ours = [each for each in map(Requirement, texts) if canonical(each.name) == _CORE]
+        require(ours, f"the distribution does not require {_CORE}")
+        unfit = [str(each) for each in ours if not each.specifier.contains(__version__, True)]
+        require(
+            not unfit, f"the distribution requires {', '.join(unfit)}, and this is {__version__}"
+        )
+
+    def test_it_loads(self, found: Any) -> None:
+        """The host takes it, alone, where nothing is forgiven.
+
+        Why it matters: a broken plugin is set aside, with all that it provides.
+
+        To do: see the message; `fib plugins doctor NAME` shows the traceback.
+        """
+        require(not isinstance(found, FibError), f"the host refuses the plugin: {found}")
+
+    def test_it_registers_something(self, records: list[Record], plugin: PluginCase) -> None:
+        """The hooks return records.
+
+        Why it matters: whether something can be used here is for its probe to say; a hook that
+        returns nothing on some machines leaves the user without a reason.
+
+        To do: return the records always, and let their probes say no.
+        """
+        require(records, f"{plugin.target} registers nothing")
+
+    def test_the_hooks_return_the_same_again(
+        self, records: list[Record], plugin: PluginCase
+    ) -> None:
+        """Discovery may happen again in one process.
+
+        Why it matters: reset_default_catalog() and tests discover plugins anew.
+
+        To do: make the hooks functions that build their records when they are called.
+        """
+        again = _discover(plugin.target)
+        again = [] if isinstance(again, FibError) else again
+        require(
+            [repr(record) for record in again] == [repr(record) for record in records],
+            f"{plugin.target} registered {_names(records)}, and then {_names(again)}",
+        )
+
+    def test_it_loads_in_strict_mode(self, plugin: PluginCase, records: list[Record]) -> None:
+        """A new process with ``FIB_STRICT_PLUGINS=1`` loads it, by way of ``FIB_PLUGINS``.
+
+        Why it matters: continuous integration sets FIB_STRICT_PLUGINS=1; standard output is data,
+        and records must not depend on who asks.
+
+        To do: load without warnings and without help from the tests' process, print nothing on
+        import, and register the same everywhere.
+        """
+        done = _run(plugin, "-c", _LOAD)
+        require(
+            done.returncode == 0,
+            f"a process that loads only core and {plugin.target} ended with status "
+            f"{done.returncode}:\n{done.stderr[-1500:]}",
+        )
+        try:
+            found = json.loads(done.stdout)
+        except ValueError:
+            found = []
+        missing = [record for record in records if [record.kind, record.name] not in found]
+        require(
+            not missing, f"a new process printed {done.stdout[:300]!r}, without {_names(missing)}"
+        )
+
+    def test_names_are_unique(self, plugin: PluginCase) -> None:
+        """No other installed plugin, and not core, claims the name of a record.
+
+        Why it matters: of two records of one kind and name neither is used.
+
+        To do: give yours a name that says what is special about it.
+        """
+        catalog = discover(Settings(modules=(plugin.target,)))
+        mine = {status.name for status in catalog.plugins if status.target == plugin.target}
+        claimed = [
+            conflict.sentence()
+            for conflict in catalog.conflicts
+            if any(claim.plugin in mine for claim in conflict.claims)
+        ]
+        require_none(claimed, "names that are claimed twice")
+
+    def test_every_factory_takes_what_it_is_given(self, records: list[Record]) -> None:
+        """What can be used here can be constructed: an executor for a device, others bare.
+
+        Why it matters: the host makes it itself, with a device for an executor, without arguments
+        for others.
+
+        To do: give __init__ no further required parameters, and let it neither look for tools nor
+        start anything: that is for the probe, and for the first use.
+        """
+        usable = [
+            record
+            for record in records
+            if record.kind in BASES and record.kind != "key_builder"
+            if not cannot_be_used(record)
+            if not raised_by(partial(import_string, record.factory))
+        ]
+        if not usable:
+            pytest.skip("nothing that the host constructs can be used here")
+        for record in usable:
+            devices = getattr(record, "devices", ())[: record.kind == "executor"]
+            made = require_constructible(record.factory, *devices)
+            if hasattr(made, "close"):
+                made.close()
+
+    def test_every_command_runs(self, records: list[Record], plugin: PluginCase) -> None:
+        """``fib NAME --help`` works, and it is the plugin's command that it shows.
+
+        Why it matters: users cannot find out how to use the command.
+
+        To do: make the factory a function with annotated parameters, or a typer.Typer.
+        """
+        commands = [record.name for record in records if record.kind == "command"]
+        if not commands:
+            pytest.skip("the plugin adds no commands")
+        for name in commands:
+            done = _run(plugin, "-m", "flashinfer_bench", *name.split(), "--help")
+            require(
+                done.returncode == 0 and "--help" in done.stdout,
+                f"`fib {name} --help` ended with status {done.returncode}:\n"
+                f"{(done.stderr or done.stdout)[-1500:]}",
+            )
+
+
+def _discover(target: str) -> Any:
+    """Return the records of a plugin that is loaded alone, or the error that says why not."""
+    try:
+        catalog = discover(Settings(no_plugins=True, modules=(target,), strict=True))
+    except FibError as error:
+        return error
+    return [entry.spec for entry in catalog if entry.plugin != "core"]
+
+
+def _run(plugin: PluginCase, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with core and the given plugin alone."""
+    own = {"FIB_NO_PLUGINS": "1", "FIB_PLUGINS": plugin.target, "FIB_STRICT_PLUGINS": "1"}
+    path = os.pathsep.join(filter(None, sys.path))
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **own, "FIB_DISABLE_PLUGINS": "", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+
+
+def _names(records: Sequence[Record]) -> str:
+    return ", ".join(f"{record.kind} {record.name!r}" for record in records) or "nothing"

@@ -1,0 +1,128 @@
+"""Adapters with one defect each: the conformance kit is checked against them."""
+
+from __future__ import annotations
+
+import functools
+
+from flashinfer_bench.routing import Adapter, PatchSpec
+
+SPECS = (
+    PatchSpec("broken_library.scale", "function", "scale"),
+    PatchSpec("broken_library.Wrapper.plan", "method", "plan", ctx_key="wrapper"),
+    PatchSpec("broken_library.Wrapper.run", "method", "run", ctx_key="wrapper"),
+)
+
+
+class Good(Adapter):
+    def targets(self):
+        return SPECS
+
+    def make_wrapper(self, spec, orig):
+        @functools.wraps(orig)
+        def wrapper(*args, **kwargs):
+            return self.call(spec, orig, args, kwargs)
+
+        return wrapper
+
+    def call(self, spec, orig, args, kwargs):
+        return orig(*args, **kwargs)
+
+
+class WantsLibrary(Good):
+    def __init__(self, library):
+        super().__init__()
+
+
+class SetsVariable(Good):
+    def __init__(self):
+        import os
+
+        os.environ["TOY_PATCHED"] = "1"
+
+
+class TargetsRaise(Good):
+    def targets(self):
+        raise RuntimeError("ask later")
+
+
+class Iterator(Good):
+    def __init__(self):
+        self.left = list(SPECS)
+
+    def targets(self):
+        left, self.left = self.left, self.left[1:]
+        return left
+
+
+class WrongKind(Good):
+    def targets(self):
+        return (PatchSpec("broken_library.scale", "method", "scale"), *SPECS[1:])
+
+
+class Missing(Good):
+    def targets(self):
+        return (*SPECS, PatchSpec("broken_library.no_such_function", "function", "gone"))
+
+
+class NoWraps(Good):
+    def make_wrapper(self, spec, orig):
+        def wrapper(*args, **kwargs):
+            return orig(*args, **kwargs)
+
+        return wrapper
+
+
+class CallsTwice(Good):
+    def call(self, spec, orig, args, kwargs):
+        orig(*args, **kwargs)
+        return orig(*args, **kwargs)
+
+
+class DropsNames(Good):
+    def call(self, spec, orig, args, kwargs):
+        return orig(*args)
+
+
+class LooksAtArguments(Good):
+    def call(self, spec, orig, args, kwargs):
+        if spec.name == "run" and args[1].shape[0] > 8:
+            return orig(*args, **kwargs)
+        return orig(*args, **kwargs)
+
+
+class Swallows(Good):
+    def call(self, spec, orig, args, kwargs):
+        try:
+            return orig(*args, **kwargs)
+        except ValueError:
+            return None
+
+
+class KeepsOriginals(Good):
+    """One original for each target, that of the last wrapper."""
+
+    def __init__(self):
+        self.originals = {}
+
+    def make_wrapper(self, spec, orig):
+        self.originals[spec.path] = orig
+        return super().make_wrapper(spec, orig)
+
+    def call(self, spec, orig, args, kwargs):
+        return self.originals[spec.path](*args, **kwargs)
+
+
+class Patches(Good):
+    """Does the work of the PatchManager."""
+
+    def __init__(self):
+        import broken_library
+
+        broken_library.scale = functools.wraps(broken_library.scale)(lambda *args: None)
+
+
+class CannotWrap(Good):
+    def make_wrapper(self, spec, orig):
+        if spec.name == "plan":
+            raise NotImplementedError(spec.name)
+        return super().make_wrapper(spec, orig)

@@ -1,0 +1,484 @@
+"""Builders with one defect each, and good ones: the conformance kit is checked against them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import filelock
+
+from flashinfer_bench.compile import Builder, Runnable, RunnableMetadata
+from flashinfer_bench.compile.toolkit import (
+    build_failed,
+    build_once,
+    content_digest,
+    load_python,
+    open_package,
+    write_sources,
+)
+from flashinfer_bench.errors import BuildError
+
+TOYCC = Path(__file__).with_name("toycc")
+IN_TESTS: list[bool] = []
+
+
+class Good(Builder):
+    """Imports Python; what the others are broken copies of."""
+
+    shares_builds = False
+
+    def __init__(self):
+        super().__init__("toy", "toy")
+
+    def can_build(self, solution):
+        return solution.spec.language == "toy"
+
+    def build(self, definition, solution):
+        loaded = self.load(definition, solution)
+        return self.wrap(
+            definition, solution, loaded.function, loaded.destination_passing_style, loaded.cleaner
+        )
+
+    def load(self, definition, solution):
+        return load_python(definition, solution, prefix=self.package_prefix)
+
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        given = {
+            "build_type": "toy",
+            "definition_name": definition.name,
+            "solution_name": solution.name,
+            "destination_passing_style": style,
+            "definition": definition,
+        }
+        return Runnable(function, RunnableMetadata(**given | fields), cleaner)
+
+
+class WantsArguments(Good):
+    def __init__(self, compiler):
+        super().__init__()
+
+
+class UnsafePrefix(Good):
+    def __init__(self):
+        super().__init__()
+        self.package_prefix = "my-toy"
+
+
+class TakesAll(Good):
+    def can_build(self, solution):
+        return True
+
+
+class TakesNothing(Good):
+    def can_build(self, solution):
+        return False
+
+
+class Refuses(Good):
+    def build(self, definition, solution):
+        raise BuildError(f"solution {solution.name!r}: not today", log="no")
+
+
+class WrongMetadata(Good):
+    def wrap(self, *args, **fields):
+        return super().wrap(*args, **fields, solution_name="solution")
+
+
+class OtherConvention(Good):
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        return super().wrap(definition, solution, function, not style, cleaner, **fields)
+
+
+class SwapsArguments(Good):
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        def swapped(x, y, scale):
+            return function(x, y * 2, scale)
+
+        return super().wrap(definition, solution, swapped, style, cleaner, **fields)
+
+
+class ReturnsDestination(Good):
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        def returning(*args):
+            function(*args)
+            return args[-1]
+
+        return super().wrap(definition, solution, returning, style, cleaner, **fields)
+
+
+class WorksOnce(Good):
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        calls = []
+
+        def once(*args):
+            calls.append(1)
+            return function(*args) * (1 if len(calls) == 1 else 0)
+
+        return super().wrap(definition, solution, once, style, cleaner, **fields)
+
+
+class OneConvention(Good):
+    def build(self, definition, solution):
+        made = super().build(definition, solution)
+        if made.metadata.destination_passing_style:
+            made.cleanup()
+            raise BuildError(f"solution {solution.name!r}: must return its outputs")
+        return made
+
+
+class IgnoresSymbol(Good):
+    def build(self, definition, solution):
+        try:
+            return super().build(definition, solution)
+        except BuildError as error:
+            if "defines no" not in error.message:
+                raise
+        return self.wrap(definition, solution, lambda *args: None, style=False)
+
+
+class ChangesErrors(Good):
+    """Says something else where the entry file is no program."""
+
+    def build(self, definition, solution):
+        try:
+            return super().build(definition, solution)
+        except BuildError as error:
+            if "SyntaxError" not in error.message:
+                raise
+            raise self.changed(error) from None
+
+    def changed(self, error):
+        raise NotImplementedError
+
+
+class RaisesSyntaxError(ChangesErrors):
+    def changed(self, error):
+        return SyntaxError(error.message)
+
+
+class LongMessage(ChangesErrors):
+    def changed(self, error):
+        return BuildError(f"{error.message}\n{error.log}", log=error.log)
+
+
+class NoLog(ChangesErrors):
+    def changed(self, error):
+        return BuildError(error.message)
+
+
+class StrictError(BuildError):
+    def __init__(self, message, log, status):
+        super().__init__(message, log=log)
+        self.status = status
+
+
+class Unpicklable(ChangesErrors):
+    def changed(self, error):
+        return StrictError(error.message, error.log, 1)
+
+
+class WritesAnywhere(Good):
+    def load(self, definition, solution):
+        folder = Path(tempfile.mkdtemp(dir=_made(self.build_dir)))
+        kept = []
+        for source in solution.sources:
+            target = folder / source.path
+            if ".." in source.path:
+                target.parent.mkdir(parents=True, exist_ok=True)
+            if target.parent.is_dir() and "fib_conformance" in source.path:
+                target.write_text(source.content)
+            else:
+                kept.append(source)
+        shutil.rmtree(folder)
+        return super().load(definition, solution.model_copy(update={"sources": kept}))
+
+
+class BearsGrudges(Good):
+    def __init__(self):
+        super().__init__()
+        self.offended = False
+
+    def build(self, definition, solution):
+        if self.offended:
+            raise BuildError(f"solution {solution.name!r}: no more", log="no")
+        try:
+            return super().build(definition, solution)
+        except BuildError:
+            self.offended = True
+            raise
+
+
+class CleanerRaises(Good):
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        def clean():
+            cleaner()
+            raise FileNotFoundError("gone already")
+
+        return super().wrap(definition, solution, function, style, clean, **fields)
+
+
+class CleansShared(Good):
+    """All builds of a solution by one builder use one file, which the first cleaner removes."""
+
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        # Of this builder alone: what other threads and processes do to it would be left to chance.
+        digest = content_digest(definition, solution, os.getpid(), id(self))
+        shared = _made(self.build_dir) / digest
+        shared.touch()
+
+        def reading(*args):
+            shared.read_bytes()
+            return function(*args)
+
+        def clean():
+            cleaner()
+            shared.unlink(missing_ok=True)
+
+        return super().wrap(definition, solution, reading, style, clean, **fields)
+
+
+class KeepsRunnables(Good):
+    def __init__(self):
+        super().__init__()
+        self.kept = {}
+
+    def build(self, definition, solution):
+        key = self.key(definition, solution)
+        if key not in self.kept:
+            self.kept[key] = super().build(definition, solution)
+        return self.kept[key]
+
+    def key(self, definition, solution):
+        return content_digest(definition, solution)
+
+
+class KeepsByName(KeepsRunnables):
+    def key(self, definition, solution):
+        return solution.name
+
+    def build(self, definition, solution):
+        made = super().build(definition, solution)
+        if made.closed:
+            del self.kept[solution.name]
+            made = super().build(definition, solution)
+        return made
+
+
+class CompilerPrints(Good):
+    def load(self, definition, solution):
+        subprocess.run(["/bin/sh", "-c", "echo 1 warning"], check=True)
+        return super().load(definition, solution)
+
+
+class SetsVariable(Good):
+    def load(self, definition, solution):
+        os.environ["TOY_ARCH_LIST"] = "9.0"
+        return super().load(definition, solution)
+
+
+class WritesToTemp(Good):
+    """Leaves nothing behind, but another user may read it meanwhile."""
+
+    def load(self, definition, solution):
+        with tempfile.TemporaryDirectory() as folder:
+            write_sources(Path(folder), solution.sources)
+        return super().load(definition, solution)
+
+
+class LeavesLog(Good):
+    def load(self, definition, solution):
+        loaded = super().load(definition, solution)
+        # In the tests' own process this would be the user's.
+        home = Path.home()
+        if "conformance-children" in str(home):
+            (home / ".toy_history").write_text(solution.name)
+        return loaded
+
+
+class NeedsTests(Good):
+    """Works only in a process that somebody has prepared."""
+
+    def load(self, definition, solution):
+        if not IN_TESTS:
+            raise BuildError(f"solution {solution.name!r}: nobody called setup()", log="no")
+        return super().load(definition, solution)
+
+
+class NoLock(Good):
+    """Fills the folder in place, without a lock."""
+
+    def load(self, definition, solution):
+        folder = self.build_path(definition, solution)
+        _arrive(_made(folder.parent))
+        folder.mkdir()
+        try:
+            _wait_for_two(folder.parent)
+            time.sleep(0.1)
+            return super().load(definition, solution)
+        finally:
+            folder.rmdir()
+
+
+class Compiled(Good):
+    """Compiles with a compiler that copies, and loads from the cache."""
+
+    def compile(self, definition, solution):
+        return build_once(
+            self.place(definition, solution),
+            lambda folder: self.produce(definition, solution, folder),
+            sound=self.is_sound,
+        )
+
+    def place(self, definition, solution):
+        return self.build_path(definition, solution)
+
+    def is_sound(self, folder):
+        kept = folder / "digest"
+        return kept.is_file() and kept.read_text() == _digest_of(folder)
+
+    def load(self, definition, solution):
+        return self.load_from(self.compile(definition, solution), definition, solution)
+
+    def produce(self, definition, solution, folder):
+        write_sources(folder / "sources", solution.sources)
+        for source in solution.sources:
+            done = subprocess.run(
+                [TOYCC, "-c", folder / "sources" / source.path, "-o", folder / source.path],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise build_failed(solution.name, "toycc", done.stdout + done.stderr)
+        (folder / "digest").write_text(_digest_of(folder))
+
+    def load_from(self, folder, definition, solution):
+        package = open_package(self.package_name(definition, solution), folder)
+        module = package.import_file(solution.get_entry_path())
+        function = getattr(module, solution.get_entry_symbol(), None)
+        if function is None:
+            package.close()
+            raise BuildError(
+                f"solution {solution.name!r}: no symbol {solution.get_entry_symbol()!r}", log="ld"
+            )
+        return _Loaded(function, package.close)
+
+
+class _Loaded:
+    destination_passing_style = False
+
+    def __init__(self, function, cleaner):
+        self.function, self.cleaner = function, cleaner
+
+
+class CompilesInBuild(Compiled):
+    """Does not know how to compile ahead."""
+
+    def load(self, definition, solution):
+        return self.load_from(Compiled.compile(self, definition, solution), definition, solution)
+
+    def compile(self, definition, solution):
+        return None
+
+
+class CompilesTwice(Compiled):
+    """Looks into the cache before it takes the lock, and not again."""
+
+    def compile(self, definition, solution):
+        done = self.place(definition, solution)
+        if self.is_sound(done):
+            return done
+        if done.is_dir():
+            shutil.rmtree(done)
+        _arrive(_made(self.build_dir))
+        _wait_for_two(self.build_dir)
+        folder = Path(tempfile.mkdtemp(dir=_made(self.build_dir)))
+        self.produce(definition, solution, folder)
+        try:
+            folder.rename(done)
+        except OSError:
+            shutil.rmtree(folder)
+        return done
+
+
+class IgnoresOptions(Compiled):
+    """Names builds after the sources and the entry point, and not after the other settings."""
+
+    def place(self, definition, solution):
+        spec = solution.spec.model_copy(update={"compile_options": None})
+        return self.build_path(definition, solution.model_copy(update={"spec": spec}))
+
+
+class RefusesOptions(Compiled):
+    def produce(self, definition, solution, folder):
+        if solution.spec.compile_options:
+            raise BuildError(f"solution {solution.name!r}: toycc knows no options", log="no")
+        super().produce(definition, solution, folder)
+
+
+class IgnoresDefinition(Compiled):
+    def place(self, definition, solution):
+        return self.build_dir / f"toy_{solution.hash()}"
+
+
+class TrustsSizes(Compiled):
+    """Finds what was cut off, and not what was overwritten."""
+
+    def is_sound(self, folder):
+        sizes = folder / "sizes"
+        return sizes.is_file() and sizes.read_text() == _sizes_of(folder)
+
+    def produce(self, definition, solution, folder):
+        super().produce(definition, solution, folder)
+        (folder / "sizes").write_text(_sizes_of(folder))
+
+
+class FillsInPlace(Compiled):
+    """Takes a folder for a result because it is there."""
+
+    def compile(self, definition, solution):
+        folder = self.place(definition, solution)
+        _made(folder.parent)
+        with filelock.FileLock(f"{folder}.lock"):
+            if not (folder / "sources").is_dir() or self.is_damaged(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                try:
+                    self.produce(definition, solution, folder)
+                except BuildError:
+                    shutil.rmtree(folder)
+                    raise
+        return folder
+
+    def is_damaged(self, folder):
+        return (folder / "digest").is_file() and not self.is_sound(folder)
+
+
+def _arrive(folder):
+    os.close(tempfile.mkstemp(prefix="arrived.", dir=folder)[0])
+
+
+def _wait_for_two(folder):
+    """Wait until two builds have come here: how busy the machine is must not decide."""
+    until = time.monotonic() + 2.0
+    while len([*folder.glob("arrived.*")]) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def _sizes_of(folder):
+    return str([(path.name, path.stat().st_size) for path in sorted(folder.glob("*.py"))])
+
+
+def _digest_of(folder):
+    content = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    return hashlib.sha256(content).hexdigest()
+
+
+def _made(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

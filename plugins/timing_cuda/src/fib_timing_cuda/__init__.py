@@ -1,0 +1,73 @@
+"""Timers of CUDA devices, and the command that checks what timers can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flashinfer_bench.plugins import CommandSpec, TimerSpec, hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Of cudaEventElapsedTime, as the runtime's manual has it.
+_EVENT_RESOLUTION_MS = 5e-4
+
+
+@hookimpl
+def fib_register_commands() -> Iterable[CommandSpec]:
+    """Register ``fib timers``."""
+    yield CommandSpec(
+        name="timers",
+        factory="fib_timing_cuda.command:app",
+        priority=860,
+        summary="List clocks, and check what they can do here.",
+    )
+
+
+@hookimpl
+def fib_register_timers() -> Iterable[TimerSpec]:
+    """Register event pairs, CUPTI, graphs and do_bench for CUDA devices."""
+    yield TimerSpec(
+        name="cuda_event",
+        devices=("cuda",),
+        factory="fib_timing_cuda.cuda_event:CudaEventTimer",
+        probe="fib_timing_cuda.probes:cuda_event",
+        resolution_ms=_EVENT_RESOLUTION_MS,
+        overhead="what a pair of events costs, measured at the first call, is taken out (at most "
+        "3 us); 1 to 5 us stay in where the device's clock ticks too slowly to tell",
+        summary="A pair of CUDA events around each call",
+    )
+    # The next two are for trusted solutions, and are taken only where they are asked for.
+    yield TimerSpec(
+        name="cuda_graph",
+        devices=("cuda",),
+        factory="fib_timing_cuda.cuda_graph:CudaGraphTimer",
+        probe="fib_timing_cuda.probes:cuda_event",
+        priority=20,
+        resolution_ms=_EVENT_RESOLUTION_MS,
+        overhead="as cuda_event; the start of a graph stays in",
+        trusting=True,
+        summary="Captures each call as a CUDA graph, and times its replay",
+    )
+    yield TimerSpec(
+        name="do_bench",
+        devices=("cuda",),
+        factory="fib_timing_cuda.do_bench:DoBenchTimer",
+        probe="fib_timing_cuda.probes:do_bench",
+        priority=10,
+        resolution_ms=_EVENT_RESOLUTION_MS,
+        overhead="launches by the host and gaps between them stay in",
+        repeats=True,
+        caches=("cold",),
+        summary="Triton's do_bench: the median of many calls with the same inputs",
+    )
+    yield TimerSpec(
+        name="cupti",
+        devices=("cuda",),
+        factory="fib_timing_cuda.cupti.timer:CuptiTimer",
+        probe="fib_timing_cuda.cupti.probe:probe",
+        priority=30,  # below events: for kernels that are shorter than these can tell
+        resolution_ms=1e-6,
+        overhead="launches and gaps before the first activity and after the last are left out",
+        summary="From the start of a call's first kernel or copy to the end of its last",
+    )

@@ -1,0 +1,223 @@
+"""``fib timers``: which timing backends there are, and what they can do on this machine."""
+
+# ruff: noqa: TC001 - typer reads the annotations at run time
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from flashinfer_bench.cli import plugins as views
+from flashinfer_bench.cli import run_options
+from flashinfer_bench.cli.exit_codes import ExitCode
+from flashinfer_bench.cli.options import AsJson, LogLevel
+from flashinfer_bench.cli.output import emit_json, set_up_logging, table, talk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fib_timing_cuda.check import CheckReport, TimerReport
+    from flashinfer_bench.bench.timing import Timer
+    from flashinfer_bench.plugins import Catalog, Registered, TimerSpec
+
+SCHEMA_VERSION = 1
+LISTED = ("name", "devices", "priority", "state", "resolution_us", "trust", "caches", "detail")
+CHECKED = ("device", "timer", "version", "resolution_us", "overhead_us")
+
+app = typer.Typer(
+    name="timers",
+    help="List timing backends, and check what they can do on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command("list")
+def list_timers(as_json: AsJson = False) -> None:
+    """List timing backends in the order in which they are taken, and whether they can be used."""
+    # What a plugin or a probe prints is talk, and must not end up in the data.
+    with redirect_stdout(sys.stderr):
+        catalog = _catalog()
+        rows = views.record_rows(catalog, "timer")
+    for row in rows:
+        row["trust"] = "off only" if row["repeats"] or row["trusting"] else "any"
+    if as_json:
+        emit_json({"schema_version": SCHEMA_VERSION, "timers": rows})
+        return
+    table("Timers", LISTED, [_listed(row) for row in rows])
+
+
+def _listed(row: dict[str, Any]) -> list[Any]:
+    resolution = row["resolution_ms"]
+    shown = {
+        **row,
+        "devices": " ".join(row["devices"]),
+        "caches": " ".join(row["caches"]),
+        "resolution_us": None if resolution is None else resolution * 1e3,
+    }
+    return [shown[column] for column in LISTED]
+
+
+@app.command("check")
+def check(
+    device: run_options.Device = None,
+    timer: Annotated[
+        Optional[list[str]],
+        typer.Option("--timer", metavar="NAME", help="Check only this one. Can be repeated."),
+    ] = None,
+    as_json: AsJson = False,
+    log_level: LogLevel = None,
+) -> None:
+    """Measure resolution, overhead, agreement and noise of the timers for a device.
+
+    Work of 10, 100 and 1000 microseconds, by the device's own clock, is measured with each timer.
+    Lengths of which the timer's overhead is more than 5 %, or that are not known to 5 %, are shown
+    and not judged. Noise is that of A/A tests: by how much two medians over the same work differ.
+    Let the machine be idle.
+
+    Exits with 1 if timers differ by more than 5 % from a known length or from one another, or one
+    of them fails.
+    """
+    set_up_logging(log_level, default="WARNING")
+    from flashinfer_bench.bench.backends import choose_devices
+
+    with redirect_stdout(sys.stderr):
+        catalog = _catalog()
+        reports = [_check(catalog, name, timer or []) for name in choose_devices(device)]
+    unusable = list(_unusable(catalog, [report.device for report in reports]))
+    if as_json:
+        emit_json(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "passed": all(report.passed for report in reports),
+                "devices": [_document(report) for report in reports],
+                "unusable": unusable,
+            }
+        )
+    else:
+        _print(reports)
+    _tell(reports, [] if timer else unusable)
+    if not all(report.passed for report in reports):
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _catalog() -> Catalog:
+    from flashinfer_bench.plugins import default_catalog
+
+    return default_catalog()
+
+
+def _check(catalog: Catalog, device: str, names: Sequence[str]) -> CheckReport:
+    from fib_timing_cuda.check import check_timers
+    from fib_timing_cuda.known_work import work_for
+    from flashinfer_bench.bench.locks import DeviceLock
+
+    chosen = [catalog.select_timer(device, name) for name in names] or _usable(catalog, device)
+    if not chosen:
+        catalog.select_timer(device)  # raises, and says why
+    timers = [_made(entry) for entry in chosen]
+    with DeviceLock(device).held():
+        return check_timers(
+            timers,
+            device,
+            work_for(device),
+            alive=lambda: _touch(device),
+            on_progress=lambda name: talk(f"checking {name} on {device}"),
+        )
+
+
+def _usable(catalog: Catalog, device: str) -> list[Registered[TimerSpec]]:
+    return [entry for entry in _for_device(catalog, device) if entry.availability()]
+
+
+def _for_device(catalog: Catalog, device: str) -> list[Registered[TimerSpec]]:
+    kind = device.partition(":")[0]
+    return [entry for entry in catalog.timers if kind in entry.spec.devices]
+
+
+def _made(entry: Registered[TimerSpec]) -> Timer:
+    from flashinfer_bench.bench.timing import Timer
+    from flashinfer_bench.errors import PluginLoadError
+
+    factory = entry.load()
+    if not (isinstance(factory, type) and issubclass(factory, Timer)):
+        raise PluginLoadError(
+            f"timer {entry.name!r} of {entry.origin}: {entry.spec.factory} is no subclass of Timer"
+        )
+    return factory()
+
+
+def _touch(device: str) -> None:
+    """Raise if the device does not answer."""
+    if device != "cpu":
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
+def _unusable(catalog: Catalog, devices: Sequence[str]) -> Iterator[dict[str, str]]:
+    for device in devices:
+        for entry in _for_device(catalog, device):
+            answer = entry.availability()
+            if not answer:
+                yield {
+                    "device": device,
+                    "name": entry.name,
+                    "reason": answer.reason,
+                    "remedy": answer.remedy,
+                }
+
+
+def _print(reports: Sequence[CheckReport]) -> None:
+    from fib_timing_cuda.check import LENGTHS_US
+
+    lengths = [f"{length:g}_us" for length in LENGTHS_US]
+    columns = (*CHECKED, *lengths, "spread_%", "a_a_typical_%", "a_a_worst_%")
+    rows = [_row(report.device, one) for report in reports for one in report.timers]
+    table("Timers", columns, rows)
+
+
+def _row(device: str, one: TimerReport) -> list[Any]:
+    from fib_timing_cuda.check import LENGTHS_US
+
+    if one.error is not None:
+        return [device, one.name, one.version, *[None] * (len(LENGTHS_US) + 5)]
+    assert one.noise is not None
+    shares = (one.noise.spread, one.noise.typical, one.noise.worst)
+    return [
+        *(device, one.name, one.version, one.resolution_us, one.overhead_us),
+        *(known.found_us for known in one.lengths),
+        *(100 * share for share in shares),
+    ]
+
+
+def _document(report: CheckReport) -> dict[str, Any]:
+    document = dataclasses.asdict(report)
+    for row, one in zip(document["timers"], report.timers, strict=True):
+        for length, known in zip(row["lengths"], one.lengths, strict=True):
+            length["deviation"] = known.deviation
+    return {**document, "passed": report.passed}
+
+
+def _tell(reports: Sequence[CheckReport], unusable: Sequence[dict[str, str]]) -> None:
+    for one in unusable:
+        remedy = f" ({one['remedy']})" if one["remedy"] else ""
+        talk(f"{one['device']}: {one['name']} cannot be used: {one['reason']}{remedy}")
+    for report in reports:
+        for timer in report.timers:
+            for note in timer.notes:
+                talk(f"{report.device}: {timer.name} notes: {note}")
+            if timer.error is not None:
+                talk(f"{report.device}: {timer.name} failed: {timer.error}")
+        for found in report.disagreements:
+            talk(
+                f"{report.device}: {found.first} and {found.second} differ by "
+                f"{100 * found.share:.3g} % on work of {found.length_us:g} us"
+            )
+        if report.passed:
+            talk(f"{report.device}: the timers agree")

@@ -1,0 +1,126 @@
+"""A call captured as a CUDA graph, and the time of its replay: no launch by the host is in it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fib_timing_cuda.cuda_event import EventTimer
+from flashinfer_bench.errors import TimingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ENQUEUED_US = 100.0  # two events and a graph, generously
+_EMPTY = "nothing was captured: the call launched no work on the stream that is current"
+_NOT_FILLED = "the device could not be filled while the graph was enqueued"
+_HINT = "use --timer cuda_event, which calls a solution as it is"
+# Each makes or deletes something that capturing does not allow, or waits for the device.
+_CAUSES = "it may wait for the device, copy from or to it, or use a stream of its own"
+
+
+class CudaGraphTimer(EventTimer):
+    """Captures the call, and records an event before and after the graph's only replay.
+
+    The function runs once, on the host; what it launches runs once, in the replay, whose outputs
+    are the result. What it does to the device in ways that no graph holds is not in the latency,
+    nor is what a pair of events costs by itself; the start of the graph is.
+    """
+
+    name = "cuda_graph"
+    version = "2"
+
+    def __init__(self) -> None:
+        import torch
+
+        super().__init__()
+        self._new_stream: Any = torch.cuda.Stream
+        self._use_stream: Any = torch.cuda.stream
+        self._new_graph: Any = torch.cuda.CUDAGraph
+        self._streams: dict[str, Any] = {}
+        self._last: Any = None
+
+    def time_call(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], *, device: str
+    ) -> tuple[float, Any]:
+        """Capture and replay one call; see `Timer.time_call`.
+
+        Raises
+        ------
+        TimingError
+            If the call cannot be captured.
+        """
+        with self._on_device(device):
+            graph, result = self._capture(function, arguments, device)
+            sample = self._replay(graph, device)
+        self._last = graph  # outputs are in its memory; the one before is deleted
+        return self._latency(sample), result
+
+    def _capture(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], device: str
+    ) -> tuple[Any, Any]:
+        """Return the graph, and what the function returned."""
+        if device not in self._streams:
+            self._streams[device] = self._new_stream(device)
+        self._synchronize()
+        graph = self._new_graph()
+        with self._use_stream(self._streams[device]):
+            graph.capture_begin()
+            try:
+                result = function(*arguments)
+            except Exception as error:  # noqa: BLE001 - whatever it is, capturing has to end first
+                _abandon(graph, error)
+            self._end(graph)
+        return graph, result
+
+    def _end(self, graph: Any) -> None:
+        try:
+            said = _end_of_capture(graph)
+        except RuntimeError as error:
+            raise _not_captured(error) from error
+        if any("empty" in text for text in said):
+            self._notes[_EMPTY] = None
+
+    def _replay(self, graph: Any, device: str) -> float:
+        """Return the milliseconds of one replay."""
+        start, stop = self._event(enable_timing=True), self._event(enable_timing=True)
+        stream = self._stream(device)
+        self._cost.choose(device, stream, self._hold)
+        self._hold.enqueue(_ENQUEUED_US, device, stream.cuda_stream)
+        try:
+            self._record(start, stream)
+            graph.replay()
+            self._record(stop, stream)
+        finally:
+            self._hold.release()
+        self._synchronize()
+        if not self._hold.fills:
+            self._notes[_NOT_FILLED] = None
+        return float(self._elapsed(start, stop))
+
+
+def _end_of_capture(graph: Any) -> list[str]:
+    """End a capture; return what torch warns of, such as that the graph is empty."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        graph.capture_end()
+    return [str(warning.message) for warning in said]
+
+
+def _abandon(graph: Any, error: Exception) -> NoReturn:
+    """End a capture in which `error` was raised; raise it, or that the call cannot be captured."""
+    try:
+        _end_of_capture(graph)
+    except RuntimeError:
+        # The capture had become invalid by then, which is most likely why the function raised.
+        raise _not_captured(error) from error
+    if "captur" in str(error).lower():
+        raise _not_captured(error) from error
+    raise error
+
+
+def _not_captured(error: Exception) -> TimingError:
+    first = str(error).strip().partition("\n")[0] or type(error).__name__
+    return TimingError(
+        f"the call cannot be captured as a CUDA graph: {first}; {_CAUSES}", hint=_HINT
+    )

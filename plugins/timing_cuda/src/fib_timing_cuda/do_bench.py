@@ -1,0 +1,62 @@
+"""Triton's own way to time a function, for numbers that compare with those of its users."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench.bench.timing.base import Timer
+from flashinfer_bench.errors import TimingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Milliseconds that one sample takes beyond a few calls; each is a median of many calls by itself.
+_WARMUP_MS, _REPEAT_MS = 5, 20
+
+
+class DoBenchTimer(Timer):
+    """Has `triton.testing.do_bench` call the function again and again, and takes its median.
+
+    It empties the second-level cache before each call, leaves launches by the host in the latency,
+    and does not see work on other streams. All calls get the same values at the same addresses.
+    """
+
+    name = "do_bench"
+    version = "1"
+    resolution_ms = 5e-4
+    repeats = True
+    caches = ("cold",)
+
+    def __init__(self) -> None:
+        import torch
+
+        self._on_device, self._synchronize = torch.cuda.device, torch.cuda.synchronize
+        self._bench: Optional[Callable[..., Any]] = None  # triton takes long to import
+
+    def time_call(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], *, device: str
+    ) -> tuple[float, Any]:
+        """Time many calls; return the median, and what the last one returned."""
+        bench, last = self._get_bench(), [None]
+
+        def call() -> None:
+            last[0] = function(*arguments)
+
+        with self._on_device(device):
+            sample = float(bench(call, warmup=_WARMUP_MS, rep=_REPEAT_MS, return_mode="median"))
+            self._synchronize()
+        if not (math.isfinite(sample) and sample >= 0):
+            raise TimingError(f"do_bench reported a latency of {sample} ms")
+        return sample, last[0]
+
+    def _get_bench(self) -> Callable[..., Any]:
+        if self._bench is None:
+            try:
+                from triton.testing import do_bench
+            except ImportError as error:
+                raise TimingError(
+                    f"triton.testing.do_bench cannot be imported: {error}", hint="install triton"
+                ) from error
+            self._bench = do_bench
+        return self._bench

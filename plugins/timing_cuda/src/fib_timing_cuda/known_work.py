@@ -1,0 +1,169 @@
+"""Work of a known length, and work that is always the same: what timers are checked with.
+
+Neither depends on torch's kernels. On a GPU both are kernels of a single thread, which the driver
+compiles; they are enqueued on the stream that is current, so they can be captured, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from fib_timing_cuda.driver import SPIN, Kernel, cuda_driver
+from flashinfer_bench.errors import CapabilityError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_STEADY_MS = 1.0
+# It ends after a number of dependent multiplications, however long these take.
+_STEPS = b"""
+.version 6.3
+.target sm_70
+.address_size 64
+.visible .entry steps(.param .u64 count)
+{
+    .reg .pred %more, %never;
+    .reg .b64 %left, %value;
+    ld.param.u64 %left, [count];
+    mov.u64 %value, %left;
+again:
+    mul.lo.u64 %value, %value, 6364136223846793005;
+    add.u64 %value, %value, 1442695040888963407;
+    sub.u64 %left, %left, 1;
+    setp.ne.u64 %more, %left, 0;
+    @%more bra again;
+    setp.eq.u64 %never, %value, 0;
+    @%never trap;
+    ret;
+}
+\0"""
+
+
+class KnownWork(ABC):
+    """Work for one device.
+
+    Attributes
+    ----------
+    grain_us : float
+        By how many microseconds `spin` may take longer than it should.
+    """
+
+    grain_us: float = 0.0
+
+    @abstractmethod
+    def spin(self, microseconds: float) -> Callable[[], object]:
+        """Return what keeps the device busy for that long, by the device's own clock."""
+
+    @abstractmethod
+    def steady(self) -> Callable[[], object]:
+        """Return what takes about a millisecond: always the same work, whatever that takes."""
+
+
+class CpuWork(KnownWork):
+    """Loops in Python."""
+
+    grain_us = 1.0  # a call and a turn of the loop: 0.2 µs on an idle machine
+
+    def spin(self, microseconds: float) -> Callable[[], object]:
+        """Read the clock until the time has passed."""
+        clock, nanoseconds = time.perf_counter_ns, int(microseconds * 1e3)
+
+        def work() -> None:
+            end = clock() + nanoseconds
+            while clock() < end:
+                pass
+
+        return work
+
+    def steady(self) -> Callable[[], object]:
+        """Add up numbers."""
+        return _calibrated(lambda count: lambda: sum(range(count)), lambda: None, 10_000)
+
+
+class CudaWork(KnownWork):
+    """Kernels of one thread, to be launched where the device is the current one.
+
+    Parameters
+    ----------
+    device : str
+        ``cuda:N``.
+
+    Raises
+    ------
+    CapabilityError
+        If the driver does not compile them.
+    """
+
+    grain_us = 2.0  # a tick of the clock, 1 µs on many devices, and the start of a kernel
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self._device, self._cuda = device, torch.cuda
+        with torch.cuda.device(device):
+            torch.cuda.synchronize()  # makes the context that the kernels are loaded into
+            self._spin, self._steps = _load(SPIN, b"spin"), _load(_STEPS, b"steps")
+
+    def spin(self, microseconds: float) -> Callable[[], object]:
+        """Launch a kernel that looks at the device's clock until the time has passed."""
+        return self._launcher(self._spin, int(microseconds * 1e3))
+
+    def steady(self) -> Callable[[], object]:
+        """Launch a kernel of dependent multiplications."""
+        wait = self._cuda.synchronize
+        with self._cuda.device(self._device):  # the kernels are known in its context alone
+            return _calibrated(lambda count: self._launcher(self._steps, count), wait, 10_000)
+
+    def _launcher(self, kernel: Kernel, count: int) -> Callable[[], object]:
+        given, place = ctypes.c_uint64(max(count, 1)), ctypes.c_uint64(0)
+
+        def work() -> None:
+            stream = self._cuda.current_stream(self._device).cuda_stream
+            code = kernel.launch(stream, given, place)
+            if code != 0:
+                raise CapabilityError(f"{self._device}: the driver refused a kernel: error {code}")
+
+        return work
+
+
+def work_for(device: str) -> KnownWork:
+    """Return the work for a device.
+
+    Raises
+    ------
+    CapabilityError
+        If there is none for such a device, or it cannot be made here.
+    """
+    kind = device.partition(":")[0]
+    if kind == "cpu":
+        return CpuWork()
+    if kind == "cuda":
+        return CudaWork(device)
+    raise CapabilityError(f"there is no work of known length for {device!r}; use cpu or cuda:N")
+
+
+def _calibrated(
+    make: Callable[[int], Callable[[], object]], wait: Callable[[], object], count: int
+) -> Callable[[], object]:
+    """Return work that takes about `_STEADY_MS`; `wait` returns when the device has done it."""
+    seconds = []
+    for _ in range(5):
+        work = make(count)
+        start = time.perf_counter()
+        work()
+        wait()
+        seconds.append(time.perf_counter() - start)
+    return make(max(1, int(count * _STEADY_MS / 1e3 / max(min(seconds), 1e-9))))
+
+
+def _load(ptx: bytes, name: bytes) -> Kernel:
+    driver = cuda_driver()
+    if driver is None:
+        raise CapabilityError("libcuda.so.1, the CUDA driver, cannot be loaded")
+    kernel = Kernel(driver, ptx, name)
+    if kernel.error:
+        raise CapabilityError(f"the CUDA driver cannot compile a kernel: error {kernel.error}")
+    return kernel

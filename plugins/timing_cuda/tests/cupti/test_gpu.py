@@ -1,0 +1,124 @@
+"""On a real GPU, with NVIDIA's package. Run with ``pytest -m gpu``."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import torch
+
+import fib_timing_cuda
+from fib_testing import TimerCase, TimerConformance
+from fib_timing_cuda.cuda_event import CudaEventTimer
+from fib_timing_cuda.cupti.probe import probe
+from flashinfer_bench.errors import TimingError
+
+pytestmark = pytest.mark.gpu
+
+(RECORD,) = [one for one in fib_timing_cuda.fib_register_timers() if one.name == "cupti"]
+DEVICE = "cuda:0"
+
+
+@pytest.fixture(autouse=True)
+def needs_cupti(one_subscriber):
+    if not probe():
+        pytest.skip(probe().reason)
+
+
+def cycles_per_ms() -> float:
+    """Return how fast the clock of the multiprocessors is now."""
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(3):
+        start.record()
+        torch.cuda._sleep(10_000_000)
+        stop.record()
+        stop.synchronize()
+    return 10_000_000 / start.elapsed_time(stop)
+
+
+@pytest.fixture(scope="module")
+def work():
+    rate = cycles_per_ms()
+
+    def keep_busy(milliseconds: float) -> None:
+        torch.cuda._sleep(int(rate * milliseconds))
+
+    return keep_busy
+
+
+@pytest.fixture
+def timer():
+    from fib_timing_cuda.cupti.timer import CuptiTimer
+
+    return CuptiTimer()
+
+
+def middle(timer, function, calls=30):
+    found = [timer.time_call(function, (), device=DEVICE)[0] for _ in range(calls)]
+    return statistics.median(found[5:])
+
+
+class TestCuptiTimer(TimerConformance):
+    @pytest.fixture
+    def case(self, work) -> TimerCase:
+        return TimerCase(record=RECORD, device=DEVICE, work=work)
+
+
+def test_it_agrees_with_events(timer, work):
+    for milliseconds in (0.1, 1.0, 10.0):
+        by_events = middle(CudaEventTimer(), lambda m=milliseconds: work(m))
+        assert middle(timer, lambda m=milliseconds: work(m)) == pytest.approx(by_events, rel=0.05)
+
+
+def test_it_agrees_with_events_on_a_small_kernel(timer):
+    """Within a microsecond, if what a pair of events costs can be measured here."""
+    x = torch.zeros(64, device=DEVICE)
+    events = CudaEventTimer()
+    by_events = middle(events, lambda: x.add_(1))
+    found = middle(timer, lambda: x.add_(1))
+    assert 0 < found < by_events + 1e-3
+    if events.removed_ms:
+        assert found == pytest.approx(by_events, abs=1e-3)
+
+
+def test_all_streams_count(timer, work):
+    side = torch.cuda.Stream()
+
+    def function():
+        work(0.1)
+        with torch.cuda.stream(side):
+            work(2.0)
+
+    assert middle(timer, function, 10) >= 1.9
+
+
+def test_graphs_count(timer, work):
+    x = torch.zeros(1 << 22, device=DEVICE)
+    x.add_(1)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(10):
+            x.add_(1)
+    assert middle(timer, graph.replay) > 5 * middle(timer, lambda: x.add_(1))
+
+
+def test_work_that_is_not_recorded_counts_nevertheless(timer, work):
+    from cupti import cupti
+
+    def function():
+        cupti.activity_disable(10)
+        work(1.0)
+        cupti.activity_enable(10)
+        work(0.01)
+
+    assert middle(timer, function, 10) >= 0.9
+
+
+def test_beside_a_profiler(timer, work):
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]):
+        work(0.1)
+        with pytest.raises(TimingError, match="MULTIPLE_SUBSCRIBERS"):
+            timer.time_call(lambda: work(0.1), (), device=DEVICE)

@@ -1,0 +1,76 @@
+"""The plugin as the host sees it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import fib_timing_cuda
+from flashinfer_bench.bench.timing.choice import pick_timer
+from flashinfer_bench.errors import CapabilityError
+from flashinfer_bench.plugins import Availability, Catalog, discover
+
+(RECORD,) = [one for one in fib_timing_cuda.fib_register_timers() if one.name == "cupti"]
+README = Path(__file__).parents[2] / "README.md"
+
+
+class TestInstalled:
+    def test_it_does_not_pull_in_what_is_not_free(self):
+        required = importlib.metadata.requires("fib-timing-cuda")
+        assert [line for line in required if "cupti-python" in line and "extra" not in line] == []
+        assert any(re.match(r"cupti-python>=13.*extra == .cupti.", line) for line in required)
+
+
+class TestRecord:
+    def test_making_one_imports_no_torch_extension(self, in_child):
+        """Timers are constructed in every candidate: nothing may start CUDA there."""
+        standin = Path(__file__).parent / "standin"
+        code = (
+            f"import sys; sys.path.insert(0, {str(standin)!r})\n"
+            "from fib_timing_cuda.cupti.recorder import Recorder\n"
+            "Recorder()\n"
+            "from cupti import cupti\n"
+            "print('torch' in sys.modules, cupti.device.log)\n"
+        )
+        assert in_child(code) == "False []\n"
+
+
+@pytest.fixture
+def of_core():
+    """Core's own timer for the same devices; whether it can be used is not asked."""
+    (entry,) = [entry for entry in discover().timers if entry.name == "cuda_event"]
+    return replace(entry.spec, probe=None)
+
+
+def here() -> Availability:
+    return Availability(True, "pretended")
+
+
+def not_here() -> Availability:
+    return Availability(False, "cupti-python is not installed", "install it")
+
+
+class TestChoice:
+    """Which of the timers for a GPU is taken."""
+
+    def catalog(self, of_core, monkeypatch, answer):
+        monkeypatch.setattr("fib_timing_cuda.cupti.probe.probe", answer)
+        return Catalog.of(RECORD, of_core)
+
+    def test_it_is_taken_by_name_alone(self, of_core, monkeypatch, caplog):
+        catalog = self.catalog(of_core, monkeypatch, here)
+        with caplog.at_level(logging.WARNING):
+            assert pick_timer(catalog, "cuda:0").name == "cuda_event"
+            assert pick_timer(catalog, "cuda:0", "cupti").name == "cupti"
+        assert caplog.text == ""  # events are no makeshift
+
+    def test_where_it_cannot_be_used_that_is_said(self, of_core, monkeypatch):
+        catalog = self.catalog(of_core, monkeypatch, not_here)
+        with pytest.raises(CapabilityError, match="cupti-python is not installed"):
+            pick_timer(catalog, "cuda:0", "cupti")
+        assert pick_timer(catalog, "cuda:0").name == "cuda_event"
