@@ -333,7 +333,7 @@ def by_plan(plan: TimingPlan, take: Callable[[], float]) -> dict[str, Any]:
         "median": statistics.median(samples),
         "seconds": seconds,
         "calls": calls,
-        "ending": ending.value,
+        "ending": ending,
     }
 
 
