@@ -13,12 +13,15 @@ import sys
 import sysconfig
 import venv
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import fib_testing as testing
 from flashinfer_bench import env
+from flashinfer_bench.cli.main import app
 from flashinfer_bench.compile import toolkit
 from flashinfer_bench.plugins import KINDS, hookspecs
 from flashinfer_bench.plugins.records import hook_of
@@ -198,31 +201,18 @@ def commands() -> set[str]:
     return {command.replace("\n", " ").strip() for command in found}
 
 
-@pytest.fixture(scope="module")
-def help_of(tmp_path_factory: pytest.TempPathFactory):
-    """Return the help text of a command, asked once."""
-    known: dict[tuple[str, ...], str] = {}
-
-    def ask(words: tuple[str, ...]) -> str:
-        if words not in known:
-            done = subprocess.run(
-                [sys.executable, "-m", "flashinfer_bench", *words, "--help"],
-                capture_output=True,
-                text=True,
-                env={**os.environ, "COLUMNS": "200", "TERM": "dumb"},
-                check=False,
-            )
-            known[words] = "" if done.returncode else done.stdout
-        return known[words]
-
-    return ask
+@lru_cache
+def help_of(words: tuple[str, ...]) -> str:
+    """Return the help text of a command; empty if there is none."""
+    done = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, [*words, "--help"])
+    return "" if done.exit_code else done.stdout
 
 
 OF_PLUGINS = ("sizes", "acme-sizes", "NAME", "report badges")
 
 
 @pytest.mark.parametrize("command", sorted(commands()))
-def test_commands_and_options_exist(command: str, help_of) -> None:
+def test_commands_and_options_exist(command: str) -> None:
     words = re.findall(r"(?<!\S)[a-z]+(?!\S)", command.partition(" -")[0])[1:3]
     if {command.split()[1], " ".join(words)} & {*OF_PLUGINS}:
         return
