@@ -21,7 +21,7 @@ CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 # What the builders compile with and through; tilelang brings the apache-tvm-ffi that it needs.
 LIBRARIES = ("triton", "tilelang", "ninja")
 # The ends of the range of apache-tvm-ffi that its builder supports.
-TVM_FFI = {"oldest": "0.1.11", "newest": "0.1.15.post2"}
+TVM_FFI = ("0.1.11", "0.1.15.post2")
 # Releases of FlashInfer that its adapters are tested with; the first one in all other sessions.
 FLASHINFER = ("0.6.18.post1", "0.6.9", "0.7.2.post1")
 # All that importing it needs beside torch; what it depends on itself are gigabytes.
@@ -32,6 +32,8 @@ TEST_TOOLS = (
     *("pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "pyte", "huggingface_hub"),
     *("build", "hatchling", "editables"),  # some tests make distributions and install them
 )
+
+TYPE_TOOLS = ("mypy", "types-PyYAML", "nox")
 
 # pip, not uv: a machine's own pip settings (an index of CPU builds of torch, say) then apply.
 nox.options.default_venv_backend = "virtualenv"
@@ -116,8 +118,12 @@ def long(session: nox.Session) -> None:
 def _run_tests(session: nox.Session, folders: list[str], **environment: str) -> None:
     _install_everything(session, *FLASHINFER_NEEDS, *TEST_TOOLS)
     _install_flashinfer(session)
+    _pytest(session, *folders, *session.posargs, **environment)
+
+
+def _pytest(session: nox.Session, *arguments: str, **environment: str) -> None:
     strict = {"FIB_STRICT_PLUGINS": "1", **environment}
-    session.run("pytest", *_workers(), *folders, *session.posargs, env=strict)
+    session.run("pytest", *_workers(), *arguments, env=strict)
 
 
 def _tests_of(name: str) -> None:
@@ -166,52 +172,57 @@ def plugin(session: nox.Session, name: str) -> None:
 
 
 @nox.session
-@nox.parametrize("version", list(TVM_FFI.values()), ids=list(TVM_FFI))
-def tvmffi(session: nox.Session, version: str) -> None:
-    """Run the tests of the TVM-FFI builder at one end of the range of versions that it supports."""
+def tvmffi(session: nox.Session) -> None:
+    """Run the tests of the TVM-FFI builder at both ends of the range that it supports."""
     _install_torch(session)
     _install(session, *TEST_TOOLS)
-    # Without the constraints, which name one version for all other sessions.
-    wanted = (
-        "ninja",
-        f"apache-tvm-ffi=={version}",
-        *_editable(*_needed("builder_tvmffi", "testing")),
-    )
-    session.install("-q", "--disable-pip-version-check", *wanted)
-    strict = {"FIB_STRICT_PLUGINS": "1"}
-    session.run("pytest", *_workers(), "plugins/builder_tvmffi/tests", env=strict)
+    folders = _editable(*_needed("builder_tvmffi", "testing"))
+    for version in TVM_FFI:
+        # Without the constraints, which name one version for all other sessions.
+        wanted = ("ninja", f"apache-tvm-ffi=={version}", *folders)
+        session.install("-q", "--disable-pip-version-check", *wanted)
+        _pytest(session, "plugins/builder_tvmffi/tests")
 
 
 @nox.session
-@nox.parametrize("version", FLASHINFER[1:], ids=FLASHINFER[1:])
-def flashinfer(session: nox.Session, version: str) -> None:
-    """Run the tests of the FlashInfer adapters with another release of it."""
+def flashinfer(session: nox.Session) -> None:
+    """Run the tests of the FlashInfer adapters with other releases of it."""
     _install_torch(session)
     # Calls are keyed by what fib-ops-llm knows of attention.
     folders = _needed("adapters_flashinfer", "ops_llm", "testing")
-    _install(session, *_editable(*folders), *FLASHINFER_NEEDS)
-    _install(session, *TEST_TOOLS)
-    _install_flashinfer(session, version)
-    strict = {"FIB_STRICT_PLUGINS": "1"}
-    session.run("pytest", *_workers(), "plugins/adapters_flashinfer/tests", env=strict)
+    _install(session, *_editable(*folders), *FLASHINFER_NEEDS, *TEST_TOOLS)
+    for version in session.posargs or FLASHINFER[1:]:
+        _install_flashinfer(session, version)
+        _pytest(session, "plugins/adapters_flashinfer/tests")
+
+
+def _lint(session: nox.Session) -> None:
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check", "--diff")
+
+
+def _types(session: nox.Session) -> None:
+    sources = ["core/src", *(f"plugins/{name}/src" for name in PLUGINS)]
+    for source in (*sources, "examples/fib-builder-example/src"):
+        session.run("mypy", source)
+
+
+def _exploits_quick(session: nox.Session) -> None:
+    session.run("pytest", "tests/exploits/check_quick.py", *session.posargs)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and formatting."""
     _install(session, "ruff")
-    session.run("ruff", "check", *session.posargs)
-    session.run("ruff", "format", "--check", "--diff")
+    _lint(session)
 
 
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types: strict on core and the plugins."""
-    _install_everything(session, "mypy", "types-PyYAML", "nox", *TEST_TOOLS)
-    sources = ["core/src", *(f"plugins/{name}/src" for name in PLUGINS)]
-    sources.append("examples/fib-builder-example/src")
-    for source in sources:
-        session.run("mypy", *session.posargs, source)
+    _install_everything(session, *TYPE_TOOLS, *TEST_TOOLS)
+    _types(session)
 
 
 @nox.session
@@ -219,7 +230,17 @@ def imports(session: nox.Session) -> None:
     """Check the layers of core, and that plugins do not know one another."""
     plugins = [f"plugins/{name}" for name in PLUGINS]
     _install(session, *_editable("core", *plugins), "import-linter")
-    session.run("lint-imports", *session.posargs)
+    session.run("lint-imports")
+
+
+@nox.session
+def checks(session: nox.Session) -> None:
+    """Check style, types and imports, and one exploit of each class, in one environment."""
+    _install_everything(session, *TYPE_TOOLS, "ruff", "import-linter", *TEST_TOOLS)
+    _lint(session)
+    _types(session)
+    session.run("lint-imports")
+    _exploits_quick(session)
 
 
 @nox.session
@@ -244,7 +265,7 @@ def exploits(session: nox.Session) -> None:
 def exploits_quick(session: nox.Session) -> None:
     """Run one exploit of each class, with their honest controls; only clear wins count."""
     _install_everything(session, *TEST_TOOLS)
-    session.run("pytest", "tests/exploits/check_quick.py", *session.posargs)
+    _exploits_quick(session)
 
 
 @nox.session
