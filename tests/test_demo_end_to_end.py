@@ -1,4 +1,4 @@
-"""`fib run` on the sample dataset ends as announced, for every solution and workload."""
+"""`fib run` on the sample dataset ends as announced, for every solution and status."""
 
 from __future__ import annotations
 
@@ -22,6 +22,21 @@ EXPECTED = json.loads((EXAMPLES / "sources" / "expected.json").read_text(encodin
 RUNS = {name: row for name, row in EXPECTED.items() if row["language"] != "cuda"}
 if shutil.which("c++") is None:
     pytestmark.append(pytest.mark.skip(reason="no C++ compiler: some solutions cannot be built"))
+
+
+def telling_workloads() -> set[str]:
+    """Return as few workloads as show every status that a solution ends with."""
+    shown: set[tuple[str, str]] = set()
+    chosen = set()
+    for name, row in RUNS.items():
+        for uuid, status in row["status"].items():
+            if (name, status) not in shown and uuid not in chosen:
+                chosen.add(uuid)
+                shown |= {(n, r["status"][uuid]) for n, r in RUNS.items() if uuid in r["status"]}
+    return chosen
+
+
+WORKLOADS = telling_workloads()
 QUICK = ["--device", "cpu", "--iterations", "5", "--warmup-runs", "1", "--num-trials", "1"]
 
 
@@ -53,6 +68,10 @@ def fib(dataset: Path, *arguments: str) -> Run:
 def run_demo(folder: Path) -> None:
     ignored = shutil.ignore_patterns("traces")
     shutil.copytree(EXAMPLES / "sample-dataset", folder / "dataset", ignore=ignored)
+    for path in (folder / "dataset" / "workloads").rglob("*.jsonl"):
+        lines = path.read_text().splitlines(keepends=True)
+        kept = (line for line in lines if json.loads(line)["workload"]["uuid"] in WORKLOADS)
+        path.write_text("".join(kept))
     outcome = fib(folder / "dataset", "run", *QUICK)
     (folder / "run.json").write_text(json.dumps(vars(outcome)))
 
@@ -77,7 +96,9 @@ def test_the_run_ends_well(demo: Demo):
 
 
 def test_every_pair_was_run_once(traces):
-    announced = {(name, uuid) for name, row in RUNS.items() for uuid in row["status"]}
+    announced = {
+        (name, uuid) for name, row in RUNS.items() for uuid in WORKLOADS & {*row["status"]}
+    }
     assert set(traces) == announced
 
 
@@ -90,7 +111,8 @@ def test_what_is_for_another_device_is_told(demo: Demo):
 
 @pytest.mark.parametrize("solution", RUNS)
 def test_solution_ends_as_announced(solution, traces):
-    for uuid, status in EXPECTED[solution]["status"].items():
+    announced = EXPECTED[solution]["status"]
+    for uuid, status in ((uuid, announced[uuid]) for uuid in WORKLOADS & {*announced}):
         evaluation = traces[solution, uuid].evaluation
         assert evaluation.status == status, evaluation.log
 
@@ -118,7 +140,7 @@ def test_the_table_names_every_solution(demo: Demo):
 def test_the_dataset_itself_is_untouched(demo: Demo):
     for path in (EXAMPLES / "sample-dataset").rglob("*.*"):
         relative = path.relative_to(EXAMPLES / "sample-dataset")
-        if path.is_file() and relative.parts[0] != "traces":
+        if path.is_file() and relative.parts[0] not in ("traces", "workloads"):
             assert (demo.dataset / relative).read_bytes() == path.read_bytes(), relative
 
 
