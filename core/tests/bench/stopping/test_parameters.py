@@ -100,10 +100,10 @@ class TestLookUp:
     @pytest.mark.parametrize(
         ("rule", "key", "hint"),
         [
-            ("rse", "targt", "did you mean 'target'?"),
-            ("rse", "xyz", "known: min_time_ms, settled, target"),
-            ("rse", "max_angle", "'max_angle' belongs to the rule flat"),
-            ("fixed", "target", "'target' belongs to the rule rse"),
+            ("near", "reatch", "did you mean 'reach'?"),
+            ("near", "xyz", "known: calm, reach"),
+            ("near", "max_angle", "'max_angle' belongs to the rule flat"),
+            ("fixed", "reach", "'reach' belongs to the rule near"),
             ("fixed", "xyz", "it has none"),
             ("fixed", "count", "it has none"),
         ],
@@ -113,3 +113,8 @@ class TestLookUp:
             rule_of(rule, {key: 1})
         assert caught.value.message == f"stop rule {rule!r} has no parameter {key!r}"
         assert caught.value.hint == hint
+
+    def test_a_rule_of_ours_that_is_not_installed(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            rule_of("rse", {})
+        assert "pip install fib-judge" in (caught.value.hint or "")
