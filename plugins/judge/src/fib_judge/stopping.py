@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, pstdev, stdev
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from flashinfer_bench.bench.stopping import StoppingRule, parameter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
