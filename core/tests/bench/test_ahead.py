@@ -51,19 +51,6 @@ def eventually(condition: Any) -> bool:
 class TestOnGpus:
     """Compilers work beside the timing."""
 
-    def test_what_is_needed_next_is_compiled_next(
-        self, ahead_of: Any, executor: Any, problems: Any
-    ) -> None:
-        (first,) = gate(executor, "a")
-        solutions = [problems.compiled(name, "", d) for name, d in ("ax", "bx", "cy", "dx")]
-        ahead = ahead_of(*solutions, jobs=1)
-        ahead.start()
-        assert eventually(lambda: compiled(executor) == ["a"])
-        ahead.prepare("y")
-        first.set()
-        ahead.outcome(solutions[-1])
-        assert compiled(executor) == ["a", "c", "b", "d"]
-
     def test_runners_of_several_devices_share_it(
         self, ahead_of: Any, executor: Any, problems: Any
     ) -> None:

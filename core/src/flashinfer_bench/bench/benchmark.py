@@ -8,11 +8,11 @@ import weakref
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from flashinfer_bench.bench.attempt import NotEvaluated
 from flashinfer_bench.bench.backends import choose_devices, make_executor
 from flashinfer_bench.bench.builds import BuildAhead
 from flashinfer_bench.bench.config import LOG_LEVELS, BenchmarkConfig
 from flashinfer_bench.bench.digests import fresh_seed
+from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.plan import Plan, Skipped, WorkItem, finished, make_plan
 from flashinfer_bench.bench.pool import RunInterrupted, default_jobs
 from flashinfer_bench.bench.sandbox import Sandbox

@@ -10,7 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError, Future, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    FIRST_EXCEPTION,
+    Future,
+    ThreadPoolExecutor,
+    wait,
+)
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -28,7 +34,6 @@ from flashinfer_bench.bench.plan import (
 from flashinfer_bench.bench.pool import (
     RunInterrupted,
     WorkerKey,
-    await_ends,
     default_jobs,
     solution_key,
 )
@@ -45,6 +50,8 @@ if TYPE_CHECKING:
     from flashinfer_bench.plugins import Catalog
 
 logger = logging.getLogger(__name__)
+
+_LAST_WORDS_S = 10.0  # how long builds may take to end once their processes are killed
 
 BuildState = Literal["built", "cached", "failed", "unavailable", "other device"]
 
@@ -163,7 +170,6 @@ class BuildAhead:
         self._builds = {solution_key(build.solution): build for build in builds}
         self._executor = executor
         self._sandbox = sandbox
-        self._jobs = jobs
         self._timeout_s = timeout_s
         self._overlap = overlap
         self._make = make or _compile_if_possible
@@ -171,11 +177,9 @@ class BuildAhead:
         self._lock = threading.Lock()
         self._interrupted = threading.Event()
         self._busy: set[Candidate] = set()
-        self._threads: set[threading.Thread] = set()
-        self._waiting: list[WorkerKey] = []  # for a thread, the next one first
+        self._pool = ThreadPoolExecutor(jobs, "fib-build")
         # The result is None for what could not be tried: its evaluation then does without.
         self._results: dict[WorkerKey, Future[Optional[BuildOutcome]]] = {}
-        self._error: Optional[BaseException] = None
 
     def start(self) -> None:
         """Begin, where compiling and timing may overlap."""
@@ -197,14 +201,12 @@ class BuildAhead:
         RunInterrupted
             If the run ends meanwhile.
         """
-        mine = [key for key, build in self._builds.items() if build.definition.name == definition]
-        if self._overlap:
-            with self._lock:
-                self._waiting.sort(key=lambda key: key not in mine)
-        else:
+        if not self._overlap:
+            items = self._builds.items()
+            mine = [key for key, build in items if build.definition.name == definition]
             self._begin(mine)
             for key in mine:
-                self._result(key)
+                self._results[key].result()
 
     def outcome(self, solution: Solution) -> Optional[BuildOutcome]:
         """Return what came of a solution; wait until that is known.
@@ -228,7 +230,7 @@ class BuildAhead:
         if key not in self._builds:
             return None
         self._begin([key])
-        outcome = self._result(key)
+        outcome = self._results[key].result()
         return outcome if outcome is not None and _is_final(outcome) else None
 
     def as_ready(self, solutions: Iterable[Solution]) -> Iterator[Solution]:
@@ -237,7 +239,7 @@ class BuildAhead:
         Raises
         ------
         RunInterrupted
-            If the run ends while all that are left are being compiled.
+            If the run ends meanwhile.
         """
         left = list(solutions)
         while left:
@@ -247,8 +249,7 @@ class BuildAhead:
                 wait(pending, return_when=FIRST_COMPLETED)
             ready = (i for i, one in enumerate(known) if one is None or one.done())
             index = next(ready)
-            if (future := known[index]) is not None and future.cancelled():
-                raise _interrupted()
+            self._require_going_on()
             yield left.pop(index)
 
     def compile(self, build: Build) -> BuildOutcome:
@@ -321,23 +322,21 @@ class BuildAhead:
         """End all processes, compilers and all, for good; from any thread."""
         self._interrupted.set()
         with self._lock:
-            busy, waiting = list(self._busy), self._waiting
-            self._waiting = []
+            busy = list(self._busy)
         for candidate in busy:
             candidate.close()
-        for key in waiting:
-            self._results[key].cancel()
-            self._results[key].set_running_or_notify_cancel()
 
     def close(self) -> None:
         """End what is still going on, and wait for that, but not for ever; idempotent."""
         self.interrupt()
-        await_ends(list(self._threads))
+        self._pool.shutdown(wait=False)
+        wait(list(self._results.values()), timeout=_LAST_WORDS_S)
 
     def check(self) -> None:
         """Raise what `make` or `on_finished` has raised, if one has."""
-        if self._error is not None:
-            raise self._error
+        for future in self._results.values():
+            if future.done() and not isinstance(future.exception(), RunInterrupted):
+                future.result()
 
     def wait(self) -> None:
         """Wait until all that has begun has ended; raise what `check` does at once."""
@@ -348,45 +347,24 @@ class BuildAhead:
         with self._lock:
             for key in keys:
                 if key not in self._results:
-                    if self._interrupted.is_set():
-                        raise _interrupted()
-                    self._results[key] = Future()
-                    self._waiting.append(key)
-                    if len(self._threads) < self._jobs:
-                        # No executor: the end of the process would wait for its threads.
-                        thread = threading.Thread(target=self._work, name="fib-build", daemon=True)
-                        thread.start()
-                        self._threads.add(thread)
+                    self._require_going_on()
+                    self._results[key] = self._pool.submit(self._work, key)
 
-    def _result(self, key: WorkerKey) -> Optional[BuildOutcome]:
+    def _require_going_on(self) -> None:
+        if self._interrupted.is_set():
+            raise RunInterrupted("the run ended while solutions were built")
+
+    def _work(self, key: WorkerKey) -> Optional[BuildOutcome]:
+        self._require_going_on()
         try:
-            return self._results[key].result()
-        except CancelledError:
-            raise _interrupted() from None
-
-    def _work(self) -> None:
-        while (key := self._next()) is not None:
-            result = self._results[key]
-            try:
-                outcome = self._make(self, self._builds[key])
-                if self._interrupted.is_set():  # then a build that failed need not be at fault
-                    raise _interrupted()
-                if outcome is not None:
-                    self._on_finished(outcome)
-                result.set_result(outcome)
-            except RunInterrupted as error:
-                result.set_exception(error)
-            except BaseException as error:  # noqa: BLE001 - handed to the threads that wait
-                self._error = self._error or error
-                result.set_exception(error)
-                self.interrupt()
-
-    def _next(self) -> Optional[WorkerKey]:
-        with self._lock:
-            if self._waiting:
-                return self._waiting.pop(0)
-            self._threads.discard(threading.current_thread())
-            return None
+            outcome = self._make(self, self._builds[key])
+            self._require_going_on()  # else a build that failed need not be at fault
+            if outcome is not None:
+                self._on_finished(outcome)
+        except BaseException:
+            self.interrupt()
+            raise
+        return outcome
 
 
 def _compile_if_possible(builds: BuildAhead, build: Build) -> Optional[BuildOutcome]:
@@ -395,10 +373,6 @@ def _compile_if_possible(builds: BuildAhead, build: Build) -> Optional[BuildOutc
     except RunnerFatalError as error:
         logger.warning("%s is not compiled ahead: %s", build.solution.name, error)
         return None
-
-
-def _interrupted() -> RunInterrupted:
-    return RunInterrupted("the run ended while solutions were built")
 
 
 def _is_final(outcome: BuildOutcome) -> bool:

@@ -7,30 +7,22 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar, Optional
 
-from flashinfer_bench.bench.attempt import check_all, evaluate_by, in_worker, time_trusting
 from flashinfer_bench.bench.backends import load_subclass
-from flashinfer_bench.bench.calls import Deadline, measure
-from flashinfer_bench.bench.digests import definition_digest, inputs_crc32
-from flashinfer_bench.bench.evaluation import Report, speeds_of
-from flashinfer_bench.bench.reference import (
-    BaselineHandle,
-    DeviceBaseline,
-    ReferenceProblem,
-    freedoms_of,
-    make_inputs,
-    reference_plan,
-    reference_worker,
-    run_trial,
+from flashinfer_bench.bench.evaluation import (
+    Report,
+    check_all,
+    evaluate_by,
+    in_worker,
+    speeds_of,
+    time_trusting,
 )
+from flashinfer_bench.bench.reference import DeviceBaseline, Task, running_reference
 from flashinfer_bench.errors import CapabilityError, PluginLoadError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
-    from flashinfer_bench.bench.evaluators.base import Evaluator
+    from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.bench.session import Session
-    from flashinfer_bench.data import Definition, Evaluation, Solution, Workload
+    from flashinfer_bench.data import Evaluation, Solution
     from flashinfer_bench.plugins import Catalog, MeasurementSpec, Registered
 
 logger = logging.getLogger(__name__)
@@ -58,32 +50,15 @@ class MeasurementMethod(ABC):
         return nullcontext()
 
     @abstractmethod
-    def prepare(
-        self,
-        session: Session,
-        definition: Definition,
-        workload: Workload,
-        reference: Solution,
-        config: ResolvedEvalConfig,
-        root: Optional[Path],
-        evaluator: Evaluator,
-    ) -> DeviceBaseline:
+    def prepare(self, session: Session, task: Task) -> DeviceBaseline:
         """Make the inputs of a workload and run the reference on them, in a process of its own.
 
         Parameters
         ----------
         session : Session
             The run.
-        definition, workload
-            What to compute on what.
-        reference : Solution
-            The definition's reference as a value-returning solution.
-        config : ResolvedEvalConfig
-            Numbers of trials and iterations.
-        root : Path, optional
-            Folder of the dataset, for tensors in files.
-        evaluator : Evaluator
-            Who will judge outputs.
+        task : Task
+            The workload, and how solutions are judged on it.
 
         Raises
         ------
@@ -97,12 +72,7 @@ class MeasurementMethod(ABC):
 
     @abstractmethod
     def evaluate(
-        self,
-        session: Session,
-        solution: Solution,
-        baseline: DeviceBaseline,
-        evaluator: Evaluator,
-        config: ResolvedEvalConfig,
+        self, session: Session, solution: Solution, baseline: DeviceBaseline
     ) -> Evaluation:
         """Evaluate a solution against what `prepare` returned.
 
@@ -137,52 +107,21 @@ class BasicMeasurement(MeasurementMethod):
             )
         return super().running(config)
 
-    def prepare(
-        self,
-        session: Session,
-        definition: Definition,
-        workload: Workload,
-        reference: Solution,
-        config: ResolvedEvalConfig,
-        root: Optional[Path],
-        evaluator: Evaluator,
-    ) -> DeviceBaseline:
+    def prepare(self, session: Session, task: Task) -> DeviceBaseline:
         """Compute expected outputs, and time the reference as solutions will be timed."""
-        inputs = make_inputs(definition, workload, session.seed, config.num_trials, root)
-        free = freedoms_of(definition, workload, inputs)
-        with reference_worker(session, definition, reference) as worker:
-            deadline = Deadline(session.timeout_s)
-            problem = ReferenceProblem(
-                session, worker, definition, workload, inputs, free, deadline
-            )
-            problem.put()
-            trials = tuple(run_trial(problem, index) for index in range(len(inputs)))
-            taken = None
-            if session.profile_baseline:
-                plan = reference_plan(problem, config)
-                taken = measure(session, worker.candidate, free, inputs, plan, deadline)
+        with running_reference(session, task) as problem:
+            taken = problem.measured(task.config) if session.profile_baseline else None
         return DeviceBaseline(
-            BaselineHandle.of(definition, workload),
-            definition,
-            workload,
-            session.device,
-            session.seed,
-            trials,
-            taken,
-            config=config,
-            reference=reference,
-            freedoms=free,
-            definition_hash=definition_digest(definition),
-            inputs_crc32=inputs_crc32(inputs),
+            **vars(task),
+            device=session.device,
+            seed=session.seed,
+            trials=problem.trials,
+            measurement=taken,
+            freedoms=problem.freedoms,
         )
 
     def evaluate(
-        self,
-        session: Session,
-        solution: Solution,
-        baseline: DeviceBaseline,
-        evaluator: Evaluator,
-        config: ResolvedEvalConfig,
+        self, session: Session, solution: Solution, baseline: DeviceBaseline
     ) -> Evaluation:
         """Build, check, time: the verdict is that of the checks."""
 
@@ -194,7 +133,7 @@ class BasicMeasurement(MeasurementMethod):
                 return report.wrong(check, correctness)
             return report.passed(correctness, taken, speeds_of(taken, baseline.measurement))
 
-        return evaluate_by(once, Report(session, solution, baseline, evaluator, config))
+        return evaluate_by(once, Report(session, solution, baseline))
 
 
 def pick_measurement(

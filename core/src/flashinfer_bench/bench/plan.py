@@ -196,7 +196,10 @@ def make_plan(
         Skipped(obstacles[name][0], definition, name, None, count, obstacles[name][1])
         for (definition, name), count in hindered.items()
     )
-    return Plan(tuple(open_ones), skipped, resumed, tuple(builds.values()))
+    # Runners begin with the definition that has most to do.
+    size = Counter(item.definition.name for item in open_ones)
+    ordered = sorted(builds.values(), key=lambda build: -size[build.definition.name])
+    return Plan(tuple(open_ones), skipped, resumed, tuple(ordered))
 
 
 def _workloads(trace_set: TraceSet, definition: Definition) -> list[Workload]:

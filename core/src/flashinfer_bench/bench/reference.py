@@ -6,15 +6,16 @@ import logging
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.bench.calls import Deadline, time_left
+from flashinfer_bench.bench.calls import Deadline, Measurement, measure, time_left
 from flashinfer_bench.bench.correctness import as_tensors, find_problem, output_specs
-from flashinfer_bench.bench.digests import trial_seed
+from flashinfer_bench.bench.digests import definition_digest, inputs_crc32, trial_seed
 from flashinfer_bench.bench.evaluation import shortened
-from flashinfer_bench.bench.evaluators.base import Trial
+from flashinfer_bench.bench.evaluators.base import Evaluator, Trial
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
-from flashinfer_bench.bench.pool import RunInterrupted
+from flashinfer_bench.bench.pool import RunInterrupted, Worker
 from flashinfer_bench.bench.stopping import TimingPlan
 from flashinfer_bench.errors import CapabilityError, RunnerError
 
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from flashinfer_bench.bench.calls import Measurement
     from flashinfer_bench.bench.config import ResolvedEvalConfig
-    from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.bench.session import Session
     from flashinfer_bench.data import Definition, Solution, Workload
     from flashinfer_bench.tensors.vary import Freedom
@@ -53,17 +52,44 @@ class BaselineHandle(str):
 
 
 @dataclass(frozen=True)
-class DeviceBaseline:
-    """Inputs and reference results of one workload, shared by all solutions on one device.
+class Task:
+    """A workload of a definition, and how solutions of it are judged.
 
     Attributes
     ----------
-    handle : BaselineHandle
-        Its name.
     definition : Definition
         What is computed.
     workload : Workload
         On what.
+    reference : Solution
+        The definition's reference as a value-returning solution.
+    evaluator : Evaluator
+        Judges outputs.
+    config : ResolvedEvalConfig
+        Tolerances and numbers of calls.
+    root : Path, optional
+        Folder of the dataset, for tensors in files.
+    """
+
+    definition: Definition
+    workload: Workload
+    reference: Solution
+    evaluator: Evaluator
+    config: ResolvedEvalConfig
+    root: Optional[Path]
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Value of every variable axis."""
+        return {axis: self.workload.axes[axis] for axis in self.definition.var_axes}
+
+
+@dataclass(frozen=True)
+class DeviceBaseline(Task):
+    """Inputs and reference results of one workload, shared by all solutions on one device.
+
+    Attributes
+    ----------
     device : str
         Where the reference ran.
     seed : int
@@ -72,38 +98,35 @@ class DeviceBaseline:
         Input sets and what the reference made of them, on the CPU.
     measurement : Measurement, optional
         Latencies of the reference; None if it was not timed.
-    config : ResolvedEvalConfig, optional
-        The settings, with tolerances that solutions which compute nothing do not satisfy.
-    reference : Solution, optional
-        What was run.
     freedoms : tuple of Freedom
         For each input how it may vary from one timed call to the next.
-    definition_hash, inputs_crc32 : str
-        Digests of the definition and of the inputs of all trials.
     """
 
-    handle: BaselineHandle
-    definition: Definition
-    workload: Workload
     device: str
     seed: int
     trials: tuple[Trial, ...]
     measurement: Optional[Measurement] = None
-    config: Optional[ResolvedEvalConfig] = None
-    reference: Optional[Solution] = None
     freedoms: tuple[Freedom, ...] = ()
-    definition_hash: str = ""
-    inputs_crc32: str = ""
+
+    @property
+    def handle(self) -> BaselineHandle:
+        """Its name."""
+        return BaselineHandle.of(self.definition, self.workload)
+
+    @cached_property
+    def definition_hash(self) -> str:
+        """Digest of the definition."""
+        return definition_digest(self.definition)
+
+    @cached_property
+    def inputs_crc32(self) -> str:
+        """Digest of the inputs of all trials."""
+        return inputs_crc32([trial.inputs for trial in self.trials])
 
     @property
     def latency_ms(self) -> float:
         """Latency of the reference in milliseconds; 0 if it was not timed."""
         return self.measurement.latency_ms if self.measurement is not None else 0.0
-
-    @property
-    def axes(self) -> dict[str, int]:
-        """Value of every variable axis."""
-        return {axis: self.workload.axes[axis] for axis in self.definition.var_axes}
 
     @property
     def nbytes(self) -> int:
@@ -130,6 +153,8 @@ class ReferenceProblem:
         How inputs may vary.
     deadline : Deadline
         Time for everything together.
+    trials : tuple of Trial
+        What it has made of the input sets.
     fastest_s : float
         Seconds of the quickest call so far.
     """
@@ -141,6 +166,7 @@ class ReferenceProblem:
     inputs: Sequence[list[Any]]
     freedoms: tuple[Freedom, ...]
     deadline: Deadline
+    trials: tuple[Trial, ...] = ()
     fastest_s: float = float("inf")
 
     @property
@@ -159,6 +185,17 @@ class ReferenceProblem:
             self.worker.candidate.put_inputs(
                 slot, values, self.axes, ways=ways, timeout_s=self.left("inputs")
             )
+
+    def measured(self, config: ResolvedEvalConfig) -> Measurement:
+        """Time it as solutions will be timed."""
+        return measure(
+            self.session,
+            self.worker.candidate,
+            self.freedoms,
+            self.inputs,
+            reference_plan(self, config),
+            self.deadline,
+        )
 
     def checked(self, outputs: list[Any]) -> list[Any]:
         """Return what the reference returned as tensors, if it is what the definition declares."""
@@ -208,34 +245,35 @@ def reference_worker(
         raise ReferenceFailed(shortened(text, _MAX_REASON_CHARACTERS)) from error
 
 
-def make_inputs(
-    definition: Definition, workload: Workload, seed: int, trials: int, root: Optional[Path]
-) -> list[list[Any]]:
-    """Return the input sets of a workload, one for each trial."""
+@contextmanager
+def running_reference(session: Session, task: Task) -> Iterator[ReferenceProblem]:
+    """Make the inputs of a task, and lend a process whose reference has been called on them.
+
+    Raises
+    ------
+    DataError
+        If the workload does not fit the definition, or a tensor file is missing or wrong.
+    ReferenceFailed, CapabilityError, RunInterrupted
+        As of `reference_worker`.
+    """
     from flashinfer_bench.tensors import generate_inputs
-
-    return [
-        generate_inputs(definition, workload, seed=trial_seed(seed, index), root=root)
-        for index in range(trials)
-    ]
-
-
-def freedoms_of(
-    definition: Definition, workload: Workload, inputs: Sequence[list[Any]]
-) -> tuple[Freedom, ...]:
-    """Return how each input may vary from one timed call to the next."""
     from flashinfer_bench.tensors.vary import freedoms
 
-    return freedoms(definition, workload, inputs[0])
-
-
-def run_trial(problem: ReferenceProblem, index: int) -> Trial:
-    """Call the reference on one input set."""
-    began = time.monotonic()
-    outputs = problem.worker.candidate.call(index, timeout_s=problem.left("call"))
-    problem.fastest_s = min(problem.fastest_s, time.monotonic() - began)
-    seed = trial_seed(problem.session.seed, index)
-    return Trial(index, seed, problem.inputs[index], problem.checked(outputs))
+    definition, workload = task.definition, task.workload
+    seeds = [trial_seed(session.seed, index) for index in range(task.config.num_trials)]
+    inputs = [generate_inputs(definition, workload, seed=one, root=task.root) for one in seeds]
+    free = freedoms(definition, workload, inputs[0])
+    with reference_worker(session, definition, task.reference) as worker:
+        deadline = Deadline(session.timeout_s)
+        problem = ReferenceProblem(session, worker, definition, workload, inputs, free, deadline)
+        problem.put()
+        for index, seed in enumerate(seeds):
+            began = time.monotonic()
+            outputs = worker.candidate.call(index, timeout_s=problem.left("call"))
+            problem.fastest_s = min(problem.fastest_s, time.monotonic() - began)
+            trial = Trial(index, seed, inputs[index], problem.checked(outputs))
+            problem.trials = (*problem.trials, trial)
+        yield problem
 
 
 def reference_plan(problem: ReferenceProblem, config: ResolvedEvalConfig) -> TimingPlan:

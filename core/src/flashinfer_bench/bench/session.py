@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
-from flashinfer_bench.bench.attempt import NotEvaluated
 from flashinfer_bench.bench.backends import make_executor, timer_version
 from flashinfer_bench.bench.digests import fresh_seed
+from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.executors.base import CandidateError
 from flashinfer_bench.bench.locks import DeviceLock
 from flashinfer_bench.bench.measurement import pick_measurement
 from flashinfer_bench.bench.origin import Origin
 from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
-from flashinfer_bench.bench.reference import ReferenceFailed
+from flashinfer_bench.bench.reference import ReferenceFailed, Task
 from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.bench.timing.choice import TimerChoice, pick_timer
 from flashinfer_bench.data import EvaluationStatus
@@ -296,19 +296,17 @@ class Runner(AbstractContextManager["Runner"]):
             solutions = self.ahead.as_ready(solutions)
         reference = reference_solution(definition)
         method = self.measurement(config)
+        task = Task(definition, workload, reference, evaluator, settings, root)
         try:
-            baseline = method.prepare(
-                session, definition, workload, reference, settings, root, evaluator
-            )
+            baseline = method.prepare(session, task)
         except ReferenceFailed:
             self.require_working_device()
             raise
-        settings = baseline.config or settings
         for solution in solutions:
             on_start(solution)
             left -= 1
             try:
-                evaluation = method.evaluate(session, solution, baseline, evaluator, settings)
+                evaluation = method.evaluate(session, solution, baseline)
             except NotEvaluated as error:
                 on_skip(solution, error)
             else:

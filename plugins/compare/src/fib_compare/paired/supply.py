@@ -79,7 +79,6 @@ class CheckSupply:
 
     def _computed(self) -> list[TimedCheck]:
         session, baseline = self._session, self._baseline
-        assert baseline.reference is not None
         definition, free = baseline.definition, baseline.freedoms
         inputs = [trial.inputs for trial in baseline.trials]
         with session.pool.worker(("compare", "reference", definition.name)) as worker:
