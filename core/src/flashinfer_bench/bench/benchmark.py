@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from collections import deque
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -14,9 +16,8 @@ from flashinfer_bench.bench.config import LOG_LEVELS, BenchmarkConfig
 from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.plan import Plan, Skipped, WorkItem, finished, make_plan
-from flashinfer_bench.bench.pool import RunInterrupted, default_jobs
+from flashinfer_bench.bench.pool import LAST_WORDS_S, RunInterrupted, default_jobs
 from flashinfer_bench.bench.sandbox import Sandbox
-from flashinfer_bench.bench.scheduler import Scheduler
 from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner, Runner
 from flashinfer_bench.data import Trace, TraceSet
 from flashinfer_bench.errors import (
@@ -30,7 +31,7 @@ from flashinfer_bench.errors import (
 from flashinfer_bench.plugins import default_catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from flashinfer_bench.bench.builds import BuildOutcome
     from flashinfer_bench.bench.executors.base import Executor
@@ -251,6 +252,112 @@ def _set_log_level(config: BenchmarkConfig, log_level: str) -> None:
     logging.getLogger("flashinfer_bench.bench").setLevel(level)
 
 
+class Scheduler:
+    """Works off items with several runners at once.
+
+    Each runner gets a thread of its own; the calling thread only waits. So Ctrl-C, which Python
+    delivers to the main thread, never breaks into an evaluation or into writing a trace: the
+    processes of the candidates are killed, the threads notice and end, and what was finished
+    before is stored.
+
+    A runner goes on with the definition that it has worked on, since what it has built stays of
+    use; else it begins with the one that has most left, the first among equals.
+
+    Parameters
+    ----------
+    items : iterable of WorkItem
+        The work, in the preferred order.
+    runners : sequence of Runner
+        One for each device.
+    work : callable
+        ``work(runner, item)`` does one item. If it raises `RunnerFatalError` the device is given up
+        and the others go on; whatever else it raises ends the run.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[WorkItem],
+        runners: Sequence[Runner],
+        work: Callable[[Runner, WorkItem], None],
+    ) -> None:
+        self._runners, self._work = runners, work
+        self._waiting: dict[str, deque[WorkItem]] = {}
+        for item in items:
+            self._waiting.setdefault(item.definition.name, deque()).append(item)
+        self._in_hand = 0  # items that are being worked on, and may yet be put back
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._lost: Optional[RunnerFatalError] = None
+
+    def run(self) -> None:
+        """Work until nothing is left.
+
+        Raises
+        ------
+        RunnerFatalError
+            If work is left, but no device to do it on.
+        Exception
+            What `work` has raised otherwise.
+        """
+        threads = ThreadPoolExecutor(len(self._runners), "fib-device")
+        serving = [threads.submit(self._serve, runner) for runner in self._runners]
+        try:
+            wait(serving, return_when=FIRST_EXCEPTION)
+        finally:
+            if not all(future.done() for future in serving):
+                with self._changed:
+                    self._stopping = True
+                    self._changed.notify_all()
+                for runner in self._runners:
+                    runner.interrupt()
+                wait(serving, timeout=LAST_WORDS_S)
+            threads.shutdown(wait=False)
+        for future in serving:
+            if future.done():
+                future.result()
+        if self._lost is not None and any(self._waiting.values()):
+            raise self._lost
+
+    def put_back(self, item: WorkItem) -> None:
+        """Take an item back that could not be worked on."""
+        with self._changed:
+            self._waiting.setdefault(item.definition.name, deque()).appendleft(item)
+
+    def _serve(self, runner: Runner) -> None:
+        definition = ""
+        try:
+            while (item := self._take(definition)) is not None:
+                definition = item.definition.name
+                try:
+                    self._work(runner, item)
+                finally:
+                    with self._changed:
+                        self._in_hand -= 1
+                        self._changed.notify_all()
+        except RunInterrupted:
+            logger.debug("%s: broken off", runner.device)
+        except RunnerFatalError as error:
+            logger.error("%s is given up: %s", runner.device, error)
+            self._lost = error
+        finally:
+            runner.close()
+
+    def _take(self, definition: str) -> Optional[WorkItem]:
+        """Take an item; None once there is none and none can come back from a lost device."""
+        with self._changed:
+            while not self._stopping:
+                group = self._waiting.get(definition) or max(
+                    self._waiting.values(), key=len, default=None
+                )
+                if group:
+                    self._in_hand += 1
+                    return group.popleft()
+                if not self._in_hand:
+                    return None
+                self._changed.wait()
+        return None
+
+
 class RunRecord:
     """One pass over a plan: what it is told by the runners, and what it tells and stores.
 
@@ -296,7 +403,7 @@ class RunRecord:
         self._observers = observers
         self._hook = hook
         self._store = store
-        self._lock = threading.Lock()  # threads of several devices report here
+        self._lock = threading.RLock()  # threads of several devices report here
         self._traces: dict[str, list[Trace]] = {}
 
     def carry_out(
@@ -317,8 +424,7 @@ class RunRecord:
         self.total = plan.total
         for entry in plan.skipped:
             self._skip(entry)
-        for observer in self._observers:
-            observer.started(plan.total)
+        self._tell("started", plan.total)
         self._hook.fib_run_started(run=self)
         if plan.resumed:
             logger.info("%d evaluations are decided already", plan.resumed)
@@ -326,8 +432,7 @@ class RunRecord:
             with ExitStack() as at_the_end:
                 if ahead is not None:
                     at_the_end.callback(ahead.close)
-                    for observer in self._observers:
-                        observer.builds_started(len(plan.builds))
+                    self._tell("builds_started", len(plan.builds))
                     for runner in runners:
                         runner.ahead = ahead
                     ahead.start()
@@ -335,16 +440,13 @@ class RunRecord:
                 if ahead is not None:
                     ahead.check()
         finally:
-            for observer in self._observers:
-                observer.finished()
+            self._tell("finished")
             self._hook.fib_run_finished(run=self)
 
     def build_finished(self, outcome: BuildOutcome) -> None:
         """Tell that a solution has been compiled, or could not be; from any thread."""
         logger.info("%s: %s in %.1f s", outcome.solution, outcome.state, outcome.seconds)
-        with self._lock:
-            for observer in self._observers:
-                observer.build_finished(outcome)
+        self._tell("build_finished", outcome)
 
     def results(self) -> TraceSet:
         """Return the dataset with the traces of this run only."""
@@ -360,8 +462,17 @@ class RunRecord:
         """Evaluate the solutions of one workload."""
         done: set[str] = set()
 
+        def start(solution: Solution) -> None:
+            self._tell("evaluation_started", item.definition.name, item.workload, solution.name)
+
         def skip(solution: Solution, why: Exception) -> None:
-            self._skip(_skipped(item, solution, why))
+            kind: SkipKind = "reference"
+            if isinstance(why, (CapabilityError, NotEvaluated)):
+                kind = "capability"
+            elif isinstance(why, DataError):
+                kind = "workload"
+            place = item.definition.name, solution.name, item.workload.uuid
+            self._skip(Skipped(kind, *place, 1, str(why)))
             done.add(solution.name)
 
         try:
@@ -371,7 +482,7 @@ class RunRecord:
                 item.solutions,
                 self.config,
                 self.trace_set.root,
-                on_start=lambda solution: self._tell_start(item, solution),
+                on_start=start,
                 on_skip=skip,
             ):
                 self._record(item, solution, evaluation)
@@ -387,10 +498,10 @@ class RunRecord:
                 if solution.name not in done:
                     skip(solution, error)
 
-    def _tell_start(self, item: WorkItem, solution: Solution) -> None:
+    def _tell(self, event: str, *what: object) -> None:
         with self._lock:
             for observer in self._observers:
-                observer.evaluation_started(item.definition.name, item.workload, solution.name)
+                getattr(observer, event)(*what)
 
     def _record(self, item: WorkItem, solution: Solution, evaluation: Evaluation) -> None:
         trace = Trace(
@@ -414,8 +525,7 @@ class RunRecord:
                 evaluation.status.value,
                 f", {speed.latency_ms:.6g} ms" if speed else "",
             )
-            for observer in self._observers:
-                observer.evaluation_finished(trace)
+            self._tell("evaluation_finished", trace)
             self._hook.fib_evaluated(run=self, trace=trace)
 
     def _skip(self, entry: Skipped) -> None:
@@ -423,14 +533,4 @@ class RunRecord:
             self.skipped.append(entry)
             where = f" on {entry.workload}" if entry.workload else ""
             logger.warning("skipped %s%s: %s", entry.solution, where, entry.reason)
-            for observer in self._observers:
-                observer.skipped(entry)
-
-
-def _skipped(item: WorkItem, solution: Solution, error: Exception) -> Skipped:
-    kind: SkipKind
-    if isinstance(error, (CapabilityError, NotEvaluated)):
-        kind = "capability"
-    else:
-        kind = "workload" if isinstance(error, DataError) else "reference"
-    return Skipped(kind, item.definition.name, solution.name, item.workload.uuid, 1, str(error))
+            self._tell("skipped", entry)

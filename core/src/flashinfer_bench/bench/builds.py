@@ -32,6 +32,7 @@ from flashinfer_bench.bench.plan import (
     selected_solutions,
 )
 from flashinfer_bench.bench.pool import (
+    LAST_WORDS_S,
     RunInterrupted,
     WorkerKey,
     default_jobs,
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.plugins import Catalog
 
 logger = logging.getLogger(__name__)
-
-_LAST_WORDS_S = 10.0  # how long builds may take to end once their processes are killed
 
 BuildState = Literal["built", "cached", "failed", "unavailable", "other device"]
 
@@ -330,7 +329,7 @@ class BuildAhead:
         """End what is still going on, and wait for that, but not for ever; idempotent."""
         self.interrupt()
         self._pool.shutdown(wait=False)
-        wait(list(self._results.values()), timeout=_LAST_WORDS_S)
+        wait(list(self._results.values()), timeout=LAST_WORDS_S)
 
     def check(self) -> None:
         """Raise what `make` or `on_finished` has raised, if one has."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Optional
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from flashinfer_bench.bench.executors.base import Candidate, Confinement, Executor, Loaded
     from flashinfer_bench.bench.sandbox import Sandbox
@@ -23,7 +22,7 @@ WorkerKey = tuple[str, ...]
 
 # What compiling a large source takes at its peak; torch's headers with nvcc take 3 GB.
 _MEMORY_OF_A_COMPILER = 2 * 2**30
-_LAST_WORDS_S = 10.0  # how long threads may take to end once their processes are killed
+LAST_WORDS_S = 10.0  # how long threads may take to end once their processes are killed
 
 
 def solution_key(solution: Solution) -> WorkerKey:
@@ -190,14 +189,6 @@ class WorkerPool:
             busy = list(self._busy)
         for worker in busy:
             worker.candidate.close()
-
-
-def await_ends(threads: Iterable[threading.Thread]) -> None:
-    """Wait for threads whose processes have been killed, but not for ever: one may be stuck."""
-    end = time.monotonic() + _LAST_WORDS_S
-    for thread in threads:
-        if thread.is_alive():
-            thread.join(max(0.0, end - time.monotonic()))
 
 
 def default_jobs(*, spare: int = 1) -> int:
