@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flashinfer_bench.bench.backends import choose_devices, make_executor
-from flashinfer_bench.bench.timing.choice import pick_timer
+from flashinfer_bench.bench.backends import choose_devices, make_executor, pick_timer
 from flashinfer_bench.errors import CapabilityError, ConfigError, PluginLoadError
 from flashinfer_bench.plugins import Availability, Catalog, ExecutorSpec, TimerSpec
 
@@ -67,8 +66,8 @@ class TestTimer:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level("WARNING"):
-            assert pick_timer(timers(monkeypatch), "cpu").name == "wall"
-            assert pick_timer(timers(monkeypatch), "cuda", "coarse").name == "coarse"
+            assert pick_timer(timers(monkeypatch), "cpu")[0].name == "wall"
+            assert pick_timer(timers(monkeypatch), "cuda", "coarse")[0].name == "coarse"
         assert caplog.messages == []
 
     @pytest.mark.parametrize("name", ["fine", "wall", "absent"])
@@ -96,8 +95,8 @@ class TestFit:
 
     def test_only_by_name(self, catalog: Catalog, caplog: pytest.LogCaptureFixture) -> None:
         for trust in ("full", "off"):
-            assert pick_timer(catalog, "cuda:0", trust=trust).name == "plain"
-        assert pick_timer(catalog, "cuda:0", cache="warm").name == "warmth"
+            assert pick_timer(catalog, "cuda:0", trust=trust)[0].name == "plain"
+        assert pick_timer(catalog, "cuda:0", cache="warm")[0].name == "warmth"
         assert caplog.messages == []
 
     def test_repeated_calls_are_refused_unless_solutions_are_trusted(
@@ -108,7 +107,7 @@ class TestFit:
         assert caught.value.hint is not None
         assert "--trust off" in caught.value.hint
         assert "another timer: plain" in caught.value.hint
-        assert pick_timer(catalog, "cuda:0", "again", trust="off").name == "again"
+        assert pick_timer(catalog, "cuda:0", "again", trust="off")[0].name == "again"
 
     def test_caches_have_to_be_those_asked_for(self, catalog: Catalog) -> None:
         with pytest.raises(ConfigError, match="'again' has cold caches only, not warm") as caught:
@@ -136,9 +135,9 @@ class TestNote:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         answer = Availability(False, "no driver", "get one")
-        choice = pick_timer(timers(monkeypatch, lambda: answer), "cuda:1")
+        timer, note = pick_timer(timers(monkeypatch, lambda: answer), "cuda:1")
         wanted = "timing cuda:1 with 'coarse', because 'fine' cannot be used: no driver (get one)"
-        assert (choice.name, choice.note) == ("coarse", wanted)
+        assert (timer.name, note) == ("coarse", wanted)
         assert caplog.messages == [wanted]
 
 

@@ -21,7 +21,7 @@ from fib_tests.scripted import (
 from fib_tests.scripted import catalog as core_catalog
 from fib_tests.scripted import session as plain_session
 from flashinfer_bench.bench.evaluators import DefaultEvaluator
-from flashinfer_bench.bench.reference import Task
+from flashinfer_bench.bench.measurement import Task
 from flashinfer_bench.compile import reference_solution
 from flashinfer_bench.plugins import Catalog
 

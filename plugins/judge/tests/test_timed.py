@@ -10,9 +10,9 @@ from fib_judge import baseline as baseline_module
 from fib_judge.baseline import prepare_baseline
 from fib_judge.evaluate import evaluate_solution
 from fib_judge.floor import Floor
+from flashinfer_bench.bench.measurement import Task
 from flashinfer_bench.bench.plan import is_final
 from flashinfer_bench.bench.pool import WorkerPool
-from flashinfer_bench.bench.reference import Task
 from flashinfer_bench.compile import reference_solution
 from flashinfer_bench.data import Evaluation, SafetensorsInput, Trace
 

@@ -11,15 +11,15 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.bench.backends import choose_devices, make_executor
-from flashinfer_bench.bench.builds import BuildAhead
+from flashinfer_bench.bench.builds import BuildAhead, BuildOutcome
 from flashinfer_bench.bench.config import LOG_LEVELS, BenchmarkConfig
 from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.bench.evaluation import NotEvaluated
-from flashinfer_bench.bench.plan import Plan, Skipped, WorkItem, finished, make_plan
+from flashinfer_bench.bench.plan import Plan, SkipKind, Skipped, WorkItem, finished, make_plan
 from flashinfer_bench.bench.pool import LAST_WORDS_S, RunInterrupted, default_jobs
 from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner, Runner
-from flashinfer_bench.data import Trace, TraceSet
+from flashinfer_bench.data import Evaluation, Solution, Trace, TraceSet
 from flashinfer_bench.errors import (
     CapabilityError,
     ConfigError,
@@ -28,17 +28,13 @@ from flashinfer_bench.errors import (
     RunnerFatalError,
     StorageError,
 )
-from flashinfer_bench.plugins import default_catalog
+from flashinfer_bench.plugins import Catalog, default_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from flashinfer_bench.bench.builds import BuildOutcome
     from flashinfer_bench.bench.executors.base import Executor
     from flashinfer_bench.bench.observers import RunObserver
-    from flashinfer_bench.bench.plan import SkipKind
-    from flashinfer_bench.data import Evaluation, Solution
-    from flashinfer_bench.plugins import Catalog
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
 from flashinfer_bench.bench.backends import make_executor
-from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed, CandidateTimeout
+from flashinfer_bench.bench.executors.base import (
+    Candidate,
+    CandidateError,
+    CandidateFailed,
+    CandidateTimeout,
+    Executor,
+)
 from flashinfer_bench.bench.plan import (
     Build,
     compiles_ahead,
@@ -45,7 +51,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from flashinfer_bench.bench.config import BenchmarkConfig
-    from flashinfer_bench.bench.executors.base import Candidate, Executor
     from flashinfer_bench.bench.observers import RunObserver
     from flashinfer_bench.data import Solution, TraceSet
     from flashinfer_bench.plugins import Catalog

@@ -18,14 +18,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.data import Definition, EvaluationStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import torch
 
-    from flashinfer_bench.data import Definition
 
 #: Denominator of the relative error where the reference is (nearly) zero.
 RELATIVE_FLOOR = 1e-8

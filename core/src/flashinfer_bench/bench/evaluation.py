@@ -26,6 +26,7 @@ from flashinfer_bench.data import (
     EvaluationStatus,
     Performance,
     Provenance,
+    Solution,
 )
 from flashinfer_bench.data.samples import rounded
 from flashinfer_bench.errors import RunnerError
@@ -38,9 +39,8 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.bench.config import ResolvedEvalConfig
     from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
-    from flashinfer_bench.bench.reference import DeviceBaseline
+    from flashinfer_bench.bench.measurement import DeviceBaseline
     from flashinfer_bench.bench.session import Session
-    from flashinfer_bench.data import Solution
 
 _Answer = TypeVar("_Answer")
 _KEEP_BELOW_BYTES = 1 << 30  # a candidate that holds more than this is not kept for later

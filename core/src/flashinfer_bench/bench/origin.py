@@ -16,13 +16,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.bench.config import EVAL_FIELDS, BenchmarkConfig
+from flashinfer_bench.bench.config import EVAL_FIELDS, BenchmarkConfig, ResolvedEvalConfig
 from flashinfer_bench.errors import FibError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flashinfer_bench.bench.config import ResolvedEvalConfig
     from flashinfer_bench.data import Definition, Solution, Workload
     from flashinfer_bench.plugins import Catalog, Registered
 

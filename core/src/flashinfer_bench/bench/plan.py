@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, NamedTuple, Optional
 
-from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.data import Definition, EvaluationStatus, Solution, Trace, TraceSet, Workload
 from flashinfer_bench.errors import CapabilityError, SelectionError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from flashinfer_bench.bench.config import BenchmarkConfig
-    from flashinfer_bench.data import Definition, Solution, Trace, TraceSet, Workload
     from flashinfer_bench.plugins import Catalog
 
 logger = logging.getLogger(__name__)

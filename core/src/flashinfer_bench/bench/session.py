@@ -7,21 +7,32 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
-from flashinfer_bench.bench.backends import make_executor, timer_version
+from flashinfer_bench.bench.backends import (
+    load_subclass,
+    make_executor,
+    pick_measurement,
+    pick_timer,
+)
 from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.evaluators import resolve_evaluator
-from flashinfer_bench.bench.executors.base import CandidateError
+from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed, Executor
 from flashinfer_bench.bench.locks import DeviceLock
-from flashinfer_bench.bench.measurement import pick_measurement
+from flashinfer_bench.bench.measurement import MeasurementMethod, ReferenceFailed, Task
 from flashinfer_bench.bench.origin import Origin
-from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
-from flashinfer_bench.bench.reference import ReferenceFailed, Task
+from flashinfer_bench.bench.pool import RunInterrupted, WorkerKey, WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox
-from flashinfer_bench.bench.timing.choice import TimerChoice, pick_timer
-from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.bench.timing import Timer
+from flashinfer_bench.data import (
+    Definition,
+    Environment,
+    Evaluation,
+    EvaluationStatus,
+    Solution,
+    Workload,
+)
 from flashinfer_bench.errors import RunnerFatalError
-from flashinfer_bench.plugins import default_catalog
+from flashinfer_bench.plugins import Catalog, Registered, TimerSpec, default_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,11 +41,8 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.builds import BuildAhead
     from flashinfer_bench.bench.calls import Deadline
     from flashinfer_bench.bench.config import BenchmarkConfig
-    from flashinfer_bench.bench.executors.base import CandidateFailed, Executor
-    from flashinfer_bench.bench.measurement import MeasurementMethod
-    from flashinfer_bench.bench.pool import WorkerKey
-    from flashinfer_bench.data import Definition, Environment, Evaluation, Solution, Workload
-    from flashinfer_bench.plugins import Catalog
+
+    _Timer = tuple[Registered[TimerSpec], Optional[str]]
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +194,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._pool: Optional[WorkerPool] = None
         self._environment: Optional[Environment] = None
         self._methods: dict[Optional[str], MeasurementMethod] = {}
-        self._timers: dict[tuple[Optional[str], str, str], TimerChoice] = {}
+        self._timers: dict[tuple[Optional[str], str, str], _Timer] = {}
         self._failed_builds: dict[WorkerKey, CandidateFailed] = {}
         self._definition: Optional[Definition] = None
         self._interrupted = False
@@ -345,13 +353,13 @@ class Runner(AbstractContextManager["Runner"]):
         origin : Origin, optional
             What is to be recorded.
         """
-        chosen = self.require_timer(config.timer, trust=config.trust, cache=cache)
+        timer, note = self.require_timer(config.timer, trust=config.trust, cache=cache)
         return Session(
             device=self.device,
             environment=self.environment,
             seed=fresh_seed() if config.seed is None else config.seed,
-            timer=chosen.name,
-            timer_note=chosen.note,
+            timer=timer.name,
+            timer_note=note,
             warm=cache == "warm",
             timeout_s=config.timeout_seconds,
             profile_baseline=config.profile_baseline,
@@ -364,14 +372,14 @@ class Runner(AbstractContextManager["Runner"]):
             timed_seed=self.timed_seed,
             reference_seed=self.reference_seed,
             origin=origin,
-            timer_version=timer_version(self._catalog, self.device, chosen.name),
+            timer_version=load_subclass(timer, Timer).version,  # type: ignore[type-abstract]
             hook=self._catalog.hook,
         )
 
     def require_timer(
         self, name: Optional[str], *, trust: str = "full", cache: str = "cold"
-    ) -> TimerChoice:
-        """Return the timer that this runner uses if `name` is asked for.
+    ) -> _Timer:
+        """Return the timer that this runner uses if `name` is asked for, and a note about it.
 
         Parameters
         ----------

@@ -11,7 +11,7 @@ from fib_judge.plain_calls import with_plain_calls
 from fib_judge.records import VerifiedBaseline
 from fib_judge.reference import run_reference
 from flashinfer_bench.bench.digests import fresh_seed
-from flashinfer_bench.bench.reference import Task, running_reference
+from flashinfer_bench.bench.measurement import Task, running_reference
 
 if TYPE_CHECKING:
     from fib_judge.floor import Floor

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fib_judge.normals import Normals
     from fib_judge.watch.lock import LockReport
     from flashinfer_bench.bench.config import BenchmarkConfig
-    from flashinfer_bench.bench.reference import DeviceBaseline, Task
+    from flashinfer_bench.bench.measurement import DeviceBaseline, Task
     from flashinfer_bench.bench.session import Session
     from flashinfer_bench.data import Evaluation, Solution
 

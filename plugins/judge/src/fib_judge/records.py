@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.evaluation import Attempt
-from flashinfer_bench.bench.reference import DeviceBaseline
+from flashinfer_bench.bench.measurement import DeviceBaseline
 from flashinfer_bench.bench.session import Session
 
 if TYPE_CHECKING:

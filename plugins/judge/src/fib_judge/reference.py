@@ -23,7 +23,7 @@ from flashinfer_bench.bench.calls import (
 )
 from flashinfer_bench.bench.digests import secret_seed
 from flashinfer_bench.bench.executors.base import CandidateError
-from flashinfer_bench.bench.reference import (
+from flashinfer_bench.bench.measurement import (
     FEW_CALLS,
     ReferenceProblem,
     reference_plan,

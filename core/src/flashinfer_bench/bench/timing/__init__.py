@@ -53,13 +53,13 @@ def time_runnable(
     ConfigError
         If `warmup` is negative or `iters` less than 1.
     """
-    from flashinfer_bench.bench.timing.choice import pick_timer
+    from flashinfer_bench.bench.backends import pick_timer
     from flashinfer_bench.plugins import default_catalog
 
     require_counts(warmup, iters)
     arguments, place = tuple(args), str(device)
-    chosen = pick_timer(default_catalog(), place, timer, trust="off")
-    clock: Timer = chosen.registered.load()()
+    chosen, _ = pick_timer(default_catalog(), place, timer, trust="off")
+    clock: Timer = chosen.load()()
     latency = median(
         clock.measure(fn, lambda index: arguments, warmup=warmup, iterations=iters, device=place)
     )

@@ -30,8 +30,8 @@ from fib_judge.records import VerifiedAttempt
 from flashinfer_bench.bench.calls import Deadline, Variations
 from flashinfer_bench.bench.digests import secret_seed
 from flashinfer_bench.bench.evaluation import EvaluatorFailed
+from flashinfer_bench.bench.measurement import ReferenceFailed, Task
 from flashinfer_bench.bench.pool import solution_key
-from flashinfer_bench.bench.reference import ReferenceFailed, Task
 from flashinfer_bench.errors import CapabilityError, ConfigError, DataError
 
 if TYPE_CHECKING:
