@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections import deque
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
@@ -33,7 +32,6 @@ from flashinfer_bench.plugins import Catalog, default_catalog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from flashinfer_bench.bench.executors.base import Executor
     from flashinfer_bench.bench.observers import RunObserver
 
 logger = logging.getLogger(__name__)
@@ -90,9 +88,7 @@ class Benchmark(AbstractContextManager["Benchmark"]):
         self._catalog = default_catalog() if catalog is None else catalog
         self._pending: list[Trace] = []
         self._skipped: tuple[Skipped, ...] = ()
-        self._executors: dict[tuple[str, Optional[str]], Executor] = {}
-        # Ends the child processes even of a benchmark that nobody closes.
-        self._finalizer = weakref.finalize(self, _close_all, self._executors)
+        self._processes = ExitStack()  # those of the run that is going on
         _set_log_level(self.config, log_level)
 
     @property
@@ -166,8 +162,8 @@ class Benchmark(AbstractContextManager["Benchmark"]):
         self._pending.clear()
 
     def close(self) -> None:
-        """End all child processes; idempotent. A later run starts new ones."""
-        _close_all(self._executors)
+        """End all child processes, as each run does at its end; idempotent."""
+        self._processes.close()
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -177,68 +173,53 @@ class Benchmark(AbstractContextManager["Benchmark"]):
         self._skipped = ()
         if config.seed is None:
             config = config.model_copy(update={"seed": fresh_seed()})
-        devices = choose_devices(config.device)
-        device = devices[0]
-        sandbox = Sandbox(config.sandbox, self._catalog)
+        with self._processes:
+            return self._run_on(choose_devices(config.device), config, dump_traces, resume)
+
+    def _run_on(
+        self, devices: Sequence[str], config: BenchmarkConfig, store: bool, resume: bool
+    ) -> TraceSet:
+        trace_set, catalog, device = self._trace_set, self._catalog, devices[0]
+        executors = [make_executor(catalog, one, config.executor) for one in devices]
+        for executor in executors:
+            self._processes.callback(executor.close)
+        sandbox = Sandbox(config.sandbox, catalog)
+        self._processes.callback(sandbox.tidy)
         kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
-        runners: list[Runner] = [
-            kind(
-                one,
-                executor=self._executor(one, config),
-                catalog=self._catalog,
-                sandbox=sandbox,
-            )
-            for one in devices
+        runners = [
+            kind(executor.device, executor=executor, catalog=catalog, sandbox=sandbox)
+            for executor in executors
         ]
         for runner in runners:  # a timer that is not there is told once, not for each evaluation
             runner.require_timer(config.timer, trust=config.trust, cache=config.cache)
-        done = None
+        done = set()
         if resume:
-            traces = [trace for group in self._trace_set.traces.values() for trace in group]
-            solutions = [item for group in self._trace_set.solutions.values() for item in group]
-            hardware = {runner.environment.hardware for runner in runners}
-            done = finished(traces, solutions, hardware)
-        plan = make_plan(self._trace_set, config, self._catalog, done or (), device=device)
-        run = RunRecord(
-            self._trace_set, config, self.observers, store=dump_traces, hook=self._catalog.hook
-        )
+            traces = [trace for group in trace_set.traces.values() for trace in group]
+            solutions = [item for group in trace_set.solutions.values() for item in group]
+            done = finished(traces, solutions, {one.environment.hardware for one in runners})
+        plan = make_plan(trace_set, config, catalog, done, device=device)
+        run = RunRecord(trace_set, config, self.observers, store=store, hook=catalog.hook)
         ahead = None
         if plan.builds:
             ahead = BuildAhead(
                 plan.builds,
-                self._executor(device, config),
+                executors[0],
                 jobs=config.build_jobs or default_jobs(),
                 timeout_s=config.timeout_seconds,
                 overlap=device != "cpu",
                 sandbox=sandbox,
                 on_finished=run.build_finished,
             )
-        with ExitStack() as on_failure:
-            on_failure.callback(self.close)
-            try:
-                sandbox.require(self._executor(device, config))
-                with ExitStack() as running:
-                    for runner in runners:
-                        running.enter_context(runner.measurement(config).running(config))
-                    run.carry_out(plan, runners, ahead)
-            finally:
-                sandbox.tidy()
-                self._skipped = tuple(run.skipped)
-                self._pending += run.unsaved
-            on_failure.pop_all()
+        try:
+            sandbox.require(executors[0])
+            with ExitStack() as running:
+                for runner in runners:
+                    running.enter_context(runner.measurement(config).running(config))
+                run.carry_out(plan, runners, ahead)
+        finally:
+            self._skipped = tuple(run.skipped)
+            self._pending += run.unsaved
         return run.results()
-
-    def _executor(self, device: str, config: BenchmarkConfig) -> Executor:
-        key = (device, config.executor)
-        if key not in self._executors:
-            self._executors[key] = make_executor(self._catalog, *key)
-        return self._executors[key]
-
-
-def _close_all(executors: dict[tuple[str, Optional[str]], Executor]) -> None:
-    while executors:
-        _, executor = executors.popitem()
-        executor.close()
 
 
 def _set_log_level(config: BenchmarkConfig, log_level: str) -> None:

@@ -17,7 +17,6 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     wait,
 )
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Optional
@@ -238,23 +237,15 @@ class BuildAhead:
         return outcome if outcome is not None and _is_final(outcome) else None
 
     def as_ready(self, solutions: Iterable[Solution]) -> Iterator[Solution]:
-        """Yield `solutions` in their order, except that no one waits for another's compiler.
-
-        Raises
-        ------
-        RunInterrupted
-            If the run ends meanwhile.
-        """
+        """Yield `solutions` in their order, except that no one waits for another's compiler."""
         left = list(solutions)
         while left:
-            known = [self._results.get(solution_key(one)) for one in left]
-            pending = [future for future in known if future is not None]
+            futures = [self._results.get(solution_key(one)) for one in left]
+            pending = [future for future in futures if future is not None]
             if len(pending) == len(left):
                 wait(pending, return_when=FIRST_COMPLETED)
-            ready = (i for i, one in enumerate(known) if one is None or one.done())
-            index = next(ready)
-            self._require_going_on()
-            yield left.pop(index)
+            ready = (i for i, one in enumerate(futures) if one is None or one.done())
+            yield left.pop(next(ready))
 
     def compile(self, build: Build) -> BuildOutcome:
         """Do the part of a build that other processes can use.
@@ -269,15 +260,7 @@ class BuildAhead:
         RunnerFatalError
             If no process can be started.
         """
-
-        def work(process: Candidate) -> dict[str, Any]:
-            if self._sandbox is not None:
-                self._sandbox.confine_compiler(process)
-            done = process.compile(build.definition, build.solution, timeout_s=self._timeout_s)
-            # An executor that cannot compile ahead leaves all of it to loading.
-            return {"builder": done.builder, "fresh": done.fresh or not done.builder}
-
-        return self._outcome_of(work, build, self._executor.spawn_compiler())
+        return self._built(build, self._executor.spawn_compiler(), loads=False)
 
     def load(self, build: Build) -> BuildOutcome:
         """Build a solution to its end, which runs the code that it runs when it is loaded.
@@ -292,26 +275,28 @@ class BuildAhead:
         RunnerFatalError
             If no process can be started.
         """
-
-        def work(process: Candidate) -> dict[str, Any]:
-            if self._sandbox is not None:
-                self._sandbox.confine(process, build.definition, build.solution)
-            process.load(build.definition, build.solution, timeout_s=self._timeout_s)
-            return {"fresh": True}
-
         self._executor.start()
-        return self._outcome_of(work, build, self._executor.spawn())
+        return self._built(build, self._executor.spawn(), loads=True)
 
-    def _outcome_of(
-        self, work: Callable[[Candidate], dict[str, Any]], build: Build, process: Candidate
-    ) -> BuildOutcome:
+    def _built(self, build: Build, process: Candidate, *, loads: bool) -> BuildOutcome:
         began = time.monotonic()
+        what, details = (build.definition, build.solution), dict[str, Any]()
         with self._lock:
             self._busy.add(process)
         if self._interrupted.is_set():  # it may have come before the process was on the list
             process.close()
         try:
-            details = work(process)
+            if self._sandbox is not None and loads:
+                self._sandbox.confine(process, *what)
+            elif self._sandbox is not None:
+                self._sandbox.confine_compiler(process)
+            if loads:
+                process.load(*what, timeout_s=self._timeout_s)
+                details = {"fresh": True}
+            else:
+                done = process.compile(*what, timeout_s=self._timeout_s)
+                # An executor that cannot compile ahead leaves all of it to loading.
+                details = {"builder": done.builder, "fresh": done.fresh or not done.builder}
         except CandidateError as error:
             details = {"error": error, "output": process.log()}
             if isinstance(error, CandidateFailed):
@@ -497,15 +482,7 @@ class BuildRun:
             make=self._make,
             on_finished=self._finished,
         )
-
-        def start_executor() -> None:
-            with suppress(RunnerFatalError):  # whatever is loaded meets it, too
-                executor.start()
-
         try:
-            if not self._compile_only:
-                # What takes longest to start is started beside the first compiler.
-                threading.Thread(target=start_executor, name="fib-start", daemon=True).start()
             builds.start()
             builds.wait()
         finally:
