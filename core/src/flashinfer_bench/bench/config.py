@@ -15,6 +15,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -234,6 +235,10 @@ class ResolvedEvalConfig(TimingSettings):
     atol_by_dtype: frozenset[str] = frozenset()
     tightened: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
+
+    @field_serializer("atol_by_dtype")
+    def _in_order(self, names: frozenset[str]) -> list[str]:
+        return sorted(names)
 
     def tolerance_of(self, output: str) -> Tolerance:
         """Return what holds for one output; `atol` and `rtol` are never None in it."""
