@@ -22,11 +22,6 @@ FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
 class TestNonFinite:
     """NaN and inf are values with a place, whatever is next to them."""
 
-    def test_nan_of_another_sign_and_payload_is_nan(self) -> None:
-        bits = torch.tensor([0x7FC00000, 0x7FC00001, -0x400000], dtype=torch.int32)
-        found = compare(bits.view(torch.float32), torch.full((3,), NAN), atol=0.0, rtol=0.0)
-        assert found.matched == 3
-
     def test_float64_that_overflows_is_finite_but_wrong(self) -> None:
         big = torch.tensor([1e308], dtype=torch.float64)
         found = compare(-big, big, atol=1e300, rtol=1.0)
@@ -164,18 +159,3 @@ class TestEvaluator:
         assert not failed.passed
         assert "more than the cap of 2" in failed.message
         assert "(0.916667 >= 0.5)" in failed.message
-
-    def test_histogram_is_of_the_worst_output(self, two: Any, problems: Any, settings: Any) -> None:
-        config = settings(tightened={"z": "a reason"})
-        wrong = torch.ones(4, 3)
-        wrong[0] = 3.0
-        found = self.judge(two, problems, config, torch.full((4, 3), 1.001), wrong).correctness
-        assert found is not None
-        assert found.extra is not None
-        assert found.extra["error_histogram"] == {
-            "output": "z",
-            "absolute": {"<1e-12": 9, "1e+00": 3},
-            "relative": {"<1e-12": 9, "1e+00": 3},
-        }
-        assert found.extra["tightened"] == {"z": "a reason"}
-        assert found.extra["first_failing"]["output"] == "z"

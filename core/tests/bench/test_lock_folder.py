@@ -128,16 +128,6 @@ class TestPlaces:
         monkeypatch.setenv("FIB_LOCK_PATH", str(tmp_path / "own"))
         assert lock_places() == [tmp_path / "own", common, cache_folder / "locks"]
 
-    def test_of_a_folder_with_other_things_the_locks(
-        self, common: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("FIB_LOCK_PATH", str(tmp_path))
-        (tmp_path / "note").touch()
-        with DeviceLock("cpu").held():
-            (lock,) = lock_places()
-        assert lock.parent == tmp_path
-        assert lock.name.startswith("device-")
-
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
 class TestTwoUsers:
@@ -210,13 +200,3 @@ def test_name_of_a_device_whose_uuid_torch_does_not_tell(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert locks.physical_name(device) == name
-
-
-@pytest.mark.gpu
-def test_a_gpu_is_named_after_its_uuid() -> None:
-    import torch
-
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    uuid = str(torch.cuda.get_device_properties(0).uuid)
-    assert locks.physical_name("cuda") == f"cuda-{uuid}"

@@ -263,35 +263,6 @@ class TestBuildRun:
         again, _ = self.run(dataset, catalog)
         assert (again["good"].state, again["broken"].state) == ("cached", "failed")
 
-    def test_compile_only(self, in_c: Any, problems: Any, catalog: Any, tmp_path: Path) -> None:
-        made = tmp_path / "made"
-        code = (
-            "#include <fcntl.h>\n"
-            f'__attribute__((constructor)) static void c(void) {{ creat("{made}", 0600); }}'
-        )
-        dataset = problems.dataset(
-            in_c("good", code=code + DOUBLE), in_c("load_build", "load build"), problems.good("py")
-        )
-        found, run = self.run(dataset, catalog, compile_only=True)
-        assert {name: outcome.state for name, outcome in found.items()} == {
-            "good": "built",
-            "load_build": "built",
-        }
-        assert [solution.name for solution in run.left_out] == ["py"]
-        assert not made.exists()
-        self.run(dataset, catalog, solutions=["good"])
-        assert made.exists()
-
-    def test_a_device_that_is_not_there_can_be_built_for(
-        self, in_c: Any, problems: Any, catalog: Any
-    ) -> None:
-        dataset = problems.dataset(in_c("gpu", language="testgpu"), in_c("any"))
-        found, _ = self.run(dataset, catalog, device="cuda")
-        assert {name: outcome.state for name, outcome in found.items()} == {
-            "gpu": "built",
-            "any": "built",
-        }
-
     def test_without_torch_there_is_only_compiling(
         self, in_c: Any, problems: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:

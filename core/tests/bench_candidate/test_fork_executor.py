@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashinfer_bench.bench.executors import probes
 from flashinfer_bench.bench.executors.base import CandidateFailed
 from flashinfer_bench.bench.executors.fork import ForkExecutor
 
@@ -70,32 +69,13 @@ class TestCall:
         candidate.put_inputs(0, [X + 1, Y], {"n": 8}, timeout_s=30)
         assert torch.equal(call(candidate)[0], X + 1 + Y)
 
-    def test_the_traceback_shows_the_line(self, bench):
-        candidate = bench.load("def run(x, y):\n    return x + undefined_name\n")
-        with pytest.raises(CandidateFailed, match="undefined_name") as caught:
-            call(candidate)
-        assert "main.py" in caught.value.traceback
-        assert "line 2" in caught.value.traceback
-
 
 class TestInputs:
-    def test_slots_hold_different_inputs(self, bench):
-        candidate = bench.load(ADD)
-        candidate.put_inputs(3, [X * 10, Y], {"n": 8}, timeout_s=30)
-        assert torch.equal(candidate.call(3, timeout_s=30)[0], X * 10 + Y)
-        assert torch.equal(candidate.call(0, timeout_s=30)[0], X + Y)
-
     def test_the_judge_s_tensors_are_out_of_reach(self, bench):
         mine = X.clone()
         candidate = bench.load("def run(x, y):\n    x.zero_()\n    return y\n", values=[mine, Y])
         call(candidate)
         assert torch.equal(mine, X)
-
-    def test_tens_of_megabytes_there_and_back(self, bench):
-        big = torch.rand(6_000_000)
-        candidate = bench.load(ADD, values=[big, big])
-        candidate.put_inputs(0, [big, big], {"n": big.numel()}, timeout_s=60)
-        assert torch.equal(candidate.call(0, timeout_s=60)[0], big + big)
 
 
 class TestTime:
@@ -137,18 +117,6 @@ class TestLog:
         assert {
             "from print", "to stderr", "from C", "from a subprocess", "to the descriptor"
         } <= set(lines)  # fmt: skip
-
-    def test_a_solution_that_closes_its_streams(self, bench):
-        code = (
-            "import sys\ndef run(x, y):\n    sys.stdout.close(); sys.stderr = None\n    return x\n"
-        )
-        candidate = bench.load(code)
-        for _ in range(2):
-            assert torch.equal(call(candidate)[0], X)
-
-    def test_reading_standard_input_finds_nothing(self, bench):
-        candidate = bench.load("import sys\ndef run(x, y):\n    return len(sys.stdin.read())\n")
-        assert call(candidate) == [0]
 
 
 class TestSurroundings:
@@ -248,13 +216,6 @@ class TestSurroundings:
     def test_the_fork_server_has_one_thread(self, server_executor):
         server = server_executor._runs.server
         assert len(list(Path(f"/proc/{server.pid}/task").iterdir())) == 1
-
-
-def test_probe_elsewhere(monkeypatch):
-    monkeypatch.setattr(probes.sys, "platform", "darwin")
-    answer = probes.fork()
-    assert not answer
-    assert "spawn" in answer.remedy
 
 
 class TestThreads:

@@ -15,7 +15,6 @@ from flashinfer_bench.bench.executors.base import (
     CandidateFailed,
 )
 from flashinfer_bench.bench.executors.frozen import why_not
-from flashinfer_bench.bench.executors.spawn import SpawnExecutor
 from flashinfer_bench.data import RandomInput, Workload
 from flashinfer_bench.tensors import allocate_outputs, tensor_to_bytes
 from flashinfer_bench.tensors.vary import Variation, draw_variation, freedoms, varied
@@ -97,20 +96,6 @@ class TestRoundTrip:
             seen, got = place.shoot()
             assert all(same_bits(*pair) for pair in zip(got, seen, strict=True))
 
-    def test_spawned_processes_do_the_same(self, plugin_in_reach, definition_of, solution_of):
-        executor = SpawnExecutor("cpu")
-        try:
-            candidate = executor.spawn()
-            candidate.load(definition_of(), solution_of(ADD_INTO, dps=True), timeout_s=60)
-            place = Range(candidate, definition_of(), INPUTS)
-            (x, y), (got,) = place.shoot()
-            assert same_bits(got, x + y)
-            assert place.changed() == []
-            (x, y), (got,) = place.shoot()
-            assert same_bits(got, x + y)
-        finally:
-            executor.close()
-
     def test_addresses_move(self, range_of):
         code = "def run(x, y, z):\n    print(x.data_ptr(), y.data_ptr(), z.data_ptr())\n"
         place = range_of(code, dps=True)
@@ -130,18 +115,6 @@ class TestRoundTrip:
             place.stage(asked)
             place.fire(asked)
         assert place.candidate.log().split()[1:] == ["0", "4", "0"]
-
-    def test_plain_calls_and_shots_see_the_inputs_as_they_were_put(self, range_of):
-        place = range_of("def run(x, y):\n    return x.clone(), y.clone()\n")
-        place.shoot()
-        got = place.candidate.call(0, timeout_s=30)
-        assert all(same_bits(*pair) for pair in zip(got, INPUTS, strict=True))
-        plain = Variation(0, (0, 0), (0, 0), 0, ())
-        place.stage(plain)
-        place.fire(plain)
-        got = place.candidate.collect(timeout_s=30)
-        assert all(same_bits(*pair) for pair in zip(got, INPUTS, strict=True))
-        assert place.changed() == []
 
 
 OUTPUTS = {
@@ -258,11 +231,6 @@ class TestInputs:
         place = range_of(body(f"(x, y)[{number}][5] += 1\nreturn x + y"))
         place.shoot()
         assert place.changed() == [number]
-
-    def test_a_change_in_a_plain_call(self, range_of):
-        place = range_of(body("x.zero_()\nreturn x + y"))
-        place.candidate.call(0, timeout_s=30)
-        assert place.changed() == [0]
 
 
 class TestTheEnd:

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.bench.backends import choose_devices, make_executor
@@ -335,10 +336,11 @@ class Scheduler:
         return None
 
 
+@dataclass
 class RunRecord:
     """One pass over a plan: what it is told by the runners, and what it tells and stores.
 
-    Parameters
+    Attributes
     ----------
     trace_set : TraceSet
         The dataset.
@@ -350,38 +352,25 @@ class RunRecord:
         Whether traces are added to the dataset.
     hook : object
         Calls the lifecycle hooks of plugins; see `Catalog.hook`.
-
-    Attributes
-    ----------
-    trace_set : TraceSet
-        The dataset.
-    config : BenchmarkConfig
-        The settings.
     total : int
         How many evaluations there are.
     skipped : list of Skipped
         What could not be evaluated.
+    unsaved : list of Trace
+        What has not been added to the dataset.
     """
 
-    def __init__(
-        self,
-        trace_set: TraceSet,
-        config: BenchmarkConfig,
-        observers: Sequence[RunObserver],
-        *,
-        store: bool,
-        hook: Any,
-    ) -> None:
-        self.trace_set = trace_set
-        self.config = config
-        self.total = 0
-        self.unsaved: list[Trace] = []
-        self.skipped: list[Skipped] = []
-        self._observers = observers
-        self._hook = hook
-        self._store = store
-        self._lock = threading.RLock()  # threads of several devices report here
-        self._traces: dict[str, list[Trace]] = {}
+    trace_set: TraceSet
+    config: BenchmarkConfig
+    observers: Sequence[RunObserver]
+    store: bool
+    hook: Any
+    total: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
+    unsaved: list[Trace] = field(default_factory=list)
+    _traces: dict[str, list[Trace]] = field(default_factory=dict)
+    # Threads of several devices report here.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def carry_out(
         self, plan: Plan, runners: Sequence[Runner], ahead: Optional[BuildAhead] = None
@@ -402,7 +391,7 @@ class RunRecord:
         for entry in plan.skipped:
             self._skip(entry)
         self._tell("started", plan.total)
-        self._hook.fib_run_started(run=self)
+        self.hook.fib_run_started(run=self)
         if plan.resumed:
             logger.info("%d evaluations are decided already", plan.resumed)
         try:
@@ -418,7 +407,7 @@ class RunRecord:
                     ahead.check()
         finally:
             self._tell("finished")
-            self._hook.fib_run_finished(run=self)
+            self.hook.fib_run_finished(run=self)
 
     def build_finished(self, outcome: BuildOutcome) -> None:
         """Tell that a solution has been compiled, or could not be; from any thread."""
@@ -477,7 +466,7 @@ class RunRecord:
 
     def _tell(self, event: str, *what: object) -> None:
         with self._lock:
-            for observer in self._observers:
+            for observer in self.observers:
                 getattr(observer, event)(*what)
 
     def _record(self, item: WorkItem, solution: Solution, evaluation: Evaluation) -> None:
@@ -490,7 +479,7 @@ class RunRecord:
         with self._lock:
             self._traces.setdefault(trace.definition, []).append(trace)
             self.unsaved.append(trace)
-            if self._store:
+            if self.store:
                 self.trace_set.add_traces([trace])
                 self.unsaved.pop()
             speed = evaluation.performance
@@ -503,7 +492,7 @@ class RunRecord:
                 f", {speed.latency_ms:.6g} ms" if speed else "",
             )
             self._tell("evaluation_finished", trace)
-            self._hook.fib_evaluated(run=self, trace=trace)
+            self.hook.fib_evaluated(run=self, trace=trace)
 
     def _skip(self, entry: Skipped) -> None:
         with self._lock:

@@ -17,7 +17,7 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     wait,
 )
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
@@ -132,12 +132,13 @@ def _outcome(build: Build, **details: Any) -> BuildOutcome:
     )
 
 
+@dataclass(eq=False)
 class BuildAhead:
     """Builds solutions in processes of their own while, or before, others are evaluated.
 
     Runners of several devices may share one. What is asked here may come from any thread.
 
-    Parameters
+    Attributes
     ----------
     builds : sequence of Build
         What to build, in the order in which it is expected to be needed.
@@ -158,35 +159,28 @@ class BuildAhead:
         Told what came of each, from the thread that it happened in.
     """
 
-    def __init__(
-        self,
-        builds: Sequence[Build],
-        executor: Executor,
-        *,
-        jobs: int,
-        timeout_s: float,
-        overlap: bool,
-        sandbox: Optional[Sandbox] = None,
-        make: Optional[Callable[[BuildAhead, Build], Optional[BuildOutcome]]] = None,
-        on_finished: Callable[[BuildOutcome], None] = lambda outcome: None,
-    ) -> None:
-        self._builds = {solution_key(build.solution): build for build in builds}
-        self._executor = executor
-        self._sandbox = sandbox
-        self._timeout_s = timeout_s
-        self._overlap = overlap
-        self._make = make or _compile_if_possible
-        self._on_finished = on_finished
+    builds: Sequence[Build]
+    executor: Executor
+    _: KW_ONLY
+    jobs: int
+    timeout_s: float
+    overlap: bool
+    sandbox: Optional[Sandbox] = None
+    make: Optional[Callable[[BuildAhead, Build], Optional[BuildOutcome]]] = None
+    on_finished: Optional[Callable[[BuildOutcome], None]] = None
+
+    def __post_init__(self) -> None:
+        self._builds = {solution_key(build.solution): build for build in self.builds}
         self._lock = threading.Lock()
         self._interrupted = threading.Event()
         self._busy: set[Candidate] = set()
-        self._pool = ThreadPoolExecutor(jobs, "fib-build")
+        self._pool = ThreadPoolExecutor(self.jobs, "fib-build")
         # The result is None for what could not be tried: its evaluation then does without.
         self._results: dict[WorkerKey, Future[Optional[BuildOutcome]]] = {}
 
     def start(self) -> None:
         """Begin, where compiling and timing may overlap."""
-        if self._overlap:
+        if self.overlap:
             self._begin(self._builds)
 
     def prepare(self, definition: str) -> None:
@@ -204,7 +198,7 @@ class BuildAhead:
         RunInterrupted
             If the run ends meanwhile.
         """
-        if not self._overlap:
+        if not self.overlap:
             items = self._builds.items()
             mine = [key for key, build in items if build.definition.name == definition]
             self._begin(mine)
@@ -260,7 +254,7 @@ class BuildAhead:
         RunnerFatalError
             If no process can be started.
         """
-        return self._built(build, self._executor.spawn_compiler(), loads=False)
+        return self._built(build, self.executor.spawn_compiler(), loads=False)
 
     def load(self, build: Build) -> BuildOutcome:
         """Build a solution to its end, which runs the code that it runs when it is loaded.
@@ -275,8 +269,8 @@ class BuildAhead:
         RunnerFatalError
             If no process can be started.
         """
-        self._executor.start()
-        return self._built(build, self._executor.spawn(), loads=True)
+        self.executor.start()
+        return self._built(build, self.executor.spawn(), loads=True)
 
     def _built(self, build: Build, process: Candidate, *, loads: bool) -> BuildOutcome:
         began = time.monotonic()
@@ -286,15 +280,15 @@ class BuildAhead:
         if self._interrupted.is_set():  # it may have come before the process was on the list
             process.close()
         try:
-            if self._sandbox is not None and loads:
-                self._sandbox.confine(process, *what)
-            elif self._sandbox is not None:
-                self._sandbox.confine_compiler(process)
+            if self.sandbox is not None and loads:
+                self.sandbox.confine(process, *what)
+            elif self.sandbox is not None:
+                self.sandbox.confine_compiler(process)
             if loads:
-                process.load(*what, timeout_s=self._timeout_s)
+                process.load(*what, timeout_s=self.timeout_s)
                 details = {"fresh": True}
             else:
-                done = process.compile(*what, timeout_s=self._timeout_s)
+                done = process.compile(*what, timeout_s=self.timeout_s)
                 # An executor that cannot compile ahead leaves all of it to loading.
                 details = {"builder": done.builder, "fresh": done.fresh or not done.builder}
         except CandidateError as error:
@@ -346,10 +340,10 @@ class BuildAhead:
     def _work(self, key: WorkerKey) -> Optional[BuildOutcome]:
         self._require_going_on()
         try:
-            outcome = self._make(self, self._builds[key])
+            outcome = (self.make or _compile_if_possible)(self, self._builds[key])
             self._require_going_on()  # else a build that failed need not be at fault
-            if outcome is not None:
-                self._on_finished(outcome)
+            if outcome is not None and self.on_finished is not None:
+                self.on_finished(outcome)
         except BaseException:
             self.interrupt()
             raise

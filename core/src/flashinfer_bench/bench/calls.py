@@ -179,10 +179,11 @@ class Taken:
     waited_ms: float = 0.0
 
 
+@dataclass(frozen=True)
 class Variations:
     """Draws what each call is to see.
 
-    Parameters
+    Attributes
     ----------
     freedoms : sequence of Freedom
         How the inputs may vary.
@@ -194,25 +195,18 @@ class Variations:
         Whether the device's caches are left as they are before a call.
     """
 
-    def __init__(
-        self,
-        freedoms: Sequence[Freedom],
-        inputs: Sequence[Sequence[Any]],
-        rng: random.Random,
-        warm: bool = False,
-    ) -> None:
-        self._warm = warm
-        self._freedoms = freedoms
-        self._inputs = inputs
-        self._rng = rng
+    freedoms: Sequence[Freedom]
+    inputs: Sequence[Sequence[Any]]
+    rng: random.Random
+    warm: bool = False
 
     def draw(self) -> Variation:
         """Return a fresh variation of one of the input sets."""
         from flashinfer_bench.tensors.vary import draw_variation
 
-        slot = self._rng.randrange(len(self._inputs))
-        drawn = draw_variation(self._freedoms, self._inputs[slot], slot, self._rng)
-        return replace(drawn, warm=self._warm)
+        slot = self.rng.randrange(len(self.inputs))
+        drawn = draw_variation(self.freedoms, self.inputs[slot], slot, self.rng)
+        return replace(drawn, warm=self.warm)
 
 
 def take_calls(

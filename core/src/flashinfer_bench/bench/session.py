@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
 from flashinfer_bench.bench.backends import (
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.builds import BuildAhead
     from flashinfer_bench.bench.calls import Deadline
     from flashinfer_bench.bench.config import BenchmarkConfig
-
-    _Timer = tuple[Registered[TimerSpec], Optional[str]]
 
 logger = logging.getLogger(__name__)
 
@@ -192,21 +191,18 @@ class Runner(AbstractContextManager["Runner"]):
         self._executor, self._sandbox = self._given
         self._made = ExitStack()  # ends what this runner has made itself
         self._pool: Optional[WorkerPool] = None
-        self._environment: Optional[Environment] = None
-        self._methods: dict[Optional[str], MeasurementMethod] = {}
-        self._timers: dict[tuple[Optional[str], str, str], _Timer] = {}
+        self._pick_measurement = cache(partial(pick_measurement, self._catalog, device))
+        self._pick_timer = cache(partial(pick_timer, self._catalog, device))
         self._failed_builds: dict[WorkerKey, CandidateFailed] = {}
         self._definition: Optional[Definition] = None
         self._interrupted = False
 
-    @property
+    @cached_property
     def environment(self) -> Environment:
         """Hardware and libraries that evaluations of this runner take place on."""
-        if self._environment is None:
-            from flashinfer_bench.tensors import env_snapshot
+        from flashinfer_bench.tensors import env_snapshot
 
-            self._environment = env_snapshot(self.device)
-        return self._environment
+        return env_snapshot(self.device)
 
     def run_workload(
         self,
@@ -334,10 +330,7 @@ class Runner(AbstractContextManager["Runner"]):
         PluginLoadError
             If it cannot be loaded.
         """
-        name = config.measurement
-        if name not in self._methods:
-            self._methods[name] = pick_measurement(self._catalog, self.device, name)
-        return self._methods[name]
+        return self._pick_measurement(config.measurement)
 
     def session(
         self, config: BenchmarkConfig, cache: str, origin: Optional[Origin] = None
@@ -378,7 +371,7 @@ class Runner(AbstractContextManager["Runner"]):
 
     def require_timer(
         self, name: Optional[str], *, trust: str = "full", cache: str = "cold"
-    ) -> _Timer:
+    ) -> tuple[Registered[TimerSpec], Optional[str]]:
         """Return the timer that this runner uses if `name` is asked for, and a note about it.
 
         Parameters
@@ -395,11 +388,7 @@ class Runner(AbstractContextManager["Runner"]):
         ConfigError
             If it does not go with `trust` or `cache`.
         """
-        key = name, trust, cache
-        if key not in self._timers:
-            asked = {"trust": trust, "cache": cache}
-            self._timers[key] = pick_timer(self._catalog, self.device, name, **asked)
-        return self._timers[key]
+        return self._pick_timer(name, trust=trust, cache=cache)
 
     def _get_pool(self, config: BenchmarkConfig) -> WorkerPool:
         if self._pool is None:

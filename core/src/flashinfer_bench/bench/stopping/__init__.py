@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
@@ -75,34 +76,26 @@ class Parameter:
         ConfigError
             If it is not allowed.
         """
-        number = self._number(value)
-        if number is None or not self.low <= number <= self.high:
-            unit = f" ({self.unit})" if self.unit else ""
-            raise ConfigError(
-                f"{self.name} must be {self.allowed}{unit}, not {value!r}", hint=self.help
-            )
-        return number
-
-    def _number(self, value: Any) -> Optional[Number]:
-        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-            return None
-        try:
-            text = str(value).strip()
-            percent = self.unit == "fraction" and text.endswith("%")
-            number = float(text[:-1]) / 100 if percent else float(text)
-        except ValueError:
-            return None
-        if not isinstance(self.default, int) or not math.isfinite(number):
-            return number if math.isfinite(number) else None
-        return int(number) if number.is_integer() else None
+        number, text = math.nan, str(value).strip()
+        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            with suppress(ValueError):
+                percent = self.unit == "fraction" and text.endswith("%")
+                number = float(text[:-1]) / 100 if percent else float(text)
+        whole = isinstance(self.default, int)
+        allowed = math.isfinite(number) and self.low <= number <= self.high
+        if allowed and (not whole or number.is_integer()):
+            return int(number) if whole else number
+        unit = f" ({self.unit})" if self.unit else ""
+        raise ConfigError(
+            f"{self.name} must be {self.allowed}{unit}, not {value!r}", hint=self.help
+        )
 
 
 def parameter(
     default: Number, text: str, *, unit: str, low: Number = 0, high: Number = math.inf
 ) -> Any:
     """Declare a dataclass field that users may set; see `Parameter`."""
-    declared = {"default": default, "help": text, "unit": unit, "low": low, "high": high}
-    return field(default=default, metadata={_KEY: declared})
+    return field(default=default, metadata={_KEY: (default, text, unit, low, high)})
 
 
 class StoppingRule(ABC):
@@ -128,7 +121,7 @@ class StoppingRule(ABC):
     def parameters(cls) -> tuple[Parameter, ...]:
         """Return what users may set."""
         return tuple(
-            Parameter(name=one.name, **one.metadata[_KEY])
+            Parameter(one.name, *one.metadata[_KEY])
             for one in fields(cls)  # type: ignore[arg-type]  # every rule is a dataclass
             if _KEY in one.metadata
         )
@@ -202,11 +195,9 @@ def rule_of(name: str, params: Mapping[str, Any]) -> StoppingRule:
     for key in params:
         if key not in declared:
             message = f"stop rule {name!r} has no parameter {key!r}"
-            owners = [other.name for other in rules().values() if key in _names(other)]
-            if owners:
+            hint = nearest(key, sorted(declared)) if declared else "it has none"
+            if owners := [other.name for other in rules().values() if key in _names(other)]:
                 hint = f"{key!r} belongs to the rule {' and '.join(owners)}"
-            else:
-                hint = nearest(key, sorted(declared)) if declared else "it has none"
             raise ConfigError(message, hint=hint)
     return kind(**{key: declared[key].parse(value) for key, value in params.items()})
 
