@@ -17,6 +17,7 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     wait,
 )
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Optional
@@ -414,11 +415,21 @@ class BuildRun:
         definitions = selected_definitions(trace_set, config.definitions)
         solutions = selected_solutions(trace_set, definitions, config.solutions)
         chosen = [Build(one, solution) for one in definitions for solution in solutions[one.name]]
-        possible = [build for build in chosen if self._note_if_unavailable(build)]
-        self._compiled = {b for b in possible if compiles_ahead(b.solution, catalog, self._device)}
-        rest = [build.solution for build in possible if build not in self._compiled]
-        self.left_out = tuple(rest) if compile_only else ()
-        self._builds = [b for b in possible if b in self._compiled or not compile_only]
+        self._builds: list[Build] = []
+        self._compiled: set[Build] = set()
+        left_out: list[Solution] = []
+        for build in chosen:
+            found = obstacle(build.solution, catalog, self._device)
+            if found is not None:
+                self.outcomes.append(_hindered(build, *found))
+                continue
+            if compiles_ahead(build.solution, catalog, self._device):
+                self._compiled.add(build)
+            elif compile_only:
+                left_out.append(build.solution)
+                continue
+            self._builds.append(build)
+        self.left_out = tuple(left_out)
         if self.left_out and not (self._builds or self.outcomes):
             raise SelectionError(
                 f"none of the {len(self.left_out)} selected solutions is in a language that is "
@@ -450,22 +461,23 @@ class BuildRun:
             observer.builds_started(len(self._builds) + len(self.outcomes))
         for outcome in self.outcomes:
             self._tell(outcome)
-        try:
-            if self._builds:
-                self._build_all()
-        finally:
+        with ExitStack() as at_the_end:
             for observer in self._observers:
-                observer.finished()
+                at_the_end.callback(observer.finished)
+            if self._builds:
+                self._build_all(at_the_end)
         return self.outcomes
 
-    def _build_all(self) -> None:
+    def _build_all(self, at_the_end: ExitStack) -> None:
         if not self._compile_only and find_spec("torch") is None:
             raise CapabilityError(
                 "loading what has been built needs torch",
                 hint="pip install 'flashinfer-bench-core[torch]'",
             )
         executor = make_executor(self._catalog, self._device, self._config.executor)
+        at_the_end.callback(executor.close)
         sandbox = Sandbox(self._config.sandbox, self._catalog)
+        at_the_end.callback(sandbox.tidy)
         builds = BuildAhead(
             self._builds,
             executor,
@@ -476,13 +488,9 @@ class BuildRun:
             make=self._make,
             on_finished=self._finished,
         )
-        try:
-            builds.start()
-            builds.wait()
-        finally:
-            builds.close()
-            executor.close()
-            sandbox.tidy()
+        at_the_end.callback(builds.close)
+        builds.start()
+        builds.wait()
 
     def _make(self, builds: BuildAhead, build: Build) -> BuildOutcome:
         if build not in self._compiled:
@@ -511,22 +519,16 @@ class BuildRun:
         usable = [entry.name for entry in builders if entry.availability()]
         return usable[0] if len(usable) == 1 else ""
 
-    def _note_if_unavailable(self, build: Build) -> bool:
-        """Return whether there is a builder; note what it lacks if there is none."""
-        found = obstacle(build.solution, self._catalog, self._device)
-        if found is None:
-            return True
-        kind, reason = found
-        details: dict[str, Any] = {"elsewhere": reason}
-        if kind == "capability":
-            error = CandidateFailed(reason, stage="compile", kind="", traceback="", about=kind)
-            details = {"error": error}
-        self.outcomes.append(_outcome(build, **details))
-        return False
-
     def _tell(self, outcome: BuildOutcome) -> None:
         for observer in self._observers:
             observer.build_finished(outcome)
+
+
+def _hindered(build: Build, kind: str, reason: str) -> BuildOutcome:
+    if kind != "capability":
+        return _outcome(build, elsewhere=reason)
+    error = CandidateFailed(reason, stage="compile", kind="", traceback="", about="capability")
+    return _outcome(build, error=error)
 
 
 def build_device(device: Optional[str]) -> str:

@@ -196,7 +196,7 @@ class EvalConfig(TimingSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _unset_unless_given(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _unset_unless_given(cls, values: Any) -> Any:
         return {**dict.fromkeys(EVAL_FIELDS), **values} if isinstance(values, dict) else values
 
     @field_validator(*EVAL_FIELDS, mode="wrap")

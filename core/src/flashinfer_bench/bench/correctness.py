@@ -356,7 +356,8 @@ def _compare_piece(
     out_of_place = int((~finite & ~same).sum())
     worst = math.inf, math.inf
     if not out_of_place:
-        worst = tuple(float(each.masked_fill_(~finite, 0.0).max()) for each in (absolute, relative))
+        masked = [each.masked_fill_(~finite, 0.0) for each in (absolute, relative)]
+        worst = float(masked[0].max()), float(masked[1].max())
     return passed & finite | same, worst, out_of_place
 
 
