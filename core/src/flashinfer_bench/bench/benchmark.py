@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+from flashinfer_bench import errors
 from flashinfer_bench.bench.backends import choose_devices, make_executor
 from flashinfer_bench.bench.builds import BuildAhead, BuildOutcome
 from flashinfer_bench.bench.config import LOG_LEVELS, BenchmarkConfig
@@ -20,14 +21,6 @@ from flashinfer_bench.bench.pool import LAST_WORDS_S, RunInterrupted, default_jo
 from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner, Runner
 from flashinfer_bench.data import Evaluation, Solution, Trace, TraceSet
-from flashinfer_bench.errors import (
-    CapabilityError,
-    ConfigError,
-    DataError,
-    RunnerError,
-    RunnerFatalError,
-    StorageError,
-)
 from flashinfer_bench.plugins import Catalog, default_catalog
 
 if TYPE_CHECKING:
@@ -226,7 +219,7 @@ class Benchmark(AbstractContextManager["Benchmark"]):
 def _set_log_level(config: BenchmarkConfig, log_level: str) -> None:
     level = config.log_level if "log_level" in config.model_fields_set else log_level.upper()
     if level not in LOG_LEVELS:
-        raise ConfigError(f"log level {log_level!r} is not one of {', '.join(LOG_LEVELS)}")
+        raise errors.ConfigError(f"log level {log_level!r} is not one of {', '.join(LOG_LEVELS)}")
     logging.getLogger("flashinfer_bench.bench").setLevel(level)
 
 
@@ -265,7 +258,7 @@ class Scheduler:
         self._in_hand = 0  # items that are being worked on, and may yet be put back
         self._changed = threading.Condition()
         self._stopping = False
-        self._lost: Optional[RunnerFatalError] = None
+        self._lost: Optional[errors.RunnerFatalError] = None
 
     def run(self) -> None:
         """Work until nothing is left.
@@ -314,7 +307,7 @@ class Scheduler:
                         self._changed.notify_all()
         except RunInterrupted:
             logger.debug("%s: broken off", runner.device)
-        except RunnerFatalError as error:
+        except errors.RunnerFatalError as error:
             logger.error("%s is given up: %s", runner.device, error)
             self._lost = error
         finally:
@@ -433,9 +426,9 @@ class RunRecord:
 
         def skip(solution: Solution, why: Exception) -> None:
             kind: SkipKind = "reference"
-            if isinstance(why, (CapabilityError, NotEvaluated)):
+            if isinstance(why, (errors.CapabilityError, NotEvaluated)):
                 kind = "capability"
-            elif isinstance(why, DataError):
+            elif isinstance(why, errors.DataError):
                 kind = "workload"
             place = item.definition.name, solution.name, item.workload.uuid
             self._skip(Skipped(kind, *place, 1, str(why)))
@@ -453,13 +446,13 @@ class RunRecord:
             ):
                 self._record(item, solution, evaluation)
                 done.add(solution.name)
-        except (RunInterrupted, StorageError):
+        except (RunInterrupted, errors.StorageError):
             raise
-        except RunnerFatalError:
+        except errors.RunnerFatalError:
             if (left := item.without(done)) is not None:
                 self._scheduler.put_back(left)
             raise
-        except (RunnerError, DataError, CapabilityError) as error:
+        except (errors.RunnerError, errors.DataError, errors.CapabilityError) as error:
             for solution in item.solutions:
                 if solution.name not in done:
                     skip(solution, error)

@@ -22,6 +22,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
+from flashinfer_bench.bench import plan, pool
 from flashinfer_bench.bench.backends import make_executor
 from flashinfer_bench.bench.executors.base import (
     Candidate,
@@ -29,20 +30,6 @@ from flashinfer_bench.bench.executors.base import (
     CandidateFailed,
     CandidateTimeout,
     Executor,
-)
-from flashinfer_bench.bench.plan import (
-    Build,
-    compiles_ahead,
-    obstacle,
-    selected_definitions,
-    selected_solutions,
-)
-from flashinfer_bench.bench.pool import (
-    LAST_WORDS_S,
-    RunInterrupted,
-    WorkerKey,
-    default_jobs,
-    solution_key,
 )
 from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.errors import CapabilityError, RunnerFatalError, SelectionError
@@ -125,7 +112,7 @@ class BuildOutcome:
         return "\n".join(part.strip() for part in (told, self.output) if part.strip())
 
 
-def _outcome(build: Build, **details: Any) -> BuildOutcome:
+def _outcome(build: plan.Build, **details: Any) -> BuildOutcome:
     """Return what came of a build; `details` are further fields."""
     solution, spec = build.solution.name, build.solution.spec
     return BuildOutcome(
@@ -160,24 +147,24 @@ class BuildAhead:
         Told what came of each, from the thread that it happened in.
     """
 
-    builds: Sequence[Build]
+    builds: Sequence[plan.Build]
     executor: Executor
     _: KW_ONLY
     jobs: int
     timeout_s: float
     overlap: bool
     sandbox: Optional[Sandbox] = None
-    make: Optional[Callable[[BuildAhead, Build], Optional[BuildOutcome]]] = None
+    make: Optional[Callable[[BuildAhead, plan.Build], Optional[BuildOutcome]]] = None
     on_finished: Optional[Callable[[BuildOutcome], None]] = None
 
     def __post_init__(self) -> None:
-        self._builds = {solution_key(build.solution): build for build in self.builds}
+        self._builds = {pool.solution_key(build.solution): build for build in self.builds}
         self._lock = threading.Lock()
         self._interrupted = threading.Event()
         self._busy: set[Candidate] = set()
         self._pool = ThreadPoolExecutor(self.jobs, "fib-build")
         # The result is None for what could not be tried: its evaluation then does without.
-        self._results: dict[WorkerKey, Future[Optional[BuildOutcome]]] = {}
+        self._results: dict[pool.WorkerKey, Future[Optional[BuildOutcome]]] = {}
 
     def start(self) -> None:
         """Begin, where compiling and timing may overlap."""
@@ -224,7 +211,7 @@ class BuildAhead:
         RunInterrupted
             If the run ends meanwhile.
         """
-        key = solution_key(solution)
+        key = pool.solution_key(solution)
         if key not in self._builds:
             return None
         self._begin([key])
@@ -235,14 +222,14 @@ class BuildAhead:
         """Yield `solutions` in their order, except that no one waits for another's compiler."""
         left = list(solutions)
         while left:
-            futures = [self._results.get(solution_key(one)) for one in left]
+            futures = [self._results.get(pool.solution_key(one)) for one in left]
             pending = [future for future in futures if future is not None]
             if len(pending) == len(left):
                 wait(pending, return_when=FIRST_COMPLETED)
             ready = (i for i, one in enumerate(futures) if one is None or one.done())
             yield left.pop(next(ready))
 
-    def compile(self, build: Build) -> BuildOutcome:
+    def compile(self, build: plan.Build) -> BuildOutcome:
         """Do the part of a build that other processes can use.
 
         Parameters
@@ -257,7 +244,7 @@ class BuildAhead:
         """
         return self._built(build, self.executor.spawn_compiler(), loads=False)
 
-    def load(self, build: Build) -> BuildOutcome:
+    def load(self, build: plan.Build) -> BuildOutcome:
         """Build a solution to its end, which runs the code that it runs when it is loaded.
 
         Parameters
@@ -273,7 +260,7 @@ class BuildAhead:
         self.executor.start()
         return self._built(build, self.executor.spawn(), loads=True)
 
-    def _built(self, build: Build, process: Candidate, *, loads: bool) -> BuildOutcome:
+    def _built(self, build: plan.Build, process: Candidate, *, loads: bool) -> BuildOutcome:
         began = time.monotonic()
         what, details = (build.definition, build.solution), dict[str, Any]()
         with self._lock:
@@ -314,12 +301,12 @@ class BuildAhead:
         """End what is still going on, and wait for that, but not for ever; idempotent."""
         self.interrupt()
         self._pool.shutdown(wait=False)
-        wait(list(self._results.values()), timeout=LAST_WORDS_S)
+        wait(list(self._results.values()), timeout=pool.LAST_WORDS_S)
 
     def check(self) -> None:
         """Raise what `make` or `on_finished` has raised, if one has."""
         for future in self._results.values():
-            if future.done() and not isinstance(future.exception(), RunInterrupted):
+            if future.done() and not isinstance(future.exception(), pool.RunInterrupted):
                 future.result()
 
     def wait(self) -> None:
@@ -327,7 +314,7 @@ class BuildAhead:
         wait(list(self._results.values()), return_when=FIRST_EXCEPTION)
         self.check()
 
-    def _begin(self, keys: Iterable[WorkerKey]) -> None:
+    def _begin(self, keys: Iterable[pool.WorkerKey]) -> None:
         with self._lock:
             for key in keys:
                 if key not in self._results:
@@ -336,9 +323,9 @@ class BuildAhead:
 
     def _require_going_on(self) -> None:
         if self._interrupted.is_set():
-            raise RunInterrupted("the run ended while solutions were built")
+            raise pool.RunInterrupted("the run ended while solutions were built")
 
-    def _work(self, key: WorkerKey) -> Optional[BuildOutcome]:
+    def _work(self, key: pool.WorkerKey) -> Optional[BuildOutcome]:
         self._require_going_on()
         try:
             outcome = (self.make or _compile_if_possible)(self, self._builds[key])
@@ -351,7 +338,7 @@ class BuildAhead:
         return outcome
 
 
-def _compile_if_possible(builds: BuildAhead, build: Build) -> Optional[BuildOutcome]:
+def _compile_if_possible(builds: BuildAhead, build: plan.Build) -> Optional[BuildOutcome]:
     try:
         return builds.compile(build)
     except RunnerFatalError as error:
@@ -412,18 +399,20 @@ class BuildRun:
         self._device = build_device(config.device)
         self._lock = threading.Lock()
         self.outcomes: list[BuildOutcome] = []
-        definitions = selected_definitions(trace_set, config.definitions)
-        solutions = selected_solutions(trace_set, definitions, config.solutions)
-        chosen = [Build(one, solution) for one in definitions for solution in solutions[one.name]]
-        self._builds: list[Build] = []
-        self._compiled: set[Build] = set()
+        definitions = plan.selected_definitions(trace_set, config.definitions)
+        solutions = plan.selected_solutions(trace_set, definitions, config.solutions)
+        chosen = [
+            plan.Build(one, solution) for one in definitions for solution in solutions[one.name]
+        ]
+        self._builds: list[plan.Build] = []
+        self._compiled: set[plan.Build] = set()
         left_out: list[Solution] = []
         for build in chosen:
-            found = obstacle(build.solution, catalog, self._device)
+            found = plan.obstacle(build.solution, catalog, self._device)
             if found is not None:
                 self.outcomes.append(_hindered(build, *found))
                 continue
-            if compiles_ahead(build.solution, catalog, self._device):
+            if plan.compiles_ahead(build.solution, catalog, self._device):
                 self._compiled.add(build)
             elif compile_only:
                 left_out.append(build.solution)
@@ -481,7 +470,7 @@ class BuildRun:
         builds = BuildAhead(
             self._builds,
             executor,
-            jobs=self._config.build_jobs or default_jobs(spare=0),
+            jobs=self._config.build_jobs or pool.default_jobs(spare=0),
             timeout_s=self._config.timeout_seconds,
             overlap=True,
             sandbox=sandbox,
@@ -492,7 +481,7 @@ class BuildRun:
         builds.start()
         builds.wait()
 
-    def _make(self, builds: BuildAhead, build: Build) -> BuildOutcome:
+    def _make(self, builds: BuildAhead, build: plan.Build) -> BuildOutcome:
         if build not in self._compiled:
             outcome = builds.load(build)
         else:
@@ -512,7 +501,7 @@ class BuildRun:
             self.outcomes.append(outcome)
             self._tell(outcome)
 
-    def _builder_of(self, build: Build) -> str:
+    def _builder_of(self, build: plan.Build) -> str:
         """Return the builder's name, if there is only one that it can have been."""
         spec = build.solution.spec
         builders = self._catalog.builders_for(spec.language, spec.binding, device=self._device)
@@ -524,7 +513,7 @@ class BuildRun:
             observer.build_finished(outcome)
 
 
-def _hindered(build: Build, kind: str, reason: str) -> BuildOutcome:
+def _hindered(build: plan.Build, kind: str, reason: str) -> BuildOutcome:
     if kind != "capability":
         return _outcome(build, elsewhere=reason)
     error = CandidateFailed(reason, stage="compile", kind="", traceback="", about="capability")

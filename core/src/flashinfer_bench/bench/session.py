@@ -8,12 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
-from flashinfer_bench.bench.backends import (
-    load_subclass,
-    make_executor,
-    pick_measurement,
-    pick_timer,
-)
+from flashinfer_bench.bench import backends
 from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.evaluators import resolve_evaluator
@@ -191,8 +186,8 @@ class Runner(AbstractContextManager["Runner"]):
         self._executor, self._sandbox = self._given
         self._made = ExitStack()  # ends what this runner has made itself
         self._pool: Optional[WorkerPool] = None
-        self._pick_measurement = cache(partial(pick_measurement, self._catalog, device))
-        self._pick_timer = cache(partial(pick_timer, self._catalog, device))
+        self._pick_measurement = cache(partial(backends.pick_measurement, self._catalog, device))
+        self._pick_timer = cache(partial(backends.pick_timer, self._catalog, device))
         self._failed_builds: dict[WorkerKey, CandidateFailed] = {}
         self._definition: Optional[Definition] = None
         self._interrupted = False
@@ -365,7 +360,7 @@ class Runner(AbstractContextManager["Runner"]):
             timed_seed=self.timed_seed,
             reference_seed=self.reference_seed,
             origin=origin,
-            timer_version=load_subclass(timer, Timer).version,  # type: ignore[type-abstract]
+            timer_version=backends.load_subclass(timer, Timer).version,  # type: ignore[type-abstract]
             hook=self._catalog.hook,
         )
 
@@ -396,7 +391,7 @@ class Runner(AbstractContextManager["Runner"]):
                 self._sandbox = Sandbox(config.sandbox, self._catalog)
                 self._made.callback(self._sandbox.tidy)
             if self._executor is None:
-                self._executor = make_executor(self._catalog, self.device, config.executor)
+                self._executor = backends.make_executor(self._catalog, self.device, config.executor)
                 self._made.callback(self._executor.close)
             if self._given[1] is None:
                 self._sandbox.require(self._executor)
