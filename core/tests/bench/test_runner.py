@@ -69,7 +69,7 @@ def test_own_executor_is_made_and_closed(
         asked.append((device, name))
         return executor
 
-    monkeypatch.setattr("flashinfer_bench.bench.session.make_executor", make)
+    monkeypatch.setattr("flashinfer_bench.bench.backends.make_executor", make)
     config = CONFIG.model_copy(update={"executor": "spawn"})
     with IsolatedRunner("cpu", catalog=catalog) as runner:
         for _ in range(2):

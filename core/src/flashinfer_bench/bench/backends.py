@@ -116,7 +116,19 @@ def pick_timer(
     fitting = [one for one in timers if one.spec.why_trust is None and cache in one.spec.caches]
     if name is not None:
         named = catalog.select_timer(device, name)
-        _require_fit(named, [one.name for one in fitting], trust, cache)
+        why, caches = named.spec.why_trust, named.spec.caches
+        if why is not None and trust != "off":
+            others = ", ".join(one.name for one in fitting)
+            raise ConfigError(
+                f"timer {name!r} {why}; --trust {trust} does not allow that",
+                hint="give --trust off if you trust the solutions"
+                + (f", or take another timer: {others}" if others else ""),
+            )
+        if cache not in caches:
+            raise ConfigError(
+                f"timer {name!r} has {' and '.join(caches)} caches only, not {cache} ones",
+                hint=f"give --cache {caches[0]}, or take another timer: run 'fib timers list'",
+            )
         return named, None
     for place, entry in enumerate(fitting):
         if entry.availability():
@@ -145,21 +157,6 @@ def pick_timer(
 def _told(entry: Registered[TimerSpec]) -> str:
     answer = entry.availability()
     return f"{answer.reason} ({answer.remedy})" if answer.remedy else answer.reason
-
-
-def _require_fit(named: Registered[TimerSpec], others: list[str], trust: str, cache: str) -> None:
-    spec = named.spec
-    if spec.why_trust is not None and trust != "off":
-        raise ConfigError(
-            f"timer {named.name!r} {spec.why_trust}; --trust {trust} does not allow that",
-            hint="give --trust off if you trust the solutions"
-            + (f", or take another timer: {', '.join(others)}" if others else ""),
-        )
-    if cache not in spec.caches:
-        raise ConfigError(
-            f"timer {named.name!r} has {' and '.join(spec.caches)} caches only, not {cache} ones",
-            hint=f"give --cache {spec.caches[0]}, or take another timer: run 'fib timers list'",
-        )
 
 
 def pick_measurement(
