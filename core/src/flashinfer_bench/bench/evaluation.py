@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
     from flashinfer_bench.bench.measurement import DeviceBaseline
     from flashinfer_bench.bench.session import Session
+    from flashinfer_bench.tensors.vary import Freedom
 
 _Answer = TypeVar("_Answer")
 _KEEP_BELOW_BYTES = 1 << 30  # a candidate that holds more than this is not kept for later
@@ -348,6 +349,16 @@ class Attempt:
         return self.baseline.config
 
     @property
+    def inputs(self) -> list[list[Any]]:
+        """The input sets."""
+        return [trial.inputs for trial in self.baseline.trials]
+
+    @property
+    def freedoms(self) -> tuple[Freedom, ...]:
+        """How inputs may vary."""
+        return self.baseline.freedoms
+
+    @property
     def plan(self) -> TimingPlan:
         """How often it is to be called."""
         return TimingPlan.of(self.config)
@@ -437,16 +448,7 @@ def time_trusting(
     aside : callable
         Called after each timed call; returns whether that has disturbed the candidate.
     """
-    baseline = attempt.baseline
-    return measure(
-        attempt.session,
-        attempt.worker.candidate,
-        baseline.freedoms,
-        [trial.inputs for trial in baseline.trials],
-        attempt.plan,
-        attempt.deadline,
-        aside,
-    )
+    return measure(attempt, attempt.plan, aside)
 
 
 @contextmanager

@@ -200,14 +200,7 @@ class ReferenceProblem:
 
     def measured(self, config: ResolvedEvalConfig) -> Measurement:
         """Time it as solutions will be timed."""
-        return measure(
-            self.session,
-            self.worker.candidate,
-            self.freedoms,
-            self.inputs,
-            reference_plan(self, config),
-            self.deadline,
-        )
+        return measure(self, reference_plan(self, config))
 
     def checked(self, outputs: list[Any]) -> list[Any]:
         """Return what the reference returned as tensors, if it is what the definition declares."""
