@@ -15,7 +15,6 @@ from flashinfer_bench.bench import locks
 from flashinfer_bench.bench.locks import DeviceLock, lock_file, lock_places, open_lock_folder
 
 NOBODY = 65534
-UUID = "10000000-aaaa-bbbb-cccc-000000000001"
 
 # Locks a file in a folder as another user; imports nothing that this user might not read.
 AS_ANOTHER = """
@@ -179,24 +178,3 @@ class TestTwoUsers:
         assert used() == cache_folder / "locks"
         assert f"mode {found:o} instead of 1777" in caplog.text
         assert mode(common) == found
-
-
-@pytest.mark.parametrize(
-    ("visible", "device", "name"),
-    [
-        (None, "cpu", "cpu"),
-        (None, "cuda", "cuda-0"),
-        ("5,7", "cuda:1", "cuda-7"),
-        ("5", "cuda:3", "cuda-3"),  # there is no such device; the run will say so
-        ("GPU-1a/../b", "cuda:0", "cuda-GPU-1a____b"),
-        (f"MIG-{UUID.upper()}", "cuda:0", f"cuda-{UUID}"),
-    ],
-)
-def test_name_of_a_device_whose_uuid_torch_does_not_tell(
-    visible: str | None, device: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert locks.physical_name(device) == name

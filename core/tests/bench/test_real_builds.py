@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fib_tests.plugins import PLUGIN_FOLDER
-from flashinfer_bench.bench import Benchmark, BenchmarkConfig, BuildRun, RunObserver
+from flashinfer_bench.bench import Benchmark, BenchmarkConfig, BuildRun
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.plugins import discover
 
@@ -142,23 +142,6 @@ class TestRun:
         assert eventually(lambda: not alive(int(note.read_text())))
         assert "an evaluation may take 5 s" in found[0].evaluation.log
         assert found[0].evaluation.provenance.transient
-
-    def test_the_second_run_finds_everything_in_the_cache(
-        self, in_c: Any, problems: Any, catalog: Any
-    ) -> None:
-        states: list[str] = []
-
-        class Notes(RunObserver):
-            def build_finished(self, outcome: Any) -> None:
-                states.append(outcome.state)
-
-        dataset = problems.dataset(in_c("a"), in_c("b", code=DOUBLE + "// b"))
-        config = BenchmarkConfig(**SETTINGS)
-        for _ in range(2):
-            with Benchmark(dataset, config, catalog=catalog, observers=[Notes()]) as benchmark:
-                found = benchmark.evaluate().traces["double"]
-            assert [str(trace.evaluation.status) for trace in found] == ["PASSED"] * 2
-        assert states == ["built", "built", "cached", "cached"]
 
 
 CTRL_C = """

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from flashinfer_bench.bench.executors.base import CandidateFailed
-from flashinfer_bench.bench.executors.fork import ForkExecutor
 
 X, Y = torch.arange(8.0), torch.ones(8)
 ADD = "def run(x, y):\n    return x + y\n"
@@ -120,19 +119,6 @@ class TestLog:
 
 
 class TestSurroundings:
-    def test_parallel_operations_work_in_a_forked_child(self, bench):
-        """They hang if the fork server has ever run one."""
-        code = """
-            import torch
-            torch.set_num_threads(2)
-            def run(x, y):
-                big = torch.ones(1500, 1500)
-                return (big @ big).sum(1)[:8]
-        """
-        for _ in range(2):
-            (got,) = call(bench.load(code))
-            assert torch.equal(got, torch.full((8,), 1500.0 * 1500))
-
     def test_alone_in_an_empty_folder_of_its_own(self, bench):
         code = """
             import os, tempfile
@@ -216,26 +202,3 @@ class TestSurroundings:
     def test_the_fork_server_has_one_thread(self, server_executor):
         server = server_executor._runs.server
         assert len(list(Path(f"/proc/{server.pid}/task").iterdir())) == 1
-
-
-class TestThreads:
-    CODE = "import torch\ndef run(x, y):\n    return x * 0 + torch.get_num_threads()\n"
-
-    def test_one_core_is_left_to_the_judge(self, bench):
-        from flashinfer_bench.tensors import cpu_threads
-
-        assert call(bench.load(self.CODE))[0].tolist() == [cpu_threads()] * 8
-
-    def test_the_user_may_ask_for_another_number(
-        self, plugin_in_reach, monkeypatch, definition_of, solution_of
-    ):
-        monkeypatch.setenv("FIB_CPU_THREADS", "3")
-        executor = ForkExecutor("cpu")
-        try:
-            executor.start()
-            candidate = executor.spawn()
-            candidate.load(definition_of(), solution_of(self.CODE), timeout_s=30)
-            candidate.put_inputs(0, [X, Y], {"n": 8}, timeout_s=30)
-            assert call(candidate)[0].tolist() == [3.0] * 8
-        finally:
-            executor.close()

@@ -116,20 +116,9 @@ class TestLayers:
         with pytest.raises(ConfigError, match="stop rule 'fixed' has no parameter 'reach'"):
             resolved(config)
 
-    def test_limits_of_two_layers_that_exclude_each_other(self) -> None:
-        config = BenchmarkConfig(min_samples=50, definition_config={NAME: {"max_samples": 10}})
-        with pytest.raises(ConfigError, match="max_samples: must be at least min_samples"):
-            resolved(config)
-
 
 class TestFiles:
     TEXT = "stop_rule: near\nstop_params: {reach: 0.5%, calm: 0}\nmax_seconds: 3\n"
-
-    def test_top_level_of_a_file_is_a_default(self, tmp_path: Path) -> None:
-        text = self.TEXT + "definition_config: {d: {stop_params: {reach: 0.25}, max_seconds: 4}}"
-        config = from_file(tmp_path, text)
-        assert rule_and_params(config) == ("near", {"reach": 0.25, "calm": 0})
-        assert resolved(config).max_seconds == 4
 
     def test_an_option_stands_over_one_key(self, tmp_path: Path) -> None:
         text = self.TEXT + "definition_config: {d: {stop_params: {reach: 0.25}}}"
