@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.bench.timing.base import Timer, require_counts
+from flashinfer_bench.bench.timing.base import Timer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +55,6 @@ def time_runnable(
     from flashinfer_bench.bench.backends import pick_timer
     from flashinfer_bench.plugins import default_catalog
 
-    require_counts(warmup, iters)
     arguments, place = tuple(args), str(device)
     chosen, _ = pick_timer(default_catalog(), place, timer, trust="off")
     clock: Timer = chosen.load()()

@@ -131,7 +131,11 @@ class Timer(ABC):
         ConfigError
             If `warmup` is negative, or `iterations` less than 1.
         """
-        require_counts(warmup, iterations)
+        if warmup < 0 or iterations < 1:
+            raise ConfigError(
+                f"warmup={warmup}, iterations={iterations}: need warmup >= 0 and iterations >= 1",
+                hint="time at least one call",
+            )
         samples = []
         with collector_paused():
             for index in range(warmup + iterations):
@@ -139,21 +143,6 @@ class Timer(ABC):
                 del result  # outside of the timed region, before the next call needs its memory
                 samples.append(sample)
         return samples[warmup:]
-
-
-def require_counts(warmup: int, iterations: int) -> None:
-    """Refuse to make no timed call at all.
-
-    Raises
-    ------
-    ConfigError
-        If `warmup` is negative, or `iterations` less than 1.
-    """
-    if warmup < 0 or iterations < 1:
-        raise ConfigError(
-            f"warmup={warmup}, iterations={iterations}: need warmup >= 0 and iterations >= 1",
-            hint="time at least one call",
-        )
 
 
 class collector_paused:
