@@ -309,16 +309,9 @@ def test_a_function_with_a_template_is_routed_as_the_page_says(run) -> None:
 TEXT = STOPPING.read_text(encoding="utf-8")
 
 
-def rules_of_core():
-    return [
-        rule
-        for rule in stopping.rules().values()
-        if rule.__module__.startswith("flashinfer_bench.")
-    ]
-
-
-@pytest.mark.parametrize("rule", rules_of_core(), ids=lambda rule: rule.name)
-def test_rules_and_parameters_are_those_declared(rule):
+@pytest.mark.parametrize("name", ["fixed", "rse"])
+def test_rules_and_parameters_are_those_declared(name):
+    rule = stopping.rules()[name]
     assert f"| `{rule.name}` | {rule.summary} |" in TEXT
     rows = [line for line in TEXT.splitlines() if line.startswith(f"| `{rule.name}` | `")]
     assert rows == [

@@ -17,7 +17,7 @@ _PROVIDED = {
         "command": "doctor export import sanitize solution trace",
         "layer": "baseline benchmark",
     },
-    "fib-judge": {"command": "calibrate", "measurement": "verified"},
+    "fib-judge": {"command": "calibrate", "measurement": "verified", "stop_rule": "rse"},
     "fib-ops-llm": {
         "evaluator": "dsa_sparse_attention dsa_topk_indexer lowbit sampling",
         "key_builder": "gemm gqa mla",

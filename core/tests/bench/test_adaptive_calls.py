@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 
 from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.calls import Deadline, Variations, take_calls
-from flashinfer_bench.bench.stopping import RelativeStandardError, TimingPlan
+from flashinfer_bench.bench.stopping import StoppingRule, TimingPlan
 from flashinfer_bench.tensors.vary import Freedom
 
 ROTATES = (Freedom("rotate", 64, 128, True),)
@@ -54,9 +53,16 @@ def course(executor: Any, problems: Any, session: Any) -> Any:
     return lambda source="SAMPLES = [2.0, 2.001]": _Course(executor, problems, session, source)
 
 
+class _Quiet(StoppingRule):
+    """Stop when all samples are alike."""
+
+    def wants_more(self, samples_ms: Any) -> bool:
+        return bool(max(samples_ms) > min(samples_ms) * 1.01)
+
+
 def adaptive(**changes: Any) -> TimingPlan:
     values = {"warmup": 2, "batch": 10, "min_samples": 30, "max_samples": 100}
-    return TimingPlan(RelativeStandardError(), **{**values, **changes})
+    return TimingPlan(_Quiet(), **{**values, **changes})
 
 
 class TestWaiting:
@@ -81,9 +87,6 @@ class TestWaiting:
         before, after = {1: 5_000_000, 2: 0}, {1: 6_000_000, 2: 20_000_000}
         assert waiting(before, after) == 2.0  # two rounds of five
         assert waiting(before, after, here=(0, 10_000_000)) == 3.0
-
-    def test_where_the_system_does_not_tell_nothing_is_known(self, waiting: Any) -> None:
-        assert waiting({}, {}, here=(0, 10_000_000)) == 0.0
 
 
 class TestBatches:
@@ -110,12 +113,6 @@ class TestBatches:
         # One more call follows, which may be looked at.
         assert made.batches == [(0, 10), (len(taken.calls) - 1, 1)]
         assert 2 <= len(taken.calls) < 10
-
-    def test_rounds_are_cut_as_well(self, course: Any) -> None:
-        plan = replace(TimingPlan.fixed(3, 1, 50), max_seconds=0.1)
-        taken = course("import time\ndef on_time(): time.sleep(0.02)").take(plan)
-        assert taken.ending == "max_seconds"
-        assert 2 <= len(taken.calls) < 150
 
 
 def test_what_is_waited_for_costs_no_time_of_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,25 +19,6 @@ if TYPE_CHECKING:
 SETTINGS: dict[str, Any] = {"warmup_runs": 1, "iterations": 2, "num_trials": 1, "build_jobs": 2}
 
 
-class Diary(RunObserver):
-    """Writes down what it is told about builds."""
-
-    def __init__(self) -> None:
-        self.entries: list[Any] = []
-
-    def started(self, total: int) -> None:
-        self.entries.append(("started", total))
-
-    def builds_started(self, total: int) -> None:
-        self.entries.append(("builds", total))
-
-    def build_finished(self, outcome: BuildOutcome) -> None:
-        self.entries.append((outcome.solution, outcome.state))
-
-    def evaluation_finished(self, trace: Trace) -> None:
-        self.entries.append((trace.solution, "evaluated"))
-
-
 @pytest.fixture
 def benchmark_of(executor: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make benchmarks on devices that are not there."""
@@ -106,23 +87,6 @@ class TestOnTheCpu:
         dataset = problems.dataset(problems.compiled("a", "crash"))
         assert statuses(benchmark_of(dataset).evaluate()) == {"a": "PASSED"}
         assert "a" in [name for _, name in executor.of("load")]
-
-    def test_observers(self, benchmark_of: Any, mixed: Any) -> None:
-        diary = Diary()
-        benchmark_of(mixed, observers=[diary]).evaluate()
-        assert diary.entries[:2] == [("started", 8), ("builds", 3)]
-        first_evaluation = diary.entries.index(("a", "evaluated"))
-        assert sorted(diary.entries[2:first_evaluation]) == [("a", "built"), ("c", "failed")]
-        assert diary.entries.index(("d", "built")) > first_evaluation
-
-    def test_resumed_solutions_are_not_compiled(
-        self, benchmark_of: Any, problems: Any, executor: Any
-    ) -> None:
-        dataset = problems.dataset(problems.compiled("a"), problems.compiled("b"))
-        benchmark_of(dataset, solutions=["a"]).run_all()
-        executor.events.clear()
-        benchmark_of(dataset).run_all(resume=True)
-        assert [name for _, name in executor.of("compile")] == ["b"]
 
 
 class TestAsOnGpus:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import json
 import logging
 from typing import TYPE_CHECKING, Any
@@ -88,17 +87,6 @@ class TestRun:
         assert found.definitions == dataset.definitions
         assert found.root == dataset.root
 
-    def test_run_takes_other_settings(
-        self, benchmark_of: Any, problems: Any, executor: Any
-    ) -> None:
-        benchmark = benchmark_of(problems.dataset(problems.good("a")))
-        benchmark.run(BenchmarkConfig(**{**CONFIG, "iterations": 9}))
-        # The reference and the solution: one trial each, and one warm-up call.
-        assert executor.fired(2 * (1 + 9), settling=1)
-        executor.events = []
-        benchmark.run()
-        assert executor.fired(2 * (1 + 2), settling=1)
-
     def test_evaluate_stores_nothing_until_flush(
         self, benchmark_of: Any, problems: Any, tmp_path: Path
     ) -> None:
@@ -131,19 +119,6 @@ class TestObservers:
             ("ends", "b", "INCORRECT_NUMERICAL"),
             ("finished",),
         ]
-
-    def test_trace_is_on_disk_when_it_is_told(
-        self, benchmark_of: Any, problems: Any, tmp_path: Path
-    ) -> None:
-        counts: list[int] = []
-
-        class Look(RunObserver):
-            def evaluation_finished(self, trace: Trace) -> None:
-                counts.append(len(stored_lines(tmp_path)))
-
-        dataset = problems.dataset(problems.good("a"), problems.good("b"), root=tmp_path)
-        benchmark_of(dataset, Look()).run_all()
-        assert counts == [1, 2]
 
     def test_one_that_raises_ends_the_run(
         self, benchmark_of: Any, problems: Any, tmp_path: Path
@@ -262,19 +237,6 @@ class TestErrors:
         assert executor.closed == 1
 
 
-class TestLife:
-    def test_forgotten_one_closes_too(
-        self, problems: Any, executor: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(
-            "flashinfer_bench.bench.benchmark.make_executor", lambda *names: executor
-        )
-        config = BenchmarkConfig(**CONFIG)
-        Benchmark(problems.dataset(problems.good("a")), config, catalog=catalog).evaluate()
-        gc.collect()
-        assert executor.closed == 1
-
-
 class TestLogLevel:
     @pytest.fixture(autouse=True)
     def restored(self) -> Any:
@@ -286,11 +248,6 @@ class TestLogLevel:
     def level(self) -> int:
         return logging.getLogger("flashinfer_bench.bench").level
 
-    def test_place_of_the_first_release(self, problems: Any) -> None:
-        benchmark = Benchmark(problems.dataset(), "ERROR")
-        assert self.level() == logging.ERROR
-        assert benchmark.config == BenchmarkConfig.default()
-
     def test_config_stands_over_it(self, problems: Any) -> None:
         Benchmark(problems.dataset(), BenchmarkConfig(log_level="DEBUG"), log_level="ERROR")
         assert self.level() == logging.DEBUG
@@ -298,36 +255,6 @@ class TestLogLevel:
     def test_unknown(self, problems: Any) -> None:
         with pytest.raises(ConfigError, match="'LOUD' is not one of"):
             Benchmark(problems.dataset(), log_level="LOUD")
-
-
-class TestSeveralDevices:
-    def test_each_has_its_runner(
-        self, problems: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch, executor: Any
-    ) -> None:
-        monkeypatch.setattr(
-            "flashinfer_bench.bench.benchmark.choose_devices", lambda device: ["cpu", "cpu:1"]
-        )
-        monkeypatch.setattr(
-            "flashinfer_bench.tensors.env_snapshot",
-            lambda device: __import__("flashinfer_bench.data").data.Environment(hardware="h"),
-        )
-        made: dict[str, Any] = {}
-
-        def make(catalog: Any, device: str, name: Any) -> Any:
-            made[device] = type(executor)(device)
-            return made[device]
-
-        monkeypatch.setattr("flashinfer_bench.bench.benchmark.make_executor", make)
-        dataset = problems.dataset(problems.good("a"), problems.good("b"), workloads=20)
-        config = BenchmarkConfig(**CONFIG)
-        with Benchmark(dataset, config, catalog=catalog) as benchmark:
-            found = benchmark.run_all().traces["double"]
-        assert len(found) == 40
-        assert len({(trace.solution, trace.workload.uuid) for trace in found}) == 40
-        by_device = {trace.evaluation.provenance.device for trace in found}
-        assert by_device <= {"cpu", "cpu:1"}
-        assert sorted(made) == ["cpu", "cpu:1"]
-        assert all(item.closed == 1 for item in made.values())
 
 
 class TestPlugins:

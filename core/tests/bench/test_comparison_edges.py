@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flashinfer_bench.bench import DefaultEvaluator, correctness
 from flashinfer_bench.bench.correctness import compare, error_histogram
 from flashinfer_bench.bench.evaluators import Check, Trial
-from flashinfer_bench.data import EvaluationStatus, TensorSpec, Tolerance
+from flashinfer_bench.data import TensorSpec, Tolerance
 
 NAN, INF = math.nan, math.inf
 FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
@@ -21,11 +21,6 @@ FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
 
 class TestNonFinite:
     """NaN and inf are values with a place, whatever is next to them."""
-
-    def test_nan_of_another_sign_and_payload_is_nan(self) -> None:
-        bits = torch.tensor([0x7FC00000, 0x7FC00001, -0x400000], dtype=torch.int32)
-        found = compare(bits.view(torch.float32), torch.full((3,), NAN), atol=0.0, rtol=0.0)
-        assert found.matched == 3
 
     def test_float64_that_overflows_is_finite_but_wrong(self) -> None:
         big = torch.tensor([1e308], dtype=torch.float64)
@@ -144,15 +139,6 @@ class TestEvaluator:
         trial = Trial(1, 5, [], [torch.ones(4, 3), torch.ones(4, 3)])
         return DefaultEvaluator().check(two, problems.workload(), trial, [[y, z]], config)
 
-    def test_each_output_has_its_own(self, two: Any, problems: Any, settings: Any) -> None:
-        config = settings(tolerances={"z": Tolerance(atol=1.0)})
-        off = torch.full((4, 3), 1.5)
-        assert self.judge(two, problems, config, torch.ones(4, 3), off).passed
-        failed = self.judge(two, problems, config, off, off)
-        assert failed.status == EvaluationStatus.INCORRECT_NUMERICAL
-        assert "output 'y'" in failed.message
-        assert "output 'z'" not in failed.message
-
     def test_cap(self, two: Any, problems: Any, settings: Any) -> None:
         tolerance = Tolerance(required_matched_ratio=0.5, max_error_cap=2.0)
         config = settings(tolerances={"y": tolerance})
@@ -164,18 +150,3 @@ class TestEvaluator:
         assert not failed.passed
         assert "more than the cap of 2" in failed.message
         assert "(0.916667 >= 0.5)" in failed.message
-
-    def test_histogram_is_of_the_worst_output(self, two: Any, problems: Any, settings: Any) -> None:
-        config = settings(tightened={"z": "a reason"})
-        wrong = torch.ones(4, 3)
-        wrong[0] = 3.0
-        found = self.judge(two, problems, config, torch.full((4, 3), 1.001), wrong).correctness
-        assert found is not None
-        assert found.extra is not None
-        assert found.extra["error_histogram"] == {
-            "output": "z",
-            "absolute": {"<1e-12": 9, "1e+00": 3},
-            "relative": {"<1e-12": 9, "1e+00": 3},
-        }
-        assert found.extra["tightened"] == {"z": "a reason"}
-        assert found.extra["first_failing"]["output"] == "z"

@@ -81,13 +81,3 @@ class TestDefinition:
     )
     def test_everything_else_does(self, make: Any, change: dict[str, Any]) -> None:
         assert definition_digest(make()) != definition_digest(make(**change))
-
-    def test_the_order_of_inputs_counts_and_that_of_axes_does_not(self, make: Any) -> None:
-        one = make()
-        spec = TensorSpec(shape=["n"], dtype="float32")
-        first, second = {"x": spec, "w": spec}, {"w": spec, "x": spec}
-        source = {"reference": "def run(a, b):\n    return a * b"}
-        digests = [definition_digest(make(inputs=each, **source)) for each in (first, second)]
-        assert digests[0] != digests[1]
-        turned = dict(reversed(list(one.axes.items())))
-        assert definition_digest(make(axes=turned)) == definition_digest(one)

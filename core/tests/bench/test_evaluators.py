@@ -7,7 +7,7 @@ import torch
 
 from flashinfer_bench.bench import DefaultEvaluator, resolve_evaluator
 from flashinfer_bench.bench.evaluators import Check, Trial
-from flashinfer_bench.data import Correctness, EvaluationStatus, TensorSpec
+from flashinfer_bench.data import EvaluationStatus, TensorSpec
 from flashinfer_bench.errors import PluginLoadError
 from flashinfer_bench.plugins import Catalog, EvaluatorSpec
 
@@ -118,37 +118,6 @@ class TestDefault:
         off_by_one = [torch.ones(4, 3), torch.tensor([0, 1, 2, 4]), 2.0]
         found = check(expected, off_by_one, definition=definition, rtol=1.0, atol=1.0)
         assert found.status == NUMERICAL
-
-    def test_first_failing_is_of_an_output_that_fails(
-        self, check: Callable[..., Check], problems: Any
-    ) -> None:
-        pair = {name: TensorSpec(shape=["n", "k"], dtype="float32") for name in ("a", "b")}
-        definition = problems.definition(outputs=pair)
-        nearly, bad = torch.ones(4, 3), torch.zeros(4, 3)
-        nearly[0, 0] = 9.0
-        expected = [torch.ones(4, 3), torch.ones(4, 3)]
-        found = check(expected, [nearly, bad], definition=definition, required_matched_ratio=0.9)
-        assert found.correctness is not None
-        assert found.correctness.extra is not None
-        assert found.correctness.extra["first_failing"]["output"] == "b"
-        assert "'a'" not in found.message
-
-
-class TestCombine:
-    def made(self, absolute: float, relative: float, ratio: float, **extra: Any) -> Check:
-        measured = Correctness(
-            max_absolute_error=absolute,
-            max_relative_error=relative,
-            extra={"matched_ratio": ratio, **extra},
-        )
-        return Check(PASSED, measured)
-
-    def test_largest_errors_and_worst_extra(self, evaluator: DefaultEvaluator) -> None:
-        combined = evaluator.combine(
-            [self.made(1.0, 0.5, 1.0), self.made(0.5, 2.0, 0.9, mark=1), self.made(0.0, 0.0, 1.0)]
-        )
-        assert (combined.max_absolute_error, combined.max_relative_error) == (1.0, 2.0)
-        assert combined.extra == {"matched_ratio": 0.9, "mark": 1}
 
 
 class TopK(DefaultEvaluator):

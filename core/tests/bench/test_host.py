@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _forget() -> Any:
-    for cached in (host_fingerprint, origin._find_gpu):
-        cached.cache_clear()
     yield
-    for cached in (host_fingerprint, origin._find_gpu):
-        cached.cache_clear()
+    host_fingerprint.cache_clear()
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from flashinfer_bench.bench import locks
 from flashinfer_bench.bench.locks import DeviceLock, lock_file, lock_places, open_lock_folder
 
 NOBODY = 65534
-UUID = "10000000-aaaa-bbbb-cccc-000000000001"
 
 # Locks a file in a folder as another user; imports nothing that this user might not read.
 AS_ANOTHER = """
@@ -128,16 +127,6 @@ class TestPlaces:
         monkeypatch.setenv("FIB_LOCK_PATH", str(tmp_path / "own"))
         assert lock_places() == [tmp_path / "own", common, cache_folder / "locks"]
 
-    def test_of_a_folder_with_other_things_the_locks(
-        self, common: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("FIB_LOCK_PATH", str(tmp_path))
-        (tmp_path / "note").touch()
-        with DeviceLock("cpu").held():
-            (lock,) = lock_places()
-        assert lock.parent == tmp_path
-        assert lock.name.startswith("device-")
-
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
 class TestTwoUsers:
@@ -189,34 +178,3 @@ class TestTwoUsers:
         assert used() == cache_folder / "locks"
         assert f"mode {found:o} instead of 1777" in caplog.text
         assert mode(common) == found
-
-
-@pytest.mark.parametrize(
-    ("visible", "device", "name"),
-    [
-        (None, "cpu", "cpu"),
-        (None, "cuda", "cuda-0"),
-        ("5,7", "cuda:1", "cuda-7"),
-        ("5", "cuda:3", "cuda-3"),  # there is no such device; the run will say so
-        ("GPU-1a/../b", "cuda:0", "cuda-GPU-1a____b"),
-        (f"MIG-{UUID.upper()}", "cuda:0", f"cuda-{UUID}"),
-    ],
-)
-def test_name_of_a_device_whose_uuid_torch_does_not_tell(
-    visible: str | None, device: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert locks.physical_name(device) == name
-
-
-@pytest.mark.gpu
-def test_a_gpu_is_named_after_its_uuid() -> None:
-    import torch
-
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    uuid = str(torch.cuda.get_device_properties(0).uuid)
-    assert locks.physical_name("cuda") == f"cuda-{uuid}"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,7 +19,16 @@ class TestMeasure:
             candidate.put_inputs(slot, values, {"n": 4}, ways=["signs"], timeout_s=1.0)
         wanted = TimingPlan.fixed(**{"count": 2, "warmup": 1, "iterations": 3, **rounds})
         free = [Freedom("signs")]
-        return measure(session(), candidate, free, inputs, wanted, Deadline(9.0))
+        return measure(
+            SimpleNamespace(
+                session=session(),
+                worker=SimpleNamespace(candidate=candidate),
+                freedoms=free,
+                inputs=inputs,
+                deadline=Deadline(9.0),
+            ),
+            wanted,
+        )
 
     def test_inputs_vary_as_they_do_without_trust(
         self, executor: Any, problems: Any, session: Any

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from flashinfer_bench import BenchmarkConfig, Definition, Workload
-from flashinfer_bench.apply import ApplyKeyFactory
 from flashinfer_bench.bench import resolve_evaluator
 from flashinfer_bench.errors import CapabilityError, ConfigError, DataError
 from flashinfer_bench.plugins import (
@@ -107,13 +106,6 @@ def test_inputs_of_another_shape_are_refused(family, definition, workload):
     family(inputs="a_family:misshapen")
     with pytest.raises(DataError, match="op family 'rope' of fib-rope 1 makes an input of shape"):
         generate_inputs(definition, workload, seed=3, root=None)
-
-
-def test_it_says_which_axes_make_a_key(family, definition, workload):
-    family(key_axes=("m",))
-    builder = ApplyKeyFactory.specialize(definition)
-    assert builder.build_from_workload(workload).axes == (("m", 3),)
-    assert builder.build_from_args([torch.zeros(2, 4), torch.zeros(5, 4)]).axes == (("m", 5),)
 
 
 def test_a_known_family_that_is_not_installed_is_named(family, definition):

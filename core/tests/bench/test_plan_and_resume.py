@@ -129,12 +129,6 @@ class TestPlan:
         built = [(build.definition.name, build.solution.name) for build in plan.builds]
         assert built == [("double", "c"), ("twice", "d")]
 
-    def test_one_workload_stored_twice_is_one_item(self, problems: Any, catalog: Catalog) -> None:
-        dataset = problems.dataset(problems.good("a"))
-        dataset.workloads["double"] *= 2
-        plan = make_plan(dataset, BenchmarkConfig(), catalog)
-        assert names(plan) == [("double", "double-0", ("a",))]
-
 
 @pytest.fixture
 def traced(problems: Any) -> Any:
@@ -171,13 +165,6 @@ class TestResume:
     def test_crashes_are_retried(self, traced: Any) -> None:
         assert not is_final(traced(provenance=Provenance(transient=True)))
         assert is_final(traced(provenance=Provenance(transient=False)))
-
-    def test_same_hardware_only(self, traced: Any, problems: Any) -> None:
-        traces = [traced(hardware="there")]
-        assert finished(traces, [problems.good("a")], {"here"}) == set()
-        assert finished(traces, [problems.good("a")], {"here", "there"}) == {
-            Done("double", "a", "w")
-        }
 
     def test_changed_solution_is_run_again(self, traced: Any, problems: Any) -> None:
         solution = problems.good("a")

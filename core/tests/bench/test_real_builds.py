@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fib_tests.plugins import PLUGIN_FOLDER
-from flashinfer_bench.bench import Benchmark, BenchmarkConfig, BuildRun, RunObserver
+from flashinfer_bench.bench import Benchmark, BenchmarkConfig, BuildRun
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.plugins import discover
 
@@ -143,23 +143,6 @@ class TestRun:
         assert "an evaluation may take 5 s" in found[0].evaluation.log
         assert found[0].evaluation.provenance.transient
 
-    def test_the_second_run_finds_everything_in_the_cache(
-        self, in_c: Any, problems: Any, catalog: Any
-    ) -> None:
-        states: list[str] = []
-
-        class Notes(RunObserver):
-            def build_finished(self, outcome: Any) -> None:
-                states.append(outcome.state)
-
-        dataset = problems.dataset(in_c("a"), in_c("b", code=DOUBLE + "// b"))
-        config = BenchmarkConfig(**SETTINGS)
-        for _ in range(2):
-            with Benchmark(dataset, config, catalog=catalog, observers=[Notes()]) as benchmark:
-                found = benchmark.evaluate().traces["double"]
-            assert [str(trace.evaluation.status) for trace in found] == ["PASSED"] * 2
-        assert states == ["built", "built", "cached", "cached"]
-
 
 CTRL_C = """
 import json, sys
@@ -262,35 +245,6 @@ class TestBuildRun:
         assert run.left_out == ()
         again, _ = self.run(dataset, catalog)
         assert (again["good"].state, again["broken"].state) == ("cached", "failed")
-
-    def test_compile_only(self, in_c: Any, problems: Any, catalog: Any, tmp_path: Path) -> None:
-        made = tmp_path / "made"
-        code = (
-            "#include <fcntl.h>\n"
-            f'__attribute__((constructor)) static void c(void) {{ creat("{made}", 0600); }}'
-        )
-        dataset = problems.dataset(
-            in_c("good", code=code + DOUBLE), in_c("load_build", "load build"), problems.good("py")
-        )
-        found, run = self.run(dataset, catalog, compile_only=True)
-        assert {name: outcome.state for name, outcome in found.items()} == {
-            "good": "built",
-            "load_build": "built",
-        }
-        assert [solution.name for solution in run.left_out] == ["py"]
-        assert not made.exists()
-        self.run(dataset, catalog, solutions=["good"])
-        assert made.exists()
-
-    def test_a_device_that_is_not_there_can_be_built_for(
-        self, in_c: Any, problems: Any, catalog: Any
-    ) -> None:
-        dataset = problems.dataset(in_c("gpu", language="testgpu"), in_c("any"))
-        found, _ = self.run(dataset, catalog, device="cuda")
-        assert {name: outcome.state for name, outcome in found.items()} == {
-            "gpu": "built",
-            "any": "built",
-        }
 
     def test_without_torch_there_is_only_compiling(
         self, in_c: Any, problems: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,6 @@ import pytest
 
 from flashinfer_bench.bench import BenchmarkConfig, IsolatedRunner, PersistentRunner
 from flashinfer_bench.bench.pool import RunInterrupted
-from flashinfer_bench.errors import CapabilityError
 
 CONFIG = BenchmarkConfig(
     warmup_runs=1, iterations=2, num_trials=1, seed=5, interleave_reference=False
@@ -32,14 +31,6 @@ class TestRunner:
         assert (solution.name, str(evaluation.status), begun) == ("a", "PASSED", ["a"])
         assert [item.name for item, _ in running] == ["b"]
 
-    @pytest.mark.parametrize("setting", ["timer", "evaluator"])
-    def test_unknown_plugin(self, setting: str, runner_of: Any, problems: Any) -> None:
-        config = CONFIG.model_copy(update={setting: "absent"})
-        with pytest.raises(CapabilityError, match="absent"):
-            runner_of().run_workload(
-                problems.definition(), problems.workload(), [problems.good()], config
-            )
-
     def test_interrupt(self, runner_of: Any, problems: Any) -> None:
         runner = runner_of()
         problem = (
@@ -55,27 +46,8 @@ class TestRunner:
         with pytest.raises(RunInterrupted):
             runner.run_workload(*problem, CONFIG)
 
-    def test_interrupt_before_the_start(self, runner_of: Any, problems: Any) -> None:
-        runner = runner_of()
-        runner.interrupt()
-        with pytest.raises(RunInterrupted):
-            runner.run_workload(
-                problems.definition(), problems.workload(), [problems.good()], CONFIG
-            )
-
 
 class TestReuse:
-    def test_persistent(self, runner_of: Any, problems: Any, executor: Any) -> None:
-        runner = runner_of()
-        solutions = [problems.good("a"), problems.good("b")]
-        first, second = problems.definition(), problems.definition("twice")
-        for definition, workload in [(first, 1), (first, 2), (second, 3)]:
-            runner.run_workload(definition, problems.workload(workload), solutions, CONFIG)
-        loads = [name for _, name in executor.of("load")]
-        assert loads == ["double__reference", "a", "b", "twice__reference", "a", "b"]
-        # Those of the first definition were ended when the second one began.
-        assert sorted(executor.of("close")) == [(1000,), (1001,), (1002,)]
-
     def test_failed_builds_are_forgotten_with_their_definition(
         self, runner_of: Any, problems: Any, executor: Any
     ) -> None:
@@ -97,7 +69,7 @@ def test_own_executor_is_made_and_closed(
         asked.append((device, name))
         return executor
 
-    monkeypatch.setattr("flashinfer_bench.bench.session.make_executor", make)
+    monkeypatch.setattr("flashinfer_bench.bench.backends.make_executor", make)
     config = CONFIG.model_copy(update={"executor": "spawn"})
     with IsolatedRunner("cpu", catalog=catalog) as runner:
         for _ in range(2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from flashinfer_bench.bench.executors.base import Confinement
 from flashinfer_bench.bench.plan import Build
 from flashinfer_bench.bench.pool import WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox, pick_sandbox, writable_folders
-from flashinfer_bench.compile.store import list_entries, prune
-from flashinfer_bench.errors import CapabilityError, ConfigError
+from flashinfer_bench.compile.store import list_entries
+from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.plugins import Catalog, SandboxSpec
 
 ALL = ("files", "mounts", "calls", "memory")  # of `Walls` in the plugin of strangers
@@ -78,26 +77,6 @@ class TestFolders:
             assert Path(folder).is_dir()
             assert cache / "candidates" in Path(folder).parents
 
-    def test_those_of_the_user_come_after(
-        self, problem: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        chosen = f"{tmp_path}{os.pathsep}{tmp_path / 'b'}"
-        monkeypatch.setenv("FIB_SANDBOX_WRITABLE", chosen)
-        own, *others = writable_folders(*problem)
-        assert others == [str(tmp_path), str(tmp_path / "b")]
-        assert own not in others
-
-    def test_they_are_listed_and_pruned(self, problem: Any, cache: Path) -> None:
-        (folder,) = writable_folders(*problem)
-        Path(folder, "kernel").write_bytes(b"x" * 100)
-        # What a solution leaves does not change what its entry is taken for.
-        Path(folder, "build.json").write_text("{}")
-        (entry,) = list_entries()
-        assert (entry.builder, entry.state, entry.bytes) == ("candidates", "complete", 102)
-        assert prune().removed == ()
-        assert len(prune(everything=True).removed) == 1
-        assert not Path(folder).exists()
-
     def test_empty_ones_go_after_a_run(self, problem: Any, problems: Any) -> None:
         sandbox = Sandbox(catalog=WALLS)
         sandbox.confine(Confined(), *problem)
@@ -143,17 +122,6 @@ class TestLevels:
         assert sandbox.confine(Confined("memory"), *problem, device="cuda:0") is not None
         with pytest.raises(CapabilityError, match="taking all memory"):
             sandbox.confine(Confined("memory"), *problem, device="cpu")
-
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [("MEMORY_MB", "0"), ("MEMORY_MB", "1.5"), ("FILE_MB", "-1"), ("PROCESSES", "some")],
-    )
-    def test_settings_are_checked(
-        self, monkeypatch: pytest.MonkeyPatch, name: str, value: str
-    ) -> None:
-        monkeypatch.setenv(f"FIB_SANDBOX_{name}", value)
-        with pytest.raises(ConfigError, match=f"FIB_SANDBOX_{name}='{value}'"):
-            Sandbox()
 
 
 class TestWhich:

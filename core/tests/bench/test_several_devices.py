@@ -104,7 +104,7 @@ def run(problems: Any, catalog: Any) -> Any:
         runners = []
         for device in devices:
             runner = PersistentRunner(device.device, executor=device, catalog=catalog)
-            runner._environment = Environment(hardware="a GPU", libs={"torch": "0"})
+            runner.environment = Environment(hardware="a GPU", libs={"torch": "0"})
             runners.append(runner)
         told = Told()
         record = RunRecord(dataset, CONFIG, [told], store=False, hook=catalog.hook)  # type: ignore[list-item]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from flashinfer_bench.bench import BenchmarkConfig, EvalConfig
 from flashinfer_bench.bench.dtype_tolerances import (
     default_tolerance,
-    default_tolerances,
     precision_of,
 )
 from flashinfer_bench.data import Definition, OutputTolerance, TensorSpec, Tolerance, Workload
@@ -74,19 +73,6 @@ class TestByDtype:
     def test_the_coarsest_decides(self, output: str, inputs: list[str], coarsest: str) -> None:
         made = definition({"y": output}, {f"x{i}": dtype for i, dtype in enumerate(inputs)})
         assert precision_of(made, "y") == coarsest
-
-    def test_each_output_has_its_own(self) -> None:
-        made = definition({"y": "bfloat16", "lse": "float32", "index": "int32", "mask": "bool"})
-        assert default_tolerances(made) == {
-            "y": 1e-2,
-            "lse": 2**-10,
-            "index": 0.0,
-            "mask": 0.0,
-        }
-        resolved = BenchmarkConfig().resolve_eval_config(made)
-        assert resolved.tolerance_of("y").atol == 1e-2
-        assert resolved.tolerance_of("lse").atol == 2**-10
-        assert resolved.tolerance_of("mask").rtol == 0.0
 
     def test_outputs_whose_atol_nobody_set(self) -> None:
         made = definition(

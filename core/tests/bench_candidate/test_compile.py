@@ -121,14 +121,6 @@ def test_compiled_in_one_process_loaded_in_another(executors, kind, definition, 
     assert not executor._runs.candidates if kind == "fork" else not executor._candidates
 
 
-class TestRefused:
-    def test_a_compiler_does_nothing_else(self, compiler, definition):
-        with pytest.raises(CandidateFailed, match="to compile, and for nothing else") as caught:
-            compiler.load(definition, solution(), timeout_s=30)
-        assert caught.value.about == "raised"
-        assert compiler.alive
-
-
 class TestFailures:
     def failure(self, compiler, definition, *directives, code=DOUBLE, **spec) -> CandidateFailed:
         with pytest.raises(CandidateFailed) as caught:
@@ -168,35 +160,6 @@ class TestHang:
 
 
 class TestManyThreads:
-    def test_all_of_them_get_processes_of_their_own(self, executor, definition, descriptors):
-        executor.spawn_compiler().close()
-        executor.start()
-        before = descriptors()
-        pids, errors = [], []
-
-        def use(number: int) -> None:
-            try:
-                for round_ in range(6):
-                    spawn = executor.spawn if (number + round_) % 2 else executor.spawn_compiler
-                    candidate = spawn()
-                    pids.append(candidate.pid)
-                    made = solution(f"{DOUBLE}// {number % 3}\n", name=f"s{number}")
-                    candidate.compile(definition, made, timeout_s=60)
-                    candidate.close()
-            except BaseException as error:  # noqa: BLE001 - looked at below
-                errors.append(error)
-
-        threads = [threading.Thread(target=use, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert errors == []
-        assert len(pids) == 48
-        assert descriptors() == before
-        assert not executor._runs.candidates
-        assert not executor._compiles.candidates
-
     @pytest.mark.parametrize("kind", EXECUTORS)
     def test_closing_while_others_start(self, kind, descriptors, exists, eventually):
         before = descriptors()

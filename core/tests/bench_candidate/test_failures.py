@@ -24,15 +24,6 @@ def raising(error):
     return function
 
 
-def test_endless_recursion():
-    def function():
-        function()
-
-    failed = failure_of(function)
-    assert failed.kind == "RecursionError"
-    assert len(failed.traceback) <= wire.MAX_TEXT
-
-
 class Unspeakable(Exception):
     def __str__(self):
         raise SystemExit("not a word")
@@ -56,11 +47,6 @@ def test_exceptions_that_cannot_be_printed(kind):
     assert failed.kind == kind.__name__
     assert failed.message == "the exception cannot be turned into text"
     assert failed.traceback
-
-
-def test_text_that_is_no_unicode():
-    failed = failure_of(raising(ValueError("half a pair: \ud800")))
-    assert failed.message == "half a pair: ?"
 
 
 @given(st.text(), st.integers(64, 300))

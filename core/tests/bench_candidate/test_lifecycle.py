@@ -154,20 +154,6 @@ class TestServerDoesNotStart:
         finally:
             executor.close()
 
-    def test_an_import_fails(self, monkeypatch, tmp_path):
-        (tmp_path / "torch.py").write_text("raise ImportError('this torch is broken')\n")
-        monkeypatch.syspath_prepend(tmp_path)
-        with pytest.raises(RunnerFatalError, match="this torch is broken") as caught:
-            self.start()
-        assert "exited with code 1" in str(caught.value)
-        assert "spawn" in str(caught.value.hint)
-
-    def test_it_takes_too_long(self, monkeypatch, tmp_path):
-        (tmp_path / "torch.py").write_text("import time\ntime.sleep(1000)\n")
-        monkeypatch.syspath_prepend(tmp_path)
-        with pytest.raises(RunnerFatalError, match="did not answer in time"):
-            self.start(timeout_s=0.5)
-
     def test_nothing_is_left(self, monkeypatch, tmp_path, descriptors):
         before, children = descriptors(), len(own_children())
         scratch = tmp_path / "scratch"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import textwrap
 
@@ -60,24 +59,12 @@ class TestCrash:
         assert not candidate.alive
         assert healthy()
 
-    def test_between_two_requests(self, bench, eventually):
-        candidate = bench.load(ADD)
-        candidate.call(0, timeout_s=30)
-        os.kill(candidate.pid, signal.SIGSEGV)
-        assert eventually(lambda: not candidate.alive)
-        with pytest.raises(CandidateCrashed, match="SIGSEGV"):
-            candidate.call(0, timeout_s=30)
-
     def test_a_crash_in_native_code_leaves_a_python_traceback_in_the_log(self, bench):
         candidate = bench.load("print('before')\n" + body("import ctypes; ctypes.string_at(0)"))
         with pytest.raises(CandidateCrashed):
             candidate.call(0, timeout_s=30)
         assert candidate.log().startswith("before\n")
         assert "main.py" in candidate.log()
-
-    def test_no_core_dump(self, bench):
-        code = "import resource; return resource.getrlimit(resource.RLIMIT_CORE)[0]"
-        assert bench.load(body(code)).call(0, timeout_s=30) == [0]
 
 
 class TestHang:
@@ -259,19 +246,6 @@ class TestOutput:
         assert len(log) < 100_000
         assert healthy()
 
-    def test_a_flood_between_requests_does_not_keep_the_log(self, bench):
-        code = """
-            import os, threading
-            def flood():
-                while True: os.write(1, b"x" * 65536)
-            threading.Thread(target=flood, daemon=True).start()
-            return x
-        """
-        candidate = bench.load(body(code))
-        candidate.call(0, timeout_s=30)
-        for _ in range(3):
-            assert len(candidate.log()) < 100_000
-
     def test_a_huge_exception(self, bench):
         candidate = bench.load(body("raise ValueError('x' * 100_000_000)"))
         with pytest.raises(CandidateFailed) as caught:
@@ -279,12 +253,6 @@ class TestOutput:
         assert caught.value.kind == "ValueError"
         assert len(str(caught.value)) + len(caught.value.traceback) < 200_000
         assert candidate.alive
-
-    def test_control_characters_do_not_reach_the_judge_s_terminal(self, bench):
-        candidate = bench.load(body("raise ValueError('\\x1b[2J\\x1b]0;owned\\x07')"))
-        with pytest.raises(CandidateFailed) as caught:
-            candidate.call(0, timeout_s=30)
-        assert "\x1b" not in str(caught.value) + caught.value.traceback + caught.value.kind
 
 
 class TestDescriptors:

@@ -16,7 +16,6 @@ from flashinfer_bench.bench.executors.base import (
     CandidateTimeout,
 )
 from flashinfer_bench.bench.executors.spawn import SpawnExecutor
-from flashinfer_bench.errors import RunnerFatalError
 
 CODE = """
     import os, subprocess, sys, time
@@ -84,27 +83,6 @@ def test_a_hang_is_killed_with_all_that_it_started(
     pids = [int(word) for word in candidate.log().split()]
     assert len(pids) == 2
     assert eventually(lambda: not any(exists(pid) for pid in (candidate.pid, *pids)))
-
-
-def test_closing_the_executor_ends_its_candidates(plugin_in_reach, exists):
-    executor = SpawnExecutor("cpu")
-    candidate = executor.spawn()
-    executor.close()
-    executor.close()
-    assert not exists(candidate.pid)
-    with pytest.raises(RunnerFatalError, match="closed"):
-        executor.spawn()
-
-
-def test_a_process_that_does_not_come_up(monkeypatch, tmp_path, descriptors):
-    (tmp_path / "torch.py").write_text("raise ImportError('this torch is broken')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    executor = SpawnExecutor("cpu")
-    ours = descriptors()
-    with pytest.raises(RunnerFatalError, match="this torch is broken"):
-        executor.spawn()
-    assert descriptors() == ours
-    assert not executor._candidates
 
 
 def test_without_process_descriptors(plugin_in_reach, monkeypatch, definition_of, solution_of):

@@ -70,25 +70,10 @@ class TestWallClock:
 
 
 class TestTimeRunnable:
-    def test_median_in_milliseconds(self):
-        calls = []
-
-        def function(left, right):
-            calls.append((left, right))
-            time.sleep(0.002)
-
-        latency = time_runnable(function, [1, 2], 1, 3, "cpu")
-        assert latency >= 2.0
-        assert calls == [(1, 2)] * 4
-
     @pytest.mark.parametrize(("warmup", "iterations"), [(-1, 1), (0, 0)])
     def test_impossible_counts(self, warmup, iterations):
         with pytest.raises(ValueError, match="warmup"):
             time_runnable(lambda: None, [], warmup, iterations, "cpu")
-
-    def test_no_timer_for_the_device(self):
-        with pytest.raises(CapabilityError):
-            time_runnable(lambda: None, [], 1, 1, "abacus")
 
     def test_a_timer_by_name(self):
         assert time_runnable(lambda: None, [], 1, 3, "cpu", timer="cpu") > 0
@@ -97,16 +82,6 @@ class TestTimeRunnable:
     def test_a_timer_for_another_device(self):
         with pytest.raises(CapabilityError, match="'cuda_event' is for cuda, not for 'cpu'"):
             time_runnable(lambda: None, [], 1, 3, "cpu", timer="cuda_event")
-
-    def test_short_functions_are_timed_in_batches(self):
-        calls = []
-        latency = time_runnable(lambda: calls.append(1), [], 1, 5, "cpu")
-        assert latency > 0
-        assert len(calls) > 6 + 5 * 5
-
-    def test_a_function_that_fails(self):
-        with pytest.raises(ZeroDivisionError):
-            time_runnable(lambda: 1 / 0, [], 0, 5, "cpu")
 
 
 class TestMakeTimers:

@@ -5,8 +5,6 @@ import random
 from statistics import NormalDist
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flashinfer_bench.errors import DataError
 from flashinfer_bench.stats.samples import (
@@ -33,26 +31,14 @@ class TestRequireSamples:
         assert f"latencies_ms[{index}] is {value}" in str(error.value)
         assert "fib timers check" in str(error.value)
 
-    def test_empty(self) -> None:
-        with pytest.raises(ValueError, match="no samples; at least one"):
-            require_samples([])
-
 
 class TestQuantile:
-    def test_by_hand(self) -> None:
-        assert quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
-        assert quantile([1.0, 2.0, 3.0, 5.0], 0.75) == 3.5
-        assert quantile([7.0], 0.3) == 7.0
-
     def test_as_numpy_does(self) -> None:
         numpy = pytest.importorskip("numpy")
         rng = random.Random(2)
         samples = [rng.lognormvariate(0, 1) for _ in range(37)]
         for share in (0.0, 0.05, 0.25, 0.5, 0.77, 1.0):
             assert quantile(sorted(samples), share) == pytest.approx(numpy.quantile(samples, share))
-
-
-RUNS = st.lists(st.floats(0, 1e6), min_size=1, max_size=60)
 
 
 class TestOutliers:
@@ -67,13 +53,6 @@ class TestOutliers:
         share = count_outliers([rng.lognormvariate(0, 1.5) for _ in range(20_000)]) / 20_000
         assert share == pytest.approx(2 * NormalDist().cdf(-4 * 0.67449), abs=0.003)
 
-    @given(RUNS, st.floats(1e-3, 1e3))
-    def test_at_most_half(self, samples, factor) -> None:
-        assert count_outliers([factor * x for x in samples]) <= len(samples) / 2
-
     def test_zeros_have_no_logarithm(self) -> None:
         assert count_outliers([0.0] * 10 + [1.0]) == 1
         assert count_outliers([0.0, 0.0, 0.0, 1.0, 2.0, 3.0]) == 0
-
-    def test_huge_ratios_do_not_overflow(self) -> None:
-        assert count_outliers([1e-300, 1e-300, 1e300, 1e300]) == 0

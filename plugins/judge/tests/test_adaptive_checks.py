@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fib_judge.checks import secret_batch
-from flashinfer_bench.bench.stopping import RelativeStandardError
+from fib_judge.stopping import RelativeStandardError
 from flashinfer_bench.data import EvaluationStatus
 
 

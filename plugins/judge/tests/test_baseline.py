@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from flashinfer_bench.bench.digests import trial_seed
+from flashinfer_bench.bench.measurement import ReferenceFailed
 from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
-from flashinfer_bench.bench.reference import ReferenceFailed
 from flashinfer_bench.data import SafetensorsInput
 from flashinfer_bench.errors import BlobError
 

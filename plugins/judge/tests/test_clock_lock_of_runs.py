@@ -43,7 +43,7 @@ def test_nothing_is_held_unasked(events):
 def test_a_run_holds_them_and_says_so_in_every_trace(events, problems, executor, catalog):
     problem = problems.definition(), problems.workload(), [problems.good()]
     runner = PersistentRunner("cuda:0", executor=executor, catalog=catalog)
-    runner._environment = PersistentRunner("cpu").environment
+    runner.environment = PersistentRunner("cpu").environment
     method = runner.measurement(ASKED)
     with runner, method.running(ASKED):
         (held,) = runner.run_workload(*problem, ASKED).values()

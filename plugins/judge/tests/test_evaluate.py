@@ -4,8 +4,8 @@ import pytest
 
 from fib_judge.evaluate import evaluate_solution
 from flashinfer_bench._version import __version__
-from flashinfer_bench.bench import attempt
-from flashinfer_bench.bench.attempt import NotEvaluated
+from flashinfer_bench.bench import evaluation as attempt
+from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.evaluators import DefaultEvaluator
 from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
 from flashinfer_bench.bench.timing.wall import WallClockTimer
@@ -121,15 +121,12 @@ class TestProcesses:
         assert 2 <= looks <= 4  # two checks, and none to two decoys
         assert kinds.count("inspect") == looks
 
-    def test_reference_and_solution_never_share_one(
-        self, problems, session, settings, evaluator, executor, prepare
-    ):
-        config = settings()
+    def test_reference_and_solution_never_share_one(self, problems, session, executor, prepare):
         shared = session(pool=WorkerPool(executor, keep=9))
         for _ in range(2):
             baseline = prepare(running=shared)
             for solution in (problems.good("a"), problems.good("b")):
-                evaluate_solution(shared, solution, baseline, evaluator, config)
+                evaluate_solution(shared, solution, baseline)
         loads = executor.of("load")
         assert sorted(name for _, name in loads) == ["a", "b", "double__reference"]
         assert len({pid for pid, _ in loads}) == 3
@@ -241,12 +238,10 @@ class TestEvaluators:
 
 
 class TestRun:
-    def test_interrupt_gives_no_verdict(
-        self, problems, session, settings, evaluator, executor, prepare
-    ):
+    def test_interrupt_gives_no_verdict(self, problems, session, executor, prepare):
         pool = WorkerPool(executor, keep=0)
         running = session(pool=pool)
         baseline = prepare(running=running)
         pool.interrupt()
         with pytest.raises(RunInterrupted):
-            evaluate_solution(running, problems.good(), baseline, evaluator, settings())
+            evaluate_solution(running, problems.good(), baseline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -76,8 +77,7 @@ class TestVerdicts:
         baseline = prepare(WAITS_FOR_THE_DEVICE, running=running)
         source = f"SAMPLES = [0.3, 0.301]\nHIDDEN_MS = {hidden_ms}\n" + HONEST
         config = settings(iterations=20)
-        evaluation = evaluate_solution(
-            running, problems.solution(source), baseline, evaluator, config
-        )
+        judged = replace(baseline, evaluator=evaluator, config=config)
+        evaluation = evaluate_solution(running, problems.solution(source), judged)
         assert evaluation.status == "PASSED"
         assert ("added_ms" in evaluation.correctness.extra["integrity"]) is added

@@ -10,6 +10,7 @@ from fib_judge import baseline as baseline_module
 from fib_judge.baseline import prepare_baseline
 from fib_judge.evaluate import evaluate_solution
 from fib_judge.floor import Floor
+from flashinfer_bench.bench.measurement import Task
 from flashinfer_bench.bench.plan import is_final
 from flashinfer_bench.bench.pool import WorkerPool
 from flashinfer_bench.compile import reference_solution
@@ -379,7 +380,8 @@ class TestBaseline:
         workload = problems.workload(x=SafetensorsInput(path="x.safetensors", tensor_key="t"))
         running, config = session(), settings()
         reference = reference_solution(definition)
-        made = prepare_baseline(running, definition, workload, reference, config, tmp_path)
+        task = Task(definition, workload, reference, evaluator, config, tmp_path)
+        made = prepare_baseline(running, task)
         assert [item.way for item in made.freedoms] == ["move"]
-        evaluation = evaluate_solution(running, problems.solution(HONEST), made, evaluator, config)
+        evaluation = evaluate_solution(running, problems.solution(HONEST), made)
         assert evaluation.correctness.extra["integrity"]["fresh"] == "recorded inputs only"

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.evaluators import DefaultEvaluator as DefaultEvaluator
     from flashinfer_bench.bench.evaluators import Evaluator as Evaluator
     from flashinfer_bench.bench.evaluators import resolve_evaluator as resolve_evaluator
+    from flashinfer_bench.bench.measurement import BaselineHandle as BaselineHandle
+    from flashinfer_bench.bench.measurement import DeviceBaseline as DeviceBaseline
     from flashinfer_bench.bench.observers import RunObserver as RunObserver
     from flashinfer_bench.bench.plan import Skipped as Skipped
-    from flashinfer_bench.bench.reference import BaselineHandle as BaselineHandle
-    from flashinfer_bench.bench.reference import DeviceBaseline as DeviceBaseline
     from flashinfer_bench.bench.session import IsolatedRunner as IsolatedRunner
     from flashinfer_bench.bench.session import PersistentRunner as PersistentRunner
     from flashinfer_bench.bench.session import Runner as Runner
@@ -36,7 +36,7 @@ _NAMES = {
     "evaluators": "DefaultEvaluator Evaluator resolve_evaluator",
     "observers": "RunObserver",
     "plan": "Skipped",
-    "reference": "BaselineHandle DeviceBaseline",
+    "measurement": "BaselineHandle DeviceBaseline",
     "session": "IsolatedRunner PersistentRunner Runner",
 }
 

@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
+from collections import deque
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from flashinfer_bench.bench.attempt import NotEvaluated
+from flashinfer_bench import errors
 from flashinfer_bench.bench.backends import choose_devices, make_executor
-from flashinfer_bench.bench.builds import BuildAhead
+from flashinfer_bench.bench.builds import BuildAhead, BuildOutcome
 from flashinfer_bench.bench.config import LOG_LEVELS, BenchmarkConfig
 from flashinfer_bench.bench.digests import fresh_seed
-from flashinfer_bench.bench.plan import Plan, Skipped, WorkItem, finished, make_plan
-from flashinfer_bench.bench.pool import RunInterrupted, default_jobs
+from flashinfer_bench.bench.evaluation import NotEvaluated
+from flashinfer_bench.bench.plan import Plan, SkipKind, Skipped, WorkItem, finished, make_plan
+from flashinfer_bench.bench.pool import LAST_WORDS_S, RunInterrupted, default_jobs
 from flashinfer_bench.bench.sandbox import Sandbox
-from flashinfer_bench.bench.scheduler import Scheduler
 from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner, Runner
-from flashinfer_bench.data import Trace, TraceSet
-from flashinfer_bench.errors import (
-    CapabilityError,
-    ConfigError,
-    DataError,
-    RunnerError,
-    RunnerFatalError,
-    StorageError,
-)
-from flashinfer_bench.plugins import default_catalog
+from flashinfer_bench.data import Evaluation, Solution, Trace, TraceSet
+from flashinfer_bench.plugins import Catalog, default_catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from flashinfer_bench.bench.builds import BuildOutcome
-    from flashinfer_bench.bench.executors.base import Executor
     from flashinfer_bench.bench.observers import RunObserver
-    from flashinfer_bench.bench.plan import SkipKind
-    from flashinfer_bench.data import Evaluation, Solution
-    from flashinfer_bench.plugins import Catalog
 
 logger = logging.getLogger(__name__)
 
@@ -93,9 +82,7 @@ class Benchmark(AbstractContextManager["Benchmark"]):
         self._catalog = default_catalog() if catalog is None else catalog
         self._pending: list[Trace] = []
         self._skipped: tuple[Skipped, ...] = ()
-        self._executors: dict[tuple[str, Optional[str]], Executor] = {}
-        # Ends the child processes even of a benchmark that nobody closes.
-        self._finalizer = weakref.finalize(self, _close_all, self._executors)
+        self._processes = ExitStack()  # those of the run that is going on
         _set_log_level(self.config, log_level)
 
     @property
@@ -169,8 +156,8 @@ class Benchmark(AbstractContextManager["Benchmark"]):
         self._pending.clear()
 
     def close(self) -> None:
-        """End all child processes; idempotent. A later run starts new ones."""
-        _close_all(self._executors)
+        """End all child processes, as each run does at its end; idempotent."""
+        self._processes.close()
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -180,81 +167,173 @@ class Benchmark(AbstractContextManager["Benchmark"]):
         self._skipped = ()
         if config.seed is None:
             config = config.model_copy(update={"seed": fresh_seed()})
-        devices = choose_devices(config.device)
-        device = devices[0]
-        sandbox = Sandbox(config.sandbox, self._catalog)
+        with self._processes:
+            return self._run_on(choose_devices(config.device), config, dump_traces, resume)
+
+    def _run_on(
+        self, devices: Sequence[str], config: BenchmarkConfig, store: bool, resume: bool
+    ) -> TraceSet:
+        trace_set, catalog, device = self._trace_set, self._catalog, devices[0]
+        executors = [make_executor(catalog, one, config.executor) for one in devices]
+        for executor in executors:
+            self._processes.callback(executor.close)
+        sandbox = Sandbox(config.sandbox, catalog)
+        self._processes.callback(sandbox.tidy)
         kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
-        runners: list[Runner] = [
-            kind(
-                one,
-                executor=self._executor(one, config),
-                catalog=self._catalog,
-                sandbox=sandbox,
-            )
-            for one in devices
+        runners = [
+            kind(executor.device, executor=executor, catalog=catalog, sandbox=sandbox)
+            for executor in executors
         ]
         for runner in runners:  # a timer that is not there is told once, not for each evaluation
             runner.require_timer(config.timer, trust=config.trust, cache=config.cache)
-        done = None
+        done = set()
         if resume:
-            traces = [trace for group in self._trace_set.traces.values() for trace in group]
-            solutions = [item for group in self._trace_set.solutions.values() for item in group]
-            hardware = {runner.environment.hardware for runner in runners}
-            done = finished(traces, solutions, hardware)
-        plan = make_plan(self._trace_set, config, self._catalog, done or (), device=device)
-        run = RunRecord(
-            self._trace_set, config, self.observers, store=dump_traces, hook=self._catalog.hook
-        )
+            traces = [trace for group in trace_set.traces.values() for trace in group]
+            solutions = [item for group in trace_set.solutions.values() for item in group]
+            done = finished(traces, solutions, {one.environment.hardware for one in runners})
+        plan = make_plan(trace_set, config, catalog, done, device=device)
+        run = RunRecord(trace_set, config, self.observers, store=store, hook=catalog.hook)
         ahead = None
         if plan.builds:
             ahead = BuildAhead(
                 plan.builds,
-                self._executor(device, config),
+                executors[0],
                 jobs=config.build_jobs or default_jobs(),
                 timeout_s=config.timeout_seconds,
                 overlap=device != "cpu",
                 sandbox=sandbox,
                 on_finished=run.build_finished,
             )
-        with ExitStack() as on_failure:
-            on_failure.callback(self.close)
-            try:
-                sandbox.require(self._executor(device, config))
-                with ExitStack() as running:
-                    for runner in runners:
-                        running.enter_context(runner.measurement(config).running(config))
-                    run.carry_out(plan, runners, ahead)
-            finally:
-                sandbox.tidy()
-                self._skipped = tuple(run.skipped)
-                self._pending += run.unsaved
-            on_failure.pop_all()
+        try:
+            sandbox.require(executors[0])
+            with ExitStack() as running:
+                for runner in runners:
+                    running.enter_context(runner.measurement(config).running(config))
+                run.carry_out(plan, runners, ahead)
+        finally:
+            self._skipped = tuple(run.skipped)
+            self._pending += run.unsaved
         return run.results()
-
-    def _executor(self, device: str, config: BenchmarkConfig) -> Executor:
-        key = (device, config.executor)
-        if key not in self._executors:
-            self._executors[key] = make_executor(self._catalog, *key)
-        return self._executors[key]
-
-
-def _close_all(executors: dict[tuple[str, Optional[str]], Executor]) -> None:
-    while executors:
-        _, executor = executors.popitem()
-        executor.close()
 
 
 def _set_log_level(config: BenchmarkConfig, log_level: str) -> None:
     level = config.log_level if "log_level" in config.model_fields_set else log_level.upper()
     if level not in LOG_LEVELS:
-        raise ConfigError(f"log level {log_level!r} is not one of {', '.join(LOG_LEVELS)}")
+        raise errors.ConfigError(f"log level {log_level!r} is not one of {', '.join(LOG_LEVELS)}")
     logging.getLogger("flashinfer_bench.bench").setLevel(level)
 
 
+class Scheduler:
+    """Works off items with several runners at once.
+
+    Each runner gets a thread of its own; the calling thread only waits. So Ctrl-C, which Python
+    delivers to the main thread, never breaks into an evaluation or into writing a trace: the
+    processes of the candidates are killed, the threads notice and end, and what was finished
+    before is stored.
+
+    A runner goes on with the definition that it has worked on, since what it has built stays of
+    use; else it begins with the one that has most left, the first among equals.
+
+    Parameters
+    ----------
+    items : iterable of WorkItem
+        The work, in the preferred order.
+    runners : sequence of Runner
+        One for each device.
+    work : callable
+        ``work(runner, item)`` does one item. If it raises `RunnerFatalError` the device is given up
+        and the others go on; whatever else it raises ends the run.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[WorkItem],
+        runners: Sequence[Runner],
+        work: Callable[[Runner, WorkItem], None],
+    ) -> None:
+        self._runners, self._work = runners, work
+        self._waiting: dict[str, deque[WorkItem]] = {}
+        for item in items:
+            self._waiting.setdefault(item.definition.name, deque()).append(item)
+        self._in_hand = 0  # items that are being worked on, and may yet be put back
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._lost: Optional[errors.RunnerFatalError] = None
+
+    def run(self) -> None:
+        """Work until nothing is left.
+
+        Raises
+        ------
+        RunnerFatalError
+            If work is left, but no device to do it on.
+        Exception
+            What `work` has raised otherwise.
+        """
+        threads = ThreadPoolExecutor(len(self._runners), "fib-device")
+        serving = [threads.submit(self._serve, runner) for runner in self._runners]
+        try:
+            wait(serving, return_when=FIRST_EXCEPTION)
+        finally:
+            if not all(future.done() for future in serving):
+                with self._changed:
+                    self._stopping = True
+                    self._changed.notify_all()
+                for runner in self._runners:
+                    runner.interrupt()
+                wait(serving, timeout=LAST_WORDS_S)
+            threads.shutdown(wait=False)
+        for future in serving:
+            if future.done():
+                future.result()
+        if self._lost is not None and any(self._waiting.values()):
+            raise self._lost
+
+    def put_back(self, item: WorkItem) -> None:
+        """Take an item back that could not be worked on."""
+        with self._changed:
+            self._waiting.setdefault(item.definition.name, deque()).appendleft(item)
+
+    def _serve(self, runner: Runner) -> None:
+        definition = ""
+        try:
+            while (item := self._take(definition)) is not None:
+                definition = item.definition.name
+                try:
+                    self._work(runner, item)
+                finally:
+                    with self._changed:
+                        self._in_hand -= 1
+                        self._changed.notify_all()
+        except RunInterrupted:
+            logger.debug("%s: broken off", runner.device)
+        except errors.RunnerFatalError as error:
+            logger.error("%s is given up: %s", runner.device, error)
+            self._lost = error
+        finally:
+            runner.close()
+
+    def _take(self, definition: str) -> Optional[WorkItem]:
+        """Take an item; None once there is none and none can come back from a lost device."""
+        with self._changed:
+            while not self._stopping:
+                group = self._waiting.get(definition) or max(
+                    self._waiting.values(), key=len, default=None
+                )
+                if group:
+                    self._in_hand += 1
+                    return group.popleft()
+                if not self._in_hand:
+                    return None
+                self._changed.wait()
+        return None
+
+
+@dataclass
 class RunRecord:
     """One pass over a plan: what it is told by the runners, and what it tells and stores.
 
-    Parameters
+    Attributes
     ----------
     trace_set : TraceSet
         The dataset.
@@ -266,38 +345,25 @@ class RunRecord:
         Whether traces are added to the dataset.
     hook : object
         Calls the lifecycle hooks of plugins; see `Catalog.hook`.
-
-    Attributes
-    ----------
-    trace_set : TraceSet
-        The dataset.
-    config : BenchmarkConfig
-        The settings.
     total : int
         How many evaluations there are.
     skipped : list of Skipped
         What could not be evaluated.
+    unsaved : list of Trace
+        What has not been added to the dataset.
     """
 
-    def __init__(
-        self,
-        trace_set: TraceSet,
-        config: BenchmarkConfig,
-        observers: Sequence[RunObserver],
-        *,
-        store: bool,
-        hook: Any,
-    ) -> None:
-        self.trace_set = trace_set
-        self.config = config
-        self.total = 0
-        self.unsaved: list[Trace] = []
-        self.skipped: list[Skipped] = []
-        self._observers = observers
-        self._hook = hook
-        self._store = store
-        self._lock = threading.Lock()  # threads of several devices report here
-        self._traces: dict[str, list[Trace]] = {}
+    trace_set: TraceSet
+    config: BenchmarkConfig
+    observers: Sequence[RunObserver]
+    store: bool
+    hook: Any
+    total: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
+    unsaved: list[Trace] = field(default_factory=list)
+    _traces: dict[str, list[Trace]] = field(default_factory=dict)
+    # Threads of several devices report here.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def carry_out(
         self, plan: Plan, runners: Sequence[Runner], ahead: Optional[BuildAhead] = None
@@ -317,17 +383,15 @@ class RunRecord:
         self.total = plan.total
         for entry in plan.skipped:
             self._skip(entry)
-        for observer in self._observers:
-            observer.started(plan.total)
-        self._hook.fib_run_started(run=self)
+        self._tell("started", plan.total)
+        self.hook.fib_run_started(run=self)
         if plan.resumed:
             logger.info("%d evaluations are decided already", plan.resumed)
         try:
             with ExitStack() as at_the_end:
                 if ahead is not None:
                     at_the_end.callback(ahead.close)
-                    for observer in self._observers:
-                        observer.builds_started(len(plan.builds))
+                    self._tell("builds_started", len(plan.builds))
                     for runner in runners:
                         runner.ahead = ahead
                     ahead.start()
@@ -335,16 +399,13 @@ class RunRecord:
                 if ahead is not None:
                     ahead.check()
         finally:
-            for observer in self._observers:
-                observer.finished()
-            self._hook.fib_run_finished(run=self)
+            self._tell("finished")
+            self.hook.fib_run_finished(run=self)
 
     def build_finished(self, outcome: BuildOutcome) -> None:
         """Tell that a solution has been compiled, or could not be; from any thread."""
         logger.info("%s: %s in %.1f s", outcome.solution, outcome.state, outcome.seconds)
-        with self._lock:
-            for observer in self._observers:
-                observer.build_finished(outcome)
+        self._tell("build_finished", outcome)
 
     def results(self) -> TraceSet:
         """Return the dataset with the traces of this run only."""
@@ -360,8 +421,17 @@ class RunRecord:
         """Evaluate the solutions of one workload."""
         done: set[str] = set()
 
+        def start(solution: Solution) -> None:
+            self._tell("evaluation_started", item.definition.name, item.workload, solution.name)
+
         def skip(solution: Solution, why: Exception) -> None:
-            self._skip(_skipped(item, solution, why))
+            kind: SkipKind = "reference"
+            if isinstance(why, (errors.CapabilityError, NotEvaluated)):
+                kind = "capability"
+            elif isinstance(why, errors.DataError):
+                kind = "workload"
+            place = item.definition.name, solution.name, item.workload.uuid
+            self._skip(Skipped(kind, *place, 1, str(why)))
             done.add(solution.name)
 
         try:
@@ -371,26 +441,26 @@ class RunRecord:
                 item.solutions,
                 self.config,
                 self.trace_set.root,
-                on_start=lambda solution: self._tell_start(item, solution),
+                on_start=start,
                 on_skip=skip,
             ):
                 self._record(item, solution, evaluation)
                 done.add(solution.name)
-        except (RunInterrupted, StorageError):
+        except (RunInterrupted, errors.StorageError):
             raise
-        except RunnerFatalError:
+        except errors.RunnerFatalError:
             if (left := item.without(done)) is not None:
                 self._scheduler.put_back(left)
             raise
-        except (RunnerError, DataError, CapabilityError) as error:
+        except (errors.RunnerError, errors.DataError, errors.CapabilityError) as error:
             for solution in item.solutions:
                 if solution.name not in done:
                     skip(solution, error)
 
-    def _tell_start(self, item: WorkItem, solution: Solution) -> None:
+    def _tell(self, event: str, *what: object) -> None:
         with self._lock:
-            for observer in self._observers:
-                observer.evaluation_started(item.definition.name, item.workload, solution.name)
+            for observer in self.observers:
+                getattr(observer, event)(*what)
 
     def _record(self, item: WorkItem, solution: Solution, evaluation: Evaluation) -> None:
         trace = Trace(
@@ -402,7 +472,7 @@ class RunRecord:
         with self._lock:
             self._traces.setdefault(trace.definition, []).append(trace)
             self.unsaved.append(trace)
-            if self._store:
+            if self.store:
                 self.trace_set.add_traces([trace])
                 self.unsaved.pop()
             speed = evaluation.performance
@@ -414,23 +484,12 @@ class RunRecord:
                 evaluation.status.value,
                 f", {speed.latency_ms:.6g} ms" if speed else "",
             )
-            for observer in self._observers:
-                observer.evaluation_finished(trace)
-            self._hook.fib_evaluated(run=self, trace=trace)
+            self._tell("evaluation_finished", trace)
+            self.hook.fib_evaluated(run=self, trace=trace)
 
     def _skip(self, entry: Skipped) -> None:
         with self._lock:
             self.skipped.append(entry)
             where = f" on {entry.workload}" if entry.workload else ""
             logger.warning("skipped %s%s: %s", entry.solution, where, entry.reason)
-            for observer in self._observers:
-                observer.skipped(entry)
-
-
-def _skipped(item: WorkItem, solution: Solution, error: Exception) -> Skipped:
-    kind: SkipKind
-    if isinstance(error, (CapabilityError, NotEvaluated)):
-        kind = "capability"
-    else:
-        kind = "workload" if isinstance(error, DataError) else "reference"
-    return Skipped(kind, item.definition.name, solution.name, item.workload.uuid, 1, str(error))
+            self._tell("skipped", entry)

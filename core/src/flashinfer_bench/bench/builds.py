@@ -10,27 +10,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError, Future, wait
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    FIRST_EXCEPTION,
+    Future,
+    ThreadPoolExecutor,
+    wait,
+)
+from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
+from flashinfer_bench.bench import plan, pool
 from flashinfer_bench.bench.backends import make_executor
-from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed, CandidateTimeout
-from flashinfer_bench.bench.plan import (
-    Build,
-    compiles_ahead,
-    obstacle,
-    selected_definitions,
-    selected_solutions,
-)
-from flashinfer_bench.bench.pool import (
-    RunInterrupted,
-    WorkerKey,
-    await_ends,
-    default_jobs,
-    solution_key,
+from flashinfer_bench.bench.executors.base import (
+    Candidate,
+    CandidateError,
+    CandidateFailed,
+    CandidateTimeout,
+    Executor,
 )
 from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.errors import CapabilityError, RunnerFatalError, SelectionError
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from flashinfer_bench.bench.config import BenchmarkConfig
-    from flashinfer_bench.bench.executors.base import Candidate, Executor
     from flashinfer_bench.bench.observers import RunObserver
     from flashinfer_bench.data import Solution, TraceSet
     from flashinfer_bench.plugins import Catalog
@@ -114,7 +112,7 @@ class BuildOutcome:
         return "\n".join(part.strip() for part in (told, self.output) if part.strip())
 
 
-def _outcome(build: Build, **details: Any) -> BuildOutcome:
+def _outcome(build: plan.Build, **details: Any) -> BuildOutcome:
     """Return what came of a build; `details` are further fields."""
     solution, spec = build.solution.name, build.solution.spec
     return BuildOutcome(
@@ -122,12 +120,13 @@ def _outcome(build: Build, **details: Any) -> BuildOutcome:
     )
 
 
+@dataclass(eq=False)
 class BuildAhead:
     """Builds solutions in processes of their own while, or before, others are evaluated.
 
     Runners of several devices may share one. What is asked here may come from any thread.
 
-    Parameters
+    Attributes
     ----------
     builds : sequence of Build
         What to build, in the order in which it is expected to be needed.
@@ -148,38 +147,28 @@ class BuildAhead:
         Told what came of each, from the thread that it happened in.
     """
 
-    def __init__(
-        self,
-        builds: Sequence[Build],
-        executor: Executor,
-        *,
-        jobs: int,
-        timeout_s: float,
-        overlap: bool,
-        sandbox: Optional[Sandbox] = None,
-        make: Optional[Callable[[BuildAhead, Build], Optional[BuildOutcome]]] = None,
-        on_finished: Callable[[BuildOutcome], None] = lambda outcome: None,
-    ) -> None:
-        self._builds = {solution_key(build.solution): build for build in builds}
-        self._executor = executor
-        self._sandbox = sandbox
-        self._jobs = jobs
-        self._timeout_s = timeout_s
-        self._overlap = overlap
-        self._make = make or _compile_if_possible
-        self._on_finished = on_finished
+    builds: Sequence[plan.Build]
+    executor: Executor
+    _: KW_ONLY
+    jobs: int
+    timeout_s: float
+    overlap: bool
+    sandbox: Optional[Sandbox] = None
+    make: Optional[Callable[[BuildAhead, plan.Build], Optional[BuildOutcome]]] = None
+    on_finished: Optional[Callable[[BuildOutcome], None]] = None
+
+    def __post_init__(self) -> None:
+        self._builds = {pool.solution_key(build.solution): build for build in self.builds}
         self._lock = threading.Lock()
         self._interrupted = threading.Event()
         self._busy: set[Candidate] = set()
-        self._threads: set[threading.Thread] = set()
-        self._waiting: list[WorkerKey] = []  # for a thread, the next one first
+        self._pool = ThreadPoolExecutor(self.jobs, "fib-build")
         # The result is None for what could not be tried: its evaluation then does without.
-        self._results: dict[WorkerKey, Future[Optional[BuildOutcome]]] = {}
-        self._error: Optional[BaseException] = None
+        self._results: dict[pool.WorkerKey, Future[Optional[BuildOutcome]]] = {}
 
     def start(self) -> None:
         """Begin, where compiling and timing may overlap."""
-        if self._overlap:
+        if self.overlap:
             self._begin(self._builds)
 
     def prepare(self, definition: str) -> None:
@@ -197,14 +186,12 @@ class BuildAhead:
         RunInterrupted
             If the run ends meanwhile.
         """
-        mine = [key for key, build in self._builds.items() if build.definition.name == definition]
-        if self._overlap:
-            with self._lock:
-                self._waiting.sort(key=lambda key: key not in mine)
-        else:
+        if not self.overlap:
+            items = self._builds.items()
+            mine = [key for key, build in items if build.definition.name == definition]
             self._begin(mine)
             for key in mine:
-                self._result(key)
+                self._results[key].result()
 
     def outcome(self, solution: Solution) -> Optional[BuildOutcome]:
         """Return what came of a solution; wait until that is known.
@@ -224,34 +211,25 @@ class BuildAhead:
         RunInterrupted
             If the run ends meanwhile.
         """
-        key = solution_key(solution)
+        key = pool.solution_key(solution)
         if key not in self._builds:
             return None
         self._begin([key])
-        outcome = self._result(key)
+        outcome = self._results[key].result()
         return outcome if outcome is not None and _is_final(outcome) else None
 
     def as_ready(self, solutions: Iterable[Solution]) -> Iterator[Solution]:
-        """Yield `solutions` in their order, except that no one waits for another's compiler.
-
-        Raises
-        ------
-        RunInterrupted
-            If the run ends while all that are left are being compiled.
-        """
+        """Yield `solutions` in their order, except that no one waits for another's compiler."""
         left = list(solutions)
         while left:
-            known = [self._results.get(solution_key(one)) for one in left]
-            pending = [future for future in known if future is not None]
+            futures = [self._results.get(pool.solution_key(one)) for one in left]
+            pending = [future for future in futures if future is not None]
             if len(pending) == len(left):
                 wait(pending, return_when=FIRST_COMPLETED)
-            ready = (i for i, one in enumerate(known) if one is None or one.done())
-            index = next(ready)
-            if (future := known[index]) is not None and future.cancelled():
-                raise _interrupted()
-            yield left.pop(index)
+            ready = (i for i, one in enumerate(futures) if one is None or one.done())
+            yield left.pop(next(ready))
 
-    def compile(self, build: Build) -> BuildOutcome:
+    def compile(self, build: plan.Build) -> BuildOutcome:
         """Do the part of a build that other processes can use.
 
         Parameters
@@ -264,17 +242,9 @@ class BuildAhead:
         RunnerFatalError
             If no process can be started.
         """
+        return self._built(build, self.executor.spawn_compiler(), loads=False)
 
-        def work(process: Candidate) -> dict[str, Any]:
-            if self._sandbox is not None:
-                self._sandbox.confine_compiler(process)
-            done = process.compile(build.definition, build.solution, timeout_s=self._timeout_s)
-            # An executor that cannot compile ahead leaves all of it to loading.
-            return {"builder": done.builder, "fresh": done.fresh or not done.builder}
-
-        return self._outcome_of(work, build, self._executor.spawn_compiler())
-
-    def load(self, build: Build) -> BuildOutcome:
+    def load(self, build: plan.Build) -> BuildOutcome:
         """Build a solution to its end, which runs the code that it runs when it is loaded.
 
         Parameters
@@ -287,26 +257,28 @@ class BuildAhead:
         RunnerFatalError
             If no process can be started.
         """
+        self.executor.start()
+        return self._built(build, self.executor.spawn(), loads=True)
 
-        def work(process: Candidate) -> dict[str, Any]:
-            if self._sandbox is not None:
-                self._sandbox.confine(process, build.definition, build.solution)
-            process.load(build.definition, build.solution, timeout_s=self._timeout_s)
-            return {"fresh": True}
-
-        self._executor.start()
-        return self._outcome_of(work, build, self._executor.spawn())
-
-    def _outcome_of(
-        self, work: Callable[[Candidate], dict[str, Any]], build: Build, process: Candidate
-    ) -> BuildOutcome:
+    def _built(self, build: plan.Build, process: Candidate, *, loads: bool) -> BuildOutcome:
         began = time.monotonic()
+        what, details = (build.definition, build.solution), dict[str, Any]()
         with self._lock:
             self._busy.add(process)
         if self._interrupted.is_set():  # it may have come before the process was on the list
             process.close()
         try:
-            details = work(process)
+            if self.sandbox is not None and loads:
+                self.sandbox.confine(process, *what)
+            elif self.sandbox is not None:
+                self.sandbox.confine_compiler(process)
+            if loads:
+                process.load(*what, timeout_s=self.timeout_s)
+                details = {"fresh": True}
+            else:
+                done = process.compile(*what, timeout_s=self.timeout_s)
+                # An executor that cannot compile ahead leaves all of it to loading.
+                details = {"builder": done.builder, "fresh": done.fresh or not done.builder}
         except CandidateError as error:
             details = {"error": error, "output": process.log()}
             if isinstance(error, CandidateFailed):
@@ -321,84 +293,57 @@ class BuildAhead:
         """End all processes, compilers and all, for good; from any thread."""
         self._interrupted.set()
         with self._lock:
-            busy, waiting = list(self._busy), self._waiting
-            self._waiting = []
+            busy = list(self._busy)
         for candidate in busy:
             candidate.close()
-        for key in waiting:
-            self._results[key].cancel()
-            self._results[key].set_running_or_notify_cancel()
 
     def close(self) -> None:
         """End what is still going on, and wait for that, but not for ever; idempotent."""
         self.interrupt()
-        await_ends(list(self._threads))
+        self._pool.shutdown(wait=False)
+        wait(list(self._results.values()), timeout=pool.LAST_WORDS_S)
 
     def check(self) -> None:
         """Raise what `make` or `on_finished` has raised, if one has."""
-        if self._error is not None:
-            raise self._error
+        for future in self._results.values():
+            if future.done() and not isinstance(future.exception(), pool.RunInterrupted):
+                future.result()
 
     def wait(self) -> None:
         """Wait until all that has begun has ended; raise what `check` does at once."""
         wait(list(self._results.values()), return_when=FIRST_EXCEPTION)
         self.check()
 
-    def _begin(self, keys: Iterable[WorkerKey]) -> None:
+    def _begin(self, keys: Iterable[pool.WorkerKey]) -> None:
         with self._lock:
             for key in keys:
                 if key not in self._results:
-                    if self._interrupted.is_set():
-                        raise _interrupted()
-                    self._results[key] = Future()
-                    self._waiting.append(key)
-                    if len(self._threads) < self._jobs:
-                        # No executor: the end of the process would wait for its threads.
-                        thread = threading.Thread(target=self._work, name="fib-build", daemon=True)
-                        thread.start()
-                        self._threads.add(thread)
+                    self._require_going_on()
+                    self._results[key] = self._pool.submit(self._work, key)
 
-    def _result(self, key: WorkerKey) -> Optional[BuildOutcome]:
+    def _require_going_on(self) -> None:
+        if self._interrupted.is_set():
+            raise pool.RunInterrupted("the run ended while solutions were built")
+
+    def _work(self, key: pool.WorkerKey) -> Optional[BuildOutcome]:
+        self._require_going_on()
         try:
-            return self._results[key].result()
-        except CancelledError:
-            raise _interrupted() from None
-
-    def _work(self) -> None:
-        while (key := self._next()) is not None:
-            result = self._results[key]
-            try:
-                outcome = self._make(self, self._builds[key])
-                if self._interrupted.is_set():  # then a build that failed need not be at fault
-                    raise _interrupted()
-                if outcome is not None:
-                    self._on_finished(outcome)
-                result.set_result(outcome)
-            except RunInterrupted as error:
-                result.set_exception(error)
-            except BaseException as error:  # noqa: BLE001 - handed to the threads that wait
-                self._error = self._error or error
-                result.set_exception(error)
-                self.interrupt()
-
-    def _next(self) -> Optional[WorkerKey]:
-        with self._lock:
-            if self._waiting:
-                return self._waiting.pop(0)
-            self._threads.discard(threading.current_thread())
-            return None
+            outcome = (self.make or _compile_if_possible)(self, self._builds[key])
+            self._require_going_on()  # else a build that failed need not be at fault
+            if outcome is not None and self.on_finished is not None:
+                self.on_finished(outcome)
+        except BaseException:
+            self.interrupt()
+            raise
+        return outcome
 
 
-def _compile_if_possible(builds: BuildAhead, build: Build) -> Optional[BuildOutcome]:
+def _compile_if_possible(builds: BuildAhead, build: plan.Build) -> Optional[BuildOutcome]:
     try:
         return builds.compile(build)
     except RunnerFatalError as error:
         logger.warning("%s is not compiled ahead: %s", build.solution.name, error)
         return None
-
-
-def _interrupted() -> RunInterrupted:
-    return RunInterrupted("the run ended while solutions were built")
 
 
 def _is_final(outcome: BuildOutcome) -> bool:
@@ -454,14 +399,26 @@ class BuildRun:
         self._device = build_device(config.device)
         self._lock = threading.Lock()
         self.outcomes: list[BuildOutcome] = []
-        definitions = selected_definitions(trace_set, config.definitions)
-        solutions = selected_solutions(trace_set, definitions, config.solutions)
-        chosen = [Build(one, solution) for one in definitions for solution in solutions[one.name]]
-        possible = [build for build in chosen if self._note_if_unavailable(build)]
-        self._compiled = {b for b in possible if compiles_ahead(b.solution, catalog, self._device)}
-        rest = [build.solution for build in possible if build not in self._compiled]
-        self.left_out = tuple(rest) if compile_only else ()
-        self._builds = [b for b in possible if b in self._compiled or not compile_only]
+        definitions = plan.selected_definitions(trace_set, config.definitions)
+        solutions = plan.selected_solutions(trace_set, definitions, config.solutions)
+        chosen = [
+            plan.Build(one, solution) for one in definitions for solution in solutions[one.name]
+        ]
+        self._builds: list[plan.Build] = []
+        self._compiled: set[plan.Build] = set()
+        left_out: list[Solution] = []
+        for build in chosen:
+            found = plan.obstacle(build.solution, catalog, self._device)
+            if found is not None:
+                self.outcomes.append(_hindered(build, *found))
+                continue
+            if plan.compiles_ahead(build.solution, catalog, self._device):
+                self._compiled.add(build)
+            elif compile_only:
+                left_out.append(build.solution)
+                continue
+            self._builds.append(build)
+        self.left_out = tuple(left_out)
         if self.left_out and not (self._builds or self.outcomes):
             raise SelectionError(
                 f"none of the {len(self.left_out)} selected solutions is in a language that is "
@@ -493,49 +450,38 @@ class BuildRun:
             observer.builds_started(len(self._builds) + len(self.outcomes))
         for outcome in self.outcomes:
             self._tell(outcome)
-        try:
-            if self._builds:
-                self._build_all()
-        finally:
+        with ExitStack() as at_the_end:
             for observer in self._observers:
-                observer.finished()
+                at_the_end.callback(observer.finished)
+            if self._builds:
+                self._build_all(at_the_end)
         return self.outcomes
 
-    def _build_all(self) -> None:
+    def _build_all(self, at_the_end: ExitStack) -> None:
         if not self._compile_only and find_spec("torch") is None:
             raise CapabilityError(
                 "loading what has been built needs torch",
                 hint="pip install 'flashinfer-bench-core[torch]'",
             )
         executor = make_executor(self._catalog, self._device, self._config.executor)
+        at_the_end.callback(executor.close)
         sandbox = Sandbox(self._config.sandbox, self._catalog)
+        at_the_end.callback(sandbox.tidy)
         builds = BuildAhead(
             self._builds,
             executor,
-            jobs=self._config.build_jobs or default_jobs(spare=0),
+            jobs=self._config.build_jobs or pool.default_jobs(spare=0),
             timeout_s=self._config.timeout_seconds,
             overlap=True,
             sandbox=sandbox,
             make=self._make,
             on_finished=self._finished,
         )
+        at_the_end.callback(builds.close)
+        builds.start()
+        builds.wait()
 
-        def start_executor() -> None:
-            with suppress(RunnerFatalError):  # whatever is loaded meets it, too
-                executor.start()
-
-        try:
-            if not self._compile_only:
-                # What takes longest to start is started beside the first compiler.
-                threading.Thread(target=start_executor, name="fib-start", daemon=True).start()
-            builds.start()
-            builds.wait()
-        finally:
-            builds.close()
-            executor.close()
-            sandbox.tidy()
-
-    def _make(self, builds: BuildAhead, build: Build) -> BuildOutcome:
+    def _make(self, builds: BuildAhead, build: plan.Build) -> BuildOutcome:
         if build not in self._compiled:
             outcome = builds.load(build)
         else:
@@ -555,29 +501,23 @@ class BuildRun:
             self.outcomes.append(outcome)
             self._tell(outcome)
 
-    def _builder_of(self, build: Build) -> str:
+    def _builder_of(self, build: plan.Build) -> str:
         """Return the builder's name, if there is only one that it can have been."""
         spec = build.solution.spec
         builders = self._catalog.builders_for(spec.language, spec.binding, device=self._device)
         usable = [entry.name for entry in builders if entry.availability()]
         return usable[0] if len(usable) == 1 else ""
 
-    def _note_if_unavailable(self, build: Build) -> bool:
-        """Return whether there is a builder; note what it lacks if there is none."""
-        found = obstacle(build.solution, self._catalog, self._device)
-        if found is None:
-            return True
-        kind, reason = found
-        details: dict[str, Any] = {"elsewhere": reason}
-        if kind == "capability":
-            error = CandidateFailed(reason, stage="compile", kind="", traceback="", about=kind)
-            details = {"error": error}
-        self.outcomes.append(_outcome(build, **details))
-        return False
-
     def _tell(self, outcome: BuildOutcome) -> None:
         for observer in self._observers:
             observer.build_finished(outcome)
+
+
+def _hindered(build: plan.Build, kind: str, reason: str) -> BuildOutcome:
+    if kind != "capability":
+        return _outcome(build, elsewhere=reason)
+    error = CandidateFailed(reason, stage="compile", kind="", traceback="", about="capability")
+    return _outcome(build, error=error)
 
 
 def build_device(device: Optional[str]) -> str:

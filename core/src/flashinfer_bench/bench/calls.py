@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.bench.executors.base import (
     Candidate,
@@ -24,6 +24,8 @@ from flashinfer_bench.data.samples import rounded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from flashinfer_bench.bench.evaluation import Attempt
+    from flashinfer_bench.bench.measurement import ReferenceProblem
     from flashinfer_bench.bench.session import Session
     from flashinfer_bench.tensors.vary import Freedom, Variation
 
@@ -179,10 +181,11 @@ class Taken:
     waited_ms: float = 0.0
 
 
+@dataclass(frozen=True)
 class Variations:
     """Draws what each call is to see.
 
-    Parameters
+    Attributes
     ----------
     freedoms : sequence of Freedom
         How the inputs may vary.
@@ -194,25 +197,18 @@ class Variations:
         Whether the device's caches are left as they are before a call.
     """
 
-    def __init__(
-        self,
-        freedoms: Sequence[Freedom],
-        inputs: Sequence[Sequence[Any]],
-        rng: random.Random,
-        warm: bool = False,
-    ) -> None:
-        self._warm = warm
-        self._freedoms = freedoms
-        self._inputs = inputs
-        self._rng = rng
+    freedoms: Sequence[Freedom]
+    inputs: Sequence[Sequence[Any]]
+    rng: random.Random
+    warm: bool = False
 
     def draw(self) -> Variation:
         """Return a fresh variation of one of the input sets."""
         from flashinfer_bench.tensors.vary import draw_variation
 
-        slot = self._rng.randrange(len(self._inputs))
-        drawn = draw_variation(self._freedoms, self._inputs[slot], slot, self._rng)
-        return replace(drawn, warm=self._warm)
+        slot = self.rng.randrange(len(self.inputs))
+        drawn = draw_variation(self.freedoms, self.inputs[slot], slot, self.rng)
+        return replace(drawn, warm=self.warm)
 
 
 def take_calls(
@@ -409,15 +405,11 @@ def as_stored(samples: Iterable[float]) -> tuple[float, ...]:
 
 
 def measure(
-    session: Session,
-    candidate: Candidate,
-    free: Sequence[Freedom],
-    inputs: Sequence[Sequence[Any]],
+    subject: Union[Attempt, ReferenceProblem],
     plan: TimingPlan,
-    deadline: Deadline,
     visit: Callable[[int], bool] = lambda place: False,
 ) -> Measurement:
-    """Time the loaded solution, trusting what it tells.
+    """Time what is loaded in a process, trusting what it tells.
 
     The calls are made like those of a solution that is not trusted, with inputs that vary in the
     same way, so that latencies compare: a call at an address that was used before is 1-2 % quicker.
@@ -425,18 +417,10 @@ def measure(
 
     Parameters
     ----------
-    session : Session
-        The run.
-    candidate : Candidate
-        Has loaded the solution, and been given the input sets with their ways to vary.
-    free : sequence of Freedom
-        For each input how it may vary.
-    inputs : sequence
-        The input sets, in the order of their slots.
+    subject : Attempt or ReferenceProblem
+        Has been given its inputs, with their ways to vary.
     plan : TimingPlan
         How many calls.
-    deadline : Deadline
-        When to give up.
     visit : callable
         As of `take_calls`.
 
@@ -445,12 +429,14 @@ def measure(
     CandidateError
         If the candidate fails, or answers with something that cannot be a measurement.
     """
-    variations = Variations(free, inputs, random.Random(session.seed), session.warm)
+    session, candidate = subject.session, subject.worker.candidate
+    rng = random.Random(session.seed)
+    variations = Variations(subject.freedoms, subject.inputs, rng, session.warm)
     taken = take_calls(
         session,
         candidate,
         plan,
-        deadline,
+        subject.deadline,
         variation_of=lambda place: variations.draw(),
         visit=visit,
     )

@@ -14,7 +14,10 @@ from pydantic import (
     PrivateAttr,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_serializer,
     field_validator,
+    model_validator,
 )
 
 from flashinfer_bench.bench.dtype_tolerances import (
@@ -153,7 +156,7 @@ class TimingSettings(SettingsModel):
 EVAL_FIELDS = tuple(name for name in TimingSettings.model_fields if name != "stop_params")
 
 
-class EvalConfig(SettingsModel):
+class EvalConfig(TimingSettings):
     """Settings for one operation type or one definition; what is None is left to the layer below.
 
     Attributes
@@ -189,21 +192,17 @@ class EvalConfig(SettingsModel):
         Settings that only some evaluators know; merged key by key over the layers.
     """
 
-    warmup_runs: Optional[_Warmups] = None
-    iterations: Optional[_Count] = None
-    num_trials: Optional[_Count] = None
-    stop_rule: Optional[str] = None
-    stop_params: dict[str, Any] = Field(default_factory=dict)
-    min_samples: Optional[_Count] = None
-    max_samples: Optional[_Count] = None
-    max_seconds: Optional[_Seconds] = None
-    cache: Optional[_Cache] = None
-    watch: Optional[_Watch] = None
-    interleave_reference: Optional[bool] = None
-    rtol: Optional[_Tolerance] = None
-    atol: Optional[_Tolerance] = None
-    required_matched_ratio: Optional[_Ratio] = None
     extra: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unset_unless_given(cls, values: Any) -> Any:
+        return {**dict.fromkeys(EVAL_FIELDS), **values} if isinstance(values, dict) else values
+
+    @field_validator(*EVAL_FIELDS, mode="wrap")
+    @classmethod
+    def _none_is_unset(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        return None if value is None else check(value)
 
     def given(self) -> dict[str, Any]:
         """Return what is set here, by field."""
@@ -236,6 +235,10 @@ class ResolvedEvalConfig(TimingSettings):
     atol_by_dtype: frozenset[str] = frozenset()
     tightened: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
+
+    @field_serializer("atol_by_dtype")
+    def _in_order(self, names: frozenset[str]) -> list[str]:
+        return sorted(names)
 
     def tolerance_of(self, output: str) -> Tolerance:
         """Return what holds for one output; `atol` and `rtol` are never None in it."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping  # noqa: TC003 - of class attributes
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from flashinfer_bench.plugins import Catalog

@@ -18,14 +18,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.data import Definition, EvaluationStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import torch
 
-    from flashinfer_bench.data import Definition
 
 #: Denominator of the relative error where the reference is (nearly) zero.
 RELATIVE_FLOOR = 1e-8
@@ -237,17 +236,6 @@ class Comparison:
         return self.matched_ratio >= required_matched_ratio
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Counts over some consecutive elements."""
-
-    matched: int
-    max_absolute_error: float
-    max_relative_error: float
-    nonfinite_mismatches: int
-    first_failing: Optional[int]
-
-
 def compare(
     actual: torch.Tensor, expected: torch.Tensor, *, atol: float, rtol: float
 ) -> Comparison:
@@ -271,72 +259,54 @@ def compare(
     ValueError
         If the shapes differ.
     """
-    left, right = _Elements(actual), _Elements(expected)
+    import torch
+
+    left, right = _plain(actual), _plain(expected)
     if left.shape != right.shape:
         raise ValueError(f"shapes differ: {left.shape} and {right.shape}")
-    chunks = [
-        _compare_chunk(left.between(start, stop), right.between(start, stop), atol, rtol)
-        for start, stop in _spans(left.count)
-    ]
-    return Comparison(
-        elements=left.count,
-        matched=sum(chunk.matched for chunk in chunks),
-        max_absolute_error=max((chunk.max_absolute_error for chunk in chunks), default=0.0),
-        max_relative_error=max((chunk.max_relative_error for chunk in chunks), default=0.0),
-        nonfinite_mismatches=sum(chunk.nonfinite_mismatches for chunk in chunks),
-        first_failing=_first_mismatch(chunks, left, right),
-    )
+    matched, absolute, relative, out_of_place = 0, 0.0, 0.0, 0
+    first: Optional[Mismatch] = None
+    for start, one, other in _pieces(left, right):
+        passed, worst, odd = _compare_piece(one, other, atol, rtol)
+        absolute, relative = max(absolute, worst[0]), max(relative, worst[1])
+        out_of_place += odd
+        if passed is None:
+            matched += one.numel()
+            continue
+        matched += int(passed.sum())
+        if first is None and not bool(passed.all()):
+            place = int(passed.to(torch.uint8).argmin())  # the first 0
+            values = (one[place].item(), other[place].item())
+            first = Mismatch(_unravel(start + place, left.shape), *values)
+    return Comparison(left.numel(), matched, absolute, relative, out_of_place, first)
 
 
-def pairs(
-    actual: torch.Tensor, expected: torch.Tensor, *, most: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield elements of two tensors of one shape, piece by piece, in comparable types.
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with an element for each number of `tensor`."""
+    import torch
 
-    Parameters
-    ----------
-    actual, expected : torch.Tensor
-        CPU tensors.
-    most : int
-        Number of pieces. Where there are more of them, they are taken at equal distances.
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.detach().resolve_conj())
+    return unpack_float4(tensor.detach())
+
+
+def _pieces(
+    left: torch.Tensor, right: torch.Tensor, most: Optional[int] = None
+) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Yield rows of elements, and where they begin; of more than `most`, some at equal distances.
+
+    float8 becomes float32: torch cannot compare it on the CPU.
     """
-    left, right = _Elements(actual), _Elements(expected)
-    pieces = list(_spans(left.count))
-    for start, stop in pieces[:: -(-len(pieces) // most) or 1]:
-        yield left.between(start, stop), right.between(start, stop)
+    import torch
 
-
-def _spans(elements: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, elements, _CHUNK):
-        yield start, min(start + _CHUNK, elements)
-
-
-class _Elements:
-    """The elements of a tensor in a row, in types that torch can compare on the CPU."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        import torch
-
-        plain = tensor.detach()
-        if plain.is_complex():
-            plain = torch.view_as_real(plain.resolve_conj())
-        self.packed = plain.dtype == getattr(torch, "float4_e2m1fn_x2", None)
-        self._is_float8 = plain.is_floating_point() and plain.element_size() == 1
-        shape = tuple(plain.shape)
-        self.shape = (*shape[:-1], 2 * shape[-1]) if self.packed else shape
-        self._row = plain.contiguous().view(torch.uint8) if self.packed else plain
-        self._row = self._row.reshape(-1)
-        self.count = math.prod(self.shape)
-
-    def between(self, start: int, stop: int) -> torch.Tensor:
-        """Return some of the elements."""
-        import torch
-
-        if self.packed:
-            whole = _float4_values(self._row[start // 2 : (stop + 1) // 2])
-            return whole[start % 2 : start % 2 + stop - start]
-        part = self._row[start:stop]
-        return part.to(torch.float32) if self._is_float8 else part
+    rows = [side.reshape(-1) for side in (left, right)]
+    starts = range(0, left.numel(), _CHUNK)
+    for start in starts[:: -(-len(starts) // most) or 1 if most else 1]:
+        pair = [row[start : start + _CHUNK] for row in rows]
+        for place, part in enumerate(pair):
+            if part.is_floating_point() and part.element_size() == 1:
+                pair[place] = part.to(torch.float32)
+        yield start, pair[0], pair[1]
 
 
 def unpack_float4(tensor: torch.Tensor) -> torch.Tensor:
@@ -344,19 +314,15 @@ def unpack_float4(tensor: torch.Tensor) -> torch.Tensor:
 
     Two values share a byte, the first one in the low half, so that the last dimension doubles.
     """
-    elements = _Elements(tensor)
-    if not elements.packed:
-        return tensor
-    return elements.between(0, elements.count).reshape(elements.shape)
-
-
-def _float4_values(codes: torch.Tensor) -> torch.Tensor:
     import torch
 
+    if tensor.dtype != getattr(torch, "float4_e2m1fn_x2", None):
+        return tensor
     magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
     values = torch.tensor(magnitudes + [-value for value in magnitudes])
-    both = torch.stack((values.repeat(16), values.repeat_interleave(16)), dim=-1)
-    return both.index_select(0, codes.int()).flatten()
+    codes = tensor.contiguous().view(torch.uint8)
+    both = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2)
+    return values[both.int()]
 
 
 def _bits(part: torch.Tensor) -> torch.Tensor:
@@ -367,21 +333,32 @@ def _bits(part: torch.Tensor) -> torch.Tensor:
     return part.view(sizes[part.element_size()])
 
 
-def _compare_chunk(left: torch.Tensor, right: torch.Tensor, atol: float, rtol: float) -> _Chunk:
+def _compare_piece(
+    left: torch.Tensor, right: torch.Tensor, atol: float, rtol: float
+) -> tuple[Optional[torch.Tensor], tuple[float, float], int]:
+    """Return which elements pass (None: all), the largest errors, and how many are out of place."""
     import torch
 
     if left.dtype == right.dtype and torch.equal(_bits(left), _bits(right)):
-        return _Chunk(left.numel(), 0.0, 0.0, 0, None)
+        return None, (0.0, 0.0), 0
     if not (left.is_floating_point() or right.is_floating_point()):
         return _compare_exactly(left, right)
     absolute, relative = errors(left, right)
     worst = float(absolute.amax()), float(relative.amax())
-    if not math.isfinite(worst[0]):  # of NaN and of inf the largest is NaN or inf
-        return _compare_any_floats(left, right, atol, rtol)
     if worst[0] <= atol or worst[1] <= rtol:
-        return _Chunk(left.numel(), *worst, 0, None)
+        return None, worst, 0
     passed = (absolute <= atol) | (relative <= rtol)
-    return _Chunk(int(torch.count_nonzero(passed)), *worst, 0, _first_false(passed))
+    if math.isfinite(worst[0]):
+        return passed, worst, 0
+    # NaN or ±inf, or so far apart that float64 overflows.
+    finite = left.isfinite() & right.isfinite()
+    same = (left == right) | (left.isnan() & right.isnan())
+    out_of_place = int((~finite & ~same).sum())
+    worst = math.inf, math.inf
+    if not out_of_place:
+        masked = [each.masked_fill_(~finite, 0.0) for each in (absolute, relative)]
+        worst = float(masked[0].max()), float(masked[1].max())
+    return passed & finite | same, worst, out_of_place
 
 
 def errors(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -400,20 +377,9 @@ def errors(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch
     return absolute, torch.div(absolute, expected.abs_().clamp_(min=RELATIVE_FLOOR), out=expected)
 
 
-def _compare_any_floats(
-    left: torch.Tensor, right: torch.Tensor, atol: float, rtol: float
-) -> _Chunk:
-    """Compare floats of which some are NaN or ±inf, or so far apart that float64 overflows."""
-    finite = left.isfinite() & right.isfinite()
-    same = (left == right) | (left.isnan() & right.isnan())
-    out_of_place = int((~finite & ~same).sum())
-    absolute, relative = (each.masked_fill_(~finite, 0.0) for each in errors(left, right))
-    passed = ((absolute <= atol) | (relative <= rtol)) & finite | same
-    worst = (math.inf, math.inf) if out_of_place else (float(absolute.max()), float(relative.max()))
-    return _Chunk(int(passed.sum()), *worst, out_of_place, _first_false(passed))
-
-
-def _compare_exactly(left: torch.Tensor, right: torch.Tensor) -> _Chunk:
+def _compare_exactly(
+    left: torch.Tensor, right: torch.Tensor
+) -> tuple[torch.Tensor, tuple[float, float], int]:
     import torch
 
     # A common integer type: comparing uint8 with int8 as they are would wrap around.
@@ -426,30 +392,7 @@ def _compare_exactly(left: torch.Tensor, right: torch.Tensor) -> _Chunk:
     # Beyond 2**53 two different integers may be the same float; they are at least 1 apart.
     absolute = absolute.clamp_(min=1.0).masked_fill_(passed, 0.0)
     relative = absolute / right.to(torch.float64).abs().clamp_(min=RELATIVE_FLOOR)
-    worst = float(absolute.max()), float(relative.max())
-    return _Chunk(int(passed.sum()), *worst, 0, _first_false(passed))
-
-
-def _first_false(passed: torch.Tensor) -> Optional[int]:
-    import torch
-
-    # argmin of booleans as bytes: the first 0, without listing all of them
-    position = int(passed.view(torch.uint8).argmin())
-    return None if bool(passed[position]) else position
-
-
-def _first_mismatch(chunks: list[_Chunk], left: _Elements, right: _Elements) -> Optional[Mismatch]:
-    for number, chunk in enumerate(chunks):
-        if chunk.first_failing is not None:
-            flat = number * _CHUNK + chunk.first_failing
-            values = (_number(side.between(flat, flat + 1)[0]) for side in (left, right))
-            return Mismatch(_unravel(flat, left.shape), *values)
-    return None
-
-
-def _number(element: torch.Tensor) -> Any:
-    """Return an element as a Python number: an integer stays one."""
-    return float(element) if element.is_floating_point() else element.item()
+    return passed, (float(absolute.max()), float(relative.max())), 0
 
 
 def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -481,7 +424,7 @@ def error_histogram(actual: torch.Tensor, expected: torch.Tensor) -> dict[str, d
 
     counts = torch.zeros(2, len(_NAMES), dtype=torch.int64)
     out_of_place = [0, 0]
-    for left, right in pairs(actual, expected, most=_PIECES):
+    for _, left, right in _pieces(_plain(actual), _plain(expected), _PIECES):
         for place, error in enumerate(errors(left, right)):
             out_of_place[place] += _clear_nonfinite(error, left, right)
             within = error.clamp_(10.0 ** (_LOWEST - 0.5), 10.0 ** (_HIGHEST + 0.5))

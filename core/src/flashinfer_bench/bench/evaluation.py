@@ -1,21 +1,24 @@
-"""Turning what happened into the record that goes into a trace."""
+"""One solution on one workload: built, checked, timed, and the record that goes into a trace."""
 
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 from flashinfer_bench._version import __version__
+from flashinfer_bench.bench.calls import Deadline, Measurement, measure, time_left
 from flashinfer_bench.bench.executors.base import (
     CandidateCrashed,
     CandidateError,
     CandidateFailed,
     CandidateTimeout,
 )
+from flashinfer_bench.bench.pool import RunInterrupted, Worker, solution_key
 from flashinfer_bench.bench.stopping import TimingPlan
 from flashinfer_bench.data import (
     Correctness,
@@ -23,22 +26,25 @@ from flashinfer_bench.data import (
     EvaluationStatus,
     Performance,
     Provenance,
+    Solution,
 )
 from flashinfer_bench.data.samples import rounded
+from flashinfer_bench.errors import RunnerError
 from flashinfer_bench.plugins import default_catalog
 from flashinfer_bench.stats.intervals import Interval, median_interval, ratio_interval
 from flashinfer_bench.stats.samples import count_outliers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from flashinfer_bench.bench.calls import Measurement
     from flashinfer_bench.bench.config import ResolvedEvalConfig
-    from flashinfer_bench.bench.evaluators.base import Check, Evaluator
-    from flashinfer_bench.bench.reference import DeviceBaseline
+    from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
+    from flashinfer_bench.bench.measurement import DeviceBaseline
     from flashinfer_bench.bench.session import Session
-    from flashinfer_bench.data import Solution
+    from flashinfer_bench.tensors.vary import Freedom
 
+_Answer = TypeVar("_Answer")
+_KEEP_BELOW_BYTES = 1 << 30  # a candidate that holds more than this is not kept for later
 CONFIDENCE = 0.95
 MAX_LOG_CHARACTERS = 16_384
 _TICKS = 5
@@ -149,10 +155,6 @@ class Report:
         What is evaluated.
     baseline : DeviceBaseline
         What it is held against.
-    evaluator : Evaluator
-        Who judges its outputs.
-    config : ResolvedEvalConfig
-        The settings.
     output : str
         What the solution printed.
     build_s : float, optional
@@ -168,8 +170,6 @@ class Report:
     session: Session
     solution: Solution
     baseline: DeviceBaseline
-    evaluator: Evaluator
-    config: ResolvedEvalConfig
     output: str = ""
     build_s: Optional[float] = None
     compile_s: float = 0.0
@@ -229,6 +229,16 @@ class Report:
         told = [*measurement.notes, *speeds.notes]
         if self.session.timer_note is not None:
             told.append(self.session.timer_note)
+        config = self.baseline.config
+        rule = TimingPlan.of(config).rule
+        taken: dict[str, Any] = {
+            "ended_by": measurement.ending,
+            "cache": config.cache,
+            "reference": speeds.reference,
+        }
+        if rule.values:
+            taken["parameters"] = rule.values
+            taken["outcome"] = rule.outcome(measurement.counted_ms)
         return self._evaluation(
             EvaluationStatus.PASSED,
             "\n".join([*told, *notes]),
@@ -236,21 +246,8 @@ class Report:
             performance=speeds.performance,
             timer=measurement.timer,
             timer_version=measurement.timer_version,
-            timing={**self._timing(measurement, speeds), **(timing or {})},
+            timing={**taken, **(timing or {})},
         )
-
-    def _timing(self, measurement: Measurement, speeds: Speeds) -> dict[str, Any]:
-        """Return how the samples were taken."""
-        plan = TimingPlan.of(self.config)
-        timing: dict[str, Any] = {
-            "ended_by": measurement.ending,
-            "cache": self.config.cache,
-            "reference": speeds.reference,
-        }
-        if plan.rule.values:
-            timing["parameters"] = plan.rule.values
-            timing["outcome"] = plan.rule.outcome(measurement.counted_ms)
-        return timing
 
     def _evaluation(
         self,
@@ -261,48 +258,46 @@ class Report:
         performance: Optional[Performance] = None,
         **provenance: Any,
     ) -> Evaluation:
-        origin, config = self.session.origin, self.config
+        session, baseline = self.session, self.baseline
+        origin, config, evaluator = session.origin, baseline.config, baseline.evaluator
+        extra: dict[str, Any] = {
+            "solution_hash": self.solution.hash(),
+            "measurement": session.measurement,
+        }
+        if session.device == "cpu":
+            from flashinfer_bench.tensors import cpu_threads
+
+            extra["cpu_threads"] = cpu_threads()
+        family = default_catalog().family_of(baseline.definition.op_type)
+        if family is not None:
+            extra["op_family"] = f"{family.name} of {family.origin}"
+        if baseline.measurement is not None:
+            extra["reference_calls"] = len(baseline.measurement.samples_ms)
         return Evaluation(
             status=status,
-            environment=self.session.environment,
+            environment=session.environment,
             timestamp=datetime.now(timezone.utc).isoformat(),
             log=make_log(message, self.output),
             correctness=correctness,
             performance=performance,
             provenance=Provenance(
-                seed=self.session.seed,
-                evaluator=f"{self.evaluator.name} {self.evaluator.version}",
+                seed=session.seed,
+                evaluator=f"{evaluator.name} {evaluator.version}",
                 harness_version=__version__,
                 warmup_runs=config.warmup_runs,
                 iterations=config.iterations,
                 num_trials=config.num_trials,
                 wall_s=round(time.monotonic() - self._began, 6),
                 build_s=self.build_s,
-                device=self.session.device,
+                device=session.device,
                 stop_rule=config.stop_rule,
-                definition_hash=self.baseline.definition_hash or None,
-                inputs_crc32=self.baseline.inputs_crc32 or None,
-                extra=self._extra(),
+                definition_hash=baseline.definition_hash,
+                inputs_crc32=baseline.inputs_crc32,
+                extra={**extra, **self.extra},
                 **(origin.fields(self.solution, self.builder) if origin is not None else {}),
                 **provenance,
             ),
         )
-
-    def _extra(self) -> dict[str, Any]:
-        extra: dict[str, Any] = {
-            "solution_hash": self.solution.hash(),
-            "measurement": self.session.measurement,
-        }
-        if self.session.device == "cpu":
-            from flashinfer_bench.tensors import cpu_threads
-
-            extra["cpu_threads"] = cpu_threads()
-        family = default_catalog().family_of(self.baseline.definition.op_type)
-        if family is not None:
-            extra["op_family"] = f"{family.name} of {family.origin}"
-        if self.baseline.measurement is not None:
-            extra["reference_calls"] = len(self.baseline.measurement.samples_ms)
-        return {**extra, **self.extra}
 
 
 def make_log(message: str, output: str) -> str:
@@ -323,3 +318,198 @@ def shortened(text: str, limit: int) -> str:
     kept = max(0, limit - len(mark))
     head = kept * 2 // 3
     return text[:head] + mark + text[len(text) - (kept - head) :]
+
+
+class NotEvaluated(RunnerError):
+    """There is no verdict on a solution, because this machine lacks what its build needs."""
+
+
+class EvaluatorFailed(RunnerError):
+    """An evaluator raised; whether the outputs are right is not known."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One solution on one workload, and the process that it runs in."""
+
+    session: Session
+    solution: Solution
+    baseline: DeviceBaseline
+    worker: Worker
+    deadline: Deadline
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """Who judges its outputs."""
+        return self.baseline.evaluator
+
+    @property
+    def config(self) -> ResolvedEvalConfig:
+        """The settings."""
+        return self.baseline.config
+
+    @property
+    def inputs(self) -> list[list[Any]]:
+        """The input sets."""
+        return [trial.inputs for trial in self.baseline.trials]
+
+    @property
+    def freedoms(self) -> tuple[Freedom, ...]:
+        """How inputs may vary."""
+        return self.baseline.freedoms
+
+    @property
+    def plan(self) -> TimingPlan:
+        """How often it is to be called."""
+        return TimingPlan.of(self.config)
+
+
+def build(attempt: Attempt) -> float:
+    """Build the solution; return the seconds it took, 0 if an earlier evaluation did it."""
+    worker, baseline = attempt.worker, attempt.baseline
+    if worker.loaded is not None:
+        return 0.0
+    left = time_left(attempt.deadline, worker.candidate, "load")
+    try:
+        loaded = worker.load(baseline.definition, attempt.solution, timeout_s=left)
+    except CandidateFailed as error:
+        if error.about != "storage":  # there may be room again for the next workload
+            attempt.session.failed_builds[solution_key(attempt.solution)] = error
+        raise
+    return loaded.seconds
+
+
+def check_all(attempt: Attempt) -> tuple[Check, Optional[Correctness]]:
+    """Call the solution on one input set after the other, until one comes out wrong.
+
+    Returns
+    -------
+    check : Check
+        Of the last trial: the only one that can have failed.
+    correctness : Correctness, optional
+        Over all trials.
+    """
+    checks: list[Check] = []
+    for trial in attempt.baseline.trials:
+        checks.append(_check(attempt, trial))
+        if not checks[-1].passed:
+            break
+    if checks[-1].correctness is None:
+        return checks[-1], None
+    return checks[-1], ask(attempt.evaluator, attempt.evaluator.combine, checks)
+
+
+def _check(attempt: Attempt, trial: Trial) -> Check:
+    candidate, deadline, baseline = attempt.worker.candidate, attempt.deadline, attempt.baseline
+    evaluator, config = attempt.evaluator, attempt.config
+    count = ask(evaluator, evaluator.calls_per_trial, config)
+    left = time_left(deadline, candidate, "inputs")
+    ways = [item.way for item in baseline.freedoms]
+    candidate.put_inputs(trial.index, trial.inputs, baseline.axes, ways=ways, timeout_s=left)
+    calls: list[list[Any]] = []
+    try:
+        for _ in range(count):
+            left = time_left(deadline, candidate, "call")
+            calls.append(candidate.call(trial.index, timeout_s=left))
+    except CandidateFailed as error:
+        # After a call that returned it is the solution itself that says what this machine lacks.
+        error.building = not calls and trial is baseline.trials[0]
+        raise
+    problem = baseline.definition, baseline.workload, trial
+    return ask(evaluator, evaluator.check, *problem, calls, config)
+
+
+def ask(evaluator: Evaluator, question: Callable[..., _Answer], *arguments: Any) -> _Answer:
+    """Ask an evaluator, and set the blame straight if it raises.
+
+    Raises
+    ------
+    EvaluatorFailed
+        If it does.
+    """
+    try:
+        return question(*arguments)
+    except Exception as error:  # noqa: BLE001 - a plugin, looking at what untrusted code made
+        failure = error
+    raise EvaluatorFailed(
+        f"evaluator {evaluator.name!r} failed on these outputs: {type(failure).__name__}: {failure}"
+    ) from failure
+
+
+def time_trusting(
+    attempt: Attempt, aside: Callable[[int], bool] = lambda place: False
+) -> Measurement:
+    """Time the solution, and believe what its process tells.
+
+    Parameters
+    ----------
+    attempt : Attempt
+        Its calls are right when they are looked at, and its process has all input sets.
+    aside : callable
+        Called after each timed call; returns whether that has disturbed the candidate.
+    """
+    return measure(attempt, attempt.plan, aside)
+
+
+@contextmanager
+def in_worker(report: Report) -> Iterator[Attempt]:
+    """Lend a process in which the solution is loaded, for the body of a ``with`` statement.
+
+    What it prints, and how long its build took, goes to `report`.
+    """
+    session = report.session
+    with session.pool.worker(solution_key(report.solution)) as worker:
+        worker.reusable = report.baseline.nbytes < _KEEP_BELOW_BYTES
+        attempt = Attempt(
+            session, report.solution, report.baseline, worker, Deadline(session.timeout_s)
+        )
+        try:
+            load_s = build(attempt)
+            report.build_s = load_s + report.compile_s if load_s else 0.0
+            # From here on the device's memory and time belong to this solution alone.
+            session.pool.settle()
+            yield attempt
+        finally:
+            report.output = worker.new_output()
+
+
+def evaluate_by(method: Callable[[Report], Evaluation], report: Report) -> Evaluation:
+    """Evaluate a solution by `method`; what ends it early becomes an evaluation, too.
+
+    Parameters
+    ----------
+    method : callable
+        Builds, checks and times the solution.
+    report : Report
+        Makes the evaluation.
+
+    Raises
+    ------
+    NotEvaluated
+        If there can be no verdict, because this machine lacks what its build needs.
+    RunInterrupted
+        If the run ends meanwhile.
+    """
+    session, solution = report.session, report.solution
+    known: Optional[CandidateError] = session.failed_builds.get(solution_key(solution))
+    if known is None and session.ahead is not None:
+        done = session.ahead.outcome(solution)  # waits while it is being compiled
+        if done is not None:
+            report.compile_s, report.output = done.seconds, done.output
+            report.builder, known = done.builder, done.error
+    if known is not None:
+        return _failed(report, known)
+    try:
+        return method(report)
+    except EvaluatorFailed as error:
+        return report.not_judged(error.message)
+    except CandidateError as error:
+        if session.pool.interrupted:
+            raise RunInterrupted("the run ended during an evaluation") from error
+        return _failed(report, error)
+
+
+def _failed(report: Report, error: CandidateError) -> Evaluation:
+    if isinstance(error, CandidateFailed) and error.is_no_fault:
+        raise NotEvaluated(error.reason) from error
+    return report.failed(error)

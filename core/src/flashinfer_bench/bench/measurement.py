@@ -1,39 +1,306 @@
-"""How solutions are measured: the seam between the benchmark loop and who checks and times."""
+"""How solutions are measured, and what they are held against: the reference of a workload.
+
+The seam between the benchmark loop and who checks and times is `MeasurementMethod`.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, ClassVar, Optional
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from flashinfer_bench.bench.attempt import check_all, evaluate_by, in_worker, time_trusting
-from flashinfer_bench.bench.backends import load_subclass
-from flashinfer_bench.bench.calls import Deadline, measure
-from flashinfer_bench.bench.digests import definition_digest, inputs_crc32
-from flashinfer_bench.bench.evaluation import Report, speeds_of
-from flashinfer_bench.bench.reference import (
-    BaselineHandle,
-    DeviceBaseline,
-    ReferenceProblem,
-    freedoms_of,
-    make_inputs,
-    reference_plan,
-    reference_worker,
-    run_trial,
+from flashinfer_bench.bench.calls import Deadline, Measurement, measure, time_left
+from flashinfer_bench.bench.correctness import as_tensors, find_problem, output_specs
+from flashinfer_bench.bench.digests import definition_digest, inputs_crc32, trial_seed
+from flashinfer_bench.bench.evaluation import (
+    Report,
+    check_all,
+    evaluate_by,
+    in_worker,
+    shortened,
+    speeds_of,
+    time_trusting,
 )
-from flashinfer_bench.errors import CapabilityError, PluginLoadError
+from flashinfer_bench.bench.evaluators.base import Evaluator, Trial
+from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
+from flashinfer_bench.bench.pool import RunInterrupted, Worker
+from flashinfer_bench.bench.stopping import TimingPlan
+from flashinfer_bench.errors import CapabilityError, RunnerError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
-    from flashinfer_bench.bench.evaluators.base import Evaluator
     from flashinfer_bench.bench.session import Session
     from flashinfer_bench.data import Definition, Evaluation, Solution, Workload
-    from flashinfer_bench.plugins import Catalog, MeasurementSpec, Registered
+    from flashinfer_bench.tensors.vary import Freedom
 
 logger = logging.getLogger(__name__)
+
+_MAX_REASON_CHARACTERS = 4096
+_TIMING_SHARE = 0.5  # of the time limit: a slow reference is timed less often, not given up
+FEW_CALLS = TimingPlan.fixed(count=1, warmup=4, iterations=24)
+"""Enough to learn what is normal, and nothing else."""
+
+
+class ReferenceFailed(RunnerError):
+    """The reference of a definition did not give what it declares; no solution is to blame."""
+
+
+class BaselineHandle(str):
+    """Names a baseline: definition and workload."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, definition: Definition, workload: Workload) -> BaselineHandle:
+        """Return the handle for a workload of a definition."""
+        return cls(f"{definition.name}/{workload.uuid}")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A workload of a definition, and how solutions of it are judged.
+
+    Attributes
+    ----------
+    definition : Definition
+        What is computed.
+    workload : Workload
+        On what.
+    reference : Solution
+        The definition's reference as a value-returning solution.
+    evaluator : Evaluator
+        Judges outputs.
+    config : ResolvedEvalConfig
+        Tolerances and numbers of calls.
+    root : Path, optional
+        Folder of the dataset, for tensors in files.
+    """
+
+    definition: Definition
+    workload: Workload
+    reference: Solution
+    evaluator: Evaluator
+    config: ResolvedEvalConfig
+    root: Optional[Path]
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Value of every variable axis."""
+        return {axis: self.workload.axes[axis] for axis in self.definition.var_axes}
+
+
+@dataclass(frozen=True)
+class DeviceBaseline(Task):
+    """Inputs and reference results of one workload, shared by all solutions on one device.
+
+    Attributes
+    ----------
+    device : str
+        Where the reference ran.
+    seed : int
+        Seed of the run; those of the trials follow from it.
+    trials : tuple of Trial
+        Input sets and what the reference made of them, on the CPU.
+    measurement : Measurement, optional
+        Latencies of the reference; None if it was not timed.
+    freedoms : tuple of Freedom
+        For each input how it may vary from one timed call to the next.
+    """
+
+    device: str
+    seed: int
+    trials: tuple[Trial, ...]
+    measurement: Optional[Measurement] = None
+    freedoms: tuple[Freedom, ...] = ()
+
+    @property
+    def handle(self) -> BaselineHandle:
+        """Its name."""
+        return BaselineHandle.of(self.definition, self.workload)
+
+    @cached_property
+    def definition_hash(self) -> str:
+        """Digest of the definition."""
+        return definition_digest(self.definition)
+
+    @cached_property
+    def inputs_crc32(self) -> str:
+        """Digest of the inputs of all trials."""
+        return inputs_crc32([trial.inputs for trial in self.trials])
+
+    @property
+    def latency_ms(self) -> float:
+        """Latency of the reference in milliseconds; 0 if it was not timed."""
+        return self.measurement.latency_ms if self.measurement is not None else 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, inputs and outputs."""
+        values = [value for trial in self.trials for value in (*trial.inputs, *trial.expected)]
+        return sum(getattr(value, "nbytes", 0) for value in values)
+
+
+@dataclass
+class ReferenceProblem:
+    """The reference, loaded in a process, and what it is to compute.
+
+    Attributes
+    ----------
+    session : Session
+        The run.
+    worker : Worker
+        The process.
+    definition, workload
+        What to compute on what.
+    inputs : sequence
+        The input sets.
+    freedoms : tuple of Freedom
+        How inputs may vary.
+    deadline : Deadline
+        Time for everything together.
+    trials : tuple of Trial
+        What it has made of the input sets.
+    fastest_s : float
+        Seconds of the quickest call so far.
+    """
+
+    session: Session
+    worker: Worker
+    definition: Definition
+    workload: Workload
+    inputs: Sequence[list[Any]]
+    freedoms: tuple[Freedom, ...]
+    deadline: Deadline
+    trials: tuple[Trial, ...] = ()
+    fastest_s: float = float("inf")
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Value of every variable axis."""
+        return {axis: self.workload.axes[axis] for axis in self.definition.var_axes}
+
+    def left(self, stage: Any) -> float:
+        """Return the seconds left for a request."""
+        return time_left(self.deadline, self.worker.candidate, stage)
+
+    def put(self) -> None:
+        """Send all input sets."""
+        ways = [item.way for item in self.freedoms]
+        for slot, values in enumerate(self.inputs):
+            self.worker.candidate.put_inputs(
+                slot, values, self.axes, ways=ways, timeout_s=self.left("inputs")
+            )
+
+    def measured(self, config: ResolvedEvalConfig) -> Measurement:
+        """Time it as solutions will be timed."""
+        return measure(self, reference_plan(self, config))
+
+    def checked(self, outputs: list[Any]) -> list[Any]:
+        """Return what the reference returned as tensors, if it is what the definition declares."""
+        problem = find_problem(outputs, output_specs(self.definition, self.axes), exact_dtype=False)
+        if problem is not None:
+            raise ReferenceFailed(
+                f"the reference of definition {self.definition.name!r} does not return what it "
+                f"declares: {problem.message}",
+                hint="correct the definition's outputs or its reference",
+            )
+        return as_tensors(outputs)
+
+
+@contextmanager
+def reference_worker(
+    session: Session, definition: Definition, reference: Solution
+) -> Iterator[Worker]:
+    """Lend a process in which the reference is loaded, for the body of a ``with`` statement.
+
+    Raises
+    ------
+    ReferenceFailed
+        If it cannot be loaded, or fails in the body.
+    CapabilityError
+        If this machine lacks what it needs.
+    RunInterrupted
+        If the run ends meanwhile.
+    """
+    try:
+        with session.pool.worker(("reference", definition.name)) as worker:
+            worker.load(definition, reference, timeout_s=session.timeout_s)
+            session.pool.settle()
+            yield worker
+            worker.new_output()
+    except CandidateError as error:
+        if session.pool.interrupted:
+            raise RunInterrupted("the run ended while the reference ran") from error
+        if isinstance(error, CandidateFailed) and error.is_no_fault:
+            reason = f"the reference of {definition.name!r} cannot be built here: {error.reason}"
+            raise CapabilityError(reason) from error
+        text = (
+            f"the reference of definition {definition.name!r} failed ({error.stage}): "
+            f"{error.message}"
+        )
+        if isinstance(error, CandidateFailed) and error.traceback:
+            text += f"\n{error.traceback.rstrip()}"
+        raise ReferenceFailed(shortened(text, _MAX_REASON_CHARACTERS)) from error
+
+
+@contextmanager
+def running_reference(session: Session, task: Task) -> Iterator[ReferenceProblem]:
+    """Make the inputs of a task, and lend a process whose reference has been called on them.
+
+    Raises
+    ------
+    DataError
+        If the workload does not fit the definition, or a tensor file is missing or wrong.
+    ReferenceFailed, CapabilityError, RunInterrupted
+        As of `reference_worker`.
+    """
+    from flashinfer_bench.tensors import generate_inputs
+    from flashinfer_bench.tensors.vary import freedoms
+
+    definition, workload = task.definition, task.workload
+    seeds = [trial_seed(session.seed, index) for index in range(task.config.num_trials)]
+    inputs = [generate_inputs(definition, workload, seed=one, root=task.root) for one in seeds]
+    free = freedoms(definition, workload, inputs[0])
+    with reference_worker(session, definition, task.reference) as worker:
+        deadline = Deadline(session.timeout_s)
+        problem = ReferenceProblem(session, worker, definition, workload, inputs, free, deadline)
+        problem.put()
+        for index, seed in enumerate(seeds):
+            began = time.monotonic()
+            outputs = worker.candidate.call(index, timeout_s=problem.left("call"))
+            problem.fastest_s = min(problem.fastest_s, time.monotonic() - began)
+            trial = Trial(index, seed, inputs[index], problem.checked(outputs))
+            problem.trials = (*problem.trials, trial)
+        yield problem
+
+
+def reference_plan(problem: ReferenceProblem, config: ResolvedEvalConfig) -> TimingPlan:
+    """Return how often it is called: as a solution; with a rule that adapts, a fixed number."""
+    wanted = FEW_CALLS
+    if problem.session.profile_baseline:
+        wanted = TimingPlan.of(config)
+        if not wanted.rounds:
+            wanted = TimingPlan.fixed(1, wanted.warmup, max(wanted.min_samples, FEW_CALLS.batch))
+    budget_s = min(problem.session.timeout_s * _TIMING_SHARE, problem.deadline.remaining() * 0.9)
+    if wanted.max_seconds is not None:
+        budget_s = min(budget_s, wanted.max_seconds)
+    # The number of calls has to be known: some of them become checks.
+    plan = replace(wanted, max_seconds=None).within(budget_s, problem.fastest_s)
+    if plan.max_samples != wanted.max_samples:
+        logger.info(
+            "the reference is slow (%.3g s a call): timed %d times instead of %d",
+            problem.fastest_s,
+            plan.max_samples,
+            wanted.max_samples,
+        )
+    return plan
 
 
 class MeasurementMethod(ABC):
@@ -58,32 +325,15 @@ class MeasurementMethod(ABC):
         return nullcontext()
 
     @abstractmethod
-    def prepare(
-        self,
-        session: Session,
-        definition: Definition,
-        workload: Workload,
-        reference: Solution,
-        config: ResolvedEvalConfig,
-        root: Optional[Path],
-        evaluator: Evaluator,
-    ) -> DeviceBaseline:
+    def prepare(self, session: Session, task: Task) -> DeviceBaseline:
         """Make the inputs of a workload and run the reference on them, in a process of its own.
 
         Parameters
         ----------
         session : Session
             The run.
-        definition, workload
-            What to compute on what.
-        reference : Solution
-            The definition's reference as a value-returning solution.
-        config : ResolvedEvalConfig
-            Numbers of trials and iterations.
-        root : Path, optional
-            Folder of the dataset, for tensors in files.
-        evaluator : Evaluator
-            Who will judge outputs.
+        task : Task
+            The workload, and how solutions are judged on it.
 
         Raises
         ------
@@ -97,12 +347,7 @@ class MeasurementMethod(ABC):
 
     @abstractmethod
     def evaluate(
-        self,
-        session: Session,
-        solution: Solution,
-        baseline: DeviceBaseline,
-        evaluator: Evaluator,
-        config: ResolvedEvalConfig,
+        self, session: Session, solution: Solution, baseline: DeviceBaseline
     ) -> Evaluation:
         """Evaluate a solution against what `prepare` returned.
 
@@ -137,52 +382,21 @@ class BasicMeasurement(MeasurementMethod):
             )
         return super().running(config)
 
-    def prepare(
-        self,
-        session: Session,
-        definition: Definition,
-        workload: Workload,
-        reference: Solution,
-        config: ResolvedEvalConfig,
-        root: Optional[Path],
-        evaluator: Evaluator,
-    ) -> DeviceBaseline:
+    def prepare(self, session: Session, task: Task) -> DeviceBaseline:
         """Compute expected outputs, and time the reference as solutions will be timed."""
-        inputs = make_inputs(definition, workload, session.seed, config.num_trials, root)
-        free = freedoms_of(definition, workload, inputs)
-        with reference_worker(session, definition, reference) as worker:
-            deadline = Deadline(session.timeout_s)
-            problem = ReferenceProblem(
-                session, worker, definition, workload, inputs, free, deadline
-            )
-            problem.put()
-            trials = tuple(run_trial(problem, index) for index in range(len(inputs)))
-            taken = None
-            if session.profile_baseline:
-                plan = reference_plan(problem, config)
-                taken = measure(session, worker.candidate, free, inputs, plan, deadline)
+        with running_reference(session, task) as problem:
+            taken = problem.measured(task.config) if session.profile_baseline else None
         return DeviceBaseline(
-            BaselineHandle.of(definition, workload),
-            definition,
-            workload,
-            session.device,
-            session.seed,
-            trials,
-            taken,
-            config=config,
-            reference=reference,
-            freedoms=free,
-            definition_hash=definition_digest(definition),
-            inputs_crc32=inputs_crc32(inputs),
+            **vars(task),
+            device=session.device,
+            seed=session.seed,
+            trials=problem.trials,
+            measurement=taken,
+            freedoms=problem.freedoms,
         )
 
     def evaluate(
-        self,
-        session: Session,
-        solution: Solution,
-        baseline: DeviceBaseline,
-        evaluator: Evaluator,
-        config: ResolvedEvalConfig,
+        self, session: Session, solution: Solution, baseline: DeviceBaseline
     ) -> Evaluation:
         """Build, check, time: the verdict is that of the checks."""
 
@@ -194,49 +408,4 @@ class BasicMeasurement(MeasurementMethod):
                 return report.wrong(check, correctness)
             return report.passed(correctness, taken, speeds_of(taken, baseline.measurement))
 
-        return evaluate_by(once, Report(session, solution, baseline, evaluator, config))
-
-
-def pick_measurement(
-    catalog: Catalog, device: str, name: Optional[str] = None
-) -> MeasurementMethod:
-    """Return how solutions are measured on a device.
-
-    Parameters
-    ----------
-    catalog : Catalog
-        Where the methods are registered.
-    device : str
-        ``cpu`` or ``cuda:N``.
-    name : str, optional
-        Take this one; by default the one of the highest priority that can be used here. One that
-        cannot be loaded is then passed over, with a warning.
-
-    Raises
-    ------
-    CapabilityError
-        If the named one is not registered, or cannot be used here.
-    PluginLoadError
-        If it cannot be loaded.
-    """
-    if name is None:
-        kind = device.partition(":")[0]
-        for entry in catalog.measurements:
-            if kind in entry.spec.devices and entry.availability():
-                try:
-                    return _made(entry, device)
-                except PluginLoadError as error:
-                    logger.warning("%s", error)
-    return _made(catalog.select_measurement(device, name), device)
-
-
-def _made(entry: Registered[MeasurementSpec], device: str) -> MeasurementMethod:
-    factory = load_subclass(entry, MeasurementMethod)  # type: ignore[type-abstract]
-    subject = f"measurement {entry.name!r} of {entry.origin}"
-    try:
-        made = factory(device)
-    except Exception as error:
-        raise PluginLoadError(f"{subject}: {type(error).__name__}: {error}") from error
-    if made.name != entry.name:
-        raise PluginLoadError(f"{subject}: {entry.spec.factory} calls itself {made.name!r}")
-    return made
+        return evaluate_by(once, Report(session, solution, baseline))

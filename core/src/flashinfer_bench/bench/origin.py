@@ -22,7 +22,6 @@ from flashinfer_bench.errors import FibError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flashinfer_bench.bench.config import ResolvedEvalConfig
     from flashinfer_bench.data import Definition, Solution, Workload
     from flashinfer_bench.plugins import Catalog, Registered
 
@@ -79,17 +78,15 @@ class Origin:
     ) -> None:
         self._definition, self._device, self._catalog = definition, device, catalog
         self._settings = recorded_settings(config, definition, workload)
-        choices: dict[str, Callable[[], Registered[Any]]] = {
-            "evaluator": lambda: (
-                catalog.find("evaluator", config.evaluator)
-                if config.evaluator
-                else catalog.select_evaluator(definition)
-            ),
-            "timer": lambda: catalog.select_timer(device, config.timer),
-            "executor": lambda: catalog.select_executor(device, config.executor),
+        if config.evaluator:
+            evaluator = _chosen(catalog.find, "evaluator", config.evaluator)
+        else:
+            evaluator = _chosen(catalog.select_evaluator, definition)
+        self._plugins = {
+            "evaluator": evaluator,
+            "timer": _chosen(catalog.select_timer, device, config.timer),
+            "executor": _chosen(catalog.select_executor, device, config.executor),
         }
-        self._plugins = {role: _chosen(choose) for role, choose in choices.items()}
-        self._toolchains: dict[str, dict[str, str]] = {}
 
     def fields(self, solution: Solution, builder: str) -> dict[str, Any]:
         """Return fields of a `Provenance`; what is not known, or as by default, is left out.
@@ -102,13 +99,12 @@ class Origin:
             Name of its builder; empty if it is not known.
         """
         spec, catalog = solution.spec, self._catalog
-        entry = _chosen(
-            lambda: (
-                catalog.find("builder", builder)
-                if builder
-                else catalog.select_builder(spec.language, spec.binding, device=self._device)
+        if builder:
+            entry = _chosen(catalog.find, "builder", builder)
+        else:
+            entry = _chosen(
+                catalog.select_builder, spec.language, spec.binding, device=self._device
             )
-        )
         plugins = {"builder": entry, **self._plugins}
         found = {
             "host": host_fingerprint(),
@@ -122,16 +118,15 @@ class Origin:
             },
         }
         if entry is not None and entry.spec.compiles:
-            key = solution.hash()
-            if not self._toolchains.get(key):  # it may not have been built before
-                self._toolchains[key] = toolchain_of(self._definition, solution)
-            found["toolchain"] = self._toolchains[key]
+            found["toolchain"] = toolchain_of(self._definition, solution)
         return {name: value for name, value in found.items() if value}
 
 
-def _chosen(choose: Callable[[], Registered[Any]]) -> Optional[Registered[Any]]:
+def _chosen(
+    choose: Callable[..., Registered[Any]], *asked: Any, **more: Any
+) -> Optional[Registered[Any]]:
     try:
-        return choose()
+        return choose(*asked, **more)
     except FibError as error:  # whoever needs it says so
         logger.debug("a plugin is not recorded: %s", error)
         return None
@@ -192,8 +187,10 @@ def recorded_settings(
         for name in SETTINGS_OF_RUNS
         if getattr(config, name) != getattr(defaults, name)
     }
-    before = _plain(defaults.resolve_eval_config(definition, workload))
-    after = _plain(config.resolve_eval_config(definition, workload))
+    before, after = (
+        one.resolve_eval_config(definition, workload).model_dump(mode="json")
+        for one in (defaults, config)
+    )
     for name in SETTINGS_OF_DEFINITIONS:
         if after[name] != before[name]:
             changed[name] = after[name]
@@ -207,12 +204,6 @@ def recorded_settings(
 @cache
 def _defaults() -> BenchmarkConfig:
     return BenchmarkConfig.default()
-
-
-def _plain(settings: ResolvedEvalConfig) -> dict[str, Any]:
-    dumped = settings.model_dump(mode="json")
-    dumped["atol_by_dtype"] = sorted(dumped["atol_by_dtype"])
-    return dumped
 
 
 @cache
@@ -229,16 +220,12 @@ def host_fingerprint() -> str:
     salt = _salt()
     # On some systems the name of the machine stands in for the description of its CPU.
     cpu = cpu_description().removesuffix(f" of {platform.node()}")
-    parts = [salt, _machine_id(), platform.node() if salt else "", cpu]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
-
-
-def _machine_id() -> str:
+    ident = ""
     for path in _MACHINE_IDS:
         with suppress(OSError, UnicodeDecodeError):
-            if text := path.read_text(encoding="ascii").strip():
-                return text
-    return ""
+            ident = ident or path.read_text(encoding="ascii").strip()
+    parts = [salt, ident, platform.node() if salt else "", cpu]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
 def _salt() -> str:
@@ -266,31 +253,19 @@ def gpu_facts(device: str) -> dict[str, Any]:
     """
     if device.partition(":")[0] != "cuda":
         return {}
-    nvml, handle, facts = _find_gpu(device)
-    if nvml is None:
-        return {}
-    facts = dict(facts)
-    for name, kind in (
-        ("sm_clock_mhz", nvml.NVML_CLOCK_SM),
-        ("memory_clock_mhz", nvml.NVML_CLOCK_MEM),
-    ):
-        with suppress(nvml.NVMLError):  # a virtual GPU, or a part of one, may not tell
-            facts[name] = int(nvml.nvmlDeviceGetClockInfo(handle, kind))
-    return facts
-
-
-@cache
-def _find_gpu(device: str) -> tuple[Any, Any, dict[str, Any]]:
+    facts: dict[str, Any] = {}
     try:
         nvml: Any = import_module("pynvml")
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByUUID(_uuid_of(device))
         driver = nvml.nvmlSystemGetDriverVersion()
+        facts["driver"] = driver.decode("ascii") if isinstance(driver, bytes) else str(driver)
+        for name, kind in (("sm", nvml.NVML_CLOCK_SM), ("memory", nvml.NVML_CLOCK_MEM)):
+            with suppress(nvml.NVMLError):  # a virtual GPU, or a part of one, may not tell
+                facts[f"{name}_clock_mhz"] = int(nvml.nvmlDeviceGetClockInfo(handle, kind))
     except Exception as error:  # noqa: BLE001 - whatever a driver does, it must not end a run
         logger.debug("%s cannot be asked about driver and clocks: %s", device, error)
-        return None, None, {}
-    text = driver.decode("ascii", "replace") if isinstance(driver, bytes) else str(driver)
-    return nvml, handle, {"driver": text}
+    return facts
 
 
 def _uuid_of(device: str) -> str:

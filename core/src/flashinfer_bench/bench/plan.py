@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, NamedTuple, Optional
 
-from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.data import Definition, EvaluationStatus, Solution, Trace, TraceSet, Workload
 from flashinfer_bench.errors import CapabilityError, SelectionError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from flashinfer_bench.bench.config import BenchmarkConfig
-    from flashinfer_bench.data import Definition, Solution, Trace, TraceSet, Workload
     from flashinfer_bench.plugins import Catalog
 
 logger = logging.getLogger(__name__)
@@ -154,14 +153,17 @@ def make_plan(
     """
     definitions = selected_definitions(trace_set, config.definitions)
     solutions = selected_solutions(trace_set, definitions, config.solutions)
-    problems = list(_problems(trace_set, definitions, solutions))
-    items = [
+    problems: list[str] = []
+    items: list[WorkItem] = []
+    for definition in definitions:
+        traces = trace_set.workloads.get(definition.name, [])
         # A workload that is stored twice counts once.
-        WorkItem(definition, workload, tuple(solutions[definition.name]))
-        for definition in definitions
-        if solutions[definition.name]
-        for workload in _workloads(trace_set, definition)
-    ]
+        workloads = {trace.workload.uuid: trace.workload for trace in traces}.values()
+        group = tuple(solutions[definition.name])
+        items += [WorkItem(definition, workload, group) for workload in workloads if group]
+        have = {"solution": group, "workload": workloads}
+        if lacking := [name for name, found in have.items() if not found]:
+            problems.append(f"definition {definition.name!r} has no {' and no '.join(lacking)}")
     if not items:
         raise SelectionError(
             "there is nothing to evaluate" + "".join(f"; {text}" for text in problems),
@@ -181,11 +183,12 @@ def make_plan(
     hindered: Counter[tuple[str, str]] = Counter()
     resumed = 0
     for item in items:
-        definition, workload = item.definition.name, item.workload.uuid
-        names = [one.name for one in item.solutions]
-        decided = {name for name in names if Done(definition, name, workload) in done}
-        hindered.update((definition, name) for name in names if name in obstacles)
-        resumed += len(decided - obstacles.keys())
+        definition_name, uuid = item.definition.name, item.workload.uuid
+        names = {one.name for one in item.solutions}
+        hindered.update((definition_name, name) for name in names & obstacles.keys())
+        able = names - obstacles.keys()
+        decided = {name for name in able if Done(definition_name, name, uuid) in done}
+        resumed += len(decided)
         left = item.without(decided | obstacles.keys())
         if left is not None:
             open_ones.append(left)
@@ -196,23 +199,10 @@ def make_plan(
         Skipped(obstacles[name][0], definition, name, None, count, obstacles[name][1])
         for (definition, name), count in hindered.items()
     )
-    return Plan(tuple(open_ones), skipped, resumed, tuple(builds.values()))
-
-
-def _workloads(trace_set: TraceSet, definition: Definition) -> list[Workload]:
-    traces = trace_set.workloads.get(definition.name, [])
-    return list({trace.workload.uuid: trace.workload for trace in traces}.values())
-
-
-def _problems(
-    trace_set: TraceSet, definitions: Iterable[Definition], solutions: dict[str, list[Solution]]
-) -> Iterator[str]:
-    for definition in definitions:
-        lacking = [] if solutions[definition.name] else ["solution"]
-        if not trace_set.workloads.get(definition.name):
-            lacking.append("workload")
-        if lacking:
-            yield f"definition {definition.name!r} has no {' and no '.join(lacking)}"
+    # Runners begin with the definition that has most to do.
+    size = Counter(item.definition.name for item in open_ones)
+    ordered = sorted(builds.values(), key=lambda build: -size[build.definition.name])
+    return Plan(tuple(open_ones), skipped, resumed, tuple(ordered))
 
 
 def obstacle(
@@ -343,13 +333,9 @@ def _require_known(kind: str, names: Sequence[str], known: Collection[str]) -> N
         return
     near = [match for name in unknown for match in get_close_matches(name, known, n=3)]
     listed = ", ".join(repr(name) for name in unknown)
-    hint = f"did you mean {', '.join(dict.fromkeys(near))}?" if near else _listed(known)
+    there = ", ".join([*sorted(known)[:10], *(["…"] if len(known) > 10 else [])])
+    hint = f"did you mean {', '.join(dict.fromkeys(near))}?" if near else f"there are: {there}"
     raise UnknownNameError(f"no {kind} is called {listed}", hint=hint, unknown=unknown)
-
-
-def _listed(known: Collection[str]) -> str:
-    names = sorted(known)
-    return f"there are: {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
 
 
 def is_final(trace: Trace) -> bool:
@@ -376,19 +362,13 @@ def finished(
         Names of the devices that the run would use; a trace from elsewhere does not count.
     """
     hashes = {solution.name: solution.hash() for solution in solutions}
-    return {
-        Done(trace.definition, trace.solution, trace.workload.uuid)
-        for trace in traces
-        if trace.solution is not None
-        and trace.evaluation is not None
-        and trace.evaluation.environment.hardware in hardware
-        and is_final(trace)
-        and _hash_of(trace) in (None, hashes.get(trace.solution))
-    }
-
-
-def _hash_of(trace: Trace) -> Optional[str]:
-    if trace.evaluation is None or trace.evaluation.provenance is None:
-        return None
-    value = trace.evaluation.provenance.extra.get("solution_hash")
-    return value if isinstance(value, str) else None
+    done = set()
+    for trace in traces:
+        evaluation = trace.evaluation
+        if trace.solution is None or evaluation is None or not is_final(trace):
+            continue
+        of = evaluation.provenance.extra.get("solution_hash") if evaluation.provenance else None
+        same = not isinstance(of, str) or of == hashes.get(trace.solution)
+        if same and evaluation.environment.hardware in hardware:
+            done.add(Done(trace.definition, trace.solution, trace.workload.uuid))
+    return done

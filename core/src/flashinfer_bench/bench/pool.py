@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from flashinfer_bench.bench.executors.base import Candidate, Confinement, Executor, Loaded
     from flashinfer_bench.bench.sandbox import Sandbox
@@ -23,7 +23,7 @@ WorkerKey = tuple[str, ...]
 
 # What compiling a large source takes at its peak; torch's headers with nvcc take 3 GB.
 _MEMORY_OF_A_COMPILER = 2 * 2**30
-_LAST_WORDS_S = 10.0  # how long threads may take to end once their processes are killed
+LAST_WORDS_S = 10.0  # how long threads may take to end once their processes are killed
 
 
 def solution_key(solution: Solution) -> WorkerKey:
@@ -35,10 +35,11 @@ class RunInterrupted(RunnerError):
     """An evaluation was broken off because the run is ending; there is no verdict."""
 
 
+@dataclass(eq=False)
 class Worker:
     """A candidate process together with what it has loaded.
 
-    Parameters
+    Attributes
     ----------
     candidate : Candidate
         The process.
@@ -46,11 +47,6 @@ class Worker:
         Confines it before it loads anything.
     device : str
         What it works on.
-
-    Attributes
-    ----------
-    candidate : Candidate
-        The process.
     loaded : Loaded, optional
         What it answered when the solution was loaded; None before that.
     confinement : Confinement, optional
@@ -59,20 +55,20 @@ class Worker:
         Whether the pool may keep it; set to False for one that holds much memory.
     """
 
-    def __init__(self, candidate: Candidate, sandbox: Optional[Sandbox], device: str) -> None:
-        self.candidate = candidate
-        self.confinement: Optional[Confinement] = None
-        self._sandbox, self._device = sandbox, device
-        self.loaded: Optional[Loaded] = None
-        self.reusable = True
-        self._output_seen = ""
+    candidate: Candidate
+    sandbox: Optional[Sandbox]
+    device: str
+    confinement: Optional[Confinement] = None
+    loaded: Optional[Loaded] = None
+    reusable: bool = True
+    _output_seen: str = ""
 
     def load(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Loaded:
         """Build the solution, unless this process has done so for an earlier evaluation."""
         if self.loaded is None:
-            if self._sandbox is not None:
-                self.confinement = self._sandbox.confine(
-                    self.candidate, definition, solution, device=self._device
+            if self.sandbox is not None:
+                self.confinement = self.sandbox.confine(
+                    self.candidate, definition, solution, device=self.device
                 )
             self.loaded = self.candidate.load(definition, solution, timeout_s=timeout_s)
         return self.loaded
@@ -85,6 +81,7 @@ class Worker:
         return output.removeprefix(seen) if output.startswith(seen) else output
 
 
+@dataclass(eq=False)
 class WorkerPool:
     """Workers on one device, each for one solution only.
 
@@ -92,7 +89,7 @@ class WorkerPool:
     first stays. Evaluations go round the same solutions again and again, and dropping the one that
     was not used for longest would then drop each of them just before its next turn.
 
-    Parameters
+    Attributes
     ----------
     executor : Executor
         Starts the processes. The pool does not close it.
@@ -102,10 +99,12 @@ class WorkerPool:
         Confines the processes.
     """
 
-    def __init__(self, executor: Executor, *, keep: int, sandbox: Optional[Sandbox] = None) -> None:
-        self._executor = executor
-        self._sandbox = sandbox
-        self._keep = keep
+    executor: Executor
+    _: KW_ONLY
+    keep: int
+    sandbox: Optional[Sandbox] = None
+
+    def __post_init__(self) -> None:
         self._closing: list[threading.Thread] = []
         self._idle: dict[WorkerKey, Worker] = {}
         self._busy: set[Worker] = set()
@@ -150,8 +149,8 @@ class WorkerPool:
             self._end(worker)
             worker = None
         if worker is None:
-            self._executor.start()
-            worker = Worker(self._executor.spawn(), self._sandbox, self._executor.device)
+            self.executor.start()
+            worker = Worker(self.executor.spawn(), self.sandbox, self.executor.device)
         with self._lock:
             self._busy.add(worker)
         if self.interrupted:  # `interrupt` may have come before the worker was on the list
@@ -159,7 +158,7 @@ class WorkerPool:
         return worker
 
     def _give_back(self, key: WorkerKey, worker: Worker) -> None:
-        has_room = len(self._idle) < self._keep and not self.interrupted
+        has_room = len(self._idle) < self.keep and not self.interrupted
         if has_room and worker.reusable and worker.candidate.alive:
             self._idle[key] = worker
         else:
@@ -190,14 +189,6 @@ class WorkerPool:
             busy = list(self._busy)
         for worker in busy:
             worker.candidate.close()
-
-
-def await_ends(threads: Iterable[threading.Thread]) -> None:
-    """Wait for threads whose processes have been killed, but not for ever: one may be stuck."""
-    end = time.monotonic() + _LAST_WORDS_S
-    for thread in threads:
-        if thread.is_alive():
-            thread.join(max(0.0, end - time.monotonic()))
 
 
 def default_jobs(*, spare: int = 1) -> int:

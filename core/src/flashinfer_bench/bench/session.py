@@ -5,23 +5,30 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
-from flashinfer_bench.bench.attempt import NotEvaluated
-from flashinfer_bench.bench.backends import make_executor, timer_version
+from flashinfer_bench.bench import backends
 from flashinfer_bench.bench.digests import fresh_seed
+from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.evaluators import resolve_evaluator
-from flashinfer_bench.bench.executors.base import CandidateError
+from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed, Executor
 from flashinfer_bench.bench.locks import DeviceLock
-from flashinfer_bench.bench.measurement import pick_measurement
+from flashinfer_bench.bench.measurement import MeasurementMethod, ReferenceFailed, Task
 from flashinfer_bench.bench.origin import Origin
-from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
-from flashinfer_bench.bench.reference import ReferenceFailed
+from flashinfer_bench.bench.pool import RunInterrupted, WorkerKey, WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox
-from flashinfer_bench.bench.timing.choice import TimerChoice, pick_timer
-from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.bench.timing import Timer
+from flashinfer_bench.data import (
+    Definition,
+    Environment,
+    Evaluation,
+    EvaluationStatus,
+    Solution,
+    Workload,
+)
 from flashinfer_bench.errors import RunnerFatalError
-from flashinfer_bench.plugins import default_catalog
+from flashinfer_bench.plugins import Catalog, Registered, TimerSpec, default_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,11 +37,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.builds import BuildAhead
     from flashinfer_bench.bench.calls import Deadline
     from flashinfer_bench.bench.config import BenchmarkConfig
-    from flashinfer_bench.bench.executors.base import CandidateFailed, Executor
-    from flashinfer_bench.bench.measurement import MeasurementMethod
-    from flashinfer_bench.bench.pool import WorkerKey
-    from flashinfer_bench.data import Definition, Environment, Evaluation, Solution, Workload
-    from flashinfer_bench.plugins import Catalog
 
 logger = logging.getLogger(__name__)
 
@@ -184,21 +186,18 @@ class Runner(AbstractContextManager["Runner"]):
         self._executor, self._sandbox = self._given
         self._made = ExitStack()  # ends what this runner has made itself
         self._pool: Optional[WorkerPool] = None
-        self._environment: Optional[Environment] = None
-        self._methods: dict[Optional[str], MeasurementMethod] = {}
-        self._timers: dict[tuple[Optional[str], str, str], TimerChoice] = {}
+        self._pick_measurement = cache(partial(backends.pick_measurement, self._catalog, device))
+        self._pick_timer = cache(partial(backends.pick_timer, self._catalog, device))
         self._failed_builds: dict[WorkerKey, CandidateFailed] = {}
         self._definition: Optional[Definition] = None
         self._interrupted = False
 
-    @property
+    @cached_property
     def environment(self) -> Environment:
         """Hardware and libraries that evaluations of this runner take place on."""
-        if self._environment is None:
-            from flashinfer_bench.tensors import env_snapshot
+        from flashinfer_bench.tensors import env_snapshot
 
-            self._environment = env_snapshot(self.device)
-        return self._environment
+        return env_snapshot(self.device)
 
     def run_workload(
         self,
@@ -296,19 +295,17 @@ class Runner(AbstractContextManager["Runner"]):
             solutions = self.ahead.as_ready(solutions)
         reference = reference_solution(definition)
         method = self.measurement(config)
+        task = Task(definition, workload, reference, evaluator, settings, root)
         try:
-            baseline = method.prepare(
-                session, definition, workload, reference, settings, root, evaluator
-            )
+            baseline = method.prepare(session, task)
         except ReferenceFailed:
             self.require_working_device()
             raise
-        settings = baseline.config or settings
         for solution in solutions:
             on_start(solution)
             left -= 1
             try:
-                evaluation = method.evaluate(session, solution, baseline, evaluator, settings)
+                evaluation = method.evaluate(session, solution, baseline)
             except NotEvaluated as error:
                 on_skip(solution, error)
             else:
@@ -328,10 +325,7 @@ class Runner(AbstractContextManager["Runner"]):
         PluginLoadError
             If it cannot be loaded.
         """
-        name = config.measurement
-        if name not in self._methods:
-            self._methods[name] = pick_measurement(self._catalog, self.device, name)
-        return self._methods[name]
+        return self._pick_measurement(config.measurement)
 
     def session(
         self, config: BenchmarkConfig, cache: str, origin: Optional[Origin] = None
@@ -347,13 +341,13 @@ class Runner(AbstractContextManager["Runner"]):
         origin : Origin, optional
             What is to be recorded.
         """
-        chosen = self.require_timer(config.timer, trust=config.trust, cache=cache)
+        timer, note = self.require_timer(config.timer, trust=config.trust, cache=cache)
         return Session(
             device=self.device,
             environment=self.environment,
             seed=fresh_seed() if config.seed is None else config.seed,
-            timer=chosen.name,
-            timer_note=chosen.note,
+            timer=timer.name,
+            timer_note=note,
             warm=cache == "warm",
             timeout_s=config.timeout_seconds,
             profile_baseline=config.profile_baseline,
@@ -366,14 +360,14 @@ class Runner(AbstractContextManager["Runner"]):
             timed_seed=self.timed_seed,
             reference_seed=self.reference_seed,
             origin=origin,
-            timer_version=timer_version(self._catalog, self.device, chosen.name),
+            timer_version=backends.load_subclass(timer, Timer).version,  # type: ignore[type-abstract]
             hook=self._catalog.hook,
         )
 
     def require_timer(
         self, name: Optional[str], *, trust: str = "full", cache: str = "cold"
-    ) -> TimerChoice:
-        """Return the timer that this runner uses if `name` is asked for.
+    ) -> tuple[Registered[TimerSpec], Optional[str]]:
+        """Return the timer that this runner uses if `name` is asked for, and a note about it.
 
         Parameters
         ----------
@@ -389,11 +383,7 @@ class Runner(AbstractContextManager["Runner"]):
         ConfigError
             If it does not go with `trust` or `cache`.
         """
-        key = name, trust, cache
-        if key not in self._timers:
-            asked = {"trust": trust, "cache": cache}
-            self._timers[key] = pick_timer(self._catalog, self.device, name, **asked)
-        return self._timers[key]
+        return self._pick_timer(name, trust=trust, cache=cache)
 
     def _get_pool(self, config: BenchmarkConfig) -> WorkerPool:
         if self._pool is None:
@@ -401,7 +391,7 @@ class Runner(AbstractContextManager["Runner"]):
                 self._sandbox = Sandbox(config.sandbox, self._catalog)
                 self._made.callback(self._sandbox.tidy)
             if self._executor is None:
-                self._executor = make_executor(self._catalog, self.device, config.executor)
+                self._executor = backends.make_executor(self._catalog, self.device, config.executor)
                 self._made.callback(self._executor.close)
             if self._given[1] is None:
                 self._sandbox.require(self._executor)

@@ -28,7 +28,6 @@ _TIMING = "flashinfer_bench.bench.timing"
 _EXECUTORS = "flashinfer_bench.bench.executors"
 _EVALUATORS = "flashinfer_bench.bench.evaluators"
 _CLI = "flashinfer_bench.cli"
-_RULES = "flashinfer_bench.bench.stopping"
 _CHECKS = "flashinfer_bench.validate"
 _POLICIES = "flashinfer_bench.tracing"
 
@@ -82,14 +81,13 @@ def fib_register_languages() -> Iterable[LanguageSpec]:
 
 @hookimpl
 def fib_register_stop_rules() -> Iterable[StopRuleSpec]:
-    """Register rules, in the order in which ``fib run --help`` lists them."""
-    for priority, name, factory, summary in (
-        (90, "fixed", "Fixed", "Stop after a number of calls"),
-        (80, "rse", "RelativeStandardError", "Stop when the mean is known well enough"),
-    ):
-        yield StopRuleSpec(
-            name=name, factory=f"{_RULES}:{factory}", priority=priority, summary=summary
-        )
+    """Register ``fixed``, the rule that holds if nobody names another."""
+    yield StopRuleSpec(
+        name="fixed",
+        factory="flashinfer_bench.bench.stopping:Fixed",
+        priority=90,
+        summary="Stop after a number of calls",
+    )
 
 
 @hookimpl

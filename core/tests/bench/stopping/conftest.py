@@ -1,4 +1,4 @@
-"""Beside core's rules there is one of a plugin."""
+"""Beside core's rule there are those of a plugin."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ HERE = str(Path(__file__).parent)
 
 
 @pytest.fixture(autouse=True)
-def flat_rule(monkeypatch):
-    """Register the rule ``flat``."""
+def more_rules(monkeypatch):
+    """Register the rules ``flat`` and ``near``."""
     monkeypatch.syspath_prepend(HERE)
-    record = StopRuleSpec(
-        name="flat", factory="flat_rule:Flat", summary="When the last samples are alike"
-    )
-    mine = Catalog.of(record, distribution="fib-flat", version="1")
-    reset_default_catalog(Catalog.build([*default_catalog().entries(), *mine.entries()]))
+    records = [
+        StopRuleSpec(name=name.lower(), factory=f"flat_rule:{name}", summary=f"{name} samples")
+        for name in ("Flat", "Near")
+    ]
+    mine = Catalog.of(*records, distribution="fib-flat", version="1")
+    there = [entry for entry in default_catalog().entries() if entry.name != "rse"]
+    reset_default_catalog(Catalog.build([*there, *mine.entries()]))
     yield
     reset_default_catalog()
     sys.modules.pop("flat_rule", None)

@@ -1,4 +1,4 @@
-"""A stop rule of a plugin, with parameters of its own."""
+"""Stop rules of a plugin, with parameters of their own."""
 
 from __future__ import annotations
 
@@ -24,3 +24,18 @@ class Flat(StoppingRule):
     def wants_more(self, samples_ms: Sequence[float]) -> bool:
         last = samples_ms[-8:]
         return len(last) < 8 or max(last) > min(last) * (1 + self.max_angle)
+
+
+@dataclass(frozen=True)
+class Near(StoppingRule):
+    """Stop when the last two samples are near each other."""
+
+    name: ClassVar[str] = "near"
+    summary: ClassVar[str] = "when the last two samples are near each other"
+
+    reach: float = parameter(0.005, "How near.", unit="fraction", high=1.0)
+    calm: float = parameter(0.02, "Not looked at.", unit="fraction", high=1.0)
+
+    def wants_more(self, samples_ms: Sequence[float]) -> bool:
+        last = samples_ms[-2:]
+        return len(last) < 2 or max(last) > min(last) * (1 + self.reach)

@@ -65,14 +65,6 @@ class TestFixed:
 
 
 class TestOthers:
-    def test_one_limit_moves_the_default_of_the_other(self) -> None:
-        few, many = (
-            plan_of(stop_rule="rse", max_samples=9),
-            plan_of(stop_rule="rse", min_samples=5000),
-        )
-        assert (few.min_samples, few.max_samples) == (9, 9)
-        assert (many.min_samples, many.max_samples) == (5000, 5000)
-
     @given(
         st.integers(1, 400),
         st.integers(1, 50),

@@ -41,7 +41,7 @@ class TestRefused:
         [
             ("stop_rule", "never"),
             ("stop_rule", 3),
-            ("stop_params", [("target", 1)]),
+            ("stop_params", [("reach", 1)]),
             ("stop_params", {1: 2}),
             ("min_samples", 0),
             ("min_samples", 2.5),
@@ -72,13 +72,13 @@ class TestRefused:
 class TestOneRule:
     def test_parameters_need_their_rule(self) -> None:
         with pytest.raises(ConfigError) as caught:
-            BenchmarkConfig(stop_params={"target": 0.01})
-        assert caught.value.hint == "'target' belongs to the rule rse"
+            BenchmarkConfig(stop_params={"reach": 0.01})
+        assert caught.value.hint == "'reach' belongs to the rule near"
 
     def test_a_definition_may_leave_the_rule_to_others(self) -> None:
-        assert EvalConfig(stop_params={"target": 0.01}).stop_rule is None
-        with pytest.raises(ConfigError, match="no stop rule has a parameter 'targets'"):
-            EvalConfig(stop_params={"targets": 0.01})
+        assert EvalConfig(stop_params={"reach": 0.01}).stop_rule is None
+        with pytest.raises(ConfigError, match="no stop rule has a parameter 'reachs'"):
+            EvalConfig(stop_params={"reachs": 0.01})
 
 
 class TestLayers:
@@ -93,50 +93,39 @@ class TestLayers:
 
     def test_parameters_are_merged_key_by_key(self) -> None:
         config = BenchmarkConfig(
-            op_type_config={"o": {"stop_rule": "rse", "stop_params": {"target": 1, "settled": 1}}},
-            definition_config={NAME: {"stop_params": {"target": 0.5}}},
+            op_type_config={"o": {"stop_rule": "near", "stop_params": {"reach": 1, "calm": 1}}},
+            definition_config={NAME: {"stop_params": {"reach": 0.5}}},
         )
-        assert rule_and_params(config) == ("rse", {"target": 0.5, "settled": 1})
+        assert rule_and_params(config) == ("near", {"reach": 0.5, "calm": 1})
 
     def test_another_rule_drops_them(self) -> None:
         config = BenchmarkConfig(
-            op_type_config={"o": {"stop_rule": "rse", "stop_params": {"target": 0.1}}},
+            op_type_config={"o": {"stop_rule": "near", "stop_params": {"reach": 0.1}}},
             definition_config={NAME: {"stop_rule": "flat"}},
         )
         assert rule_and_params(config) == ("flat", {})
 
     def test_parameters_for_no_rule_in_particular_hold_where_they_fit(self) -> None:
-        own = EvalConfig(stop_params={"target": 0.2})
-        for rule, params in (("rse", {"target": 0.2}), ("flat", {}), ("fixed", {})):
+        own = EvalConfig(stop_params={"reach": 0.2})
+        for rule, params in (("near", {"reach": 0.2}), ("flat", {}), ("fixed", {})):
             config = BenchmarkConfig(stop_rule=rule, definition_config={NAME: own})
             assert rule_and_params(config) == (rule, params)
 
     def test_parameters_that_fit_no_rule_that_holds(self) -> None:
-        config = BenchmarkConfig(definition_config={NAME: {"stop_params": {"target": 0.2}}})
-        with pytest.raises(ConfigError, match="stop rule 'fixed' has no parameter 'target'"):
-            resolved(config)
-
-    def test_limits_of_two_layers_that_exclude_each_other(self) -> None:
-        config = BenchmarkConfig(min_samples=50, definition_config={NAME: {"max_samples": 10}})
-        with pytest.raises(ConfigError, match="max_samples: must be at least min_samples"):
+        config = BenchmarkConfig(definition_config={NAME: {"stop_params": {"reach": 0.2}}})
+        with pytest.raises(ConfigError, match="stop rule 'fixed' has no parameter 'reach'"):
             resolved(config)
 
 
 class TestFiles:
-    TEXT = "stop_rule: rse\nstop_params: {target: 0.5%, settled: 0}\nmax_seconds: 3\n"
-
-    def test_top_level_of_a_file_is_a_default(self, tmp_path: Path) -> None:
-        text = self.TEXT + "definition_config: {d: {stop_params: {target: 0.25}, max_seconds: 4}}"
-        config = from_file(tmp_path, text)
-        assert rule_and_params(config) == ("rse", {"target": 0.25, "settled": 0})
-        assert resolved(config).max_seconds == 4
+    TEXT = "stop_rule: near\nstop_params: {reach: 0.5%, calm: 0}\nmax_seconds: 3\n"
 
     def test_an_option_stands_over_one_key(self, tmp_path: Path) -> None:
-        text = self.TEXT + "definition_config: {d: {stop_params: {target: 0.25}}}"
-        config = from_file(tmp_path, text, stop_params={"settled": "0.1"})
-        assert rule_and_params(config) == ("rse", {"target": 0.25, "settled": "0.1"})
-        config = from_file(tmp_path, text, stop_params={"target": "2%"})
-        assert rule_and_params(config) == ("rse", {"target": "2%", "settled": 0})
+        text = self.TEXT + "definition_config: {d: {stop_params: {reach: 0.25}}}"
+        config = from_file(tmp_path, text, stop_params={"calm": "0.1"})
+        assert rule_and_params(config) == ("near", {"reach": 0.25, "calm": "0.1"})
+        config = from_file(tmp_path, text, stop_params={"reach": "2%"})
+        assert rule_and_params(config) == ("near", {"reach": "2%", "calm": 0})
 
     def test_an_option_for_another_rule_drops_the_parameters(self, tmp_path: Path) -> None:
         config = from_file(tmp_path, self.TEXT, stop_rule="flat")

@@ -56,7 +56,7 @@ def test_a_definition_without_workloads(problems):
 @pytest.fixture
 def comparer(dataset, catalog, executor, monkeypatch):
     made = []
-    monkeypatch.setattr("flashinfer_bench.bench.session.make_executor", lambda *_: executor)
+    monkeypatch.setattr("flashinfer_bench.bench.backends.make_executor", lambda *_: executor)
 
     def make(trace_set=dataset, **changes):
         values = {"num_trials": 2, "sandbox": "off", "device": "cpu", **changes}

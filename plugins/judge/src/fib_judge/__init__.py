@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flashinfer_bench.plugins import CommandSpec, MeasurementSpec, MonitorSpec, hookimpl
+from flashinfer_bench.plugins import (
+    CommandSpec,
+    MeasurementSpec,
+    MonitorSpec,
+    StopRuleSpec,
+    hookimpl,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,4 +54,15 @@ def fib_register_commands() -> Iterable[CommandSpec]:
         factory="fib_judge.command:app",
         priority=870,
         summary="Measure what a device can do at most, and store it.",
+    )
+
+
+@hookimpl
+def fib_register_stop_rules() -> Iterable[StopRuleSpec]:
+    """Register ``rse``, which stops when the latency is known well enough."""
+    yield StopRuleSpec(
+        name="rse",
+        factory="fib_judge.stopping:RelativeStandardError",
+        priority=80,
+        summary="Stop when the median is known well enough",
     )

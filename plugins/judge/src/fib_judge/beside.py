@@ -22,7 +22,7 @@ from flashinfer_bench.bench.calls import Deadline, Variations, find_impossible, 
 from flashinfer_bench.bench.digests import secret_seed
 from flashinfer_bench.bench.evaluation import CONFIDENCE, Speeds, performance_of, speeds_of
 from flashinfer_bench.bench.executors.base import CandidateError
-from flashinfer_bench.bench.reference import ReferenceProblem
+from flashinfer_bench.bench.measurement import ReferenceProblem
 from flashinfer_bench.data.samples import rounded
 from flashinfer_bench.stats.intervals import ratio_interval
 

@@ -11,16 +11,20 @@ from fib_judge.beside import reference_beside, speeds_beside
 from fib_judge.records import VerifiedAttempt
 from fib_judge.reference import renewed_normal
 from fib_judge.timed import TimedRun, WrongTimedCall, time_distrusting
-from flashinfer_bench.bench.attempt import check_all, evaluate_by, in_worker, time_trusting
 from flashinfer_bench.bench.digests import secret_seed, seed_commitment
-from flashinfer_bench.bench.evaluation import Report
+from flashinfer_bench.bench.evaluation import (
+    Report,
+    check_all,
+    evaluate_by,
+    in_worker,
+    time_trusting,
+)
 
 if TYPE_CHECKING:
     from fib_judge.integrity import Violation
     from fib_judge.normals import Normals
     from fib_judge.records import VerifiedBaseline, VerifiedSession
-    from flashinfer_bench.bench.config import ResolvedEvalConfig
-    from flashinfer_bench.bench.evaluators.base import Check, Evaluator
+    from flashinfer_bench.bench.evaluators.base import Check
     from flashinfer_bench.data import Correctness, Evaluation, Solution
 
 logger = logging.getLogger(__name__)
@@ -60,11 +64,7 @@ class _Outcome:
 
 
 def evaluate_solution(
-    session: VerifiedSession,
-    solution: Solution,
-    baseline: VerifiedBaseline,
-    evaluator: Evaluator,
-    config: ResolvedEvalConfig,
+    session: VerifiedSession, solution: Solution, baseline: VerifiedBaseline
 ) -> Evaluation:
     """Evaluate `solution` against `baseline`.
 
@@ -88,10 +88,6 @@ def evaluate_solution(
         What to evaluate.
     baseline : DeviceBaseline
         Inputs and reference results.
-    evaluator : Evaluator
-        Judges the outputs.
-    config : ResolvedEvalConfig
-        Tolerances and numbers of calls.
 
     Raises
     ------
@@ -103,7 +99,7 @@ def evaluate_solution(
         If it cannot be built here for a reason that is not its fault. That counts until a call of
         it has returned: where it is the first call that compiles, only then is it built.
     """
-    parts = session, solution, baseline, evaluator, config
+    parts = session, solution, baseline
 
     def judged(report: Report) -> Evaluation:
         return _verdict(report, _run(*parts, report), session, baseline)
@@ -117,19 +113,14 @@ def evaluate_solution(
 
 
 def _run(
-    session: VerifiedSession,
-    solution: Solution,
-    baseline: VerifiedBaseline,
-    evaluator: Evaluator,
-    config: ResolvedEvalConfig,
-    report: Report,
+    session: VerifiedSession, solution: Solution, baseline: VerifiedBaseline, report: Report
 ) -> _Outcome:
     """Evaluate once; and up to twice more if the claims look false, but could be a disturbance.
 
     For that the reference is timed again before, and after if there is still something. Noise that
     only the candidate has met, each time, is rare.
     """
-    parts = session, solution, baseline, evaluator, config, report
+    parts = session, solution, baseline, report
     outcome, normal = _run_once(*parts, normal=baseline.normal), baseline.normal
     first = outcome.violation
     for _ in range(_MORE_ATTEMPTS if session.device == "cpu" else _MORE_ON_DEVICES):
@@ -148,8 +139,6 @@ def _run_once(
     session: VerifiedSession,
     solution: Solution,
     baseline: VerifiedBaseline,
-    evaluator: Evaluator,
-    config: ResolvedEvalConfig,
     report: Report,
     *,
     normal: Optional[Normals],

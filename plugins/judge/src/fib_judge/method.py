@@ -15,16 +15,14 @@ from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from fib_judge.calibration import Ceilings
     from fib_judge.normals import Normals
     from fib_judge.watch.lock import LockReport
-    from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
-    from flashinfer_bench.bench.evaluators.base import Evaluator
-    from flashinfer_bench.bench.reference import DeviceBaseline
+    from flashinfer_bench.bench.config import BenchmarkConfig
+    from flashinfer_bench.bench.measurement import DeviceBaseline, Task
     from flashinfer_bench.bench.session import Session
-    from flashinfer_bench.data import Definition, Evaluation, Solution, Workload
+    from flashinfer_bench.data import Evaluation, Solution
 
 
 class VerifiedMeasurement(MeasurementMethod):
@@ -47,31 +45,16 @@ class VerifiedMeasurement(MeasurementMethod):
             finally:
                 self._clock_lock = None
 
-    def prepare(
-        self,
-        session: Session,
-        definition: Definition,
-        workload: Workload,
-        reference: Solution,
-        config: ResolvedEvalConfig,
-        root: Optional[Path],
-        evaluator: Evaluator,
-    ) -> VerifiedBaseline:
+    def prepare(self, session: Session, task: Task) -> VerifiedBaseline:
         """Run the reference; keep the outputs of some of its timed calls as checks."""
-        own = self._own(session)
-        return prepare_baseline(own, definition, workload, reference, config, root, evaluator)
+        return prepare_baseline(self._own(session), task)
 
     def evaluate(
-        self,
-        session: Session,
-        solution: Solution,
-        baseline: DeviceBaseline,
-        evaluator: Evaluator,
-        config: ResolvedEvalConfig,
+        self, session: Session, solution: Solution, baseline: DeviceBaseline
     ) -> Evaluation:
         """Build, check, time, and weigh what the clocks say."""
         assert isinstance(baseline, VerifiedBaseline)
-        return evaluate_solution(self._own(session), solution, baseline, evaluator, config)
+        return evaluate_solution(self._own(session), solution, baseline)
 
     def completed(self, evaluation: Evaluation, baseline: DeviceBaseline) -> Evaluation:
         """Return the last evaluation of a workload with the seed of its checks."""

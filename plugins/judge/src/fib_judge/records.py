@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.bench.attempt import Attempt
-from flashinfer_bench.bench.reference import DeviceBaseline
+from flashinfer_bench.bench.evaluation import Attempt
+from flashinfer_bench.bench.measurement import DeviceBaseline
 from flashinfer_bench.bench.session import Session
 
 if TYPE_CHECKING:

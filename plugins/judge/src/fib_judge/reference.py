@@ -17,19 +17,16 @@ from fib_judge.normals import Normals
 from flashinfer_bench.bench.calls import (
     Deadline,
     Variations,
-    measure,
     measurement_of,
     refuse_impossible,
     take_calls,
 )
 from flashinfer_bench.bench.digests import secret_seed
 from flashinfer_bench.bench.executors.base import CandidateError
-from flashinfer_bench.bench.reference import (
+from flashinfer_bench.bench.measurement import (
     FEW_CALLS,
     ReferenceProblem,
-    freedoms_of,
     reference_plan,
-    run_trial,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.calls import Measurement
     from flashinfer_bench.bench.config import ResolvedEvalConfig
     from flashinfer_bench.bench.evaluators.base import Trial
-    from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.bench.session import Session
     from flashinfer_bench.bench.stopping import TimingPlan
     from flashinfer_bench.data import Definition, Solution, Workload
@@ -59,26 +55,13 @@ class ReferenceRun:
     normal: Optional[Normals] = None
 
 
-def run_reference(
-    session: Session,
-    worker: Worker,
-    definition: Definition,
-    workload: Workload,
-    inputs: Sequence[list[Any]],
-    config: ResolvedEvalConfig,
-) -> ReferenceRun:
-    """Compute expected outputs, and time the reference as solutions will be timed.
+def run_reference(problem: ReferenceProblem, config: ResolvedEvalConfig) -> ReferenceRun:
+    """Time the reference as solutions will be timed.
 
     Parameters
     ----------
-    session : Session
-        The run.
-    worker : Worker
-        Has loaded the reference.
-    definition, workload
-        What to compute on what.
-    inputs : sequence
-        The input sets.
+    problem : ReferenceProblem
+        The reference, which has computed the expected outputs.
     config : ResolvedEvalConfig
         Numbers of rounds and iterations.
 
@@ -89,18 +72,10 @@ def run_reference(
     ReferenceFailed
         If it returns something else than declared.
     """
-    free = freedoms_of(definition, workload, inputs)
-    deadline = Deadline(session.timeout_s)
-    problem = ReferenceProblem(session, worker, definition, workload, inputs, free, deadline)
-    problem.put()
-    trials = tuple(run_trial(problem, index) for index in range(len(inputs)))
-    if session.trust == "full":
-        return _run_checked(problem, trials, config)
-    if not session.profile_baseline:
-        return ReferenceRun(trials, freedoms=free)
-    plan = reference_plan(problem, config)
-    taken = measure(session, worker.candidate, free, inputs, plan, deadline)
-    return ReferenceRun(trials, taken, free)
+    if problem.session.trust == "full":
+        return _run_checked(problem, problem.trials, config)
+    taken = problem.measured(config) if problem.session.profile_baseline else None
+    return ReferenceRun(problem.trials, taken, problem.freedoms)
 
 
 class _Course:

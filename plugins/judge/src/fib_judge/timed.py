@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.checks import secret_batch, secret_schedule
 from fib_judge.integrity import Claim, inquire
-from flashinfer_bench.bench.attempt import EvaluatorFailed, ask
 from flashinfer_bench.bench.calls import (
     Variations,
     as_stored,
@@ -17,6 +16,7 @@ from flashinfer_bench.bench.calls import (
     take_calls,
     time_left,
 )
+from flashinfer_bench.bench.evaluation import EvaluatorFailed, ask
 from flashinfer_bench.bench.evaluators.base import Check
 from flashinfer_bench.data import EvaluationStatus
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fib_timing_cuda
-from flashinfer_bench.bench.timing.choice import pick_timer
+from flashinfer_bench.bench.backends import pick_timer
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.plugins import Availability, Catalog, discover
 
@@ -65,12 +65,12 @@ class TestChoice:
     def test_it_is_taken_by_name_alone(self, of_core, monkeypatch, caplog):
         catalog = self.catalog(of_core, monkeypatch, here)
         with caplog.at_level(logging.WARNING):
-            assert pick_timer(catalog, "cuda:0").name == "cuda_event"
-            assert pick_timer(catalog, "cuda:0", "cupti").name == "cupti"
+            assert pick_timer(catalog, "cuda:0")[0].name == "cuda_event"
+            assert pick_timer(catalog, "cuda:0", "cupti")[0].name == "cupti"
         assert caplog.text == ""  # events are no makeshift
 
     def test_where_it_cannot_be_used_that_is_said(self, of_core, monkeypatch):
         catalog = self.catalog(of_core, monkeypatch, not_here)
         with pytest.raises(CapabilityError, match="cupti-python is not installed"):
             pick_timer(catalog, "cuda:0", "cupti")
-        assert pick_timer(catalog, "cuda:0").name == "cuda_event"
+        assert pick_timer(catalog, "cuda:0")[0].name == "cuda_event"

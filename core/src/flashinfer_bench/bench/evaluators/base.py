@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.data import Correctness, EvaluationStatus
+from flashinfer_bench.data import Correctness, Definition, EvaluationStatus, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.bench.config import ResolvedEvalConfig
-    from flashinfer_bench.data import Definition, Workload
 
 
 @dataclass(frozen=True)

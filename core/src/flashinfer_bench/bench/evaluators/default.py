@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench.bench.correctness import (
+    Comparison,
     as_tensors,
     compare,
     error_histogram,
     find_problem,
     output_specs,
 )
-from flashinfer_bench.bench.evaluators.base import Check, Evaluator
-from flashinfer_bench.data import Correctness, EvaluationStatus
+from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
+from flashinfer_bench.data import Correctness, Definition, EvaluationStatus, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.bench.config import ResolvedEvalConfig
-    from flashinfer_bench.bench.correctness import Comparison
-    from flashinfer_bench.bench.evaluators.base import Trial
-    from flashinfer_bench.data import Definition, Workload
 
 
 @dataclass(frozen=True)

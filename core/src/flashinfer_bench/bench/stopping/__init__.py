@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from itertools import pairwise
-from statistics import fmean, median, pstdev, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 
 from flashinfer_bench.errors import CapabilityError, ConfigError, PluginLoadError
@@ -77,34 +76,26 @@ class Parameter:
         ConfigError
             If it is not allowed.
         """
-        number = self._number(value)
-        if number is None or not self.low <= number <= self.high:
-            unit = f" ({self.unit})" if self.unit else ""
-            raise ConfigError(
-                f"{self.name} must be {self.allowed}{unit}, not {value!r}", hint=self.help
-            )
-        return number
-
-    def _number(self, value: Any) -> Optional[Number]:
-        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-            return None
-        try:
-            text = str(value).strip()
-            percent = self.unit == "fraction" and text.endswith("%")
-            number = float(text[:-1]) / 100 if percent else float(text)
-        except ValueError:
-            return None
-        if not isinstance(self.default, int) or not math.isfinite(number):
-            return number if math.isfinite(number) else None
-        return int(number) if number.is_integer() else None
+        number, text = math.nan, str(value).strip()
+        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            with suppress(ValueError):
+                percent = self.unit == "fraction" and text.endswith("%")
+                number = float(text[:-1]) / 100 if percent else float(text)
+        whole = isinstance(self.default, int)
+        allowed = math.isfinite(number) and self.low <= number <= self.high
+        if allowed and (not whole or number.is_integer()):
+            return int(number) if whole else number
+        unit = f" ({self.unit})" if self.unit else ""
+        raise ConfigError(
+            f"{self.name} must be {self.allowed}{unit}, not {value!r}", hint=self.help
+        )
 
 
 def parameter(
     default: Number, text: str, *, unit: str, low: Number = 0, high: Number = math.inf
 ) -> Any:
     """Declare a dataclass field that users may set; see `Parameter`."""
-    declared = {"default": default, "help": text, "unit": unit, "low": low, "high": high}
-    return field(default=default, metadata={_KEY: declared})
+    return field(default=default, metadata={_KEY: (default, text, unit, low, high)})
 
 
 class StoppingRule(ABC):
@@ -130,7 +121,7 @@ class StoppingRule(ABC):
     def parameters(cls) -> tuple[Parameter, ...]:
         """Return what users may set."""
         return tuple(
-            Parameter(name=one.name, **one.metadata[_KEY])
+            Parameter(one.name, *one.metadata[_KEY])
             for one in fields(cls)  # type: ignore[arg-type]  # every rule is a dataclass
             if _KEY in one.metadata
         )
@@ -170,108 +161,6 @@ class Fixed(StoppingRule):
         return len(samples_ms) < self.count
 
 
-@dataclass(frozen=True)
-class RelativeStandardError(StoppingRule):
-    """Stop when the relative standard error of the median is at most `target`.
-
-    After the idea of nvbench's ``stdrel``: there the noise of single samples has to be small, here
-    the error of what is reported, which falls with the number of samples. As there, a benchmark too
-    noisy for the target ends when the estimate of its noise has itself settled.
-    """
-
-    name: ClassVar[str] = "rse"
-    summary: ClassVar[str] = "when the relative standard error of the median has reached a target"
-
-    target: float = parameter(
-        0.005, "Relative error of the median to reach.", unit="fraction", high=1.0
-    )
-    settled: float = parameter(
-        0.02, "Give up once the noise changes by less; 0: never.", unit="fraction", high=1.0
-    )
-    min_time_ms: float = parameter(0.0, "Least sum of all samples.", unit="ms")
-
-    def wants_more(self, samples_ms: Sequence[float]) -> bool:
-        """Return whether the median is not known well enough, and may yet be."""
-        if sum(samples_ms) < self.min_time_ms:
-            return True
-        if relative_error(samples_ms) <= self.target:
-            return False
-        return noise_change(samples_ms) > self.settled or self.settled == 0
-
-    def outcome(self, samples_ms: Sequence[float]) -> str:
-        """Return what error there is, and what was asked for."""
-        if (error := relative_error(samples_ms)) == math.inf:
-            return super().outcome(samples_ms)
-        reached = "reached" if error <= self.target else "not reached"
-        taken = f"standard error {error:.2%} after {len(samples_ms)} samples"
-        return f"{taken}, target {self.target:.2%} {reached}"
-
-
-_Z = 2.5758  # standard normal quantile at 0.995, which McKean and Schrader take
-_BLOCKS = 8
-_PER_BLOCK = 4  # fewer samples do not make a block
-_SETTLED_FROM = 64  # nvbench too looks at its noise estimates only when there are so many
-_SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-
-
-def relative_error(samples_ms: Sequence[float]) -> float:
-    """Return the relative standard error of the median; infinite if that cannot be told.
-
-    The larger one of two estimates: `order_error` holds for independent samples, `block_error` sees
-    drift and slow oscillation too.
-    """
-    if len(samples_ms) < _PER_BLOCK:
-        return math.inf
-    centre = median(samples_ms)
-    error = max(order_error(samples_ms), block_error(samples_ms))
-    if error == 0:
-        return 0.0
-    return error / centre if centre > 0 else math.inf
-
-
-def order_error(samples: Sequence[float]) -> float:
-    """Return the standard error of the median of independent samples, of any distribution.
-
-    Half the width of the 99 % interval between two order statistics, over the normal quantile:
-    J. W. McKean, R. M. Schrader, "A comparison of methods for studentizing the sample median",
-    Communications in Statistics B 13 (1984) 751-773.
-    """
-    count = len(samples)
-    ordered = sorted(samples)
-    low = max(round((count + 1) / 2 - _Z * math.sqrt(count / 4)), 1)
-    return (ordered[count - low] - ordered[low - 1]) / (2 * _Z)
-
-
-def block_error(samples: Sequence[float]) -> float:
-    """Return the standard error of the median by what the medians of successive blocks are like.
-
-    Batch means (L. W. Schruben, "Confidence interval estimation using standardized time series",
-    Operations Research 31 (1983) 1090-1108, section 1, and the works named there), with medians.
-    """
-    blocks = min(_BLOCKS, len(samples) // _PER_BLOCK)
-    if blocks < 2:
-        return 0.0
-    edges = [number * len(samples) // blocks for number in range(blocks + 1)]
-    medians = [median(samples[first:last]) for first, last in pairwise(edges)]
-    return stdev(medians) / math.sqrt(blocks)
-
-
-def noise_change(samples_ms: Sequence[float]) -> float:
-    """Return by how much the estimate of the noise has changed over the second half of the samples.
-
-    Noise is the standard error of the median that a single sample would have: `order_error` times
-    the root of the number of samples, so that it does not fall with that. It is taken of the first
-    half of the samples, the first 60 %, …, all of them. Returned is the relative standard deviation
-    of these: infinite for fewer than 64 samples, and if there is no noise around the median.
-    """
-    if len(samples_ms) < _SETTLED_FROM:
-        return math.inf
-    counts = [round(share * len(samples_ms)) for share in _SHARES]
-    estimates = [order_error(samples_ms[:count]) * math.sqrt(count) for count in counts]
-    mean = fmean(estimates)
-    return pstdev(estimates) / mean if mean > 0 else math.inf
-
-
 def rules() -> dict[str, type[StoppingRule]]:
     """Return the registered rules by name; broken ones are warned about and left out."""
     found = {}
@@ -306,11 +195,9 @@ def rule_of(name: str, params: Mapping[str, Any]) -> StoppingRule:
     for key in params:
         if key not in declared:
             message = f"stop rule {name!r} has no parameter {key!r}"
-            owners = [other.name for other in rules().values() if key in _names(other)]
-            if owners:
+            hint = nearest(key, sorted(declared)) if declared else "it has none"
+            if owners := [other.name for other in rules().values() if key in _names(other)]:
                 hint = f"{key!r} belongs to the rule {' and '.join(owners)}"
-            else:
-                hint = nearest(key, sorted(declared)) if declared else "it has none"
             raise ConfigError(message, hint=hint)
     return kind(**{key: declared[key].parse(value) for key, value in params.items()})
 

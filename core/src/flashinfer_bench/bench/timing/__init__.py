@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.bench.timing.base import Timer, collector_paused, require_counts
+from flashinfer_bench.bench.timing.base import Timer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +25,7 @@ def time_runnable(
     """Time `fn` in this process, always with the same arguments.
 
     For a look at code that you trust. `flashinfer_bench.bench.Benchmark` measures code of others
-    in a process of its own, with new arguments for each call. Functions that take less than a
-    microsecond on the CPU are timed several calls at once.
+    in a process of its own, with new arguments for each call.
 
     Parameters
     ----------
@@ -53,18 +52,12 @@ def time_runnable(
     ConfigError
         If `warmup` is negative or `iters` less than 1.
     """
-    from flashinfer_bench.bench.timing.choice import pick_timer
+    from flashinfer_bench.bench.backends import pick_timer
     from flashinfer_bench.plugins import default_catalog
 
-    require_counts(warmup, iters)
     arguments, place = tuple(args), str(device)
-    chosen = pick_timer(default_catalog(), place, timer, trust="off")
-    clock: Timer = chosen.registered.load()()
-    latency = median(
+    chosen, _ = pick_timer(default_catalog(), place, timer, trust="off")
+    clock: Timer = chosen.load()()
+    return median(
         clock.measure(fn, lambda index: arguments, warmup=warmup, iterations=iters, device=place)
     )
-    count = clock.batch_of(latency)
-    if count == 1:
-        return latency
-    with collector_paused():
-        return median(clock.time_batch(fn, arguments, count, device=place) for _ in range(iters))

@@ -131,7 +131,11 @@ class Timer(ABC):
         ConfigError
             If `warmup` is negative, or `iterations` less than 1.
         """
-        require_counts(warmup, iterations)
+        if warmup < 0 or iterations < 1:
+            raise ConfigError(
+                f"warmup={warmup}, iterations={iterations}: need warmup >= 0 and iterations >= 1",
+                hint="time at least one call",
+            )
         samples = []
         with collector_paused():
             for index in range(warmup + iterations):
@@ -139,65 +143,6 @@ class Timer(ABC):
                 del result  # outside of the timed region, before the next call needs its memory
                 samples.append(sample)
         return samples[warmup:]
-
-    def batch_of(self, latency_ms: float) -> int:
-        """Return how many calls of that latency to time at once, where calls may be repeated.
-
-        Parameters
-        ----------
-        latency_ms : float
-            Milliseconds that one call took.
-
-        Returns
-        -------
-        int
-            1 if the clock is fine enough for single calls.
-        """
-        return 1
-
-    def time_batch(
-        self, function: Callable[..., Any], arguments: tuple[Any, ...], count: int, *, device: str
-    ) -> float:
-        """Time several calls in a row with the same arguments, for code that is trusted.
-
-        Parameters
-        ----------
-        function, arguments, device
-            As of `time_call`.
-        count : int
-            How many calls, at least one.
-
-        Returns
-        -------
-        float
-            Milliseconds of one call, on average.
-
-        Raises
-        ------
-        TimingError
-            As of `time_call`.
-        """
-        total = 0.0
-        for _ in range(count):
-            sample, result = self.time_call(function, arguments, device=device)
-            del result
-            total += sample
-        return total / count
-
-
-def require_counts(warmup: int, iterations: int) -> None:
-    """Refuse to make no timed call at all.
-
-    Raises
-    ------
-    ConfigError
-        If `warmup` is negative, or `iterations` less than 1.
-    """
-    if warmup < 0 or iterations < 1:
-        raise ConfigError(
-            f"warmup={warmup}, iterations={iterations}: need warmup >= 0 and iterations >= 1",
-            hint="time at least one call",
-        )
 
 
 class collector_paused:

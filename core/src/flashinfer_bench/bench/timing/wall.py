@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,6 @@ if TYPE_CHECKING:
 
 _NS_PER_MS = 1e6
 _READINGS = 255
-# A call that is shorter than this is measured several times in a row, where that is allowed, until
-# so many microseconds have passed: then what reading the clock costs is lost in the whole.
-_SHORT_MS = 1e-3
-_BATCH_MS = 1e-2
-_LARGEST_BATCH = 1000
 
 
 class WallClockTimer(Timer):
@@ -52,23 +46,6 @@ class WallClockTimer(Timer):
         result = function(*arguments)
         stop = clock()
         return max(stop - start - self._reading_ns, 0) / _NS_PER_MS, result
-
-    def batch_of(self, latency_ms: float) -> int:
-        """Return how many calls of that length to time at once; see `Timer.batch_of`."""
-        if latency_ms >= _SHORT_MS:
-            return 1
-        return math.ceil(_BATCH_MS / max(latency_ms, _BATCH_MS / _LARGEST_BATCH))
-
-    def time_batch(
-        self, function: Callable[..., Any], arguments: tuple[Any, ...], count: int, *, device: str
-    ) -> float:
-        """Time `count` calls between two readings; see `Timer.time_batch`."""
-        clock, calls = self._clock, repeat(None, count)
-        start = clock()
-        for _ in calls:
-            function(*arguments)
-        stop = clock()
-        return max(stop - start - self._reading_ns, 0) / _NS_PER_MS / count
 
 
 def _reading_ns(clock: Callable[[], int]) -> int:

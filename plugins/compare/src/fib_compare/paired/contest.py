@@ -27,11 +27,11 @@ from fib_judge.baseline import prepare_baseline
 from fib_judge.checks import FEWEST_CHECKS
 from fib_judge.decidability import UndecidableWorkload
 from fib_judge.records import VerifiedAttempt
-from flashinfer_bench.bench.attempt import EvaluatorFailed
 from flashinfer_bench.bench.calls import Deadline, Variations
 from flashinfer_bench.bench.digests import secret_seed
+from flashinfer_bench.bench.evaluation import EvaluatorFailed
+from flashinfer_bench.bench.measurement import ReferenceFailed, Task
 from flashinfer_bench.bench.pool import solution_key
-from flashinfer_bench.bench.reference import ReferenceFailed
 from flashinfer_bench.errors import CapabilityError, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -189,10 +189,8 @@ class ContestRun:
         definition, workload = self._contest.definition, self._contest.workload
         reference = reference_solution(definition)
         try:
-            return prepare_baseline(
-                *(self._session, definition, workload, reference),
-                *(self._config, root, self._evaluator),
-            )
+            task = Task(definition, workload, reference, self._evaluator, self._config, root)
+            return prepare_baseline(self._session, task)
         except ReferenceFailed as error:
             return Obstacle("reference", "failed", error.message)
         except (UndecidableWorkload, DataError) as error:
@@ -260,15 +258,12 @@ class ContestRun:
         self, stack: ExitStack, baseline: VerifiedBaseline, number: int
     ) -> tuple[Side, Side]:
         contest, session = self._contest, self._session
-        config = baseline.config or self._config
         deadline = Deadline(session.timeout_s)
         made = []
         for role, solution in zip(_ROLES, (contest.baseline, contest.candidate), strict=True):
             key = ("compare", role, str(number), *solution_key(solution))
             worker = stack.enter_context(session.pool.worker(key))
-            attempt = VerifiedAttempt(
-                session, solution, baseline, self._evaluator, config, worker, deadline
-            )
+            attempt = VerifiedAttempt(session, solution, baseline, worker, deadline)
             made.append(Side(role, attempt))
         return made[0], made[1]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fib_compare.paired.result import Obstacle
 from fib_judge.timed import compare_timed
-from flashinfer_bench.bench.attempt import EvaluatorFailed, build, check_all
 from flashinfer_bench.bench.calls import shoot, time_left
+from flashinfer_bench.bench.evaluation import EvaluatorFailed, build, check_all
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
 
 if TYPE_CHECKING:

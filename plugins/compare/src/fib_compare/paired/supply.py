@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fib_judge.checks import TimedCheck
 from flashinfer_bench.bench.calls import Deadline, Variations
 from flashinfer_bench.bench.executors.base import CandidateError
-from flashinfer_bench.bench.reference import ReferenceFailed, ReferenceProblem
+from flashinfer_bench.bench.measurement import ReferenceFailed, ReferenceProblem
 
 if TYPE_CHECKING:
     import random
@@ -79,7 +79,6 @@ class CheckSupply:
 
     def _computed(self) -> list[TimedCheck]:
         session, baseline = self._session, self._baseline
-        assert baseline.reference is not None
         definition, free = baseline.definition, baseline.freedoms
         inputs = [trial.inputs for trial in baseline.trials]
         with session.pool.worker(("compare", "reference", definition.name)) as worker:

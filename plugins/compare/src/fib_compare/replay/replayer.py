@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fib_compare.replay.compare import Comparison
     from fib_compare.replay.recorded import Recipe
     from fib_compare.replay.targets import Target
-    from flashinfer_bench.bench.attempt import NotEvaluated
+    from flashinfer_bench.bench.evaluation import NotEvaluated
     from flashinfer_bench.bench.session import Runner
     from flashinfer_bench.data import Evaluation, Provenance, TraceSet
     from flashinfer_bench.plugins import Catalog

@@ -1,4 +1,4 @@
-"""What the rules decide: on samples made by hand, and on made-up timers."""
+"""What the rule ``rse`` decides: on samples made by hand, and on made-up timers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fib_judge.stopping import RelativeStandardError, noise_change, relative_error
 from flashinfer_bench.bench.config import BenchmarkConfig
-from flashinfer_bench.bench.stopping import (
-    RelativeStandardError,
-    TimingPlan,
-    noise_change,
-    relative_error,
-    rule_of,
-    rules,
-)
+from flashinfer_bench.bench.stopping import TimingPlan, rule_of, rules
 from flashinfer_bench.stats.intervals import median_interval
 
 _place = Path(__file__).with_name("made_up.py")
