@@ -31,6 +31,7 @@ SAFETENSORS_TO_DTYPE = {
 """Names of the format for those of safetensors."""
 
 _MOST_AXES = 1000  # the product of more would take long
+_HUB_FOLDER = "snapshots"  # which holds one folder for each revision of a dataset
 
 Header = dict[str, tuple[str, tuple[int, ...]]]
 
@@ -63,16 +64,44 @@ def resolve_blob(root: Path, path: str) -> Path:
         found = (base / path).resolve()
     except (OSError, RuntimeError) as error:  # a loop of links
         raise UnsafePathError(f"blob path {path!r} cannot be resolved: {error}") from error
-    if not any(found.is_relative_to(allowed) for allowed in _allowed_folders(root)):
+    of_hub = base.parent.parent / "blobs" if base.parent.name == _HUB_FOLDER else base
+    if not (found.is_relative_to(base) or found.is_relative_to(of_hub)):
         raise UnsafePathError(f"blob path {path!r} leads out of the dataset {root}")
     return found
 
 
-def _allowed_folders(root: Path) -> list[Path]:
-    base = root.resolve()
-    if base.parent.name == "snapshots":
-        return [base, base.parent.parent / "blobs"]
-    return [base]
+def present_blob(root: Path, path: str) -> Path:
+    """Return a tensor file that a workload names; one of the hub is fetched first.
+
+    Parameters
+    ----------
+    root : Path
+        Folder of the dataset.
+    path : str
+        As in the workload: relative to `root`.
+
+    Returns
+    -------
+    Path
+        Its real place. It exists if the dataset is one of the hub; otherwise it need not.
+
+    Raises
+    ------
+    UnsafePathError
+        If it leads out of the dataset.
+    BlobError
+        If it is to be fetched, and cannot be.
+    """
+    found = resolve_blob(root, path)
+    if found.exists() or root.parent.name != _HUB_FOLDER:
+        return found
+    from flashinfer_bench.data import hub
+
+    try:
+        hub.fetch_blob(root, path)
+    except ImportError as error:
+        raise BlobError(str(error), path=found) from error
+    return resolve_blob(root, path)
 
 
 def is_lfs_pointer(path: Path) -> bool:

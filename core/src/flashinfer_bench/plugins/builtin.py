@@ -15,7 +15,6 @@ from flashinfer_bench.plugins.records import (
     ExecutorSpec,
     LanguageSpec,
     MeasurementSpec,
-    SourceSpec,
     StopRuleSpec,
     TimerSpec,
     TracingPolicySpec,
@@ -104,16 +103,6 @@ def fib_register_checks() -> Iterable[CheckSpec]:
             priority=priority,
             summary=summary,
         )
-
-
-@hookimpl
-def fib_register_sources() -> Iterable[SourceSpec]:
-    """Register the Hugging Face hub."""
-    yield SourceSpec(
-        name="hub",
-        factory="flashinfer_bench.data.hub:fetch",
-        summary="Datasets of the Hugging Face hub: ORGANISATION/NAME[@REVISION]",
-    )
 
 
 @hookimpl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flashinfer_bench.plugins import CheckSpec, CommandSpec, FormatSpec, hookimpl
+from flashinfer_bench.plugins import CheckSpec, CommandSpec, FormatSpec, SourceSpec, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +19,16 @@ def fib_register_formats() -> Iterable[FormatSpec]:
         name="sol-execbench",
         factory="fib_datasets.transfer.sol:read_folder",
         summary="Problem folders of SOL-ExecBench",
+    )
+
+
+@hookimpl
+def fib_register_sources() -> Iterable[SourceSpec]:
+    """Register the Hugging Face hub."""
+    yield SourceSpec(
+        name="hub",
+        factory="fib_datasets.hub:download_dataset",
+        summary="Datasets of the Hugging Face hub: ORGANISATION/NAME[@REVISION]",
     )
 
 
@@ -42,7 +52,7 @@ def fib_register_checks() -> Iterable[CheckSpec]:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register export, import, solution, doctor, sanitize and trace."""
+    """Register export, import, solution, doctor, sanitize, trace and report merge."""
     for priority, name, target, summary in (
         (950, "export", "transfer:export_app", "Write a dataset, or a part of it, to a file."),
         (940, "import", "transfer:import_app", "Bring an archive or a foreign dataset in."),
@@ -53,6 +63,7 @@ def fib_register_commands() -> Iterable[CommandSpec]:
         (900, "doctor", "doctor:app", "Find what is damaged in a dataset, and repair it."),
         (890, "trace", "trace:app", "Look at the workloads that were collected."),
         (880, "sanitize", "sanitize:app", "Take useless workloads out of a dataset."),
+        (0, "report merge", "transfer:merge_app", "Write several datasets as one."),
     ):
         yield CommandSpec(
             name=name, factory=f"{_COMMANDS}.{target}", summary=summary, priority=priority

@@ -48,7 +48,7 @@ def test_into_a_dataset_that_is_there(dataset, second, tmp_path):
 
 
 def test_a_killed_import_is_finished_by_the_next(dataset, second, make, tree, monkeypatch):
-    from fib_datasets.transfer import importing
+    from fib_datasets.transfer import files
 
     calls = []
 
@@ -57,7 +57,7 @@ def test_a_killed_import_is_finished_by_the_next(dataset, second, make, tree, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(importing, "append_jsonl_file", die)
+        patched.setattr(files, "append_lines", die)
         with pytest.raises(KeyboardInterrupt):
             import_dataset(second.root, dataset)
     assert calls

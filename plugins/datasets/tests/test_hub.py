@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fib_datasets.hub import HubDataset, dataset_of, fetch_blob
 from fib_tests.hub import Hub, hub
-from flashinfer_bench.data.blobs import resolve_blob
-from flashinfer_bench.data.hub import HubDataset, dataset_of, fetch_blob, present_blob
+from flashinfer_bench.data.blobs import present_blob, resolve_blob
 from flashinfer_bench.errors import ConfigError, UnsafePathError
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ _BEFORE = """
 import json
 from pathlib import Path
 from sys import argv
-from flashinfer_bench.data.hub import *
+from fib_datasets.hub import *
+from flashinfer_bench.data.blobs import present_blob
 from flashinfer_bench.errors import FibError
 def ask():
     """
@@ -240,7 +241,7 @@ class TestErrors:
         kind, message, hint = ask(code, REPO)
         assert kind == "CapabilityError"
         assert "huggingface_hub, which is not installed" in message
-        assert "pip install 'flashinfer-bench-core[hub]'" in hint
+        assert "pip install 'fib-datasets[hub]'" in hint
 
 
 class TestBlobs:

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from flashinfer_bench.data.blob_plan import BlobPlan, BlobRoot, find_blob
+from fib_datasets.transfer.blob_plan import BlobPlan, BlobRoot, find_blob
 from flashinfer_bench.errors import BlobError, UnsafePathError
 
 NAME = "gemm_n8_k4"
@@ -117,7 +117,7 @@ def test_another_place_may_have_it_nevertheless(root):
 
 
 def test_a_file_that_cannot_be_read_is_named(root, make, monkeypatch):
-    from flashinfer_bench.data import blob_plan
+    from fib_datasets.transfer import blob_plan
 
     def fail(first, second, shallow):
         raise PermissionError(13, "Permission denied")
