@@ -10,6 +10,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
+from flashinfer_bench.errors import DatasetNotFoundError, SelectionError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -23,6 +25,26 @@ BLOB = "blob"
 
 _UNSAFE = re.compile(r"[^\w.@+=, -]|^[. ]|[. ]$", re.ASCII)
 _MAX_SEGMENT = 180
+
+
+def require_dataset(root: Path) -> None:
+    """Refuse a folder that is no dataset.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no such folder.
+    SelectionError
+        If none of the folders of a dataset is in it: it is another folder than was meant.
+    """
+    if not root.is_dir():
+        what = "is not a folder" if root.exists() else "does not exist"
+        hint = "name a dataset folder, or set FIB_DATASET_PATH"
+        raise DatasetNotFoundError(f"no dataset: {root} {what}", hint=hint)
+    folders = (DEFINITIONS, SOLUTIONS, WORKLOADS, TRACES, BLOB)
+    if not any(os.path.lexists(root / folder) for folder in folders):
+        hint = f"a dataset has the folders {', '.join(folders)}"
+        raise SelectionError(f"there is nothing in the dataset {root}", hint=hint)
 
 
 def safe_segment(name: str) -> str:

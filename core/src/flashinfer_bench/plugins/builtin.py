@@ -49,8 +49,8 @@ _DATASET_CHECKS = (
     (1000, "layout", "checks:check_layout", "Files are where the layout has them"),
     (990, "definitions", "checks:check_definitions", "Definitions are sound"),
     (980, "solutions", "checks:check_solutions", "Solutions name what there is"),
-    (970, "workloads", "record_checks:WorkloadCheck", "Workloads fit their definitions"),
-    (950, "traces", "record_checks:TraceCheck", "Traces name what there is, and are complete"),
+    (970, "workloads", "checks:WORKLOADS", "Workloads fit their definitions"),
+    (950, "traces", "checks:TRACES", "Traces name what there is, and are complete"),
 )
 _FILTERS = (
     ("keep_all", "policies:KeepAll", "Keep every call"),
@@ -98,7 +98,7 @@ def fib_register_checks() -> Iterable[CheckSpec]:
         yield CheckSpec(
             name=name,
             layer=name.removesuffix("s"),
-            records=factory.endswith("Check"),
+            records=factory.rpartition(":")[2].isupper(),
             factory=f"{_CHECKS}.{factory}",
             priority=priority,
             summary=summary,

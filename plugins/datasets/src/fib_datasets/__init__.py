@@ -36,9 +36,9 @@ def fib_register_sources() -> Iterable[SourceSpec]:
 def fib_register_checks() -> Iterable[CheckSpec]:
     """Register the checks of ``fib validate`` that look beyond the records themselves."""
     for priority, name, layer, factory, summary in (
-        (960, "blobs", "workload", "BlobCheck", "Tensor files are there, and of the right size"),
-        (940, "baseline", "baseline", "BaselineCheck", "Each definition has a baseline"),
-        (930, "benchmark", "benchmark", "BenchmarkCheck", "Each workload has been evaluated"),
+        (960, "blobs", "workload", "BLOBS", "Tensor files are there, and of the right size"),
+        (940, "baseline", "baseline", "check_baselines", "Each definition has a baseline"),
+        (930, "benchmark", "benchmark", "check_benchmark", "Each workload has been evaluated"),
     ):
         yield CheckSpec(
             name=name,
