@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Optional, cast
 
 from fib_datasets.transfer.blob_plan import BlobPlan, BlobRoot
-from fib_datasets.transfer.files import Files, counts_of, files_of, replacing
+from fib_datasets.transfer.files import Files, counts_of, files_of
 from fib_datasets.transfer.subset import Subset
 from flashinfer_bench.data import is_lfs_pointer
+from flashinfer_bench.data.storage import replacing
 from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,14 +9,20 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING, Optional, Union
 
 from flashinfer_bench.data import layout, to_json
-from flashinfer_bench.data.storage import append_lines, replace_file, storage_error, sync_folder
+from flashinfer_bench.data.storage import (
+    append_lines,
+    replace_file,
+    replacing,
+    storage_error,
+    sync_folder,
+)
 from flashinfer_bench.errors import ConflictError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from pydantic import BaseModel
 
@@ -180,28 +186,3 @@ def add_files(folder: Path, files: Files) -> None:
             )
         else:
             replace_file(target, content())
-
-
-@contextlib.contextmanager
-def replacing(out: Path) -> Iterator[IO[bytes]]:
-    """Give a hidden file beside `out` that replaces it, durably, if the block ends well.
-
-    Raises
-    ------
-    StorageError
-        If that cannot be done; a file that was there is unchanged.
-    """
-    hidden = out.with_name(f".{out.name[:100]}.{secrets.token_hex(4)}")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with hidden.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(out)
-        sync_folder(out.parent)
-    except OSError as error:
-        raise storage_error(out, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            hidden.unlink()
