@@ -42,10 +42,10 @@ def summary(
     """
     set_up_logging(log_level, default="ERROR")
     (root,) = dataset_roots([local] if local else None)
-    from fib_datasets.repair.examine import require_dataset
     from fib_datasets.workload_summary import summarize
+    from flashinfer_bench.data import layout
 
-    require_dataset(root)
+    layout.require_dataset(root)
     found = summarize(root)
     if not found.definitions and not found.unread:
         hint = "FIB_ENABLE_TRACING=1 collects some"
