@@ -29,9 +29,6 @@ SUFFIXES = {
 }
 """What the files that readers look at end in, by folder."""
 
-# Languages whose entry point is a Python function.
-_PYTHON = frozenset({"python", "triton", "tilelang", "cutedsl", "cutile"})
-
 
 def check_layout(contents: Contents) -> Iterator[Finding]:
     """Find folders that are missing, links that lead outside, and files that no reader looks at."""
@@ -129,7 +126,7 @@ def check_python(solution: Solution, place: Place) -> Iterator[Finding]:
     is no more than a warning.
     """
     entry = solution.get_entry_source()
-    if str(solution.spec.language) not in _PYTHON or entry is None:
+    if solution.requires_build() or entry is None:
         return
     field = f"sources.{solution.sources.index(entry)}.content"
     try:

@@ -226,7 +226,9 @@ def _list_files(root: Path, folder: str, findings: list[Finding]) -> list[Path]:
 def _sharing(jobs: Optional[int], paths: Sequence[Path]) -> Iterator[Any]:
     """Yield a function like `map` over files: decoding JSON is all CPU, so threads do not help."""
     if jobs is None:
-        jobs = _usable_cores() if sum(map(_size, paths)) >= _WORTH else 1
+        size = sum(path.stat().st_size for path in paths if path.exists())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        jobs = min(cores or 1, _MOST_JOBS) if size >= _WORTH else 1
     if jobs == 1:
         with paused_gc():
             yield lambda function, some: list(map(function, some))
@@ -245,18 +247,6 @@ def _sharing(jobs: Optional[int], paths: Sequence[Path]) -> Iterator[Any]:
             raise CapabilityError(
                 "a process of the validation was killed", hint="try again with --jobs 1"
             ) from error
-
-
-def _usable_cores() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(cores or 1, _MOST_JOBS)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # the reader will say what is wrong with it
-        return 0
 
 
 _Scan = tuple[list[Any], list[Finding]]

@@ -509,10 +509,10 @@ class _Examination:
         for file in self._list(layout.BLOB, ".safetensors"):
             if file.resolve() in named:
                 continue
-            hint = None
+            doubt = None
             if is_young(file):
-                hint = "it is less than an hour old; its workload may be on its way"
+                doubt = "it is less than an hour old; its workload may be on its way"
             elif not all_known:
-                hint = "a record that cannot be read may name it; mend those first"
+                doubt = "a record that cannot be read may name it; mend those first"
             message = "no workload and no trace names this file"
-            self._tell(Kind.ORPHAN_BLOB, file, None, message, hint, by_hand=hint is not None)
+            self._tell(Kind.ORPHAN_BLOB, file, None, message, doubt, by_hand=doubt is not None)

@@ -114,7 +114,7 @@ def _write_archive(out: Path, files: Files) -> None:
             hint=f"name it {out.name or 'dataset'}.tar.gz",
         )
     with replacing(out) as file, ExitStack() as stack:
-        stream = file
+        stream: IO[bytes] = file
         if out.name.endswith(_COMPRESSED):  # without a name and a time in its header
             zipped = gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0)
             stream = cast("IO[bytes]", stack.enter_context(zipped))

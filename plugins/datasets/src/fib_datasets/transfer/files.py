@@ -71,13 +71,11 @@ def files_of(
     known = trace_set.definitions if definitions is None else definitions
     groups: list[Files] = [dict(blobs), {}, {}, {}, {}]
     for one in trace_set.definitions.values():
-        path = layout.definition_file(_NOWHERE, one.op_type, one.name)
-        groups[1][str(path)] = partial(_document, one)
+        groups[1][_json_file(layout.DEFINITIONS, one.op_type, one.name)] = partial(_document, one)
     for name, solutions in trace_set.solutions.items():
         for each in solutions:
-            op_type = op_type_of(known, name)
-            path = layout.solution_file(_NOWHERE, each.author, op_type, name, each.name)
-            groups[2][str(path)] = partial(_document, each)
+            folders = layout.SOLUTIONS, each.author, op_type_of(known, name), name
+            groups[2][_json_file(*folders, each.name)] = partial(_document, each)
     for name, traces in trace_set.workloads.items():
         if traces:
             path = layout.workloads_file(_NOWHERE, op_type_of(known, name), name)
@@ -87,6 +85,10 @@ def files_of(
             path = layout.traces_file(_NOWHERE, op_type_of(known, name), name)
             groups[4][str(path)] = partial(_lines, traces)
     return {path: group[path] for group in groups for path in sorted(group)}
+
+
+def _json_file(*names: str) -> str:
+    return "/".join(map(layout.safe_segment, names)) + ".json"
 
 
 def _document(record: BaseModel) -> bytes:
