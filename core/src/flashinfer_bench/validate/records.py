@@ -60,7 +60,7 @@ class Finding:
     @property
     def where(self) -> str:
         """The place as ``file:line: field``, as far as it is known."""
-        place = str(self.path) if self.line is None else f"{self.path}:{self.line}"
+        place = Place(self.check, self.path, self.line).where
         return f"{place}: {self.field}" if self.field else place
 
 

@@ -39,7 +39,6 @@ from flashinfer_bench.validate.records import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from flashinfer_bench.data import Trace
     from flashinfer_bench.plugins import CheckSpec, Registered
 
 T = TypeVar("T")
@@ -200,17 +199,18 @@ def _chosen_checks(layers: Sequence[str]) -> dict[str, Registered[CheckSpec]]:
 
 
 @contextmanager
-def _guarded(check: str, findings: list[Finding]) -> Iterator[None]:
-    """Make a finding of what a check raises; the others go on."""
+def _guarded(
+    name: str, findings: list[Finding], checks: Optional[dict[str, Any]] = None
+) -> Iterator[None]:
+    """Make a finding of what a check raises, which is asked no more; the others go on."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - it may be a plugin's
-        findings.append(_raised(check, error))
-
-
-def _raised(check: str, error: Exception) -> Finding:
-    message = f"the check raised {type(error).__name__}: {error}"
-    return Place(check, Path()).error(message, hint="run `fib plugins doctor` to see whose it is")
+        message = f"the check raised {type(error).__name__}: {error}"
+        hint = "run `fib plugins doctor` to see whose it is"
+        findings.append(Place(name, Path()).error(message, hint=hint))
+        if checks is not None:
+            del checks[name]
 
 
 def _list_files(root: Path, folder: str, findings: list[Finding]) -> list[Path]:
@@ -270,40 +270,34 @@ def _scan_file(root: Path, folder: str, path: Path) -> _Scan:
 
 def _scan_records(contents: Contents, names: Sequence[str], path: Path) -> _Scan:
     """Read workloads and traces one by one: never are all of them in memory."""
+    from flashinfer_bench.data.trace_reader import TraceReader
+
+    def tell_torn(_path: Path, _size: int) -> None:
+        hint = "the next run that appends to this file moves the rest aside"
+        findings.append(place.warning("its last line was never finished", hint=hint))
+
     relative = path.relative_to(contents.root)
     place = Place(relative.parts[0], relative)
     heads: list[tuple[TraceHead, Place]] = []
     findings: list[Finding] = []
     checks = {name: known_checks()[name].load() for name in names}
+    reader = TraceReader()
     try:
-        for trace, at in _read(path, place, findings):
+        for line, text in read_records(path, tell_torn):
+            at = place._replace(line=line)
+            try:
+                trace = reader.read(text, path=path, line=line)
+            except DataError as error:
+                findings.append(at.refused(error))
+                continue
             run = trace.evaluation
             content = trace.workload.model_dump(mode="json") if run is None else None
             mark = json.dumps(content, sort_keys=True) if run is None else str(run.status)
             head = TraceHead(trace.definition, trace.workload.uuid, trace.solution, mark)
             heads.append((head, at))
             for name, check in list(checks.items()):
-                try:
+                with _guarded(name, findings, checks):
                     findings += check.visit(Record(trace, at), contents)
-                except Exception as error:  # noqa: BLE001 - it may be a plugin's
-                    findings.append(_raised(name, error))
-                    del checks[name]  # it is asked no more
     except OSError as error:
         findings.append(place.error(f"cannot be read: {error.strerror or error}"))
     return heads, findings
-
-
-def _read(path: Path, place: Place, findings: list[Finding]) -> Iterator[tuple[Trace, Place]]:
-    from flashinfer_bench.data.trace_reader import TraceReader
-
-    def tell(_path: Path, _size: int) -> None:
-        hint = "the next run that appends to this file moves the rest aside"
-        findings.append(place.warning("its last line was never finished", hint=hint))
-
-    reader = TraceReader()
-    for line, text in read_records(path, tell):
-        at = place._replace(line=line)
-        try:
-            yield reader.read(text, path=path, line=line), at
-        except DataError as error:
-            findings.append(at.refused(error))
