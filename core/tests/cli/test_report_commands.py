@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
+import flashinfer_bench.data
 from flashinfer_bench.data import trace_set
 
 
@@ -97,6 +99,14 @@ def test_filters(fib, two, filters, names):
         assert result.stdout == ""
     else:
         assert [one["definition"] for one in rows(result.stdout)[0]] == names
+
+
+def test_several_datasets_need_what_merges_them(fib, maker, monkeypatch):
+    monkeypatch.delitem(vars(flashinfer_bench.data), "merge_trace_sets", raising=False)
+    monkeypatch.setitem(sys.modules, "fib_datasets.transfer.merge", None)
+    result = fib("report", "summary", "--local", maker.sound().root, maker.root)
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "pip install fib-datasets" in result.stderr
 
 
 # --------------------------------------------------------------------------------------- best

@@ -82,21 +82,6 @@ def test_provenance_is_optional_and_open(make):
 # ----------------------------------------------------------------------------------------- trace
 
 
-@pytest.mark.parametrize(
-    ("solution", "status", "is_workload", "is_successful"),
-    [
-        ("alice_v1", "PASSED", False, True),
-        ("alice_v1", "INCORRECT_NUMERICAL", False, False),
-        ("alice_v1", "TIMEOUT", False, False),
-        (None, "PASSED", True, False),
-    ],
-)
-def test_what_a_trace_is(make, solution, status, is_workload, is_successful):
-    trace = make.trace(solution, status=status)
-    assert trace.is_workload_trace() is trace.is_workload() is is_workload
-    assert trace.is_successful() is is_successful
-
-
 def test_unknown_keys_are_ignored(make):
     record = {**make.trace_record(has_nan=False), "hardware_id": 3}
     assert "hardware_id" not in Trace(**record).model_dump()
@@ -119,19 +104,6 @@ def test_numbers_that_json_does_not_know_are_written_as_words():
     }
     assert made.model_dump(mode="json") == json.loads(text)
     assert made.model_dump()["max_absolute_error"] == math.inf
-
-
-@pytest.mark.parametrize(
-    "text", ['"NaN"', "NaN", '"nan"', '"Infinity"', "Infinity", '"inf"', "1e999"]
-)
-def test_words_and_tokens_are_read(text):
-    record = f'{{"max_relative_error": {text}, "max_absolute_error": 0}}'
-    expected = float(text.strip('"'))
-    for read in (
-        Correctness.model_validate_json(record),
-        Correctness.model_validate(json.loads(record)),
-    ):
-        assert str(read.max_relative_error) == str(expected)
 
 
 def test_a_scalar_may_be_infinite(make):

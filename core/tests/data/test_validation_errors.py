@@ -135,17 +135,3 @@ def test_further_problems_are_named(make):
     assert error.field == "definition"
     listed = "workload.axes, workload.inputs, workload.uuid and 1 more"
     assert f"(also wrong: {listed})" in error.message
-
-
-def test_long_values_are_cut(make):
-    error = error_of(Trace, changed(make.trace_record(), "evaluation.status", "x" * 1000))
-    assert len(error.message) < 400
-    assert "…" in error.message
-
-
-@pytest.mark.parametrize("record", [[], 3, "text", None, True])
-def test_what_is_no_object_at_all(record):
-    for cls in (Definition, Solution, Trace):
-        error = error_of(cls, record)
-        assert error.field is None
-        assert "object" in error.message or "dictionary" in error.message

@@ -125,8 +125,7 @@ def test_solutions_and_their_names(maker):
 
 
 @pytest.mark.parametrize(
-    "code",
-    ["def run(x:\n", "def run(x):\nreturn x\n", "(" * 500 + ")" * 500, "x = '\\q'\n\0"],
+    "code", ["def run(x:\n", "def run(x):\nreturn x\n", "(" * 500 + ")" * 500, "x = '\\q'\n\0"]
 )
 def test_python_that_does_not_parse_is_a_warning(maker, code):
     maker.definition()

@@ -18,11 +18,7 @@ from flashinfer_bench.data import Solution, layout
 from flashinfer_bench.data.json_codec import decode
 from flashinfer_bench.data.jsonl import read_records
 from flashinfer_bench.data.loader import load_definition, paused_gc
-from flashinfer_bench.errors import (
-    CapabilityError,
-    DataError,
-    UnknownNameError,
-)
+from flashinfer_bench.errors import CapabilityError, DataError, UnknownNameError
 from flashinfer_bench.plugins import default_catalog
 from flashinfer_bench.validate.checks import SUFFIXES, check_python
 from flashinfer_bench.validate.records import (
@@ -102,10 +98,7 @@ def known_layers() -> dict[str, tuple[str, ...]]:
 
 
 def validate_dataset(
-    root: Union[str, Path],
-    layers: Optional[Iterable[str]] = None,
-    *,
-    jobs: Optional[int] = 1,
+    root: Union[str, Path], layers: Optional[Iterable[str]] = None, *, jobs: Optional[int] = 1
 ) -> ValidationReport:
     """Check a dataset without changing it and without running anything of it.
 

@@ -113,38 +113,6 @@ def test_imports_that_are_refused(fib, sound, tmp_path):
     assert not new.exists()
 
 
-def test_a_conflict_on_import(fib, sound, second_dataset, tmp_path):
-    result = fib("import", second_dataset, "--into", sound.root)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "different solutions named 'alice_double'; they differ in sources.0.content" in (
-        result.stderr
-    )
-    assert "--rename-solutions" in result.stderr
-    result = fib("import", second_dataset, "--into", sound.root, "--rename-solutions")
-    assert result.exit_code == 0, result.stderr
-    assert "imported 1 solutions" in result.stderr
-
-
-@pytest.fixture
-def second_dataset(tmp_path):
-    root = tmp_path / "second"
-    (root / "solutions").mkdir(parents=True)
-    record = {
-        "name": "alice_double",
-        "definition": "double",
-        "author": "alice",
-        "spec": {
-            "language": "python",
-            "target_hardware": ["cpu"],
-            "entry_point": "main.py::run",
-            "destination_passing_style": False,
-        },
-        "sources": [{"path": "main.py", "content": "def run(x):\n    return 2 * x\n"}],
-    }
-    (root / "solutions/a.json").write_text(json.dumps(record))
-    return root
-
-
 # -------------------------------------------------------------------------------------- merge
 
 

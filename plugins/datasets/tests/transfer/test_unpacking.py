@@ -15,12 +15,7 @@ from fib_datasets.transfer.exporting import export_archive
 from fib_datasets.transfer.importing import import_dataset
 from fib_datasets.transfer.unpack import Limits, unpack_archive
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.errors import (
-    DataError,
-    FibError,
-    StorageError,
-    UnsafePathError,
-)
+from flashinfer_bench.errors import DataError, FibError, StorageError, UnsafePathError
 
 
 @pytest.fixture
@@ -267,7 +262,7 @@ FIELDS = {"name": (0, 100), "size": (124, 12), "type": (156, 1), "link": (157, 1
             st.sampled_from([b"1", b"2", b"3", b"5", b"6", b"L", b"K", b"S", b"x", b"g", b"V"]),
         ),
         max_size=4,
-    ),
+    )
 )
 def test_headers_with_good_check_sums_and_bad_fields(sound_tar, tmp_path_factory, changes):
     data = bytearray(sound_tar)

@@ -30,11 +30,7 @@ def trace() -> None:
 
 
 @app.command("summary")
-def summary(
-    local: OneLocal = None,
-    as_json: AsJson = False,
-    log_level: LogLevel = None,
-) -> None:
+def summary(local: OneLocal = None, as_json: AsJson = False, log_level: LogLevel = None) -> None:
     """Say for each definition how many workloads there are, of which sizes, with how many bytes.
 
     "traced" counts those that tracing has recorded, by their uuid, which follows from the content.

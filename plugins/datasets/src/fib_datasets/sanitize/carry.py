@@ -334,11 +334,7 @@ class Cleaned:
 
 
 def sanitize(
-    root: Path,
-    limits: Limits = NO_LIMITS,
-    *,
-    with_traces: bool = False,
-    dry_run: bool = False,
+    root: Path, limits: Limits = NO_LIMITS, *, with_traces: bool = False, dry_run: bool = False
 ) -> Cleaned:
     """Take duplicate, degenerate and outsized workloads out of a dataset, and unused tensors.
 

@@ -11,13 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from fib_datasets.transfer.blob_plan import BlobRoot
-from fib_datasets.transfer.sources import (
-    PROBLEM,
-    PROBLEM_WORKLOADS,
-    Source,
-    add_record,
-    is_problem,
-)
+from fib_datasets.transfer.sources import PROBLEM, PROBLEM_WORKLOADS, Source, add_record, is_problem
 from flashinfer_bench.data import (
     Definition,
     OutputTolerance,

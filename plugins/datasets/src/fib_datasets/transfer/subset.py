@@ -79,11 +79,7 @@ class Subset:
             return {name: groups[name] for name in definitions if groups.get(name)}
 
         return TraceSet(
-            trace_set.root,
-            definitions,
-            only(solutions),
-            only(trace_set.workloads),
-            only(kept),
+            trace_set.root, definitions, only(solutions), only(trace_set.workloads), only(kept)
         )
 
     def _wants(self, solution: str | None) -> bool:
