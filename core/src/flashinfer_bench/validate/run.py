@@ -68,20 +68,17 @@ class ValidationReport:
     @property
     def errors(self) -> tuple[Finding, ...]:
         """The findings that are errors."""
-        return self._of(Severity.ERROR)
+        return tuple(one for one in self.findings if one.severity is Severity.ERROR)
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
         """The findings that are warnings."""
-        return self._of(Severity.WARNING)
+        return tuple(one for one in self.findings if one.severity is Severity.WARNING)
 
     @property
     def notes(self) -> tuple[Finding, ...]:
         """The findings that are notes."""
-        return self._of(Severity.NOTE)
-
-    def _of(self, severity: Severity) -> tuple[Finding, ...]:
-        return tuple(one for one in self.findings if one.severity is severity)
+        return tuple(one for one in self.findings if one.severity is Severity.NOTE)
 
 
 def known_checks() -> dict[str, Registered[CheckSpec]]:
