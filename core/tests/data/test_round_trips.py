@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.data import (
-    BuildSpec,
     Correctness,
     Definition,
     DType,
@@ -17,7 +16,6 @@ from flashinfer_bench.data import (
     Evaluation,
     Performance,
     Provenance,
-    Solution,
     Trace,
     Workload,
     from_json,
@@ -96,39 +94,6 @@ def test_arguments_by_name_are_put_in_place(definition, data):
 
 
 # ---------------------------------------------------------------------------------------- solutions
-
-PATHS = st.lists(st.text("abc_", min_size=1, max_size=4), min_size=1, max_size=3).map("/".join)
-
-
-@st.composite
-def solutions(draw):
-    paths = draw(st.lists(PATHS, min_size=1, max_size=3, unique=True))
-    sources = [{"path": path, "content": draw(TEXT) + "x"} for path in paths]
-    spec = BuildSpec(
-        language=draw(NAMES.filter(str.strip)),
-        target_hardware=draw(st.lists(NAMES, min_size=1, max_size=2)),
-        entry_point=f"{draw(st.sampled_from(paths))}::run",
-        dependencies=draw(st.lists(TEXT, max_size=2)),
-        destination_passing_style=draw(st.booleans()),
-        binding=draw(st.sampled_from([None, "torch", "tvm-ffi"])),
-    )
-    return Solution(
-        name=draw(NAMES),
-        definition=draw(NAMES),
-        author=draw(NAMES),
-        spec=spec,
-        sources=sources,
-        description=draw(optional(TEXT)),
-    )
-
-
-@given(solutions())
-def test_solution(solution):
-    again = from_json(to_json(solution), Solution)
-    assert again == solution
-    assert again.hash() == solution.hash()
-    assert Solution.model_validate_json(solution.to_json()) == solution
-    assert Solution.model_validate(solution.model_dump()) == solution
 
 
 # ------------------------------------------------------------------------------------------- traces

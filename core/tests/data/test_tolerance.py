@@ -81,14 +81,6 @@ class TestOtherSpelling:
 
 
 class TestDefinitions:
-    def test_round_trip(self, make: Any) -> None:
-        tolerance = {"atol": 0.5, "outputs": {"c": {"rtol": 0.25}}}
-        record = make.definition_record(tolerance=tolerance)
-        definition = Definition.model_validate(record)
-        assert definition.tolerance == Tolerance.model_validate(tolerance)
-        assert json.loads(to_json(definition))["tolerance"] == tolerance
-        assert from_json(to_json(definition), Definition) == definition
-
     def test_unknown_output_is_named_with_its_field(self, make: Any) -> None:
         record = make.definition_record(tolerance={"outputs": {"d": {"atol": 1}}})
         with pytest.raises(DataError, match="no output 'd'; it has c") as caught:

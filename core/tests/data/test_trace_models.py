@@ -13,9 +13,7 @@ from flashinfer_bench.data import (
     Evaluation,
     EvaluationStatus,
     Performance,
-    Provenance,
     ScalarInput,
-    Trace,
     Workload,
 )
 
@@ -69,22 +67,7 @@ def test_what_is_given_with_each_status(make, status, given):
         Evaluation(**record)
 
 
-def test_provenance_is_optional_and_open(make):
-    provenance = {"seed": 7, "timer": "cpu", "transient": True, "clocks_mhz": [1980]}
-    evaluation = Evaluation(**make.evaluation_record(provenance=provenance))
-    assert evaluation.provenance.seed == 7
-    assert evaluation.provenance.transient
-    dumped = evaluation.provenance.model_dump(exclude_none=True)
-    assert dumped["clocks_mhz"] == [1980]
-    assert Provenance().transient is False
-
-
 # ----------------------------------------------------------------------------------------- trace
-
-
-def test_unknown_keys_are_ignored(make):
-    record = {**make.trace_record(has_nan=False), "hardware_id": 3}
-    assert "hardware_id" not in Trace(**record).model_dump()
 
 
 # -------------------------------------------------------------------------------- numbers as text

@@ -122,16 +122,6 @@ def test_findings_are_in_the_order_of_the_checks_then_of_place(maker):
     assert {check for check, _, _ in found} == {"layout", "definitions", "solutions", "workloads"}
 
 
-def test_old_datasets_keep_workloads_among_the_traces(maker):
-    maker.definition()
-    maker.solution()
-    maker.workload(uuid="w1", folder="traces/workloads")
-    maker.trace(uuid="w1")
-    report = validate_dataset(maker.root)
-    assert report.findings == ()
-    assert report.counts["workloads"] == report.counts["traces"] == 1
-
-
 # --------------------------------------------------------------------------------------- layers
 
 

@@ -38,7 +38,9 @@ class NameEnum(str, Enum):
     """A list of known names; a member equals its name as a string, and prints as it."""
 
     __str__ = str.__str__
-    __format__ = str.__format__
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
 
 
 class SchemaModel(BaseModel):

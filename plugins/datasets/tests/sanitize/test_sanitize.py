@@ -330,10 +330,6 @@ def test_what_is_of_no_use(one, expected, message):
     assert message in found[1]
 
 
-def test_without_the_tensor_nothing_is_said_of_it():
-    assert judge(subject((3, 2, 1), stored=False), Limits()) is None
-
-
 @pytest.mark.parametrize(
     ("constraint", "holds"),
     [

@@ -15,7 +15,7 @@ from fib_datasets.transfer.exporting import export_archive
 from fib_datasets.transfer.importing import import_dataset
 from fib_datasets.transfer.subset import Subset
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.errors import ConfigError, StorageError, UnsafePathError
+from flashinfer_bench.errors import StorageError, UnsafePathError
 
 NAME = "gemm_n8_k4"
 
@@ -118,12 +118,6 @@ def test_a_tensor_file_outside_is_refused(with_blobs, writer, make, add_blob, tm
     with pytest.raises(UnsafePathError, match="leads out of the dataset"):
         export(with_blobs, tmp_path / "a.tar.gz")
     assert not (tmp_path / "a.tar.gz").exists()
-
-
-@pytest.mark.parametrize("name", ["a", ".tar.gz"])
-def test_names_of_archives(dataset, tmp_path, name):
-    with pytest.raises(ConfigError, match=r"ends in one of \.tar\.gz, \.tgz, \.tar"):
-        export(dataset, tmp_path / name)
 
 
 def test_an_archive_is_replaced_as_a_whole_or_not_at_all(with_blobs, tmp_path, monkeypatch):

@@ -175,24 +175,6 @@ def test_a_broken_manifest(make_tar, target, tmp_path, text):
         unpack_archive(make_tar(tmp_path / "a.tgz", ("fib-archive.json", text)), target)
 
 
-def test_a_full_disk_is_a_storage_error(with_blobs, tmp_path, monkeypatch):
-    archive = export_archive(TraceSet.from_path(with_blobs), tmp_path / "a.tar").archive
-    from pathlib import Path
-
-    opened = Path.open
-
-    def fail(self, mode="r", *args, **options):
-        if mode == "xb":
-            raise OSError(28, "No space left on device")
-        return opened(self, mode, *args, **options)
-
-    monkeypatch.setattr(Path, "open", fail)
-    with pytest.raises(StorageError, match="No space left"):
-        import_dataset(archive, tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-    assert not list(tmp_path.glob(".*"))
-
-
 def test_a_dataset_below_other_folders_is_found(with_blobs, tmp_path, tree):
     """As in the archives that hosts of repositories make."""
     archive = tmp_path / "a.tgz"
