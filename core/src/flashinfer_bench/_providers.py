@@ -14,8 +14,9 @@ _PROVIDED = {
     "fib-builder-tvmffi": {"builder": "cpp cuda"},
     "fib-compare": {"command": "compare replay"},
     "fib-datasets": {
-        "command": "doctor export import sanitize solution trace",
+        "command": "doctor export import report_merge sanitize solution trace",
         "layer": "baseline benchmark",
+        "source": "hub",
     },
     "fib-judge": {"command": "calibrate", "measurement": "verified", "stop_rule": "rse"},
     "fib-ops-llm": {

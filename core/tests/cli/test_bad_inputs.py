@@ -39,9 +39,9 @@ def test_what_is_no_dataset(fib, tmp_path, command):
     assert "there is nothing in the dataset" in result.stderr
     assert list(empty.iterdir()) == []
     more = ("--no-save-results",) if command[0] == "run" else ()
-    result = fib(*command, "--hub", "../up", *more)
-    assert result.exit_code == 2
-    assert "'../up' is not a dataset of the hub" in result.stderr
+    result = fib(*command, "--hub", "nowhere://x", *more)
+    assert result.exit_code == 4
+    assert "nowhere" in result.stderr
 
 
 def test_traces_are_not_written_into_a_shared_cache(fib):
@@ -133,16 +133,6 @@ def test_values_out_of_range(fib, maker, args, words):
     assert result.exit_code == 2, result.output
     assert words in result.stderr
     assert "Traceback" not in result.stderr
-
-
-def test_output_that_cannot_be_written(fib, maker, tmp_path):
-    (tmp_path / "file").write_text("mine")
-    target = tmp_path / "file" / "merged"
-    result = fib("report", "merge", "--local", maker.sound().root, "--output", target)
-    assert result.exit_code == 4
-    assert str(target) in result.stderr
-    assert "Traceback" not in result.stderr
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_ctrl_c_ends_quietly(fib, maker, monkeypatch):

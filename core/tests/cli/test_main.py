@@ -284,7 +284,7 @@ def complete(words):
 def test_completion_of_commands():
     assert set(CORE) <= set(complete(""))
     assert "report" in complete("re")
-    assert {"summary", "best", "merge"} <= set(complete("report "))
+    assert {"summary", "best"} <= set(complete("report "))
 
 
 def test_completion_of_names(maker):

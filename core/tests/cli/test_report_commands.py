@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
+import flashinfer_bench.data
 from flashinfer_bench.data import trace_set
 
 
@@ -19,9 +21,9 @@ def rows(text):
 
 
 @pytest.fixture
-def second(tmp_path, maker):
-    """A second dataset, with another definition and results from another device."""
-    other = type(maker)(tmp_path / "second")
+def two(maker):
+    """A dataset with another definition and results from another device."""
+    other = maker.sound()
     other.definition("triple", op_type="gemm")
     other.solution("bob_triple", definition="triple", author="bob")
     other.workload("triple", uuid="w1", op_type="gemm")
@@ -82,12 +84,6 @@ def test_no_author_baseline_is_no_error(fib, maker):
     assert "--baseline-author" in result.stderr
 
 
-def test_several_datasets_are_taken_together(fib, maker, second):
-    args = ["--local", maker.sound().root, "--local", second.root]
-    definitions = rows(fib("report", "summary", *args).stdout)[0]
-    assert [one["definition"] for one in definitions] == ["double", "triple"]
-
-
 @pytest.mark.parametrize(
     ("filters", "names"),
     [
@@ -96,8 +92,8 @@ def test_several_datasets_are_taken_together(fib, maker, second):
         (["--definitions", "triple", "--op-type", "op"], None),
     ],
 )
-def test_filters(fib, maker, second, filters, names):
-    result = fib("report", "summary", "--local", maker.sound().root, second.root, *filters)
+def test_filters(fib, two, filters, names):
+    result = fib("report", "summary", "--local", two.root, *filters)
     if names is None:
         assert result.exit_code == 5
         assert result.stdout == ""
@@ -105,11 +101,19 @@ def test_filters(fib, maker, second, filters, names):
         assert [one["definition"] for one in rows(result.stdout)[0]] == names
 
 
+def test_several_datasets_need_what_merges_them(fib, maker, monkeypatch):
+    monkeypatch.delitem(vars(flashinfer_bench.data), "merge_trace_sets", raising=False)
+    monkeypatch.setitem(sys.modules, "fib_datasets.transfer.merge", None)
+    result = fib("report", "summary", "--local", maker.sound().root, maker.root)
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "pip install fib-datasets" in result.stderr
+
+
 # --------------------------------------------------------------------------------------- best
 
 
-def test_best(fib, maker, second):
-    result = fib("report", "best", "--local", maker.sound().root, second.root)
+def test_best(fib, two):
+    result = fib("report", "best", "--local", two.root)
     assert result.exit_code == 0
     (found,) = rows(result.stdout)
     assert [(one["definition"], one["hardware"], one["solution"]) for one in found] == [
@@ -119,7 +123,7 @@ def test_best(fib, maker, second):
     assert found[0]["geomean_ms"] == "0.5"
     assert found[0]["lead"] == "4"
     assert found[1]["lead"] == ""
-    result = fib("report", "best", "--local", maker.root, "--author", "baseline", "--json")
+    result = fib("report", "best", "--local", two.root, "--author", "baseline", "--json")
     (best,) = json.loads(result.stdout)["best"]
     assert (best["solution"], best["runner_up"]) == ("baseline_double", None)
 
@@ -141,41 +145,6 @@ def test_best_without_traces_selects_nothing(fib, maker):
     assert "fib run" in result.stderr
 
 
-# -------------------------------------------------------------------------------------- merge
-
-
-def test_merge(fib, maker, second, tmp_path):
-    maker.sound()
-    maker.blob("blob/workloads/op/double/x.safetensors", {"x": ("F32", [16])})
-    maker.from_blob("./blob/workloads/op/double/x.safetensors", uuid="w3")
-    out = tmp_path / "merged"
-    result = fib("report", "merge", "--local", maker.root, second.root, "--output", out)
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout == f"{out}\n"
-    assert "merged 2 datasets: 2 definitions, 3 solutions, 4 workloads, 5 traces" in result.stderr
-    assert (out / "blob/workloads/op/double/x.safetensors").is_file()
-    checked = fib("validate", "--local", out)
-    assert checked.exit_code == 0, checked.stdout
-
-
-def test_what_cannot_be_merged(fib, maker, second, tmp_path):
-    root, out = maker.sound().root, tmp_path / "merged"
-    second.definition("double", reference="def run(x):\n    return x * 3\n")
-    result = fib("report", "merge", "--local", root, second.root, "--output", out)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "different definitions named 'double'" in result.stderr
-    assert "reference" in result.stderr
-    assert fib("report", "merge", "--output", out).exit_code == 2
-    assert fib("report", "merge", "--local", root).exit_code == 2
-    assert fib("report", "merge", "--local", root, "--output", root / "merged").exit_code == 2
-    assert not (root / "merged").exists()
-    assert not out.exists()
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full/file").write_text("mine")
-    assert fib("report", "merge", "--local", root, "-o", tmp_path / "full").exit_code == 4
-    assert (tmp_path / "full/file").read_text() == "mine"
-
-
 @pytest.mark.parametrize("command", ["summary", "best"])
 def test_reports_are_made_from_the_index(fib, maker, monkeypatch, command):
     """They read no trace: a dataset may have a hundred thousand."""
@@ -195,7 +164,6 @@ def test_reports_need_no_torch(fib_process, maker, tmp_path):
     for args in (
         ["summary"],
         ["best", "--json"],
-        ["merge", "--output", tmp_path / "merged"],
     ):
         done = fib_process("report", *args, "--local", root, env=env)
         assert done.returncode == 0, done.stderr

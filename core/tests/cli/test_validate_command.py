@@ -71,14 +71,6 @@ def test_an_unknown_layer(fib, maker):
     assert "benchmark" in result.stderr
 
 
-def test_jobs(fib_process, maker):
-    maker.sound()
-    maker.trace("gone")
-    one, two = (fib_process("validate", maker.root, "--jobs", jobs) for jobs in (1, 2))
-    assert two.stdout == one.stdout != ""
-    assert fib_process("validate", maker.root, "--jobs", 0).returncode == 2
-
-
 @pytest.mark.parametrize("flags", [[], ["--strict"]])
 def test_a_definition_without_a_baseline_is_no_fault(fib, maker, flags):
     """As after a merge with a dataset that has none."""

@@ -128,13 +128,6 @@ def test_pointers_are_told_from_files(path):
         assert not is_lfs_pointer(path)
 
 
-def test_a_pointer_is_named_with_the_remedy(path):
-    path.write_text(POINTER)
-    with pytest.raises(BlobError, match="Git LFS pointer") as caught:
-        read_safetensors_header(path)
-    assert "git lfs pull" in caught.value.hint
-
-
 # -------------------------------------------------------------------------------------------- paths
 
 
@@ -247,28 +240,6 @@ def test_the_identity_cannot_leave_the_folder(dataset, torch):
     path = trace_set.add_workload_blob_tensor(NAME, "../../../evil", {"a": torch.ones(1)})
     assert path.startswith("blob/workloads/gemm/gemm_n8_k4/gemm_n8_k4_..%2F..%2F..%2Fevil")
     assert trace_set.get_workload_blob_tensor(path)["a"].item() == 1
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (safetensors({"a": entry(), "b": entry()}, b"\0" * 8), "begins at byte 0"),
-        (None, "does not exist"),
-        (POINTER.encode(), "Git LFS pointer"),
-        (b"junk", "not a safetensors"),
-    ],
-)
-def test_reading_what_is_no_tensor_file(dataset, torch, writer, content, problem):
-    if content is not None:
-        writer.text("blob/x.safetensors", content)
-    with pytest.raises(BlobError, match=problem):
-        TraceSet.from_path(dataset).get_workload_blob_tensor("blob/x.safetensors")
-
-
-def test_tensors_that_share_memory(dataset, torch):
-    trace_set, whole = TraceSet.from_path(dataset), torch.arange(4.0)
-    path = trace_set.add_workload_blob_tensor(NAME, "w", {"all": whole, "some": whole[1:3]})
-    assert trace_set.get_workload_blob_tensor(path)["some"].tolist() == [1.0, 2.0]
 
 
 def test_packed_floats_are_stored_so_that_every_reader_can(dataset, torch):

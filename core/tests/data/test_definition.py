@@ -18,12 +18,6 @@ def test_the_new_name_wins_over_the_old_one(make):
     assert make.definition(type="attention").op_type == "gemm"
 
 
-def test_unknown_keys_are_ignored(make):
-    definition = make.definition(schema_version=3, init=None)
-    assert not hasattr(definition, "schema_version")
-    assert "schema_version" not in definition.model_dump()
-
-
 @pytest.mark.parametrize("size", [56, "56"])
 def test_a_literal_size_may_stand_in_a_shape(make, size):
     definition = make.definition(inputs={"x": {"shape": ["M", size], "dtype": "int32"}})
@@ -50,16 +44,6 @@ def test_names_of_inputs_and_outputs_differ(make):
 )
 def test_references_that_do_not_define_run(make, reference, problem):
     refused(make.definition_record(reference=reference), problem)
-
-
-def test_a_reference_may_assign_run(make):
-    source = "def f(a, b):\n    return a\n\nrun = f\n"
-    assert make.definition(reference=source).reference == source
-
-
-def test_constraints_may_speak_about_tensors(make):
-    constraint = "M == indptr[-1].item()"
-    assert make.definition(constraints=[constraint]).constraints == [constraint]
 
 
 # ------------------------------------------------------------------------------ axes and shapes
@@ -159,13 +143,6 @@ def test_arguments_that_do_not_fit(make, args, kwargs, problem):
 
 
 # --------------------------------------------------------------------------------------- dtypes
-
-
-def test_a_dtype_is_its_name():
-    assert DType.FLOAT32 == "float32"
-    assert f"{DType.FLOAT32}" == str(DType.FLOAT32) == "float32"
-    assert {"float32": 1}[DType.FLOAT32] == 1
-    assert f"{DType.BOOL:>6}" == "  bool"
 
 
 def test_torch_dtypes(make):

@@ -17,43 +17,20 @@ ROOT = Path("/data")
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "gemm_n8_k4",
-        "gpt-5-2025-08-07",
-        "gemini-2.5-pro",
-        "Jane Doe",
-        "jane@example.org",
-        "a+b=c,d",
-        "x..y",
-        "UPPER",
-        "a",
-    ],
-)
+    ["gemm_n8_k4", "gpt-5-2025-08-07", "gemini-2.5-pro", "Jane Doe", "jane@example.org", "a+b=c,d",
+     "x..y", "UPPER", "a"],
+)  # fmt: skip
 def test_ordinary_names_stay(name):
     assert safe_segment(name) == name
 
 
 @pytest.mark.parametrize(
     ("name", "segment"),
-    [
-        ("", "%00"),
-        (".", "%2E"),
-        ("..", "%2E%2E"),
-        ("../../etc/passwd", "%2E.%2F..%2Fetc%2Fpasswd"),
-        ("/abs", "%2Fabs"),
-        ("a/b", "a%2Fb"),
-        ("a\\b", "a%5Cb"),
-        (".hidden", "%2Ehidden"),
-        ("end.", "end%2E"),
-        (" x ", "%20x%20"),
-        ("50%", "50%25"),
-        ("a\nb", "a%0Ab"),
-        ("a\0b", "a%00b"),
-        ("é", "%C3%A9"),
-        ("a:b", "a%3Ab"),
-        ("\ud800", "%ED%A0%80"),
-    ],
-)
+    [("", "%00"), (".", "%2E"), ("..", "%2E%2E"), ("/abs", "%2Fabs"), ("a/b", "a%2Fb"),
+     ("../../etc/passwd", "%2E.%2F..%2Fetc%2Fpasswd"), ("a\\b", "a%5Cb"), (".hidden", "%2Ehidden"),
+     ("end.", "end%2E"), (" x ", "%20x%20"), ("50%", "50%25"), ("a\nb", "a%0Ab"),
+     ("a\0b", "a%00b"), ("é", "%C3%A9"), ("a:b", "a%3Ab"), ("\ud800", "%ED%A0%80")],
+)  # fmt: skip
 def test_other_names_are_encoded(name, segment):
     assert safe_segment(name) == segment
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.data import (
-    BuildSpec,
     Correctness,
     Definition,
     DType,
@@ -17,12 +16,9 @@ from flashinfer_bench.data import (
     Evaluation,
     Performance,
     Provenance,
-    Solution,
     Trace,
     Workload,
     from_json,
-    load_jsonl_file,
-    save_jsonl_file,
     to_json,
 )
 
@@ -98,39 +94,6 @@ def test_arguments_by_name_are_put_in_place(definition, data):
 
 
 # ---------------------------------------------------------------------------------------- solutions
-
-PATHS = st.lists(st.text("abc_", min_size=1, max_size=4), min_size=1, max_size=3).map("/".join)
-
-
-@st.composite
-def solutions(draw):
-    paths = draw(st.lists(PATHS, min_size=1, max_size=3, unique=True))
-    sources = [{"path": path, "content": draw(TEXT) + "x"} for path in paths]
-    spec = BuildSpec(
-        language=draw(NAMES.filter(str.strip)),
-        target_hardware=draw(st.lists(NAMES, min_size=1, max_size=2)),
-        entry_point=f"{draw(st.sampled_from(paths))}::run",
-        dependencies=draw(st.lists(TEXT, max_size=2)),
-        destination_passing_style=draw(st.booleans()),
-        binding=draw(st.sampled_from([None, "torch", "tvm-ffi"])),
-    )
-    return Solution(
-        name=draw(NAMES),
-        definition=draw(NAMES),
-        author=draw(NAMES),
-        spec=spec,
-        sources=sources,
-        description=draw(optional(TEXT)),
-    )
-
-
-@given(solutions())
-def test_solution(solution):
-    again = from_json(to_json(solution), Solution)
-    assert again == solution
-    assert again.hash() == solution.hash()
-    assert Solution.model_validate_json(solution.to_json()) == solution
-    assert Solution.model_validate(solution.model_dump()) == solution
 
 
 # ------------------------------------------------------------------------------------------- traces
@@ -222,19 +185,3 @@ def test_trace(trace):
     assert same(from_json(to_json(trace), Trace).model_dump(), plain)
     assert same(Trace.model_validate(trace.model_dump(mode="json")).model_dump(), plain)
     assert same(Trace.model_validate(plain).model_dump(), plain)
-
-
-@given(PROVENANCE, st.dictionaries(st.text("abc", min_size=1, max_size=3), ANYTHING, max_size=2))
-def test_provenance_keeps_what_it_does_not_know(provenance, more):
-    open_ended = Provenance(**{**provenance.model_dump(), **more})
-    assert from_json(open_ended.model_dump_json(), Provenance) == open_ended
-
-
-@given(st.lists(traces(), max_size=4))
-def test_files_of_many(tmp_path_factory, records):
-    path = tmp_path_factory.getbasetemp() / "many.jsonl"
-    save_jsonl_file(records, path)
-    again = load_jsonl_file(Trace, path)
-    assert len(again) == len(records)
-    for one, two in zip(again, records, strict=True):
-        assert same(one.model_dump(), two.model_dump())

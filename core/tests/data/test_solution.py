@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from flashinfer_bench.data import (
-    BuildSpec,
-    Solution,
-    SourceFile,
-)
+from flashinfer_bench.data import BuildSpec, Solution, SourceFile
 
 
 def refused(record, match):
@@ -21,10 +17,6 @@ def spec(**changes):
     return BuildSpec(
         **{"language": "python", "target_hardware": ["cpu"], "entry_point": "a.py::run", **changes}
     )
-
-
-def test_outputs_are_passed_in_unless_said_otherwise():
-    assert spec().destination_passing_style is True
 
 
 def test_it_cannot_be_changed(make):
@@ -86,19 +78,9 @@ def test_no_path_comes_twice(make, again):
 
 @pytest.mark.parametrize(
     "path",
-    [
-        "/etc/passwd",
-        "../main.py",
-        "a/../../main.py",
-        "a/..",
-        "C:\\main.py",
-        "C:main.py",
-        "\\\\host\\share",
-        "..\\main.py",
-        "\\main.py",
-        "a\0b",
-    ],
-)
+    ["/etc/passwd", "../main.py", "a/../../main.py", "a/..", "C:\\main.py", "C:main.py",
+     "\\\\host\\share", "..\\main.py", "\\main.py", "a\0b"],
+)  # fmt: skip
 def test_paths_stay_in_the_folder(path):
     with pytest.raises(ValidationError, match="must be relative and without"):
         SourceFile(path=path, content="")
@@ -148,11 +130,3 @@ def test_a_unique_name_tells_the_content(make):
     assert unique.name == f"alice_v1_{solution.hash()[:8]}"
     assert unique.hash() == solution.hash()
     assert solution.name == "alice_v1"
-
-
-@pytest.mark.parametrize(
-    ("language", "expected"),
-    [("python", False), ("triton", False), ("tilelang", False), ("cuda", True), ("cpp", True)],
-)
-def test_what_requires_a_compiler(make, language, expected):
-    assert make.solution(spec={"language": language}).requires_build() is expected

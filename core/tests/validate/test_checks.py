@@ -125,8 +125,7 @@ def test_solutions_and_their_names(maker):
 
 
 @pytest.mark.parametrize(
-    "code",
-    ["def run(x:\n", "def run(x):\nreturn x\n", "(" * 500 + ")" * 500, "x = '\\q'\n\0"],
+    "code", ["def run(x:\n", "def run(x):\nreturn x\n", "(" * 500 + ")" * 500, "x = '\\q'\n\0"]
 )
 def test_python_that_does_not_parse_is_a_warning(maker, code):
     maker.definition()
@@ -157,9 +156,10 @@ def test_an_entry_point_may_be_bound_in_any_way(maker, code):
 @pytest.mark.parametrize(
     "code", ["def go(x): return x", "def go():\n    def run(x): return x", "class A:\n    run = 1"]
 )
-def test_an_entry_point_that_is_not_there(maker, code):
+@pytest.mark.parametrize("language", ["python", "cute_dsl"])
+def test_an_entry_point_that_is_not_there(maker, code, language):
     maker.definition()
-    maker.solution(code=code)
+    maker.solution(code=code, language=language)
     finding = only(maker, "solutions")
     assert (finding.field, finding.severity.value) == ("spec.entry_point", "warning")
 

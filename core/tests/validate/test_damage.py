@@ -57,15 +57,6 @@ def check_report(copy, report):
         assert any(f.path == relative and f.severity is Severity.ERROR for f in report.findings)
 
 
-@given(st.integers(0, 50), st.binary(max_size=60), st.integers(0, 2000), st.integers(0, 40))
-def test_bytes_put_anywhere(whole, choose, garbage, place, dropped):
-    def damage(content):
-        at = place % (len(content) + 1)
-        return content[:at] + garbage + content[at + dropped :]
-
-    check_report(*damaged(whole, choose, damage))
-
-
 MISSING = object()
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5),

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,14 +11,8 @@ from flashinfer_bench.errors import (
     CapabilityError,
     DatasetNotFoundError,
     SelectionError,
-    UnknownNameError,
 )
-from flashinfer_bench.validate import (
-    Severity,
-    known_checks,
-    known_layers,
-    validate_dataset,
-)
+from flashinfer_bench.validate import Severity, known_checks, known_layers, validate_dataset
 
 LAYERS = known_layers()
 
@@ -101,17 +92,15 @@ def test_a_file_that_cannot_be_read_is_a_finding(maker):
 
 
 def test_a_folder_that_cannot_be_listed_is_a_finding(maker, monkeypatch):
-    from flashinfer_bench.data import layout
-
     maker.sound()
-    original = layout._list
+    original = os.scandir
 
-    def refuse(folder, seen):
-        if folder.endswith("alice"):
+    def refuse(folder):
+        if str(folder).endswith("alice"):
             raise PermissionError(13, "Permission denied", folder)
-        return original(folder, seen)
+        return original(folder)
 
-    monkeypatch.setattr(layout, "_list", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     report = validate_dataset(maker.root)
     assert (str(report.errors[0].path), report.errors[0].message) == (
         "solutions/alice",
@@ -133,33 +122,7 @@ def test_findings_are_in_the_order_of_the_checks_then_of_place(maker):
     assert {check for check, _, _ in found} == {"layout", "definitions", "solutions", "workloads"}
 
 
-def test_old_datasets_keep_workloads_among_the_traces(maker):
-    maker.definition()
-    maker.solution()
-    maker.workload(uuid="w1", folder="traces/workloads")
-    maker.trace(uuid="w1")
-    report = validate_dataset(maker.root)
-    assert report.findings == ()
-    assert report.counts["workloads"] == report.counts["traces"] == 1
-
-
-def test_torch_is_neither_needed_nor_imported(maker):
-    root = maker.sound().root
-    code = (
-        "import sys; sys.modules['torch'] = sys.modules['numpy'] = None\n"
-        "from flashinfer_bench.validate import validate_dataset\n"
-        f"assert validate_dataset({str(root)!r}).findings == ()\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(root).parent)
-
-
 # --------------------------------------------------------------------------------------- layers
-
-
-def test_an_unknown_layer_is_named(maker):
-    with pytest.raises(UnknownNameError, match="no layer 'tracks'") as caught:
-        validate_dataset(maker.sound().root, ["tracks"])
-    assert "layout, definition" in caught.value.hint
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from flashinfer_bench import env
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.output import talk
-from flashinfer_bench.errors import SelectionError
+from flashinfer_bench.errors import CapabilityError, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from flashinfer_bench.data import TraceSet
@@ -93,15 +93,15 @@ def open_datasets(local: Optional[Sequence[Path]], hub: Optional[str] = None) ->
     SelectionError
         If there is nothing in them.
     CapabilityError
-        If what reads the hub is not installed.
+        If what reads the hub, or several datasets as one, is not installed.
     """
-    from flashinfer_bench.data import TraceSet, merge_trace_sets
+    from flashinfer_bench.data import TraceSet
 
     roots = dataset_roots(local, hub)
     sets = [TraceSet.from_path(root, on_error="collect") for root in roots]
     errors = tuple(error for one in sets for error in one.load_errors)
     tell_broken(list(map(_line, errors)))
-    trace_set = sets[0] if len(sets) == 1 else merge_trace_sets(sets)
+    trace_set = sets[0] if len(sets) == 1 else _merged(sets)
     opened = OpenedDataset(trace_set, roots, errors)
     if not (trace_set.definitions or trace_set.run_columns()):
         raise SelectionError(
@@ -111,40 +111,33 @@ def open_datasets(local: Optional[Sequence[Path]], hub: Optional[str] = None) ->
     return opened
 
 
+def _merged(sets: list[TraceSet]) -> TraceSet:
+    try:
+        from flashinfer_bench.data import merge_trace_sets
+    except ImportError as error:
+        hint = "pip install fib-datasets"
+        raise CapabilityError(f"several datasets as one: {error}", hint=hint) from error
+    merged: TraceSet = merge_trace_sets(sets)
+    return merged
+
+
 def _line(error: DataError) -> str:
     return f"{error.where}: {error.message}"
 
 
 def tell_broken(lines: Sequence[str]) -> None:
     """Tell what of a dataset could not be read."""
-    _tell_some("error", lines)
+    tell_some("error", lines)
     if lines:
         talk("hint: what is broken was left out; 'fib validate' lists all of it")
 
 
-def tell_left_out(errors: Sequence[DataError]) -> None:
-    """Name the records that could not be carried over, and why."""
-    _tell_some("left out", list(map(_line, errors)))
-    if errors:
-        talk("hint: the rest was carried over; --json and 'fib validate' list all of it")
-
-
-def tell_notes(notes: Sequence[str]) -> None:
-    """Tell what was lost of records that were carried over."""
-    _tell_some("note", notes)
-
-
-def _tell_some(what: str, lines: Sequence[str]) -> None:
+def tell_some(what: str, lines: Sequence[str]) -> None:
+    """Tell the first of some lines, and how many more there are."""
     for line in lines[:_SHOWN]:
         talk(f"{what}: {line}")
     if len(lines) > _SHOWN:
         talk(f"{what}: … and {len(lines) - _SHOWN} more like these")
-
-
-def counted(counts: Mapping[str, int]) -> str:
-    """Return counts as ``2 definitions, 3 solutions``; those of nothing are left out."""
-    found = [f"{count:,} {noun}" for noun, count in counts.items() if count]
-    return ", ".join(found) or "nothing"
 
 
 def error_documents(errors: Sequence[DataError]) -> list[dict[str, Any]]:

@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 import typer
 
 from flashinfer_bench.cli import options
-from flashinfer_bench.cli.datasets import (
-    OpenedDataset,
-    counted,
-    error_documents,
-    open_datasets,
-    tell_left_out,
-)
-from flashinfer_bench.cli.exit_codes import ExitCode
+from flashinfer_bench.cli.datasets import OpenedDataset, error_documents, open_datasets
 from flashinfer_bench.cli.options import GreedyCommand, command_group, option
 from flashinfer_bench.cli.output import (
     Column,
@@ -40,12 +33,11 @@ from flashinfer_bench.cli.output import (
     talk,
     to_plain,
 )
-from flashinfer_bench.errors import ConfigError, SelectionError
+from flashinfer_bench.errors import SelectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from flashinfer_bench.data import TraceSet
     from flashinfer_bench.report import Best, Result, Selection, SolutionScore
     from flashinfer_bench.report.scores import Against
 
@@ -90,9 +82,6 @@ ReportFile = Annotated[
 ]
 Top = Annotated[
     int, typer.Option("--top", metavar="N", min=1, help="Show the N best, with their ranks.")
-]
-OutputFolder = Annotated[
-    Path, typer.Option("--output", "-o", metavar="DIR", help="A new or empty folder.")
 ]
 
 
@@ -458,46 +447,6 @@ _RESULT = (
     Column("reference", "clock.reference"),
     Column("timestamp", "timestamp"),
 )
-
-
-@app.command("merge", cls=GreedyCommand)
-def merge(
-    output: OutputFolder,
-    local: options.Local = None,
-    rename_solutions: options.RenameSolutions = False,
-    log_level: options.LogLevel = None,
-) -> None:
-    """Write several datasets as one.
-
-    The result has today's layout and the tensor files of all of them; equal records are in it once.
-    Two datasets that hold different things under one name are a conflict: nothing is written.
-
-    Exits with 1 on a conflict, or if a record could not be read and was left out.
-    """
-    set_up_logging(log_level)
-    from flashinfer_bench.data import TraceSet
-    from flashinfer_bench.data.merge import merge_datasets
-
-    if not local:
-        raise ConfigError("name the datasets to merge", hint="--local DIR DIR …")
-    for root in local:
-        if output.resolve().is_relative_to(root.resolve()):
-            raise ConfigError(f"the output {output} lies within the dataset {root}")
-    sets = [TraceSet.from_path(root, on_error="collect") for root in local]
-    if not any(one.definitions or one.solutions or _has_lines(one) for one in sets):
-        raise SelectionError(f"there is nothing in {', '.join(map(str, local))}")
-    counts = merge_datasets(sets, output, rename_solutions=rename_solutions)
-    left_out = [error for one in sets for error in one.load_errors]
-    tell_left_out(left_out)
-    noun = "dataset" if len(sets) == 1 else "datasets"
-    talk(f"merged {len(sets)} {noun}: {counted(counts)}")
-    emit(str(output))
-    raise typer.Exit(ExitCode.FINDINGS if left_out else ExitCode.OK)
-
-
-def _has_lines(trace_set: TraceSet) -> bool:
-    """Return whether there are runs or workloads; without reading all where there are runs."""
-    return bool(trace_set.run_columns() or any(trace_set.workloads.values()))
 
 
 class _PluginReports:

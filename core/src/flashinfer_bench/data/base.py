@@ -37,8 +37,7 @@ Size = Annotated[int, Field(strict=True, ge=0)]
 class NameEnum(str, Enum):
     """A list of known names; a member equals its name as a string, and prints as it."""
 
-    def __str__(self) -> str:
-        return str(self.value)
+    __str__ = str.__str__
 
     def __format__(self, spec: str) -> str:
         return format(self.value, spec)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flashinfer_bench.data.blobs import read_safetensors_header
+from flashinfer_bench.data.blobs import present_blob, read_safetensors_header
 from flashinfer_bench.data.dtypes import DType
-from flashinfer_bench.data.hub import present_blob
 from flashinfer_bench.data.storage import replace_file
 from flashinfer_bench.errors import BlobError, CapabilityError
 

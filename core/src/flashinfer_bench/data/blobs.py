@@ -6,7 +6,6 @@ import errno
 import json
 import math
 import stat
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ SAFETENSORS_TO_DTYPE = {
 """Names of the format for those of safetensors."""
 
 _MOST_AXES = 1000  # the product of more would take long
+_HUB_FOLDER = "snapshots"  # which holds one folder for each revision of a dataset
 
 Header = dict[str, tuple[str, tuple[int, ...]]]
 
@@ -63,16 +63,44 @@ def resolve_blob(root: Path, path: str) -> Path:
         found = (base / path).resolve()
     except (OSError, RuntimeError) as error:  # a loop of links
         raise UnsafePathError(f"blob path {path!r} cannot be resolved: {error}") from error
-    if not any(found.is_relative_to(allowed) for allowed in _allowed_folders(root)):
+    of_hub = base.parent.parent / "blobs" if base.parent.name == _HUB_FOLDER else base
+    if not (found.is_relative_to(base) or found.is_relative_to(of_hub)):
         raise UnsafePathError(f"blob path {path!r} leads out of the dataset {root}")
     return found
 
 
-def _allowed_folders(root: Path) -> list[Path]:
-    base = root.resolve()
-    if base.parent.name == "snapshots":
-        return [base, base.parent.parent / "blobs"]
-    return [base]
+def present_blob(root: Path, path: str) -> Path:
+    """Return a tensor file that a workload names; one of the hub is fetched first.
+
+    Parameters
+    ----------
+    root : Path
+        Folder of the dataset.
+    path : str
+        As in the workload: relative to `root`.
+
+    Returns
+    -------
+    Path
+        Its real place. It exists if the dataset is one of the hub; otherwise it need not.
+
+    Raises
+    ------
+    UnsafePathError
+        If it leads out of the dataset.
+    BlobError
+        If it is to be fetched, and cannot be.
+    """
+    found = resolve_blob(root, path)
+    if found.exists() or root.parent.name != _HUB_FOLDER:
+        return found
+    from flashinfer_bench.data import hub
+
+    try:
+        hub.fetch_blob(root, path)
+    except ImportError as error:
+        raise BlobError(str(error), path=found) from error
+    return resolve_blob(root, path)
 
 
 def is_lfs_pointer(path: Path) -> bool:
@@ -109,50 +137,49 @@ def read_safetensors_header(path: Path) -> Header:
     BlobError
         If the file is missing, a Git LFS pointer, or not a well-formed safetensors file.
     """
+    return {key: place[:2] for key, place in tensor_places(path).items()}
+
+
+def tensor_places(path: Path) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
+    """Return type and shape as `read_safetensors_header`, and where a tensor begins and ends.
+
+    Raises
+    ------
+    BlobError
+        As of `read_safetensors_header`.
+    """
     try:
         if is_lfs_pointer(path):
             hint = "run 'git lfs pull' in the dataset"
             raise BlobError("this is a Git LFS pointer, not the file itself", path=path, hint=hint)
-        text, data_bytes = _read_header(path)
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8:
+                raise BlobError("not a safetensors file: shorter than 8 bytes", path=path)
+            if length > min(MAX_HEADER_BYTES, size - 8):
+                problem = f"header of {length} bytes in a file of {size}"
+                raise BlobError(f"not a safetensors file: {problem}", path=path)
+            header = json.loads(file.read(length))
     except FileNotFoundError as error:
         raise BlobError("the file does not exist", path=path) from error
     except OSError as error:
         raise BlobError(f"cannot be read: {error.strerror or error}", path=path) from error
-    return _parse_header(text, data_bytes, path)
-
-
-def _read_header(path: Path) -> tuple[bytes, int]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        if len(prefix) < 8:
-            raise BlobError("not a safetensors file: shorter than 8 bytes", path=path)
-        (length,) = struct.unpack("<Q", prefix)
-        if length > min(MAX_HEADER_BYTES, size - 8):
-            raise BlobError(
-                f"not a safetensors file: header of {length} bytes in a file of {size}", path=path
-            )
-        return file.read(length), size - 8 - length
-
-
-def _parse_header(text: bytes, data_bytes: int, path: Path) -> Header:
-    try:
-        header = json.loads(text)
+    except BlobError:
+        raise
     except (ValueError, RecursionError) as error:
-        raise BlobError(
-            f"not a safetensors file: its header is not JSON ({error})", path=path
-        ) from error
+        problem = f"its header is not JSON ({error})"
+        raise BlobError(f"not a safetensors file: {problem}", path=path) from error
     if not isinstance(header, dict):
         raise BlobError("not a safetensors file: its header is not an object", path=path)
     metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(
-        isinstance(text, str) for text in metadata.values()
-    ):
+    if not isinstance(metadata, dict) or not all(isinstance(one, str) for one in metadata.values()):
         raise BlobError("must hold strings by name", path=path, field="__metadata__")
+    first = 8 + length
+    entries = {key: _parse_entry(key, entry, size - first, path) for key, entry in header.items()}
     reached = 0
-    entries = [_parse_entry(key, entry, data_bytes, path) for key, entry in header.items()]
-    spans = sorted((begin, end) for begin, end, *_ in entries)
-    for begin, end in [*spans, (data_bytes, data_bytes)]:
+    spans = sorted((begin, end) for _, _, begin, end in entries.values())
+    for begin, end in [*spans, (size - first, size - first)]:
         if begin != reached:  # the safetensors library refuses it, too
             what = "bytes belong to no tensor, or to two: one begins at byte"
             raise BlobError(
@@ -160,28 +187,28 @@ def _parse_header(text: bytes, data_bytes: int, path: Path) -> Header:
                 path=path,
             )
         reached = end
-    return {key: entry[2:] for key, entry in zip(header, entries, strict=True)}
+    return {
+        key: (dtype, shape, first + begin, first + end)
+        for key, (dtype, shape, begin, end) in entries.items()
+    }
 
 
 def _parse_entry(
     key: str, entry: Any, data_bytes: int, path: Path
-) -> tuple[int, int, str, tuple[int, ...]]:
-    """Return where a tensor begins and ends, its type and its shape."""
+) -> tuple[str, tuple[int, ...], int, int]:
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
         raise BlobError("needs dtype, shape and two data_offsets", path=path, field=key) from error
     if not isinstance(dtype, str) or dtype not in _ITEM_BITS:
         raise BlobError(f"unknown dtype {dtype!r}", path=path, field=key)
-    if not isinstance(shape, list) or not all(map(_is_size, [*shape, begin, end])):
+    if not isinstance(shape, list) or not all(
+        type(one) is int and 0 <= one < 2**63 for one in (*shape, begin, end)
+    ):
         problem = "shape and offsets must be integers from 0 to 2**63 - 1"
         raise BlobError(problem, path=path, field=key)
     fits = begin <= end <= data_bytes and len(shape) <= _MOST_AXES
     if not fits or (end - begin) * 8 != math.prod(shape) * _ITEM_BITS[dtype]:
         problem = f"{dtype} of shape {shape} does not fit bytes {begin} to {end} of {data_bytes}"
         raise BlobError(problem, path=path, field=key)
-    return begin, end, dtype, tuple(shape)
-
-
-def _is_size(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
+    return dtype, tuple(shape), begin, end

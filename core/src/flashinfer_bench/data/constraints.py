@@ -26,40 +26,21 @@ MAX_BITS = 256
 """Largest intermediate result, in bits; sizes of tensors need 64."""
 
 _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-}
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+}  # fmt: skip
 _UNARY: dict[type[ast.unaryop], Callable[[int], int]] = {
     ast.Not: operator.not_,
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
 _PLAIN_NODES = (
-    ast.Expression,
-    ast.Constant,
-    ast.Name,
-    ast.Load,
-    ast.Compare,
-    ast.BoolOp,
-    ast.And,
-    ast.Or,
-    ast.BinOp,
-    ast.UnaryOp,
-    *_UNARY,
-    *_COMPARE,
-    *_ARITHMETIC,
+    *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Compare, ast.BoolOp, ast.And, ast.Or),
+    *(ast.BinOp, ast.UnaryOp, *_UNARY, *_COMPARE, *_ARITHMETIC),
 )
 
 
@@ -142,7 +123,11 @@ def parse_constraint(text: str) -> Constraint:
         raise DataError(f"constraint '{text}' is not an expression: {error.message}") from error
     nodes = list(ast.walk(tree))
     names = frozenset(node.id for node in nodes if isinstance(node, ast.Name))
-    plain = all(isinstance(node, _PLAIN_NODES) and _is_plain_value(node) for node in nodes)
+    plain = all(
+        isinstance(node, _PLAIN_NODES)
+        and (not isinstance(node, ast.Constant) or type(node.value) in (int, bool))
+        for node in nodes
+    )
     return Constraint(text=text, names=names, axes_only=plain, tree=tree)
 
 
@@ -175,10 +160,6 @@ def parse_python(source: str, mode: str = "exec") -> Any:
         raise DataError(str(error) or "nested too deeply") from error
 
 
-def _is_plain_value(node: ast.AST) -> bool:
-    return not isinstance(node, ast.Constant) or type(node.value) in (int, bool)
-
-
 def _value(node: ast.expr, axes: Mapping[str, int]) -> Any:
     """Evaluate a node of those in `_PLAIN_NODES`; a ValueError says what cannot be done."""
     if isinstance(node, ast.Constant):
@@ -188,34 +169,27 @@ def _value(node: ast.expr, axes: Mapping[str, int]) -> Any:
             raise ValueError(f"needs axis '{node.id}'; given are {', '.join(axes) or 'none'}")
         return axes[node.id]
     if isinstance(node, ast.Compare):
-        return _compare(node, axes)
+        left = _value(node.left, axes)
+        for operation, right_node in zip(node.ops, node.comparators, strict=True):
+            right = _value(right_node, axes)
+            if not _COMPARE[type(operation)](left, right):
+                return False
+            left = right
+        return True
     if isinstance(node, ast.BoolOp):
         values = (_value(part, axes) for part in node.values)
         return all(values) if isinstance(node.op, ast.And) else any(values)
     if isinstance(node, ast.UnaryOp):
         return _UNARY[type(node.op)](_value(node.operand, axes))
     assert isinstance(node, ast.BinOp)
-    return _calculate(node.op, int(_value(node.left, axes)), int(_value(node.right, axes)))
-
-
-def _compare(node: ast.Compare, axes: Mapping[str, int]) -> bool:
-    left = _value(node.left, axes)
-    for operation, right_node in zip(node.ops, node.comparators, strict=True):
-        right = _value(right_node, axes)
-        if not _COMPARE[type(operation)](left, right):
-            return False
-        left = right
-    return True
-
-
-def _calculate(operation: ast.operator, left: int, right: int) -> int:
+    left, right = int(_value(node.left, axes)), int(_value(node.right, axes))
     bits = 0
-    if isinstance(operation, ast.Pow):
+    if isinstance(node.op, ast.Pow):
         if not 0 <= right <= MAX_BITS:
             raise ValueError(f"has the exponent {right}; 0 to {MAX_BITS} are allowed")
         bits = left.bit_length() * right
-    elif isinstance(operation, ast.Mult):
+    elif isinstance(node.op, ast.Mult):
         bits = left.bit_length() + right.bit_length()
     if bits > MAX_BITS:
         raise ValueError(f"has a result of more than {MAX_BITS} bits")
-    return _ARITHMETIC[type(operation)](left, right)
+    return _ARITHMETIC[type(node.op)](left, right)

@@ -13,16 +13,11 @@ from pydantic import (
     model_validator,
 )
 
-from flashinfer_bench.data import shapes
 from flashinfer_bench.data.base import NonEmptyStr, SchemaModel, Size
 from flashinfer_bench.data.constraints import parse_constraint, parse_python
 from flashinfer_bench.data.dtypes import DType
 from flashinfer_bench.data.legacy import upgrade_definition, upgrade_tensor
-from flashinfer_bench.data.tolerance import (
-    Tolerance,
-    require_known_outputs,
-    without_tolerance,
-)
+from flashinfer_bench.data.tolerance import Tolerance, require_known_outputs, without_tolerance
 from flashinfer_bench.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,7 +26,13 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-    from flashinfer_bench.data.shapes import Shape
+Shape = Optional[tuple[int, ...]]
+"""Sizes of a tensor, outermost first; None for a scalar."""
+
+
+def is_literal(entry: str) -> bool:
+    """Return whether an entry of a shape is a size (``"56"``) rather than the name of an axis."""
+    return entry.isascii() and entry.isdigit()
 
 
 class AxisConst(SchemaModel):
@@ -171,7 +172,13 @@ class Definition(SchemaModel):
             )
         for kind, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
             for name, tensor in tensors.items():
-                shapes.require_known_axes(tensor.shape, self.axes, field=f"{kind}.{name}.shape")
+                for axis in tensor.shape or ():
+                    if axis not in self.axes and not is_literal(axis):
+                        raise DataError(
+                            f"'{axis}' is not an axis of the definition "
+                            f"({', '.join(self.axes) or 'none'})",
+                            field=f"{kind}.{name}.shape",
+                        )
         require_known_outputs(self.tolerance, self.outputs)
         return self
 
@@ -188,7 +195,12 @@ class Definition(SchemaModel):
     @property
     def var_axes_bindings(self) -> dict[str, tuple[str, int]]:
         """First place that each variable axis is seen in: (name of the input, dimension)."""
-        return shapes.bind_axes(self.inputs, self.var_axes)
+        bindings: dict[str, tuple[str, int]] = {}
+        for name, tensor in self.inputs.items():
+            for dimension, axis in enumerate(tensor.shape or ()):
+                if isinstance(self.axes.get(axis), AxisVar):
+                    bindings.setdefault(axis, (name, dimension))
+        return bindings
 
     @property
     def torch_input_dtypes(self) -> list[torch.dtype]:
@@ -231,7 +243,31 @@ class Definition(SchemaModel):
             If the number of inputs, a rank or a constant size differs from the definition, or two
             inputs disagree on an axis.
         """
-        return shapes.read_axes(self.inputs, list(input_shapes), self.const_axes, self.var_axes)
+        given = list(input_shapes)
+        self._require_all_inputs(given)
+        sizes = self.const_axes
+        for (name, tensor), shape in zip(self.inputs.items(), given, strict=True):
+            if tensor.shape is None:
+                continue
+            field, wanted = f"inputs.{name}", f"[{', '.join(tensor.shape)}]"
+            if shape is None:
+                problem = f"input '{name}' must be a tensor of shape {wanted}, not a scalar"
+                raise DataError(problem, field=field)
+            if len(shape) != len(tensor.shape):
+                problem = f"input '{name}' has shape {list(shape)}, declared is {wanted}"
+                raise DataError(problem, field=field)
+            for axis, size in zip(tensor.shape, shape, strict=True):
+                expected = sizes.setdefault(axis, int(axis) if is_literal(axis) else int(size))
+                if int(size) != expected:
+                    problem = f"{list(shape)} has {axis}={int(size)}, not {expected}"
+                    raise DataError(f"input '{name}' of shape {problem}", field=field)
+        return {axis: sizes[axis] for axis in self.var_axes if axis in sizes}
+
+    def _require_all_inputs(self, given: Sequence[Any]) -> None:
+        if len(given) != len(self.inputs):
+            names = ", ".join(self.inputs)
+            problem = f"{len(given)} inputs given, {len(self.inputs)} declared ({names})"
+            raise DataError(problem, field="inputs")
 
     def get_axes_values_from_inputs(self, inputs: Iterable[Any]) -> dict[str, int]:
         """Read the variable axes off the inputs themselves: whatever has a ``shape`` is a tensor.
@@ -241,9 +277,11 @@ class Definition(SchemaModel):
         DataError
             As of `get_axes_values`.
         """
+        given = list(inputs)
+        self._require_all_inputs(given)
         return self.get_axes_values(
             None if tensor.shape is None else getattr(value, "shape", None)
-            for tensor, value in shapes.zip_inputs(self.inputs, list(inputs))
+            for tensor, value in zip(self.inputs.values(), given, strict=True)
         )
 
     def get_input_shapes(self, var_axes_values: Optional[Mapping[str, int]] = None) -> list[Shape]:
@@ -280,7 +318,16 @@ class Definition(SchemaModel):
         self, tensors: Mapping[str, TensorSpec], values: Optional[Mapping[str, int]]
     ) -> list[Shape]:
         sizes = {**(values or {}), **self.const_axes}
-        return [shapes.concrete(name, tensor.shape, sizes) for name, tensor in tensors.items()]
+        found: list[Shape] = []
+        for name, tensor in tensors.items():
+            for axis in tensor.shape or ():
+                if axis not in sizes:
+                    if not is_literal(axis):
+                        problem = f"no value for axis '{axis}' of '{name}'"
+                        raise DataError(problem, field=f"axes.{axis}")
+                    sizes[axis] = int(axis)
+            found.append(None if tensor.shape is None else tuple(sizes[a] for a in tensor.shape))
+        return found
 
     def merge_kwargs_to_args(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -304,7 +351,25 @@ class Definition(SchemaModel):
         DataError
             If an argument is unknown, given twice, missing, or there are too many.
         """
-        return shapes.merge_arguments(list(self.inputs), list(self.outputs), args, kwargs)
+        names = [*self.inputs, *self.outputs]
+        counts = f"{len(self.inputs)} inputs, or {len(names)} inputs and outputs"
+        if len(args) > len(names):
+            raise DataError(f"{len(args)} positional arguments given; expected {counts}")
+        given = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in names:
+                known = ", ".join(names)
+                raise DataError(f"unknown argument '{name}'; there are {known}", field=name)
+            if name in given:
+                problem = f"argument '{name}' is given by position and by name"
+                raise DataError(problem, field=name)
+            given[name] = value
+        wanted = list(self.inputs) if given.keys() <= self.inputs.keys() else names
+        missing = [name for name in wanted if name not in given]
+        if missing:
+            problem = f"missing arguments {', '.join(missing)}; expected {counts}"
+            raise DataError(problem, field=missing[0])
+        return tuple(given[name] for name in wanted)
 
 
 def _require_run(source: str) -> None:

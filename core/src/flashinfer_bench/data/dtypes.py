@@ -57,22 +57,17 @@ class DType(NameEnum):
         CapabilityError
             If torch is not installed, or is too old to know the type.
         """
-        return _torch_dtype(self.torch_name)
+        from flashinfer_bench.errors import CapabilityError
 
-
-def _torch_dtype(name: str) -> torch.dtype:
-    from flashinfer_bench.errors import CapabilityError
-
-    try:
-        import torch
-    except ImportError as error:
-        raise CapabilityError(
-            f"dtype '{name}' was asked for as a torch type, but torch is not installed",
-            hint="pip install 'flashinfer-bench-core[torch]'",
-        ) from error
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise CapabilityError(
-            f"torch {torch.__version__} has no dtype '{name}'", hint="update torch"
-        )
-    return found
+        try:
+            import torch
+        except ImportError as error:
+            raise CapabilityError(
+                f"dtype '{self}' was asked for as a torch type, but torch is not installed",
+                hint="pip install 'flashinfer-bench-core[torch]'",
+            ) from error
+        found = getattr(torch, self.torch_name, None)
+        if not isinstance(found, torch.dtype):
+            problem = f"torch {torch.__version__} has no dtype '{self.torch_name}'"
+            raise CapabilityError(problem, hint="update torch")
+        return found

@@ -10,6 +10,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
+from flashinfer_bench.errors import DatasetNotFoundError, SelectionError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -23,6 +25,26 @@ BLOB = "blob"
 
 _UNSAFE = re.compile(r"[^\w.@+=, -]|^[. ]|[. ]$", re.ASCII)
 _MAX_SEGMENT = 180
+
+
+def require_dataset(root: Path) -> None:
+    """Refuse a folder that is no dataset.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no such folder.
+    SelectionError
+        If none of the folders of a dataset is in it: it is another folder than was meant.
+    """
+    if not root.is_dir():
+        what = "is not a folder" if root.exists() else "does not exist"
+        hint = "name a dataset folder, or set FIB_DATASET_PATH"
+        raise DatasetNotFoundError(f"no dataset: {root} {what}", hint=hint)
+    folders = (DEFINITIONS, SOLUTIONS, WORKLOADS, TRACES, BLOB)
+    if not any(os.path.lexists(root / folder) for folder in folders):
+        hint = f"a dataset has the folders {', '.join(folders)}"
+        raise SelectionError(f"there is nothing in the dataset {root}", hint=hint)
 
 
 def safe_segment(name: str) -> str:
@@ -43,26 +65,15 @@ def safe_segment(name: str) -> str:
     str
         A single, visible, non-empty segment.
     """
-    segment = _UNSAFE.sub(lambda found: _percent(found.group()), name) or "%00"
+    segment = _UNSAFE.sub(_percent, name) or "%00"
     if len(segment) <= _MAX_SEGMENT:
         return segment
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return f"{segment[: _MAX_SEGMENT - 17]}%{digest}"
 
 
-def _percent(text: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass"))
-
-
-def definition_file(root: Path, op_type: str, name: str) -> Path:
-    """Return ``definitions/<op_type>/<name>.json``."""
-    return root / DEFINITIONS / safe_segment(op_type) / f"{safe_segment(name)}.json"
-
-
-def solution_file(root: Path, author: str, op_type: str, definition: str, name: str) -> Path:
-    """Return ``solutions/<author>/<op_type>/<definition>/<name>.json``."""
-    folder = root / SOLUTIONS / safe_segment(author) / safe_segment(op_type)
-    return folder / safe_segment(definition) / f"{safe_segment(name)}.json"
+def _percent(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
 
 
 def traces_file(root: Path, op_type: str, definition: str) -> Path:
@@ -140,7 +151,13 @@ def entries(
     while folders:  # no recursion: there may be more levels than Python has
         folder = folders.pop()
         try:
-            inner = _list(folder, seen if follow else None)
+            if follow:
+                info = Path(folder).stat()
+                if (info.st_dev, info.st_ino) in seen:
+                    continue
+                seen.add((info.st_dev, info.st_ino))
+            with os.scandir(folder) as found:  # several times quicker than pathlib's way
+                inner = list(found)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and folder != top:
                 continue  # deleted meanwhile
@@ -150,27 +167,10 @@ def entries(
             continue
         for entry in inner:
             if hidden or not entry.name.startswith("."):
-                if _is_folder(entry, follow=follow):
-                    folders.append(entry.path)
+                with contextlib.suppress(OSError):  # a link to itself, or where nobody may look
+                    if entry.is_dir(follow_symlinks=follow):
+                        folders.append(entry.path)
                 yield entry
-
-
-def _list(folder: str, seen: Optional[set[tuple[int, int]]]) -> list[os.DirEntry[str]]:
-    """Return what is in a folder; nothing if it was seen before."""
-    if seen is not None:
-        info = Path(folder).stat()
-        if (info.st_dev, info.st_ino) in seen:
-            return []
-        seen.add((info.st_dev, info.st_ino))
-    with os.scandir(folder) as found:  # several times quicker than pathlib's way
-        return list(found)
-
-
-def _is_folder(entry: os.DirEntry[str], *, follow: bool) -> bool:
-    try:
-        return entry.is_dir(follow_symlinks=follow)
-    except OSError:  # a link to itself, or to where nobody may look
-        return False
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

@@ -54,17 +54,14 @@ class SupportedBindings(NameEnum):
 _PYTHON_FAMILY = frozenset({"python", "triton", "tilelang", "cute_dsl", "cutile"})
 
 
-def _known(kind: type[NameEnum], name: str) -> str:
-    known: dict[str, str] = {member.value: member for member in kind}
-    return known.get(name, name)
-
-
 def _known_language(name: str) -> str:
-    return _known(SupportedLanguages, name.strip().lower())
+    text = name.strip().lower()
+    return next((one for one in SupportedLanguages if one == text), text)
 
 
 def _known_binding(name: Optional[str]) -> Optional[str]:
-    return name and _known(SupportedBindings, name.strip().lower().replace("_", "-"))
+    text = name and name.strip().lower().replace("_", "-")
+    return next((one for one in SupportedBindings if one == text), text)
 
 
 def _safe_path(text: str) -> str:

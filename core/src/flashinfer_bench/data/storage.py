@@ -16,7 +16,7 @@ import errno
 import logging
 import os
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from filelock import FileLock, SoftFileLock, Timeout
 
@@ -37,9 +37,6 @@ _BLOCK = 1 << 16
 
 
 SOFT_LOCK_SUFFIX = ".softlock"
-
-_READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 def lock_path(path: Path) -> Path:
@@ -185,15 +182,26 @@ def replace_file(path: Path, data: bytes) -> None:
     StorageError
         If it cannot be done; an existing file is then unchanged.
     """
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Give a hidden file that replaces a file, durably, if the block ends well.
+
+    Raises
+    ------
+    StorageError
+        As of `replace_file`.
+    """
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            _write_all(descriptor, data)
-            _sync(descriptor)
-        finally:
-            os.close(descriptor)
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            _sync(file.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
@@ -217,21 +225,16 @@ def sync_folder(folder: Path) -> None:
 
 def storage_error(path: Path, error: OSError) -> StorageError:
     """Make the error about a file that cannot be written, with what to do about it."""
-    made = StorageError(
-        f"{path}: cannot write: {error.strerror or error}", hint=_remedy(error.errno)
-    )
-    made.errno = error.errno
-    return made
-
-
-def _remedy(number: int | None) -> str:
-    if number in _READ_ONLY:
-        return (
+    hint = "free some space or check the permissions, then retry"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        hint = (
             "the dataset is read-only here; it can be read, and 'fib run --no-save-results' works; "
             "to record traces, change its permissions or work on a copy"
         )
-    if number in (errno.ENOTEMPTY, errno.EEXIST):
-        return "another process has made it meanwhile; retry"
-    if number in _NO_LOCKS:
-        return "this file system has no locks; set FIB_DATASET_LOCK=soft wherever it is written to"
-    return "free some space or check the permissions, then retry"
+    elif error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+        hint = "another process has made it meanwhile; retry"
+    elif error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+        hint = "this file system has no locks; set FIB_DATASET_LOCK=soft wherever it is written to"
+    made = StorageError(f"{path}: cannot write: {error.strerror or error}", hint=hint)
+    made.errno = error.errno
+    return made

@@ -15,7 +15,6 @@ from flashinfer_bench.plugins.records import (
     ExecutorSpec,
     LanguageSpec,
     MeasurementSpec,
-    SourceSpec,
     StopRuleSpec,
     TimerSpec,
     TracingPolicySpec,
@@ -49,8 +48,8 @@ _DATASET_CHECKS = (
     (1000, "layout", "checks:check_layout", "Files are where the layout has them"),
     (990, "definitions", "checks:check_definitions", "Definitions are sound"),
     (980, "solutions", "checks:check_solutions", "Solutions name what there is"),
-    (970, "workloads", "record_checks:WorkloadCheck", "Workloads fit their definitions"),
-    (950, "traces", "record_checks:TraceCheck", "Traces name what there is, and are complete"),
+    (970, "workloads", "checks:WORKLOADS", "Workloads fit their definitions"),
+    (950, "traces", "checks:TRACES", "Traces name what there is, and are complete"),
 )
 _FILTERS = (
     ("keep_all", "policies:KeepAll", "Keep every call"),
@@ -97,21 +96,11 @@ def fib_register_checks() -> Iterable[CheckSpec]:
         yield CheckSpec(
             name=name,
             layer=name.removesuffix("s"),
-            records=factory.endswith("Check"),
+            records=factory.rpartition(":")[2].isupper(),
             factory=f"{_CHECKS}.{factory}",
             priority=priority,
             summary=summary,
         )
-
-
-@hookimpl
-def fib_register_sources() -> Iterable[SourceSpec]:
-    """Register the Hugging Face hub."""
-    yield SourceSpec(
-        name="hub",
-        factory="flashinfer_bench.data.hub:fetch",
-        summary="Datasets of the Hugging Face hub: ORGANISATION/NAME[@REVISION]",
-    )
 
 
 @hookimpl

@@ -492,8 +492,8 @@ class CheckSpec(Record, kind="check"):
         The layer that it belongs to: ``layout``, ``definition``, ``workload``, ``solution``,
         ``trace``, ``baseline``, ``benchmark``, or one of its own, which comes after these.
     records : bool
-        Whether it looks at workloads and traces, one by one. Such a check is a class, made with the
-        `Contents` of the dataset; another one is a function of them that yields findings.
+        Whether it looks at workloads and traces. A check is a function of the `Contents` of the
+        dataset that yields findings, or a `RecordCheck`, which is shown them one by one.
     **common
         See `Record`.
     """

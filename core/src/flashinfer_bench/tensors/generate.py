@@ -14,7 +14,7 @@ from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.data import RandomInput, SafetensorsInput, ScalarInput
-from flashinfer_bench.data.hub import present_blob
+from flashinfer_bench.data.blobs import present_blob
 from flashinfer_bench.errors import BlobError, CapabilityError, DataError
 from flashinfer_bench.tensors.blobs import load_checked
 from flashinfer_bench.tensors.dtypes import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional, Union
 
-from flashinfer_bench.data.shapes import is_literal
+from flashinfer_bench.data.definition import is_literal
 from flashinfer_bench.tensors.dtypes import to_python_type, to_torch_dtype
 
 if TYPE_CHECKING:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from flashinfer_bench.validate.findings import Finding, Severity, ValidationReport
-from flashinfer_bench.validate.run import known_checks, known_layers, validate_dataset
+from flashinfer_bench.validate.records import Finding, Severity
+from flashinfer_bench.validate.run import (
+    ValidationReport,
+    known_checks,
+    known_layers,
+    validate_dataset,
+)
 
 __all__ = [
     "Finding",

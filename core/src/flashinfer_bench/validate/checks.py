@@ -1,23 +1,25 @@
-"""Checks of files: layout, definitions and solutions."""
+"""The checks: of the layout, definitions, solutions, workloads and traces."""
 
 from __future__ import annotations
 
 import ast
+import math
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
-from flashinfer_bench.data import layout
+from flashinfer_bench.data import ScalarInput, layout, parse_constraint
 from flashinfer_bench.data.constraints import parse_python
+from flashinfer_bench.data.tolerance import require_known_outputs
 from flashinfer_bench.errors import DataError
-from flashinfer_bench.validate.findings import Place
+from flashinfer_bench.validate.records import Place, RecordCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from flashinfer_bench.data import Definition, Solution
-    from flashinfer_bench.validate.findings import Finding
-    from flashinfer_bench.validate.records import Contents, SolutionHead
+    from flashinfer_bench.data import Definition, Solution, Trace, Workload
+    from flashinfer_bench.validate.records import Contents, Finding, Record, SolutionHead
 
 SUFFIXES = {
     layout.DEFINITIONS: (".json",),
@@ -26,9 +28,6 @@ SUFFIXES = {
     layout.TRACES: (".jsonl", ".json"),
 }
 """What the files that readers look at end in, by folder."""
-
-# Languages whose entry point is a Python function.
-_PYTHON = frozenset({"python", "triton", "tilelang", "cutedsl", "cutile"})
 
 
 def check_layout(contents: Contents) -> Iterator[Finding]:
@@ -39,23 +38,20 @@ def check_layout(contents: Contents) -> Iterator[Finding]:
             "the folder is missing", hint="a dataset has one JSON file for each definition in it"
         )
     for folder, suffixes in SUFFIXES.items():
-        yield from _check_folder(root, folder, suffixes)
-
-
-def _check_folder(root: Path, folder: str, suffixes: tuple[str, ...]) -> Iterator[Finding]:
-    base = root / folder
-    if base.exists() and not base.is_dir():
-        yield Place("layout", Path(folder)).error("this must be a folder")
-        return
-    found = layout.entries(os.fspath(base), on_error=lambda _: None)  # told by those who read it
-    for entry in sorted(found, key=lambda one: one.path):
-        path = Path(entry.path)
-        place = Place("layout", path.relative_to(root))
-        if entry.is_symlink():
-            yield from _check_link(path, root, place)
-        if os.path.isfile(path) and path.suffix not in suffixes:  # noqa: PTH113 - never raises
-            allowed = " and ".join(suffixes)
-            yield place.warning(f"ignored: files in {folder} end in {allowed}")
+        base = root / folder
+        if base.exists() and not base.is_dir():
+            yield Place("layout", Path(folder)).error("this must be a folder")
+            continue
+        # What cannot be listed is told by those who read it.
+        found = layout.entries(os.fspath(base), on_error=lambda _: None)
+        for entry in sorted(found, key=lambda one: one.path):
+            path = Path(entry.path)
+            place = Place("layout", path.relative_to(root))
+            if entry.is_symlink():
+                yield from _check_link(path, root, place)
+            if os.path.isfile(path) and path.suffix not in suffixes:  # noqa: PTH113 - never raises
+                allowed = " and ".join(suffixes)
+                yield place.warning(f"ignored: files in {folder} end in {allowed}")
 
 
 def _check_link(path: Path, root: Path, place: Place) -> Iterator[Finding]:
@@ -95,8 +91,10 @@ def _check_names(
 
 
 def _check_own_axes(definition: Definition, place: Place) -> Iterator[Finding]:
-    shown = _axes_of(definition, inputs=True)
-    used = shown | _axes_of(definition, inputs=False)
+    shown, used = (
+        {axis for tensor in tensors.values() for axis in tensor.shape or ()}
+        for tensors in (definition.inputs, {**definition.inputs, **definition.outputs})
+    )
     if not definition.axes:
         yield place.warning("it has no axes", "axes")
     # A constant that is no size is fine: it documents a parameter, such as top_k.
@@ -110,11 +108,6 @@ def _check_own_axes(definition: Definition, place: Place) -> Iterator[Finding]:
     for axis, size in definition.const_axes.items():
         if size == 0:
             yield place.warning("an axis of size 0 makes its tensors empty", f"axes.{axis}")
-
-
-def _axes_of(definition: Definition, *, inputs: bool) -> set[str]:
-    tensors = definition.inputs if inputs else definition.outputs
-    return {axis for tensor in tensors.values() for axis in tensor.shape or ()}
 
 
 def check_solutions(contents: Contents) -> Iterator[Finding]:
@@ -133,7 +126,7 @@ def check_python(solution: Solution, place: Place) -> Iterator[Finding]:
     is no more than a warning.
     """
     entry = solution.get_entry_source()
-    if str(solution.spec.language) not in _PYTHON or entry is None:
+    if solution.requires_build() or entry is None:
         return
     field = f"sources.{solution.sources.index(entry)}.content"
     try:
@@ -163,3 +156,164 @@ def _top_level_names(tree: ast.Module) -> set[str]:
         else:
             pending += ast.iter_child_nodes(node)
     return names
+
+
+# -------------------------------------------------------------------------- workloads and traces
+
+_ROUNDING = 0.02
+"""Difference between the recorded and the computed speed-up that rounding may explain."""
+
+
+def _visit_workload(record: Record, contents: Contents) -> Iterator[Finding]:
+    """Find unknown definitions, wrong axes and inputs, and broken constraints."""
+    trace, at = record
+    if not trace.is_workload_trace():
+        return
+    place = at._replace(check="workloads")  # old datasets keep workloads among the traces
+    definition, workload = contents.definitions.get(trace.definition), trace.workload
+    if definition is None:
+        message = f"there is no definition {trace.definition!r} in the dataset"
+        yield place.error(message, "definition")
+        return
+    yield from _check_axes(definition, workload, place)
+    yield from _check_inputs(definition, workload, place)
+    try:
+        require_known_outputs(workload.tolerance, definition.outputs, field="workload.tolerance")
+    except DataError as error:
+        yield place.refused(error)
+    axes = {**workload.axes, **definition.const_axes}
+    for constraint in map(parse_constraint, definition.constraints):
+        try:
+            if constraint.decidable(axes) and not constraint.evaluate(axes):
+                values = ", ".join(f"{axis}={axes[axis]}" for axis in sorted(constraint.names))
+                message = f"the constraint {constraint.text!r} does not hold for {values}"
+                yield place.error(message, "workload.axes")
+        except DataError as error:
+            yield place.warning(error.message, "workload.axes")
+
+
+def _check_axes(definition: Definition, workload: Workload, place: Place) -> Iterator[Finding]:
+    const = definition.const_axes
+    for axis in definition.var_axes:
+        if axis not in workload.axes:
+            yield place.error("this variable axis has no value", f"workload.axes.{axis}")
+    for axis, size in workload.axes.items():
+        field = f"workload.axes.{axis}"
+        if axis not in definition.axes:
+            yield place.warning(f"{definition.name!r} has no such axis", field)
+        elif axis in const and const[axis] != size:
+            yield place.error(f"the definition fixes this axis at {const[axis]}, not {size}", field)
+        elif size == 0:
+            yield place.warning("an axis of size 0 makes its tensors empty", field)
+
+
+def _check_inputs(definition: Definition, workload: Workload, place: Place) -> Iterator[Finding]:
+    for name in definition.inputs:
+        if name not in workload.inputs:
+            yield place.error("this input is missing", f"workload.inputs.{name}")
+    for name, spec in workload.inputs.items():
+        field = f"workload.inputs.{name}"
+        declared = definition.inputs.get(name)
+        if declared is None:
+            names = ", ".join(definition.inputs)
+            yield place.warning(f"the definition has no such input; it has {names}", field)
+        elif isinstance(spec, ScalarInput) and declared.shape is not None:
+            shape = ", ".join(declared.shape)
+            yield place.error(f"a scalar is given for a tensor of shape [{shape}]", field)
+        elif isinstance(spec, ScalarInput) and not declared.dtype.is_floating:
+            whole = declared.dtype.is_integer and float(spec.value).is_integer()
+            if not whole and spec.value not in (0, 1):
+                message = f"{spec.value!r} is not a value of dtype {declared.dtype}"
+                yield place.error(message, field)
+
+
+def _compare_workloads(contents: Contents) -> Iterator[Finding]:
+    """Find workloads that stand in two places."""
+    first: dict[tuple[str, str], tuple[str, Place]] = {}
+    for (name, uuid, solution, digest), at in contents.traces:
+        if solution is not None or name not in contents.definitions:
+            continue
+        place = at._replace(check="workloads")
+        known, where = first.setdefault((name, uuid), (digest, place))
+        if where is place:
+            continue
+        if known == digest:
+            yield place.warning(f"the same workload stands at {where.where}", "workload.uuid")
+        else:
+            yield place.error(f"another workload at {where.where} has this uuid", "workload.uuid")
+
+
+WORKLOADS = RecordCheck(_visit_workload, _compare_workloads)
+
+
+def _visit_trace(record: Record, contents: Contents) -> Iterator[Finding]:
+    """Find unknown definitions, solutions of other definitions, and impossible numbers."""
+    trace, place = record
+    if trace.solution is None:
+        return
+    if trace.definition not in contents.definitions:
+        message = f"there is no definition {trace.definition!r} in the dataset"
+        yield place.error(message, "definition")
+    known = contents.solutions.get(trace.solution)
+    if known is not None and known.definition != trace.definition:
+        whose = f"{known.definition!r}, not of {trace.definition!r}"
+        yield place.error(f"{trace.solution!r} is a solution of {whose}", "solution")
+    if trace.is_successful():
+        yield from _check_numbers(trace, place)
+
+
+def _check_numbers(trace: Trace, place: Place) -> Iterator[Finding]:
+    evaluation = trace.evaluation
+    assert evaluation is not None
+    times, errors = evaluation.performance, evaluation.correctness
+    if times is not None and times.latency_ms <= 0.0:
+        field = "evaluation.performance.latency_ms"
+        yield place.error("a latency must be positive", field)
+    elif times is not None:
+        computed = times.reference_latency_ms / times.latency_ms
+        recorded = times.speedup_factor
+        if computed and abs(recorded - computed) > _ROUNDING * max(computed, recorded):
+            message = f"{recorded:g} is recorded, but the latencies give {computed:.4g}"
+            yield place.warning(message, "evaluation.performance.speedup_factor")
+    if errors is not None and math.isnan(errors.max_absolute_error):
+        message = "it passed with an error that is not a number"
+        yield place.warning(message, "evaluation.correctness.max_absolute_error")
+
+
+def _find_gone(contents: Contents) -> Iterator[Finding]:
+    """Find solutions and workloads of traces that are gone.
+
+    A trace outlives what it speaks about: that is a warning, one for each of them and not for each
+    trace.
+    """
+    workloads = {head[:2] for head, _ in contents.traces if head.solution is None}
+    runs: dict[tuple[str, str], Place] = {}  # the first of each
+    gone: dict[str, Place] = {}
+    counts: Counter[str] = Counter()
+    for head, place in contents.traces:
+        if head.solution is None:
+            continue
+        runs.setdefault(head[:2], place)
+        if head.solution not in contents.solutions:
+            gone.setdefault(head.solution, place)
+            counts[head.solution] += 1
+    for name, place in gone.items():
+        several = f"this is one of {counts[name]} traces"
+        traces = "this is the only trace" if counts[name] == 1 else several
+        message = f"there is no solution {name!r} in the dataset; {traces} of it"
+        yield place.warning(message, "solution")
+    totals = Counter(definition for definition, _ in runs)
+    missing: dict[str, list[tuple[str, Place]]] = {}
+    for (definition, uuid), place in runs.items():
+        if (definition, uuid) not in workloads and definition in contents.definitions:
+            missing.setdefault(definition, []).append((uuid, place))
+    for definition, tasks in missing.items():
+        uuid, place = tasks[0]
+        message = (
+            f"{len(tasks)} of the {totals[definition]} workloads in the traces of "
+            f"{definition!r} are not in the dataset; the first is {uuid}"
+        )
+        yield place.warning(message, "workload.uuid")
+
+
+TRACES = RecordCheck(_visit_trace, _find_gone)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
-from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
@@ -17,22 +18,23 @@ from flashinfer_bench.data import Solution, layout
 from flashinfer_bench.data.json_codec import decode
 from flashinfer_bench.data.jsonl import read_records
 from flashinfer_bench.data.loader import load_definition, paused_gc
-from flashinfer_bench.errors import (
-    CapabilityError,
-    DataError,
-    DatasetNotFoundError,
-    SelectionError,
-    UnknownNameError,
-)
+from flashinfer_bench.errors import CapabilityError, DataError, UnknownNameError
 from flashinfer_bench.plugins import default_catalog
 from flashinfer_bench.validate.checks import SUFFIXES, check_python
-from flashinfer_bench.validate.findings import Finding, Place, ValidationReport
-from flashinfer_bench.validate.records import Contents, Record, RecordCheck, SolutionHead
+from flashinfer_bench.validate.records import (
+    Contents,
+    Finding,
+    Place,
+    Record,
+    RecordCheck,
+    Severity,
+    SolutionHead,
+    TraceHead,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from flashinfer_bench.data import Definition
     from flashinfer_bench.plugins import CheckSpec, Registered
 
 T = TypeVar("T")
@@ -40,6 +42,43 @@ T = TypeVar("T")
 _LAYERS = ("layout", "definition", "workload", "solution", "trace")
 _MOST_JOBS = 8
 _WORTH = 128 << 20  # below so many bytes, starting processes takes longer than they save
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """All findings about a dataset.
+
+    Parameters
+    ----------
+    root : Path
+        The dataset.
+    findings : tuple of Finding
+        In the order of the checks.
+    counts : dict of str to int
+        How much of what was looked at.
+    layers : tuple of str
+        What was looked at: the layers whose findings these are.
+    """
+
+    root: Path
+    findings: tuple[Finding, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+    layers: tuple[str, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that are errors."""
+        return tuple(one for one in self.findings if one.severity is Severity.ERROR)
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings that are warnings."""
+        return tuple(one for one in self.findings if one.severity is Severity.WARNING)
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """The findings that are notes."""
+        return tuple(one for one in self.findings if one.severity is Severity.NOTE)
 
 
 def known_checks() -> dict[str, Registered[CheckSpec]]:
@@ -56,15 +95,12 @@ def known_layers() -> dict[str, tuple[str, ...]]:
 
 
 def validate_dataset(
-    root: Union[str, Path],
-    layers: Optional[Iterable[str]] = None,
-    *,
-    jobs: Optional[int] = 1,
+    root: Union[str, Path], layers: Optional[Iterable[str]] = None, *, jobs: Optional[int] = 1
 ) -> ValidationReport:
     """Check a dataset without changing it and without running anything of it.
 
     Broken records are findings, not exceptions. Neither torch nor a device is needed; traces are
-    read one by one, so that memory does not grow with their number.
+    read one by one, and only what they are about is kept.
 
     Parameters
     ----------
@@ -96,37 +132,44 @@ def validate_dataset(
     base = Path(root)
     chosen_layers = tuple(known_layers() if layers is None else layers)
     checks = _chosen_checks(chosen_layers)
-    if not base.is_dir():
-        what = "is not a folder" if base.exists() else "does not exist"
-        hint = "name a dataset folder, or set FIB_DATASET_PATH"
-        raise DatasetNotFoundError(f"no dataset: {base} {what}", hint=hint)
-    if not any((base / folder).exists() for folder in SUFFIXES):
-        hint = f"a dataset has the folders {', '.join(SUFFIXES)}"
-        raise SelectionError(f"there is nothing in the dataset {base}", hint=hint)
+    layout.require_dataset(base)
     findings: list[Finding] = []
-    of_records = [name for name, entry in checks.items() if entry.spec.records]
+    of_records = any(entry.spec.records for entry in checks.values())
     files = {
         folder: _list_files(base, folder, findings)
         for folder in SUFFIXES
         if of_records or folder in (layout.DEFINITIONS, layout.SOLUTIONS)
     }
+    combine: dict[str, Callable[[Contents], Iterable[Finding]]] = {}
+    visit: list[str] = []
+    for name, entry in checks.items():
+        with _guarded(name, findings):
+            combine[name] = check = entry.load()
+            if isinstance(check, RecordCheck):
+                combine[name] = check.combine
+                visit.append(name)
     with _sharing(jobs, [path for paths in files.values() for path in paths]) as share:
-        contents = _read_contents(base, files, share, findings)
-        counts = {
-            "definitions": len(contents.definition_files),
-            "solutions": len(contents.solution_files),
-        }
-        for name, entry in checks.items():
-            if not entry.spec.records:
-                with _guarded(name, findings):
-                    findings += list(entry.load()(contents))
+        heads: dict[str, list[Any]] = {layout.DEFINITIONS: [], layout.SOLUTIONS: []}
+        for folder, kept in heads.items():
+            for found, told in share(partial(_scan_file, base, folder), files[folder]):
+                kept += found
+                findings += told
+        contents = Contents(base, *map(tuple, heads.values()))
+        counts = {folder: len(kept) for folder, kept in heads.items()}
         if of_records:
             paths = [*files[layout.WORKLOADS], *files[layout.TRACES]]
-            counts |= _check_records(contents, of_records, paths, share, findings)
+            scans = share(partial(_scan_records, contents, visit), paths)
+            contents = replace(contents, traces=tuple(one for found, _ in scans for one in found))
+            runs = sum(head.solution is not None for head, _ in contents.traces)
+            counts |= {"workloads": len(contents.traces) - runs, "traces": runs}
+            findings += (one for _, told in scans for one in told)
+    for name, check in combine.items():
+        with _guarded(name, findings):
+            findings += list(check(contents))
     order = {name: index for index, name in enumerate(checks)}
-    kept = [one for one in findings if one.check in checks]
-    kept.sort(key=lambda one: (order[one.check], one.path, one.line or 0))
-    return ValidationReport(base, tuple(kept), counts, chosen_layers)
+    told = [one for one in findings if one.check in checks]
+    told.sort(key=lambda one: (order[one.check], one.path, one.line or 0))
+    return ValidationReport(base, tuple(told), counts, chosen_layers)
 
 
 def _chosen_checks(layers: Sequence[str]) -> dict[str, Registered[CheckSpec]]:
@@ -146,17 +189,18 @@ def _chosen_checks(layers: Sequence[str]) -> dict[str, Registered[CheckSpec]]:
 
 
 @contextmanager
-def _guarded(check: str, findings: list[Finding]) -> Iterator[None]:
-    """Make a finding of what a check raises; the others go on."""
+def _guarded(
+    name: str, findings: list[Finding], checks: Optional[dict[str, Any]] = None
+) -> Iterator[None]:
+    """Make a finding of what a check raises, which is asked no more; the others go on."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - it may be a plugin's
-        findings.append(_raised(check, error))
-
-
-def _raised(check: str, error: Exception) -> Finding:
-    message = f"the check raised {type(error).__name__}: {error}"
-    return Place(check, Path()).error(message, hint="run `fib plugins doctor` to see whose it is")
+        message = f"the check raised {type(error).__name__}: {error}"
+        hint = "run `fib plugins doctor` to see whose it is"
+        findings.append(Place(name, Path()).error(message, hint=hint))
+        if checks is not None:
+            del checks[name]
 
 
 def _list_files(root: Path, folder: str, findings: list[Finding]) -> list[Path]:
@@ -172,7 +216,9 @@ def _list_files(root: Path, folder: str, findings: list[Finding]) -> list[Path]:
 def _sharing(jobs: Optional[int], paths: Sequence[Path]) -> Iterator[Any]:
     """Yield a function like `map` over files: decoding JSON is all CPU, so threads do not help."""
     if jobs is None:
-        jobs = _usable_cores() if sum(map(_size, paths)) >= _WORTH else 1
+        size = sum(path.stat().st_size for path in paths if path.exists())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        jobs = min(cores or 1, _MOST_JOBS) if size >= _WORTH else 1
     if jobs == 1:
         with paused_gc():
             yield lambda function, some: list(map(function, some))
@@ -193,115 +239,55 @@ def _sharing(jobs: Optional[int], paths: Sequence[Path]) -> Iterator[Any]:
             ) from error
 
 
-def _usable_cores() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(cores or 1, _MOST_JOBS)
+_Scan = tuple[list[Any], list[Finding]]
+"""What came of one file: what is kept of each record, with its place; and findings."""
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # the reader will say what is wrong with it
-        return 0
-
-
-# --------------------------------------------------------------------- definitions and solutions
-
-
-_FileScan = tuple[Place, "Union[Definition, SolutionHead, None]", list[Finding]]
-"""What came of one file of a definition or solution."""
-
-
-def _read_contents(
-    root: Path, files: dict[str, list[Path]], share: Any, findings: list[Finding]
-) -> Contents:
-    found: list[Any] = []
-    for folder in (layout.DEFINITIONS, layout.SOLUTIONS):
-        scans: list[_FileScan] = share(partial(_scan_file, root, folder), files[folder])
-        findings += (one for *_, told in scans for one in told)
-        found.append(tuple((one, place) for place, one, _ in scans if one is not None))
-    return Contents(root, *found)
-
-
-def _scan_file(root: Path, folder: str, path: Path) -> _FileScan:
+def _scan_file(root: Path, folder: str, path: Path) -> _Scan:
+    """Read a definition or solution."""
     place = Place(folder, path.relative_to(root))
     try:
         if folder == layout.DEFINITIONS:
-            return place, load_definition(path, root), []
+            return [(load_definition(path, root), place)], []
         solution = decode(Solution, path.read_bytes(), path=path)
         head = SolutionHead(solution.name, solution.definition, solution.author)
-        return place, head, list(check_python(solution, place))
+        return [(head, place)], list(check_python(solution, place))
     except DataError as error:
-        return place, None, [place.refused(error)]
+        return [], [place.refused(error)]
     except OSError as error:
-        return place, None, [place.error(f"cannot be read: {error.strerror or error}")]
+        return [], [place.error(f"cannot be read: {error.strerror or error}")]
 
 
-# -------------------------------------------------------------------------- workloads and traces
-
-
-_RecordScan = tuple["Counter[str]", dict[str, Any], list[Finding]]
-"""What came of one file of workloads and traces: counts, facts by the name of a check, findings."""
-
-
-def _check_records(
-    contents: Contents,
-    names: Sequence[str],
-    paths: Sequence[Path],
-    share: Any,
-    findings: list[Finding],
-) -> dict[str, int]:
-    scans: list[_RecordScan] = share(partial(_scan_records, contents, names), paths)
-    counts = Counter(workloads=0, traces=0)
-    for count, *_ in scans:
-        counts.update(count)
-    for name in names:
-        facts = [found[name] for _, found, _ in scans if name in found]
-        if len(facts) == len(scans):  # else it raised for one of the files, which has been told
-            with _guarded(name, findings):
-                findings += list(known_checks()[name].load().combine(facts, contents))
-    findings += (one for *_, told in scans for one in told)
-    return dict(counts)
-
-
-def _scan_records(contents: Contents, names: Sequence[str], path: Path) -> _RecordScan:
-    """Read a file record by record: never are all of its traces in memory."""
-    relative = path.relative_to(contents.root)
-    place = Place(relative.parts[0], relative)
-    counts, facts, findings = Counter[str](), dict[str, Any](), list[Finding]()
-    known = known_checks()
-    checks: dict[str, RecordCheck] = {}
-    for name in names:
-        with _guarded(name, findings):
-            checks[name] = known[name].load()(contents)
-    try:
-        for record in _read(path, place, findings):
-            counts["workloads" if record.trace.is_workload_trace() else "traces"] += 1
-            for name, check in list(checks.items()):
-                try:
-                    findings += check.visit(record)
-                except Exception as error:  # noqa: BLE001 - it may be a plugin's
-                    findings.append(_raised(name, error))
-                    del checks[name]  # it is asked no more
-    except OSError as error:
-        findings.append(place.error(f"cannot be read: {error.strerror or error}"))
-    for name, check in checks.items():
-        with _guarded(name, findings):
-            facts[name] = check.facts()
-    return counts, facts, findings
-
-
-def _read(path: Path, place: Place, findings: list[Finding]) -> Iterator[Record]:
+def _scan_records(contents: Contents, names: Sequence[str], path: Path) -> _Scan:
+    """Read workloads and traces one by one: never are all of them in memory."""
     from flashinfer_bench.data.trace_reader import TraceReader
 
-    def tell(_path: Path, _size: int) -> None:
+    def tell_torn(_path: Path, _size: int) -> None:
         hint = "the next run that appends to this file moves the rest aside"
         findings.append(place.warning("its last line was never finished", hint=hint))
 
+    relative = path.relative_to(contents.root)
+    place = Place(relative.parts[0], relative)
+    heads: list[tuple[TraceHead, Place]] = []
+    findings: list[Finding] = []
+    checks = {name: known_checks()[name].load() for name in names}
     reader = TraceReader()
-    for line, text in read_records(path, tell):
-        at = Place(place.check, place.path, line)
-        try:
-            yield Record(reader.read(text, path=path, line=line), at)
-        except DataError as error:
-            findings.append(at.refused(error))
+    try:
+        for line, text in read_records(path, tell_torn):
+            at = place._replace(line=line)
+            try:
+                trace = reader.read(text, path=path, line=line)
+            except DataError as error:
+                findings.append(at.refused(error))
+                continue
+            run = trace.evaluation
+            content = trace.workload.model_dump(mode="json") if run is None else None
+            mark = json.dumps(content, sort_keys=True) if run is None else str(run.status)
+            head = TraceHead(trace.definition, trace.workload.uuid, trace.solution, mark)
+            heads.append((head, at))
+            for name, check in list(checks.items()):
+                with _guarded(name, findings, checks):
+                    findings += check.visit(Record(trace, at), contents)
+    except OSError as error:
+        findings.append(place.error(f"cannot be read: {error.strerror or error}"))
+    return heads, findings

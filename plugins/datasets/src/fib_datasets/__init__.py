@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flashinfer_bench.plugins import CheckSpec, CommandSpec, FormatSpec, hookimpl
+from flashinfer_bench.plugins import CheckSpec, CommandSpec, FormatSpec, SourceSpec, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,12 +23,22 @@ def fib_register_formats() -> Iterable[FormatSpec]:
 
 
 @hookimpl
+def fib_register_sources() -> Iterable[SourceSpec]:
+    """Register the Hugging Face hub."""
+    yield SourceSpec(
+        name="hub",
+        factory="fib_datasets.hub:download_dataset",
+        summary="Datasets of the Hugging Face hub: ORGANISATION/NAME[@REVISION]",
+    )
+
+
+@hookimpl
 def fib_register_checks() -> Iterable[CheckSpec]:
     """Register the checks of ``fib validate`` that look beyond the records themselves."""
     for priority, name, layer, factory, summary in (
-        (960, "blobs", "workload", "BlobCheck", "Tensor files are there, and of the right size"),
-        (940, "baseline", "baseline", "BaselineCheck", "Each definition has a baseline"),
-        (930, "benchmark", "benchmark", "BenchmarkCheck", "Each workload has been evaluated"),
+        (960, "blobs", "workload", "BLOBS", "Tensor files are there, and of the right size"),
+        (940, "baseline", "baseline", "check_baselines", "Each definition has a baseline"),
+        (930, "benchmark", "benchmark", "check_benchmark", "Each workload has been evaluated"),
     ):
         yield CheckSpec(
             name=name,
@@ -42,7 +52,7 @@ def fib_register_checks() -> Iterable[CheckSpec]:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register export, import, solution, doctor, sanitize and trace."""
+    """Register export, import, solution, doctor, sanitize, trace and report merge."""
     for priority, name, target, summary in (
         (950, "export", "transfer:export_app", "Write a dataset, or a part of it, to a file."),
         (940, "import", "transfer:import_app", "Bring an archive or a foreign dataset in."),
@@ -53,6 +63,7 @@ def fib_register_commands() -> Iterable[CommandSpec]:
         (900, "doctor", "doctor:app", "Find what is damaged in a dataset, and repair it."),
         (890, "trace", "trace:app", "Look at the workloads that were collected."),
         (880, "sanitize", "sanitize:app", "Take useless workloads out of a dataset."),
+        (0, "report merge", "transfer:merge_app", "Write several datasets as one."),
     ):
         yield CommandSpec(
             name=name, factory=f"{_COMMANDS}.{target}", summary=summary, priority=priority

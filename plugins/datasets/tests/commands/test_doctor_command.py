@@ -13,13 +13,6 @@ def damage(maker):
     return maker.root
 
 
-def test_a_sound_dataset(fib, maker):
-    result = fib("doctor", maker.sound().root)
-    assert result.exit_code == 0
-    assert result.stdout == ""
-    assert "0 issues, 0 notes in 1 definitions, 2 solutions, 2 workloads, 4 traces" in result.stderr
-
-
 def test_issues_are_findings(fib, maker):
     root = damage(maker)
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
@@ -78,13 +71,6 @@ def test_orphans_alone_is_a_mistake(fib, maker):
     result = fib("doctor", maker.sound().root, "--orphans")
     assert result.exit_code == 2
     assert "--repair" in result.stderr
-
-
-def test_hostile_names_do_not_reach_the_terminal(fib, maker):
-    maker.sound()
-    maker.trace("\x1b[2J")
-    result = fib("doctor", maker.root)
-    assert "\x1b" not in result.output
 
 
 def test_what_is_no_dataset_is_not_sound(fib, tmp_path):

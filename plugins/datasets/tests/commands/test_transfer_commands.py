@@ -113,36 +113,53 @@ def test_imports_that_are_refused(fib, sound, tmp_path):
     assert not new.exists()
 
 
-def test_a_conflict_on_import(fib, sound, second_dataset, tmp_path):
-    result = fib("import", second_dataset, "--into", sound.root)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "different solutions named 'alice_double'; they differ in sources.0.content" in (
-        result.stderr
-    )
-    assert "--rename-solutions" in result.stderr
-    result = fib("import", second_dataset, "--into", sound.root, "--rename-solutions")
-    assert result.exit_code == 0, result.stderr
-    assert "imported 1 solutions" in result.stderr
+# -------------------------------------------------------------------------------------- merge
 
 
 @pytest.fixture
-def second_dataset(tmp_path):
-    root = tmp_path / "second"
-    (root / "solutions").mkdir(parents=True)
-    record = {
-        "name": "alice_double",
-        "definition": "double",
-        "author": "alice",
-        "spec": {
-            "language": "python",
-            "target_hardware": ["cpu"],
-            "entry_point": "main.py::run",
-            "destination_passing_style": False,
-        },
-        "sources": [{"path": "main.py", "content": "def run(x):\n    return 2 * x\n"}],
-    }
-    (root / "solutions/a.json").write_text(json.dumps(record))
-    return root
+def second(tmp_path, maker):
+    """A second dataset, with another definition and results from another device."""
+    other = type(maker)(tmp_path / "second")
+    other.definition("triple", op_type="gemm")
+    other.solution("bob_triple", definition="triple", author="bob")
+    other.workload("triple", uuid="w1", op_type="gemm")
+    other.trace("bob_triple", definition="triple", hardware="NVIDIA H200", latency_ms=4.0)
+    return other
+
+
+def test_merge(fib, sound, second, tmp_path):
+    out = tmp_path / "merged"
+    result = fib("report", "merge", "--local", sound.root, second.root, "--output", out)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{out}\n"
+    assert "merged 2 datasets: 2 definitions, 3 solutions, 4 workloads, 5 traces" in result.stderr
+    assert (out / "blob/workloads/op/double/x.safetensors").is_file()
+    checked = fib("validate", "--local", out)
+    assert checked.exit_code == 0, checked.stdout
+    args = ["--local", sound.root, "--local", second.root]  # without writing them as one
+    summary = json.loads(fib("report", "summary", "--json", *args).stdout)
+    assert [one["definition"] for one in summary["definitions"]] == ["double", "triple"]
+
+
+def test_what_cannot_be_merged(fib, maker, second, tmp_path):
+    root, out = maker.sound().root, tmp_path / "merged"
+    second.definition("double", reference="def run(x):\n    return x * 3\n")
+    result = fib("report", "merge", "--local", root, second.root, "--output", out)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "different definitions named 'double'" in result.stderr
+    assert "reference" in result.stderr
+    assert fib("report", "merge", "--output", out).exit_code == 2
+    assert fib("report", "merge", "--local", root).exit_code == 2
+    assert fib("report", "merge", "--local", root, "--output", root / "merged").exit_code == 2
+    assert not (root / "merged").exists()
+    assert not out.exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").write_text("mine")
+    assert fib("report", "merge", "--local", root, "-o", tmp_path / "full").exit_code == 4
+    result = fib("report", "merge", "--local", root, "-o", tmp_path / "full/file/merged")
+    assert result.exit_code == 4
+    assert str(tmp_path / "full/file/merged") in result.stderr
+    assert (tmp_path / "full/file").read_text() == "mine"
 
 
 # ------------------------------------------------------------------------------------- solution

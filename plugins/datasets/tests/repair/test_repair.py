@@ -31,7 +31,7 @@ from fib_tests.damage import (
     write_blob,
 )
 from flashinfer_bench.data import TraceSet, storage
-from flashinfer_bench.data.storage import append_lines, locked
+from flashinfer_bench.data.storage import append_lines
 from flashinfer_bench.errors import StorageError
 
 # ------------------------------------------------------------------------------------------- lines
@@ -410,28 +410,6 @@ def test_two_repairs_at_a_time_leave_one_of_two_equal_lines(dataset):
     assert errors == []
     whole = path.read_bytes() + other.read_bytes()
     assert sorted(whole.splitlines()) == sorted(before.splitlines())
-
-
-def test_a_repair_waits_for_an_append(dataset):
-    path = dataset / TRACES
-    with path.open("ab") as file:
-        file.write(b"broken\n")
-    done = threading.Event()
-
-    def run():
-        repair(dataset)
-        done.set()
-
-    thread = threading.Thread(target=run)
-    with locked(path):
-        thread.start()
-        assert not done.wait(0.3)
-        with path.open("ab") as file:  # what the holder of the lock has just begun
-            file.write(b"another\n")
-    thread.join()
-    assert examine(dataset).is_clean
-    (backup,) = dataset.glob("doctor_backup_*")
-    assert (backup / TRACES).read_text() == "broken\nanother\n"
 
 
 def test_a_repair_that_is_killed_loses_nothing(dataset, python):

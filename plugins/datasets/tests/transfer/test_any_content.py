@@ -114,11 +114,7 @@ def test_problem_folders(which, changes, tmp_path_factory):
     folder.mkdir()
     (folder / "x.safetensors").write_bytes(b"x")
     (folder / "b.py").write_text("")
-    documents = {
-        "definition.json": PROBLEM,
-        "workload.jsonl": WORKLOAD,
-        "solution.json": SOLUTION,
-    }
+    documents = {"definition.json": PROBLEM, "workload.jsonl": WORKLOAD, "solution.json": SOLUTION}
     documents[which] = damaged(documents[which], changes)
     for name, document in documents.items():
         (folder / name).write_text(json.dumps(document) + "\n")

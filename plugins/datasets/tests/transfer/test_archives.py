@@ -15,11 +15,7 @@ from fib_datasets.transfer.exporting import export_archive
 from fib_datasets.transfer.importing import import_dataset
 from fib_datasets.transfer.subset import Subset
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.errors import (
-    ConfigError,
-    StorageError,
-    UnsafePathError,
-)
+from flashinfer_bench.errors import StorageError, UnsafePathError
 
 NAME = "gemm_n8_k4"
 
@@ -64,13 +60,7 @@ def test_what_is_in_an_archive(with_blobs, tmp_path):
 def test_the_way_there_and_back(with_blobs, tmp_path, suffix):
     archive = export(with_blobs, tmp_path / f"a{suffix}").archive
     done = import_dataset(archive, tmp_path / "new")
-    assert done.added == {
-        "definitions": 1,
-        "solutions": 2,
-        "workloads": 3,
-        "traces": 4,
-        "blobs": 1,
-    }
+    assert done.added == {"definitions": 1, "solutions": 2, "workloads": 3, "traces": 4, "blobs": 1}
     assert set(done.known.values()) == {0}
     new = TraceSet.from_path(tmp_path / "new")
     before = json.dumps(TraceSet.from_path(with_blobs).to_dict())
@@ -130,12 +120,6 @@ def test_a_tensor_file_outside_is_refused(with_blobs, writer, make, add_blob, tm
     assert not (tmp_path / "a.tar.gz").exists()
 
 
-@pytest.mark.parametrize("name", ["a", ".tar.gz"])
-def test_names_of_archives(dataset, tmp_path, name):
-    with pytest.raises(ConfigError, match=r"ends in one of \.tar\.gz, \.tgz, \.tar"):
-        export(dataset, tmp_path / name)
-
-
 def test_an_archive_is_replaced_as_a_whole_or_not_at_all(with_blobs, tmp_path, monkeypatch):
     archive = tmp_path / "a.tar.gz"
     archive.write_bytes(b"old")
@@ -151,16 +135,3 @@ def test_an_archive_is_replaced_as_a_whole_or_not_at_all(with_blobs, tmp_path, m
     assert not list(tmp_path.glob(".*"))
     export(with_blobs, archive)
     assert gzip.decompress(archive.read_bytes())
-
-
-def test_long_names_and_strange_ones(writer, make, tmp_path):
-    names = ["x" * 300, "a/b", "..", "ümläut", "CON", "new\nline"]
-    for index, name in enumerate(names):
-        writer.json(f"definitions/{index}.json", make.definition_record(name))
-        solution = make.solution_record(f"by {name}", name, author=name)
-        writer.json(f"solutions/{index}.json", solution)
-    archive = export(writer.root, tmp_path / "a.tar.gz").archive
-    import_dataset(archive, tmp_path / "new")
-    new = TraceSet.from_path(tmp_path / "new")
-    assert sorted(new.definitions) == sorted(names)
-    assert sorted(new.solutions) == sorted(names)

@@ -8,11 +8,7 @@ import pytest
 
 from fib_datasets.transfer.importing import import_dataset
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.errors import (
-    ConflictError,
-    StorageError,
-    UnsafePathError,
-)
+from flashinfer_bench.errors import ConflictError, StorageError, UnsafePathError
 
 NAME = "gemm_n8_k4"
 
@@ -48,7 +44,7 @@ def test_into_a_dataset_that_is_there(dataset, second, tmp_path):
 
 
 def test_a_killed_import_is_finished_by_the_next(dataset, second, make, tree, monkeypatch):
-    from fib_datasets.transfer import importing
+    from fib_datasets.transfer import files
 
     calls = []
 
@@ -57,7 +53,7 @@ def test_a_killed_import_is_finished_by_the_next(dataset, second, make, tree, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(importing, "append_jsonl_file", die)
+        patched.setattr(files, "append_lines", die)
         with pytest.raises(KeyboardInterrupt):
             import_dataset(second.root, dataset)
     assert calls
@@ -210,11 +206,7 @@ def test_an_old_repository_becomes_a_dataset_of_today(old, tmp_path, tree):
 def test_an_old_tensor_path_cannot_leave_the_dataset(old, make, add_blob, tmp_path):
     old.text("secret", "secret")  # beside the dataset, within the repository
     record = make.trace_record(None, uuid="w9")
-    record["workload"]["inputs"]["a"] = {
-        "type": "safetensors",
-        "path": "secret",
-        "tensor_key": "a",
-    }
+    record["workload"]["inputs"]["a"] = {"type": "safetensors", "path": "secret", "tensor_key": "a"}
     old.lines("dataset/workloads/more.jsonl", record)
     done = import_dataset(old.root, tmp_path / "new")
     assert done.missing_blobs == ("secret",)

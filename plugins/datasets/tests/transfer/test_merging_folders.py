@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from flashinfer_bench.data import TraceSet, merge_trace_sets
+from flashinfer_bench.data import TraceSet, export_trace_set, merge_trace_sets
 from flashinfer_bench.data.merge import merge_datasets
-from flashinfer_bench.errors import ConflictError, StorageError
+from flashinfer_bench.errors import ConflictError, StorageError, UnsafePathError
 
 NAME = "gemm_n8_k4"
 BLOB = "blob/workloads/gemm/x.safetensors"
@@ -98,3 +98,100 @@ def test_a_killed_merge_leaves_no_dataset(dataset, tmp_path):
             process.kill()
         done = [folder for folder in out.iterdir() if not folder.name.startswith(".")]
         assert all(files(folder) == whole for folder in done)
+
+
+def test_different_definitions_of_one_name(make):
+    one, two = make.trace_set(), make.trace_set()
+    two.definitions[NAME] = make.definition(tags=["new"], op_type="other")
+    with pytest.raises(
+        ConflictError, match=f"different definitions named '{NAME}'; they differ in op_type, tags"
+    ):
+        merge_trace_sets([one, two])
+
+
+# ----------------------------------------------------------------------------------------- export
+
+
+def test_the_canonical_layout(dataset, tmp_path):
+    out = export_trace_set(TraceSet.from_path(dataset), tmp_path / "out")
+    assert files(out) == {
+        "definitions/gemm/gemm_n8_k4.json",
+        "solutions/alice/gemm/gemm_n8_k4/alice_v1.json",
+        "solutions/baseline/gemm/gemm_n8_k4/baseline_v1.json",
+        "workloads/gemm/gemm_n8_k4.jsonl",
+        "traces/gemm/gemm_n8_k4.jsonl",
+    }
+    again = TraceSet.from_path(out)
+    assert again.load_errors == []
+    assert again.to_dict() == TraceSet.from_path(dataset).to_dict()
+
+
+def test_things_of_unknown_definitions_are_exported_too(make, tmp_path):
+    trace_set = TraceSet(traces={"lost": [make.trace(definition="lost")]})
+    out = export_trace_set(trace_set, tmp_path / "out")
+    assert files(out) == {"traces/unknown/lost.jsonl"}
+
+
+def test_names_cannot_leave_the_folder(make, tmp_path):
+    solution = make.solution("../../evil", author="/etc")
+    trace_set = TraceSet(definitions={NAME: make.definition()}, solutions={NAME: [solution]})
+    out = export_trace_set(trace_set, tmp_path / "deep" / "out")
+    assert "solutions/%2Fetc/gemm/gemm_n8_k4/%2E.%2F..%2Fevil.json" in files(out)
+    assert files(tmp_path) == {f"deep/out/{path}" for path in files(out)}
+    assert TraceSet.from_path(out).get_solution("../../evil") == solution
+
+
+def test_only_an_empty_folder_is_written_to(dataset, tmp_path):
+    trace_set = TraceSet.from_path(dataset)
+    (tmp_path / "empty").mkdir()
+    export_trace_set(trace_set, tmp_path / "empty")
+    for place in (tmp_path / "empty", dataset):
+        before = files(place)
+        with pytest.raises(StorageError, match="not an empty folder"):
+            export_trace_set(trace_set, place)
+        assert files(place) == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="not an empty folder"):
+        export_trace_set(trace_set, tmp_path / "file")
+
+
+def with_blob(make, path):
+    workload = {"a": {"type": "safetensors", "path": path, "tensor_key": "a"}}
+    record = make.trace_record(None)
+    record["workload"]["inputs"] = workload
+    return record
+
+
+def test_tensor_files_are_copied(dataset, writer, make, tmp_path):
+    writer.lines("workloads/gemm/more.jsonl", with_blob(make, "./blob/workloads/x.safetensors"))
+    writer.lines("traces/gemm/more.jsonl", with_blob(make, "blob/missing.safetensors"))
+    writer.text("blob/workloads/x.safetensors", b"tensors")
+    writer.text("blob/workloads/unused.safetensors", b"unused")
+    trace_set = TraceSet.from_path(dataset)
+    out = export_trace_set(trace_set, tmp_path / "out")
+    assert (out / "blob/workloads/x.safetensors").read_bytes() == b"tensors"
+    assert {path for path in files(out) if path.startswith("blob")} == {
+        "blob/workloads/x.safetensors"
+    }
+
+
+def test_tensor_files_of_merged_sets_are_looked_for_in_their_folders(make, new_writer, tmp_path):
+    roots = []
+    for name in "ab":
+        writer = new_writer(tmp_path / name)
+        writer.json("definitions/gemm/d.json", make.definition_record())
+        record = with_blob(make, f"blob/{name}.safetensors")
+        record["workload"]["uuid"] = name
+        writer.lines("workloads/gemm/d.jsonl", record)
+        writer.text(f"blob/{name}.safetensors", name)
+        roots.append(writer.root)
+    merged = merge_trace_sets([TraceSet.from_path(root) for root in roots])
+    out = export_trace_set(merged, tmp_path / "out", blob_roots=roots)
+    assert [(out / f"blob/{name}.safetensors").read_text() for name in "ab"] == ["a", "b"]
+
+
+def test_a_tensor_file_outside_is_not_copied(dataset, writer, make, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    writer.lines("workloads/gemm/more.jsonl", with_blob(make, "../secret"))
+    with pytest.raises(UnsafePathError, match="leads out of the dataset"):
+        export_trace_set(TraceSet.from_path(dataset), tmp_path / "out")

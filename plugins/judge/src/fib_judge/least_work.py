@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.data.shapes import is_literal
+from flashinfer_bench.data.definition import is_literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Union
 
 from flashinfer_bench.data import (
@@ -12,103 +13,69 @@ from flashinfer_bench.data import (
 )
 from flashinfer_bench.data.blobs import SAFETENSORS_TO_DTYPE
 from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
-from flashinfer_bench.validate.findings import Place
+from flashinfer_bench.validate.records import Place, RecordCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from flashinfer_bench.data import Definition, TensorSpec, Workload
-    from flashinfer_bench.validate.findings import Finding
-    from flashinfer_bench.validate.records import Contents, Record
+    from flashinfer_bench.data import TensorSpec
+    from flashinfer_bench.validate.records import Contents, Finding, Record
 
-NAME = "blobs"
-
-_Header = dict[str, tuple[str, tuple[int, ...]]]
 _Shape = tuple[int, ...]
 
 
-class BlobCheck:
-    """Compares the header of each tensor file with the definition; the tensors are not read."""
+def _visit(record: Record, contents: Contents) -> Iterator[Finding]:
+    """Compare the header of each tensor file with the definition; the tensors are not read."""
+    trace, at = record
+    definition = contents.definitions.get(trace.definition)
+    if definition is None or not trace.is_workload_trace():
+        return
+    place = at._replace(check="blobs")
+    try:
+        shapes = definition.get_input_shapes(trace.workload.axes)
+    except DataError:  # an axis is missing, of which the check of workloads tells
+        shapes = [None] * len(definition.inputs)
+    for (name, declared), shape in zip(definition.inputs.items(), shapes, strict=True):
+        spec = trace.workload.inputs.get(name)
+        if isinstance(spec, SafetensorsInput):
+            field = f"workload.inputs.{name}"
+            yield from _check_file(contents.root, spec, declared, shape, place, field)
 
-    def __init__(self, contents: Contents) -> None:
-        self._root = contents.root
-        self._definitions = contents.definitions
-        self._headers: dict[Path, Union[_Header, BlobError]] = {}
 
-    def visit(self, record: Record) -> Iterator[Finding]:
-        """Check the files of one workload; traces of runs are not looked at."""
-        trace, at = record
-        definition = self._definitions.get(trace.definition)
-        if definition is None or not trace.is_workload_trace():
-            return
-        place = Place(NAME, at.path, at.line)
-        for name, spec in trace.workload.inputs.items():
-            declared = definition.inputs.get(name)
-            if isinstance(spec, SafetensorsInput) and declared is not None:
-                field = f"workload.inputs.{name}"
-                shape = _expected_shape(definition, name, trace.workload)
-                yield from self._check_file(spec, declared, shape, place, field)
+BLOBS = RecordCheck(_visit)
 
-    def facts(self) -> None:
-        """Keep nothing: each file of tensors is judged where it is named."""
 
-    @classmethod
-    def combine(cls, facts: list[None], contents: Contents) -> Iterator[Finding]:
-        """Add nothing."""
-        yield from ()
-
-    def _check_file(
-        self,
-        spec: SafetensorsInput,
-        declared: TensorSpec,
-        shape: Union[_Shape, None],
-        place: Place,
-        field: str,
-    ) -> Iterator[Finding]:
-        try:
-            path = resolve_blob(self._root, spec.path)
-        except UnsafePathError as error:
-            yield place.error(error.message, f"{field}.path")
-            return
-        if _is_pointer(path):
+def _check_file(
+    root: Path,
+    spec: SafetensorsInput,
+    declared: TensorSpec,
+    shape: Union[_Shape, None],
+    place: Place,
+    field: str,
+) -> Iterator[Finding]:
+    try:
+        path = resolve_blob(root, spec.path)
+        if path.exists() and is_lfs_pointer(path):
             message = f"{spec.path} has not been downloaded: it is a Git LFS pointer"
             yield place.warning(message, f"{field}.path", "run 'git lfs pull' in the dataset")
             return
-        header = self._header(path)
-        if isinstance(header, BlobError):
-            yield place.error(f"{spec.path}: {header.message}", f"{field}.path")
-        elif spec.tensor_key not in header:
+        header = read_safetensors_header(path)
+    except UnsafePathError as error:
+        yield place.error(error.message, f"{field}.path")
+    except (BlobError, OSError) as error:
+        said = (
+            error.message if isinstance(error, BlobError) else f"cannot be read: {error.strerror}"
+        )
+        yield place.error(f"{spec.path}: {said}", f"{field}.path")
+    else:
+        if spec.tensor_key in header:
+            found = header[spec.tensor_key]
+            yield from _compare(found, declared, shape, spec.path, place, field)
+        else:
             keys = ", ".join(sorted(header)) or "none"
             message = f"{spec.path} has no tensor {spec.tensor_key!r}; it has {keys}"
             yield place.error(message, f"{field}.tensor_key")
-        else:
-            found = header[spec.tensor_key]
-            yield from _compare(found, declared, shape, spec.path, place, field)
-
-    def _header(self, path: Path) -> Union[_Header, BlobError]:
-        if path not in self._headers:
-            try:
-                self._headers[path] = read_safetensors_header(path)
-            except BlobError as error:
-                self._headers[path] = error
-        return self._headers[path]
-
-
-def _is_pointer(path: Path) -> bool:
-    try:
-        return is_lfs_pointer(path)
-    except OSError:
-        return False  # reading the header will say what is wrong
-
-
-def _expected_shape(definition: Definition, name: str, workload: Workload) -> Union[_Shape, None]:
-    """Return the declared shape, or None where it is a scalar or cannot be known."""
-    try:
-        shapes = definition.get_input_shapes(workload.axes)
-    except DataError:
-        return None  # an axis is missing, of which the check of workloads tells
-    return shapes[list(definition.inputs).index(name)]
 
 
 def _compare(
@@ -127,7 +94,7 @@ def _compare(
         message = f"{path} holds {dtype}, but {declared.dtype} is declared"
         yield place.error(message, f"{field}.dtype")
     if declared.shape is None:
-        if _elements(stored_shape) != 1:
+        if math.prod(stored_shape) != 1:
             message = f"{path} holds a tensor of shape {list(stored_shape)} for a scalar"
             yield place.error(message, f"{field}.shape")
     elif (
@@ -142,10 +109,3 @@ def _is_packed(stored: str, found: _Shape, declared: _Shape) -> bool:
     if stored != "F4" or not found or not declared:
         return False
     return found[:-1] == declared[:-1] and found[-1] == 2 * declared[-1]
-
-
-def _elements(shape: _Shape) -> int:
-    product = 1
-    for extent in shape:
-        product *= extent
-    return product

@@ -40,8 +40,7 @@ def doctor(
         typer.Option("--repair", help="Move what can safely be taken out into a backup folder."),
     ] = False,
     orphans: Annotated[
-        bool,
-        typer.Option("--orphans", help="With --repair: move what belongs to nothing, too."),
+        bool, typer.Option("--orphans", help="With --repair: move what belongs to nothing, too.")
     ] = False,
     as_json: AsJson = False,
     log_level: LogLevel = None,

@@ -30,11 +30,7 @@ def trace() -> None:
 
 
 @app.command("summary")
-def summary(
-    local: OneLocal = None,
-    as_json: AsJson = False,
-    log_level: LogLevel = None,
-) -> None:
+def summary(local: OneLocal = None, as_json: AsJson = False, log_level: LogLevel = None) -> None:
     """Say for each definition how many workloads there are, of which sizes, with how many bytes.
 
     "traced" counts those that tracing has recorded, by their uuid, which follows from the content.
@@ -42,10 +38,10 @@ def summary(
     """
     set_up_logging(log_level, default="ERROR")
     (root,) = dataset_roots([local] if local else None)
-    from fib_datasets.repair.examine import require_dataset
     from fib_datasets.workload_summary import summarize
+    from flashinfer_bench.data import layout
 
-    require_dataset(root)
+    layout.require_dataset(root)
     found = summarize(root)
     if not found.definitions and not found.unread:
         hint = "FIB_ENABLE_TRACING=1 collects some"

@@ -1,36 +1,37 @@
-"""``fib export`` and ``fib import``: datasets as single files, and data of older layouts."""
+"""``fib export``, ``fib import`` and ``fib report merge``: datasets from here to there."""
 
 # ruff: noqa: TC003 - typer reads the annotations at run time
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flashinfer_bench.cli.datasets import counted, error_documents, tell_left_out, tell_notes
+from flashinfer_bench.cli.datasets import error_documents, tell_some
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import (
     AsJson,
     Definitions,
     GreedyCommand,
+    Local,
     LogLevel,
     OpTypes,
     RenameSolutions,
     Solutions,
 )
-from flashinfer_bench.cli.output import emit, emit_json, set_up_logging, talk
+from flashinfer_bench.cli.output import emit, emit_document, set_up_logging, talk
+from flashinfer_bench.errors import ConfigError, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from fib_datasets.transfer.importing import Imported
-
-SCHEMA_VERSION = 1
+    from flashinfer_bench.errors import DataError
 
 export_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 import_app = typer.Typer(add_completion=False, rich_markup_mode=None)
+merge_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @export_app.command("export", cls=GreedyCommand)
@@ -76,14 +77,22 @@ def export(
     done = export_archive(trace_set, output, subset)
     errors = trace_set.load_errors
     if as_json:
-        document = {"archive": done.archive, **done.counts, "missing_blobs": done.missing_blobs}
-        pointers = {"lfs_pointers": done.pointers, "left_out": error_documents(errors)}
-        emit_json({"schema_version": SCHEMA_VERSION, **document, **pointers})
+        emit_document(
+            archive=done.archive,
+            **done.counts,
+            missing_blobs=done.missing_blobs,
+            lfs_pointers=done.pointers,
+            left_out=error_documents(errors),
+        )
     else:
         emit(str(done.archive))
-    tell_left_out(errors)
-    tell_missing(done.missing_blobs, done.pointers)
-    talk(f"exported {counted(done.counts)}: {done.archive.stat().st_size / 1024:,.0f} KiB")
+    _tell_left_out(errors)
+    _tell_missing(done.missing_blobs)
+    if done.pointers:
+        count, first = len(done.pointers), done.pointers[0]
+        talk(f"warning: {count:,} tensor files are Git LFS pointers; the first is {first}")
+        talk("hint: run 'git lfs pull' in the dataset, then do this again")
+    talk(f"exported {_counted(done.counts)}: {done.archive.stat().st_size / 1024:,.0f} KiB")
     raise typer.Exit(ExitCode.FINDINGS if errors else ExitCode.OK)
 
 
@@ -128,36 +137,77 @@ def import_(
     limits = Limits(total_bytes=int(max_gib * (1 << 30)))
     done = import_dataset(source, into, limits=limits, rename_solutions=rename_solutions)
     if as_json:
-        emit_json(_document(done))
+        emit_document(
+            dataset=done.dataset,
+            added=done.added,
+            known=done.known,
+            left_out=error_documents(done.left_out),
+            notes=done.notes,
+            missing_blobs=done.missing_blobs,
+        )
     else:
         emit(str(done.dataset))
-    tell_left_out(done.left_out)
-    tell_notes(done.notes)
-    tell_missing(done.missing_blobs)
+    _tell_left_out(done.left_out)
+    tell_some("note", done.notes)
+    _tell_missing(done.missing_blobs)
     known = sum(done.known.values())
-    talk(f"imported {counted(done.added)}" + (f"; {known:,} were there already" if known else ""))
+    talk(f"imported {_counted(done.added)}" + (f"; {known:,} were there already" if known else ""))
     raise typer.Exit(ExitCode.FINDINGS if done.left_out else ExitCode.OK)
 
 
-def tell_missing(paths: Sequence[str], pointers: Sequence[str] = ()) -> None:
-    """Tell which tensor files are not there, or only in name."""
+@merge_app.command("merge", cls=GreedyCommand)
+def merge(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="A new or empty folder.")
+    ],
+    local: Local = None,
+    rename_solutions: RenameSolutions = False,
+    log_level: LogLevel = None,
+) -> None:
+    """Write several datasets as one.
+
+    The result has today's layout and the tensor files of all of them; equal records are in it once.
+    Two datasets that hold different things under one name are a conflict: nothing is written.
+
+    Exits with 1 on a conflict, or if a record could not be read and was left out.
+    """
+    set_up_logging(log_level)
+    from fib_datasets.transfer.merge import merge_datasets
+    from flashinfer_bench.data import TraceSet
+
+    if not local:
+        raise ConfigError("name the datasets to merge", hint="--local DIR DIR …")
+    for root in local:
+        if output.resolve().is_relative_to(root.resolve()):
+            raise ConfigError(f"the output {output} lies within the dataset {root}")
+    sets = [TraceSet.from_path(root, on_error="collect") for root in local]
+    if not any(
+        # Without reading all traces where there are runs.
+        one.definitions or one.solutions or one.run_columns() or any(one.workloads.values())
+        for one in sets
+    ):
+        raise SelectionError(f"there is nothing in {', '.join(map(str, local))}")
+    counts = merge_datasets(sets, output, rename_solutions=rename_solutions)
+    left_out = [error for one in sets for error in one.load_errors]
+    _tell_left_out(left_out)
+    noun = "dataset" if len(sets) == 1 else "datasets"
+    talk(f"merged {len(sets)} {noun}: {_counted(counts)}")
+    emit(str(output))
+    raise typer.Exit(ExitCode.FINDINGS if left_out else ExitCode.OK)
+
+
+def _tell_left_out(errors: Sequence[DataError]) -> None:
+    tell_some("left out", [f"{error.where}: {error.message}" for error in errors])
+    if errors:
+        talk("hint: the rest was carried over; --json and 'fib validate' list all of it")
+
+
+def _tell_missing(paths: Sequence[str]) -> None:
     if paths:
         talk(f"warning: {len(paths):,} tensor files are missing; the first is {paths[0]}")
-    if pointers:
-        talk(
-            f"warning: {len(pointers):,} tensor files are Git LFS pointers; the first is "
-            f"{pointers[0]}"
-        )
-        talk("hint: run 'git lfs pull' in the dataset, then do this again")
 
 
-def _document(done: Imported) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "dataset": done.dataset,
-        "added": done.added,
-        "known": done.known,
-        "left_out": error_documents(done.left_out),
-        "notes": done.notes,
-        "missing_blobs": done.missing_blobs,
-    }
+def _counted(counts: Mapping[str, int]) -> str:
+    """Return counts as ``2 definitions, 3 solutions``; those of nothing are left out."""
+    found = [f"{count:,} {noun}" for noun, count in counts.items() if count]
+    return ", ".join(found) or "nothing"

@@ -13,14 +13,13 @@ from fib_datasets.repair.examine import (
     Diagnosis,
     Issue,
     Kind,
-    Line,
     LineReader,
     Remedy,
     digest,
     examine,
-    is_stale,
-    require_dataset,
+    stale_lock,
 )
+from flashinfer_bench.data import layout
 from flashinfer_bench.data.storage import locked, replace_file, storage_error, sync_folder
 
 if TYPE_CHECKING:
@@ -145,7 +144,16 @@ def _mend_file(
         seen: set[bytes] = set()
         taken, out, kept = [], [], []
         for line in lines:
-            found = _judge(line, relative, diagnosis, seen)
+            found = line.problem
+            if line.trace is not None:
+                key, name = digest(line.raw), line.trace.definition
+                message = f"there is no definition {name!r} in the dataset"
+                if key in seen or diagnosis.first.get(key, (relative, 0))[0] != relative:
+                    message = "it stands before already"
+                    found = Issue(Kind.DUPLICATE_LINE, relative, message, line=line.number)
+                elif name not in diagnosis.definitions:
+                    found = Issue(Kind.ORPHAN_TRACE, relative, message, line=line.number)
+                seen.add(key)
             if found is not None and found.kind in kinds:
                 taken.append(found)
                 out.append(line.raw)
@@ -158,25 +166,12 @@ def _mend_file(
     return taken
 
 
-def _judge(line: Line, path: Path, diagnosis: Diagnosis, seen: set[bytes]) -> Optional[Issue]:
-    if line.trace is None:
-        return line.problem
-    key = digest(line.raw)
-    if key in seen or diagnosis.first.get(key, (path, 0))[0] != path:
-        return Issue(Kind.DUPLICATE_LINE, path, "it stands before already", line=line.number)
-    seen.add(key)
-    if line.trace.definition not in diagnosis.definitions:
-        message = f"there is no definition {line.trace.definition!r} in the dataset"
-        return Issue(Kind.ORPHAN_TRACE, path, message, line=line.number)
-    return None
-
-
 def _move_file(one: Issue, root: Path, backup: Backup) -> bool:
     path = root / one.path
     if one.kind is Kind.TORN_FILE:
         with locked(path.with_suffix("")):  # an append may be adding to it
             return backup.move(one)
-    if one.kind is Kind.STALE_LOCK and not is_stale(path):
+    if one.kind is Kind.STALE_LOCK and not stale_lock(path):
         return False  # somebody else has found its owner dead, and holds the lock now
     return backup.move(one)
 
@@ -220,7 +215,7 @@ def repair(root: Path, *, orphans: bool = False) -> Repair:
     StorageError
         If something cannot be written; what was not moved yet stays where it was.
     """
-    require_dataset(root)  # before a lock is made in it
+    layout.require_dataset(root)  # before a lock is made in it
     remedies = {Remedy.SAFE, Remedy.ORPHANS} if orphans else {Remedy.SAFE}
     with locked(root / "doctor"):  # two at a time might take both of two equal lines
         found = examine(root)

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from fib_datasets.repair.examine import LineReader, is_young, require_dataset
+from fib_datasets.repair.examine import LineReader, is_young
 from fib_datasets.repair.mend import Backup
 from fib_datasets.sanitize.rules import Finding, Limits, RawTensors, Reason, Subject, judge
 from flashinfer_bench.data import layout
@@ -334,11 +334,7 @@ class Cleaned:
 
 
 def sanitize(
-    root: Path,
-    limits: Limits = NO_LIMITS,
-    *,
-    with_traces: bool = False,
-    dry_run: bool = False,
+    root: Path, limits: Limits = NO_LIMITS, *, with_traces: bool = False, dry_run: bool = False
 ) -> Cleaned:
     """Take duplicate, degenerate and outsized workloads out of a dataset, and unused tensors.
 
@@ -363,7 +359,7 @@ def sanitize(
     StorageError
         If something cannot be written; what was not moved yet stays where it was.
     """
-    require_dataset(root)
+    layout.require_dataset(root)
     problems = Problems("collect")
     definitions = load_definitions(root, problems)
     # The lock of `fib doctor`: two that rewrite files by what they have read would disturb.

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import math
 import re
-import struct
 from array import array
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from flashinfer_bench.data.blobs import read_safetensors_header, resolve_blob
-from flashinfer_bench.data.constraints import parse_constraint
-from flashinfer_bench.data.workload import SafetensorsInput, ScalarInput
+from flashinfer_bench.data import SafetensorsInput, ScalarInput, parse_constraint, resolve_blob
+from flashinfer_bench.data.blobs import tensor_places
 from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from flashinfer_bench.data.definition import Definition
-    from flashinfer_bench.data.workload import Workload
+    from flashinfer_bench.data import Definition, Workload
 
 
 class Reason(str, Enum):
@@ -114,13 +111,6 @@ _INTEGERS = {"I32": "i", "I64": "q"}  # little-endian, as every machine that we 
 _CHUNK = 1 << 20
 
 
-class _Place(NamedTuple):
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
 class RawTensors:
     """Reads tensors of one dataset. What cannot be read is None: `fib validate` tells of it.
 
@@ -132,65 +122,49 @@ class RawTensors:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._files: dict[str, dict[str, _Place]] = {}
+        self._files: dict[str, dict[str, tuple[str, tuple[int, ...], int, int]]] = {}
 
     def integers(self, spec: SafetensorsInput) -> Optional[list[int]]:
         """Return the values of a one-dimensional int32 or int64 tensor."""
-        place = self._find(spec)
-        if place is None or place.dtype not in _INTEGERS or len(place.shape) != 1:
+        dtype, shape, *_ = self._place(spec) or ("", ())
+        if dtype not in _INTEGERS or len(shape) != 1 or shape[0] > MOST_INTEGERS:
             return None
-        if place.shape[0] > MOST_INTEGERS:
-            return None
-        values = array(_INTEGERS[place.dtype])
+        values = array(_INTEGERS[dtype])
         try:
-            with resolve_blob(self._root, spec.path).open("rb") as file:
-                file.seek(place.begin)
-                values.frombytes(file.read(place.end - place.begin))
+            values.frombytes(b"".join(self._read(spec)))
         except (OSError, ValueError):
             return None
         return values.tolist()
 
     def digest(self, spec: SafetensorsInput) -> Optional[str]:
         """Return what equal tensors have in common, whatever file they are in."""
-        place = self._find(spec)
+        place = self._place(spec)
         if place is None:
             return None
-        found = hashlib.blake2b(f"{place.dtype}{place.shape}".encode(), digest_size=16)
+        dtype, shape, *_ = place
+        found = hashlib.blake2b(f"{dtype}{shape}".encode(), digest_size=16)
         try:
-            with resolve_blob(self._root, spec.path).open("rb") as file:
-                file.seek(place.begin)
-                left = place.end - place.begin
-                while left > 0 and (chunk := file.read(min(left, _CHUNK))):
-                    found.update(chunk)
-                    left -= len(chunk)
+            for chunk in self._read(spec):
+                found.update(chunk)
         except OSError:
             return None
         return found.hexdigest()
 
-    def _find(self, spec: SafetensorsInput) -> Optional[_Place]:
+    def _read(self, spec: SafetensorsInput) -> Iterator[bytes]:
+        *_, begin, end = self._files[spec.path][spec.tensor_key]
+        with resolve_blob(self._root, spec.path).open("rb") as file:
+            file.seek(begin)
+            left = end - begin
+            while left > 0 and (chunk := file.read(min(left, _CHUNK))):
+                yield chunk
+                left -= len(chunk)
+
+    def _place(self, spec: SafetensorsInput) -> Optional[tuple[str, tuple[int, ...], int, int]]:
         if spec.path not in self._files:
-            self._files[spec.path] = self._places(spec.path)
+            self._files[spec.path] = {}
+            with contextlib.suppress(BlobError, UnsafePathError, OSError):
+                self._files[spec.path] = tensor_places(resolve_blob(self._root, spec.path))
         return self._files[spec.path].get(spec.tensor_key)
-
-    def _places(self, name: str) -> dict[str, _Place]:
-        try:
-            path = resolve_blob(self._root, name)
-            header = read_safetensors_header(path)
-            return _with_offsets(path, header)
-        except (BlobError, UnsafePathError, OSError):
-            return {}
-
-
-def _with_offsets(path: Path, header: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, _Place]:
-    """Add where each tensor lies to what a header, which was checked, says of it."""
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        entries = json.loads(file.read(length))
-    found = {}
-    for key, (dtype, shape) in header.items():
-        begin, end = entries[key]["data_offsets"]
-        found[key] = _Place(dtype, shape, 8 + length + begin, 8 + length + end)
-    return found
 
 
 # How the definitions of the format name offsets and lengths of ragged batches.
@@ -262,13 +236,10 @@ def _zero_axis(subject: Subject) -> Verdict:
 
 def _not_finite(subject: Subject) -> Verdict:
     for name, spec in subject.workload.inputs.items():
-        if isinstance(spec, ScalarInput) and not _is_finite(spec.value):
-            return Reason.NOT_FINITE, f"{name} = {spec.value}"
+        value = spec.value if isinstance(spec, ScalarInput) else 0
+        if isinstance(value, float) and not math.isfinite(value):
+            return Reason.NOT_FINITE, f"{name} = {value}"
     return None
-
-
-def _is_finite(value: object) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _bad_indptr(subject: Subject) -> Verdict:
@@ -296,34 +267,26 @@ def _matching(subject: Subject, pattern: re.Pattern[str]) -> Iterator[tuple[str,
 
 
 def _constraint(subject: Subject) -> Verdict:
+    def value(found: re.Match[str]) -> str:
+        """Return the number at a place of a tensor; the text itself if it is not stored."""
+        values = subject.integers.get(found[1])
+        try:
+            return found[0] if values is None else str(values[int(found[2])])
+        except IndexError:
+            return found[0]
+
     axes = {**subject.workload.axes, **subject.definition.const_axes}
     for text in subject.definition.constraints:
-        if _holds(_ITEM.sub(lambda found: _value(subject, found), text), axes) is False:
-            values = ", ".join(f"{name}={axes[name]}" for name in axes if _names(text, name))
-            return Reason.CONSTRAINT, f"'{text}' does not hold ({values})"
+        try:
+            parsed = parse_constraint(_ITEM.sub(value, text))
+            if not parsed.decidable(axes) or parsed.evaluate(axes):
+                continue
+        except DataError:  # it cannot be told
+            continue
+        names = parse_constraint(text).names
+        values = ", ".join(f"{name}={axes[name]}" for name in axes if name in names)
+        return Reason.CONSTRAINT, f"'{text}' does not hold ({values})"
     return None
-
-
-def _names(text: str, axis: str) -> bool:
-    return re.search(rf"\b{re.escape(axis)}\b", text) is not None
-
-
-def _value(subject: Subject, found: re.Match[str]) -> str:
-    """Return the number that stands at a place of a tensor; the text itself if it is not stored."""
-    values = subject.integers.get(found[1])
-    try:
-        return found[0] if values is None else str(values[int(found[2])])
-    except IndexError:
-        return found[0]
-
-
-def _holds(text: str, axes: Mapping[str, int]) -> Optional[bool]:
-    """Return whether a constraint holds; None if that cannot be told."""
-    try:
-        parsed = parse_constraint(text)
-        return parsed.evaluate(axes) if parsed.decidable(axes) else None
-    except DataError:
-        return None
 
 
 _RULES: tuple[Callable[[Subject], Verdict], ...] = (

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import json
 import os
-import secrets
 import tarfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Optional, cast
+from typing import IO, TYPE_CHECKING, Optional, cast
 
+from fib_datasets.transfer.blob_plan import BlobPlan, BlobRoot
+from fib_datasets.transfer.files import Files, counts_of, files_of
 from fib_datasets.transfer.subset import Subset
-from flashinfer_bench.data.blob_plan import BlobPlan, BlobRoot
-from flashinfer_bench.data.new_folder import Item, counts_of, items_of, write_error
-from flashinfer_bench.data.storage import sync_folder
+from flashinfer_bench.data import is_lfs_pointer
+from flashinfer_bench.data.storage import replacing
 from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from flashinfer_bench.data.trace_set import TraceSet
+    from flashinfer_bench.data import TraceSet
 
 MANIFEST = "fib-archive.json"
 """First file of an archive: what it is, and how many files follow."""
@@ -89,77 +87,44 @@ def export_archive(
     roots = [BlobRoot(trace_set.root, trace_set.root)] if trace_set.root is not None else []
     placed = plan.add(part, roots)
     counts = {**counts_of(placed), "blobs": len(plan.files)}
-    facts = {"contents": counts, "missing_blobs": sorted(plan.missing)}
-    _write_archive(out, items_of(placed, plan.files), facts)
-    return Exported(out, counts, tuple(sorted(plan.missing)), tuple(sorted(plan.pointers())))
+    missing = tuple(sorted(plan.missing))
+    files = files_of(placed, {}) | dict(sorted(plan.files.items()))  # what is large comes last
+    manifest = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "files": len(files),
+        "contents": counts,
+        "missing_blobs": missing,
+    }
+    _write_archive(out, {MANIFEST: (json.dumps(manifest, indent=2) + "\n").encode, **files})
+    pointers = (name for name, source in plan.files.items() if is_lfs_pointer(source))
+    return Exported(out, counts, missing, tuple(sorted(pointers)))
 
 
-def _write_archive(out: Path, items: Sequence[Item], facts: Mapping[str, Any]) -> None:
-    """Write files into a tar archive, in order; `facts` is what else the manifest says.
+def _write_archive(out: Path, files: Files) -> None:
+    """Write files into a tar archive, in order.
 
     Names, order, owners, modes and times are fixed, so the bytes depend on the content alone (and,
     where they are compressed, on the release of zlib).
     """
-    compress = _is_compressed(out)
-    manifest = {"format": FORMAT, "version": FORMAT_VERSION, "files": len(items), **facts}
-    text = (json.dumps(manifest, indent=2) + "\n").encode()
-    with (
-        _replacing(out) as file,
-        _compressed(file, compress) as stream,
+    if not out.name.endswith(_COMPRESSED + _PLAIN) or out.name.startswith("."):
+        allowed = ", ".join(_COMPRESSED + _PLAIN)
+        raise ConfigError(
+            f"{out}: the name of an archive ends in one of {allowed}",
+            hint=f"name it {out.name or 'dataset'}.tar.gz",
+        )
+    with replacing(out) as file, ExitStack() as stack:
+        stream: IO[bytes] = file
+        if out.name.endswith(_COMPRESSED):  # without a name and a time in its header
+            zipped = gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0)
+            stream = cast("IO[bytes]", stack.enter_context(zipped))
         # POSIX headers: names of any length, and no field that depends on the machine.
-        tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
-    ):
-        for item in (Item(MANIFEST, lambda: text), *items):
-            _add(tar, item)
-
-
-def _is_compressed(out: Path) -> bool:
-    if out.name.endswith(_COMPRESSED + _PLAIN) and not out.name.startswith("."):
-        return out.name.endswith(_COMPRESSED)
-    allowed = ", ".join(_COMPRESSED + _PLAIN)
-    raise ConfigError(
-        f"{out}: the name of an archive ends in one of {allowed}",
-        hint=f"name it {out.name or 'dataset'}.tar.gz",
-    )
-
-
-@contextlib.contextmanager
-def _compressed(file: IO[bytes], compress: bool) -> Iterator[IO[bytes]]:
-    if not compress:
-        yield file
-        return
-    # Without a name and a time in its header.
-    with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as stream:
-        yield cast("IO[bytes]", stream)
-
-
-@contextlib.contextmanager
-def _replacing(out: Path) -> Iterator[IO[bytes]]:
-    """Give a hidden file beside `out` that replaces it if the block ends well."""
-    hidden = out.with_name(f".{out.name[:100]}.{secrets.token_hex(4)}")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with hidden.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(out)
-        sync_folder(out.parent)
-    except OSError as error:
-        raise write_error(out, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            hidden.unlink()
-
-
-def _add(tar: tarfile.TarFile, item: Item) -> None:
-    info = tarfile.TarInfo(item.path)  # regular, of nobody, at the beginning of time
-    info.mode = 0o644
-    if isinstance(item.content, Path):
-        with item.content.open("rb") as file:
-            info.size = os.fstat(file.fileno()).st_size
-            tar.addfile(info, file)
-    else:
-        data = item.content()
-        info.size = len(data)
-        tar.addfile(info, io.BytesIO(data))
+        tar = stack.enter_context(tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT))
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)  # regular, of nobody, at the beginning of time
+            info.mode = 0o644
+            source = content.open("rb") if isinstance(content, Path) else io.BytesIO(content())
+            with source:
+                info.size = source.seek(0, os.SEEK_END)
+                source.seek(0)
+                tar.addfile(info, source)

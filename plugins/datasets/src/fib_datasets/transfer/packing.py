@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from flashinfer_bench.data import layout
+from fib_datasets.transfer.files import Files, write_folder
+from flashinfer_bench.data import Solution, layout
 from flashinfer_bench.data.json_codec import decode, dict_to_dataclass, parse_json
-from flashinfer_bench.data.new_folder import new_folder, write_error
-from flashinfer_bench.data.solution import Solution
+from flashinfer_bench.data.loader import unreadable
 from flashinfer_bench.data.storage import replace_file
 from flashinfer_bench.errors import DataError, DatasetNotFoundError, UnsafePathError
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 METADATA = "solution.json"
 SOURCES = "sources"
-_SKIPPED_FOLDERS = ("__pycache__",)
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,14 @@ def unpack_solution(file: str | Path, folder: str | Path) -> Packed:
     solution = decode(Solution, text, path=source)
     record = parse_json(text, path=source)
     names = file_names([one["path"] for one in record["sources"]])
+    files: Files = {}
     listed = []
-    with new_folder(Path(folder)) as filling:
-        for entry, name in zip(record["sources"], names, strict=True):
-            _write(filling / SOURCES / name, entry["content"])
-            kept = {key: value for key, value in entry.items() if key != "content"}
-            listed.append(kept if name == entry["path"] else {**kept, "file": name})
-        _write(filling / METADATA, _json({**record, "sources": listed}))
+    for entry, name in zip(record["sources"], names, strict=True):
+        files[f"{SOURCES}/{name}"] = entry["content"].encode
+        kept = {key: value for key, value in entry.items() if key != "content"}
+        listed.append(kept if name == entry["path"] else {**kept, "file": name})
+    files[METADATA] = _json({**record, "sources": listed}).encode
+    write_folder(Path(folder), files)
     return Packed(solution, Path(folder))
 
 
@@ -144,40 +144,25 @@ def file_names(paths: Sequence[str]) -> list[str]:
     list of str
         Relative, with ``/``; no two are the same, and none is the folder of another.
     """
-    taken: set[str] = set()
-    folders: set[str] = set()
+    taken: set[PurePosixPath] = set()
+    folders: set[PurePosixPath] = set()
     names: list[str] = []
     for path in paths:
         name = "/".join(layout.safe_segment(part) for part in PurePosixPath(path).parts)
+        folded = PurePosixPath(name.casefold())
         number = 0
-        while _collides(name, taken, folders):
+        while folded in taken | folders or taken & set(folded.parents):
             number += 1
             name = f"source_{number}{PurePosixPath(name).suffix}"
-        taken.add(name.casefold())
-        folders.update(_folders_of(name))
+            folded = PurePosixPath(name.casefold())
+        taken.add(folded)
+        folders.update(folded.parents)
         names.append(name)
     return names
 
 
-def _folders_of(name: str) -> list[str]:
-    return [str(folder) for folder in PurePosixPath(name.casefold()).parents][:-1]
-
-
-def _collides(name: str, taken: set[str], folders: set[str]) -> bool:
-    folded = name.casefold()
-    return folded in taken or folded in folders or any(one in taken for one in _folders_of(name))
-
-
 def _json(record: dict[str, Any]) -> str:
     return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
-    except OSError as error:
-        raise write_error(path, error) from error
 
 
 def _read_sources(
@@ -195,19 +180,16 @@ def _read_sources(
         name = entry.get("file", entry["path"])
         path = _inside(folder, name, metadata, field)
         used.add(path)
-        kept = {key: value for key, value in entry.items() if key != "file"}
-        sources.append(_with_content(kept, _read(path)))
-    new = [path for path in _files(folder) if path.resolve() not in used]
-    for path in new:
-        _inside(folder, path.relative_to(folder).as_posix(), metadata, "sources")
-    added = [{"path": path.relative_to(folder).as_posix(), "content": _read(path)} for path in new]
+        rest = {key: each for key, each in entry.items() if key not in ("path", "content", "file")}
+        # Its content behind its path, where it is in files of ours.
+        sources.append({"path": entry["path"], "content": _read(path), **rest})
+    added = []
+    for path in layout.files(folder, ""):
+        name = path.relative_to(folder).as_posix()
+        if "__pycache__" not in name.split("/") and path.resolve() not in used:
+            _inside(folder, name, metadata, "sources")
+            added.append({"path": name, "content": _read(path)})
     return sources + added, tuple(one["path"] for one in added)
-
-
-def _with_content(entry: dict[str, Any], content: str) -> dict[str, Any]:
-    """Return an entry with its content behind its path, where it is in files of ours."""
-    rest = {key: value for key, value in entry.items() if key not in ("path", "content")}
-    return {"path": entry["path"], "content": content, **rest}
 
 
 def _inside(folder: Path, name: Any, metadata: Path, field: str) -> Path:
@@ -221,14 +203,6 @@ def _inside(folder: Path, name: Any, metadata: Path, field: str) -> Path:
     return path
 
 
-def _files(folder: Path) -> list[Path]:
-    return [
-        path
-        for path in layout.files(folder, "")
-        if not set(path.relative_to(folder).parts) & set(_SKIPPED_FOLDERS)
-    ]
-
-
 def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode()
@@ -239,4 +213,4 @@ def _read(path: Path) -> str:
             hint="take it out of the folder, or give it a hidden name",
         ) from error
     except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}", path=path) from error
+        raise unreadable(path, error) from error

@@ -10,26 +10,24 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from fib_datasets.transfer.sources import (
-    PROBLEM,
-    PROBLEM_WORKLOADS,
-    Source,
-    add_solution,
-    is_problem,
+from fib_datasets.transfer.blob_plan import BlobRoot
+from fib_datasets.transfer.sources import PROBLEM, PROBLEM_WORKLOADS, Source, add_record, is_problem
+from flashinfer_bench.data import (
+    Definition,
+    OutputTolerance,
+    Solution,
+    Tolerance,
+    Trace,
+    TraceSet,
+    Workload,
+    layout,
+    parse_constraint,
 )
-from flashinfer_bench.data import layout
-from flashinfer_bench.data.blob_plan import BlobRoot
-from flashinfer_bench.data.constraints import parse_constraint
-from flashinfer_bench.data.definition import Definition
 from flashinfer_bench.data.json_codec import decode, parse_json
 from flashinfer_bench.data.jsonl import read_records
 from flashinfer_bench.data.legacy import upgrade_workload
-from flashinfer_bench.data.solution import Solution
-from flashinfer_bench.data.tolerance import OutputTolerance, Tolerance
-from flashinfer_bench.data.trace import Trace
-from flashinfer_bench.data.trace_set import TraceSet
-from flashinfer_bench.data.workload import Workload
-from flashinfer_bench.errors import DataError, DuplicateNameError, UnsafePathError
+from flashinfer_bench.data.loader import Problems
+from flashinfer_bench.errors import DataError, UnsafePathError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -43,55 +41,29 @@ _TOLERANCE = {*Tolerance.model_fields, *OutputTolerance.model_fields, "max_atol"
 _LANGUAGES = {"pytorch": "python", "cuda_cpp": "cuda"}
 
 
-def find_problems(folder: Path) -> list[Path]:
-    """Return the problem folders at and below a folder, sorted."""
-    parents = [file.parent for file in layout.files(folder, PROBLEM) if file.name == PROBLEM]
-    return [parent for parent in parents if is_problem(parent)]
+def read_folder(root: Path) -> Source | None:
+    """Read the problems at and below a folder as one dataset; None if there are none.
 
-
-def read_folder(folder: Path) -> Source | None:
-    """Read the problems at and below a folder; None if there are none."""
-    problems = find_problems(folder)
-    return read_problems(folder, problems) if problems else None
-
-
-def read_problems(root: Path, folders: list[Path]) -> Source:
-    """Read problem folders as one dataset.
-
-    Parameters
-    ----------
-    root : Path
-        Folder that all of them are in; tensor files may be anywhere in it.
-    folders : list of Path
-        The problem folders.
-
-    Returns
-    -------
-    Source
-        What could be carried over, and what could not.
+    Tensor files may be anywhere in the folder.
     """
-    source = Source(TraceSet())
-    for folder in folders:
-        try:
-            name = _Problem(folder, source).read()
-            source.own_roots[name] = [BlobRoot(base, root) for base in _up_to(root, folder)]
-        except DataError as error:
-            source.left_out.append(error)
-        except OSError as error:
-            source.left_out.append(DataError(f"cannot be read: {error}", path=folder))
-    return source
-
-
-def _up_to(root: Path, folder: Path) -> list[Path]:
-    """Return a folder and those that it is in, up to the root: paths are relative to any."""
-    above = [one for one in folder.parents if one.is_relative_to(root)]
-    return [folder, *above] if folder != root else [root]
+    folders = [file.parent for file in layout.files(root, PROBLEM) if file.name == PROBLEM]
+    problems = Problems("collect")
+    source = Source(TraceSet(), left_out=problems.errors)
+    found = list(filter(is_problem, folders))
+    for folder in found:
+        with problems.guard(folder):
+            name = _Problem(folder, source, problems).read()
+            # Paths are relative to the problem, or to any folder that it is in.
+            above = (one for one in folder.parents if one.is_relative_to(root))
+            source.own_roots[name] = [BlobRoot(base, root) for base in (folder, *above)]
+    return source if found else None
 
 
 class _Problem:
-    def __init__(self, folder: Path, source: Source) -> None:
+    def __init__(self, folder: Path, source: Source, problems: Problems) -> None:
         self._folder = folder
         self._source = source
+        self._problems = problems
         self._computed: dict[str, str] = {}
         self._definition: Definition
 
@@ -104,21 +76,19 @@ class _Problem:
         record = {"op_type": record.get("type") or _OP_TYPE, **record}
         self._definition = decode(Definition, json.dumps(self._plain_axes(record)), path=path)
         name = self._definition.name
-        if name in self._source.trace_set.definitions:
-            raise DuplicateNameError(f"there is another problem named '{name}'", path=path)
-        self._source.trace_set.definitions[name] = self._definition
-        self._read_workloads()
+        add_record(self._definition, path, self._source.trace_set)
+        path = self._folder / PROBLEM_WORKLOADS
+        kept = self._source.trace_set.workloads.setdefault(name, [])
+        for line, text in read_records(path):
+            with self._problems.guard(path):
+                kept.append(self._workload(text, path, line))
         self._read_solutions()
         return name
 
     def _note_extras(self, path: Path, record: dict[str, Any], known: Collection[str]) -> None:
         extra = sorted(key for key, value in record.items() if key not in known and value)
-        if extra:
-            self._note(path, f"not carried over: {', '.join(extra)}")
-
-    def _note(self, path: Path, text: str) -> None:
-        note = f"{path}: {text}"
-        if note not in self._source.notes:
+        note = f"{path}: not carried over: {', '.join(extra)}"
+        if extra and note not in self._source.notes:
             self._source.notes.append(note)
 
     def _with_reference(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +114,9 @@ class _Problem:
         if not self._computed:
             return record
         plain = {
-            name: {"type": "var", **_only(axis, "description")} if name in self._computed else axis
+            name: {"type": "var", "description": axis.get("description")}
+            if name in self._computed
+            else axis
             for name, axis in axes.items()
         }
         rules = [f"{name} == {text}" for name, text in self._computed.items()]
@@ -155,32 +127,11 @@ class _Problem:
 
     # ------------------------------------------------------------------------------- workloads
 
-    def _read_workloads(self) -> None:
-        path = self._folder / PROBLEM_WORKLOADS
-        kept = self._source.trace_set.workloads.setdefault(self._definition.name, [])
-        for line, text in read_records(path):
-            try:
-                kept.append(self._workload(text, path, line))
-            except DataError as error:
-                self._source.left_out.append(error)
-
     def _workload(self, text: bytes, path: Path, line: int | None) -> Trace:
         record = _object(parse_json(text, path=path, line=line), path, line)
         record = _object(record.get("workload", record), path, line)
         self._note_extras(path, record, Workload.model_fields.keys())
-        self._require_known_inputs(record.get("inputs"), path, line)
-        tolerance = record.get("tolerance")
-        if isinstance(tolerance, dict):
-            self._note_extras(path, tolerance, _TOLERANCE)
-        try:
-            record = {**record, "axes": self._variable_axes(record.get("axes"))}
-        except DataError as error:
-            raise DataError(error.message, path=path, line=line, field="axes") from error
-        record = upgrade_workload(record, definition=self._definition.name)
-        workload = decode(Workload, json.dumps(record), path=path, line=line)
-        return Trace(definition=self._definition.name, workload=workload)
-
-    def _require_known_inputs(self, inputs: Any, path: Path, line: int | None) -> None:
+        inputs = record.get("inputs")
         for name, spec in inputs.items() if isinstance(inputs, dict) else ():
             kind = spec.get("type") if isinstance(spec, dict) else None
             if kind not in _INPUTS:
@@ -192,6 +143,16 @@ class _Problem:
                     field=f"inputs.{name}",
                     hint="store such inputs as tensor files, and name those",
                 )
+        tolerance = record.get("tolerance")
+        if isinstance(tolerance, dict):
+            self._note_extras(path, tolerance, _TOLERANCE)
+        try:
+            record = {**record, "axes": self._variable_axes(record.get("axes"))}
+        except DataError as error:
+            raise DataError(error.message, path=path, line=line, field="axes") from error
+        record = upgrade_workload(record, definition=self._definition.name)
+        workload = decode(Workload, json.dumps(record), path=path, line=line)
+        return Trace(definition=self._definition.name, workload=workload)
 
     def _variable_axes(self, given: Any) -> Any:
         """Return the values of the variable axes, those that are computed among them."""
@@ -213,12 +174,10 @@ class _Problem:
     def _read_solutions(self) -> None:
         files = [*self._folder.glob("solution*.json"), *self._folder.glob("solutions/**/*.json")]
         for path in sorted(files):
-            try:
+            with self._problems.guard(path):
                 record = _object(parse_json(path.read_bytes(), path=path), path)
                 solution = decode(Solution, json.dumps(self._solution(record, path)), path=path)
-                add_solution(solution, path, self._source.trace_set)
-            except DataError as error:
-                self._source.left_out.append(error)
+                add_record(solution, path, self._source.trace_set)
 
     def _solution(self, record: dict[str, Any], path: Path) -> dict[str, Any]:
         self._note_extras(path, record, Solution.model_fields.keys())
@@ -253,10 +212,6 @@ def _object(document: Any, path: Path, line: int | None = None) -> dict[str, Any
     if not isinstance(document, dict):
         raise DataError("must be an object", path=path, line=line)
     return document
-
-
-def _only(record: dict[str, Any], name: str) -> dict[str, Any]:
-    return {name: record[name]} if record.get(name) is not None else {}
 
 
 def _text(file: Path) -> str:

@@ -6,21 +6,19 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flashinfer_bench.data import layout
-from flashinfer_bench.data.blob_plan import BlobRoot
-from flashinfer_bench.data.definition import Definition
+from fib_datasets.transfer.blob_plan import BlobRoot
+from flashinfer_bench.data import Definition, Solution, Trace, TraceSet, layout
 from flashinfer_bench.data.json_codec import decode, parse_json
 from flashinfer_bench.data.jsonl import read_records
-from flashinfer_bench.data.solution import Solution
-from flashinfer_bench.data.trace import Trace
-from flashinfer_bench.data.trace_set import TraceSet
-from flashinfer_bench.errors import DataError, DatasetNotFoundError, DuplicateNameError
+from flashinfer_bench.data.loader import Problems
+from flashinfer_bench.errors import DatasetNotFoundError, DuplicateNameError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from flashinfer_bench.data.base import SchemaModel
+    from flashinfer_bench.errors import DataError
 
 _PARTS = (layout.DEFINITIONS, layout.SOLUTIONS, layout.WORKLOADS, layout.TRACES)
 _LISTS: dict[str, type[SchemaModel]] = {
@@ -119,35 +117,23 @@ def is_problem(folder: Path) -> bool:
 
 def _read_dataset(root: Path) -> Source:
     loaded = TraceSet.from_path(root, on_error="collect")
-    source = Source(loaded, blob_roots(root), left_out=list(loaded.load_errors))
-    for name, model in _LISTS.items():
-        if (root / name).is_file():
-            _read_list(root / name, model, source)
-    return source
-
-
-def blob_roots(root: Path) -> list[BlobRoot]:
-    """Return the folders that paths of tensor files were relative to in one release or another."""
+    problems = Problems("collect")
+    for name, model in _LISTS.items():  # files that hold all records of one kind, as in 2025-07
+        with problems.guard(root / name):
+            for line, text in _records(root / name):
+                with problems.guard(root / name):
+                    record = decode(model, text, path=root / name, line=line)
+                    add_record(record, root / name, loaded)
+    left_out = [*loaded.load_errors, *problems.errors]
+    # What paths of tensor files were relative to in one release or another.
     bases = (root, root.resolve().parent, root / layout.TRACES / layout.WORKLOADS)
     more = (root / layout.TRACES, root / layout.WORKLOADS)
-    return [BlobRoot(base, root) for base in (*bases, *more)]
-
-
-def _read_list(path: Path, model: type[SchemaModel], source: Source) -> None:
-    """Read a file that holds all records of one kind, as in 2025-07."""
-    try:
-        records = list(_records(path))
-    except (OSError, DataError) as error:
-        source.left_out.append(error if isinstance(error, DataError) else _unreadable(path, error))
-        return
-    for line, text in records:
-        try:
-            _keep(decode(model, text, path=path, line=line), path, source.trace_set)
-        except DataError as error:
-            source.left_out.append(error)
+    return Source(loaded, [BlobRoot(base, root) for base in (*bases, *more)], left_out=left_out)
 
 
 def _records(path: Path) -> Iterator[tuple[int | None, bytes]]:
+    if not path.is_file():
+        return
     if path.suffix == ".jsonl":
         yield from read_records(path)
         return
@@ -156,33 +142,24 @@ def _records(path: Path) -> Iterator[tuple[int | None, bytes]]:
         yield None, json.dumps(record).encode()
 
 
-def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"cannot be read: {error.strerror or error}", path=path)
-
-
-def _keep(record: SchemaModel, path: Path, trace_set: TraceSet) -> None:
-    if isinstance(record, Definition):
-        if record.name in trace_set.definitions:
-            raise DuplicateNameError(
-                f"there is another definition named '{record.name}'", path=path
-            )
-        trace_set.definitions[record.name] = record
-    elif isinstance(record, Solution):
-        add_solution(record, path, trace_set)
-    elif isinstance(record, Trace):
-        groups = trace_set.workloads if record.is_workload_trace() else trace_set.traces
-        groups.setdefault(record.definition, []).append(record)
-
-
-def add_solution(solution: Solution, path: Path, trace_set: TraceSet) -> None:
-    """Add a solution to a set in memory.
+def add_record(record: SchemaModel, path: Path, trace_set: TraceSet) -> None:
+    """Add a record to a set in memory.
 
     Raises
     ------
     DuplicateNameError
-        If there is one of this name.
+        If it is a definition or solution, and there is another of its name.
     """
-    groups = trace_set.solutions.values()
-    if any(one.name == solution.name for group in groups for one in group):
-        raise DuplicateNameError(f"there is another solution named '{solution.name}'", path=path)
-    trace_set.solutions.setdefault(solution.definition, []).append(solution)
+    if isinstance(record, Trace):
+        groups = trace_set.workloads if record.is_workload_trace() else trace_set.traces
+        groups.setdefault(record.definition, []).append(record)
+        return
+    assert isinstance(record, (Definition, Solution))
+    kind = type(record).__name__.lower()
+    solutions = (one.name for group in trace_set.solutions.values() for one in group)
+    if record.name in (trace_set.definitions if kind == "definition" else solutions):
+        raise DuplicateNameError(f"there is another {kind} named '{record.name}'", path=path)
+    if isinstance(record, Definition):
+        trace_set.definitions[record.name] = record
+    else:
+        trace_set.solutions.setdefault(record.definition, []).append(record)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from flashinfer_bench.data.trace_set import TraceSet
+from flashinfer_bench.data import TraceSet
 from flashinfer_bench.errors import SelectionError
 
 if TYPE_CHECKING:
-    from flashinfer_bench.data.trace import Trace
-    from flashinfer_bench.report import Selection
+    from flashinfer_bench.data import Trace
+
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -42,62 +43,44 @@ class Subset:
         SelectionError
             If nothing is left.
         """
+        traces = trace_set.traces if self.traces else {}
         if not (self.definitions or self.solutions or self.op_types):
-            return self._whole(trace_set)
+            if not (trace_set.definitions or trace_set.solutions or trace_set.workloads):
+                raise SelectionError(f"there is nothing in the dataset {trace_set.root}")
+            return TraceSet(
+                trace_set.root,
+                trace_set.definitions,
+                trace_set.solutions,
+                trace_set.workloads,
+                traces,
+            )
         from flashinfer_bench.report import Selection
 
         selection = Selection(self.definitions, self.solutions, self.op_types)
         selection.check_names(trace_set)
-        names = self._definitions_of(trace_set, selection)
         solutions = {
-            name: [one for one in trace_set.solutions.get(name, ()) if self._wants(one.name)]
-            for name in names
+            name: [one for one in group if self._wants(one.name)]
+            for name, group in trace_set.solutions.items()
         }
-        return TraceSet(
-            trace_set.root,
-            definitions={name: trace_set.definitions[name] for name in names},
-            solutions={name: group for name, group in solutions.items() if group},
-            workloads=_of(trace_set.workloads, names),
-            traces=self._traces_of(trace_set, names),
-        )
-
-    def _whole(self, trace_set: TraceSet) -> TraceSet:
-        if not (trace_set.definitions or trace_set.solutions or trace_set.workloads):
-            raise SelectionError(f"there is nothing in the dataset {trace_set.root}")
-        return TraceSet(
-            trace_set.root,
-            definitions=trace_set.definitions,
-            solutions=trace_set.solutions,
-            workloads=trace_set.workloads,
-            traces=trace_set.traces if self.traces else {},
-        )
-
-    def _definitions_of(self, trace_set: TraceSet, selection: Selection) -> list[str]:
-        names = [
-            name
+        definitions = {
+            name: one
             for name, one in trace_set.definitions.items()
             if selection.wants_definition(name, one.op_type)
-            and (not self.solutions or self._has_wanted(trace_set, name))
-        ]
-        if not names:
+            and (not self.solutions or solutions.get(name))
+        }
+        if not definitions:
             raise SelectionError("the filters leave no definition", hint="widen the filters")
-        return names
+        kept: dict[str, list[Trace]] = {
+            name: [trace for trace in group if self._wants(trace.solution)]
+            for name, group in traces.items()
+        }
 
-    def _has_wanted(self, trace_set: TraceSet, definition: str) -> bool:
-        return any(self._wants(one.name) for one in trace_set.solutions.get(definition, ()))
+        def only(groups: dict[str, list[_R]]) -> dict[str, list[_R]]:
+            return {name: groups[name] for name in definitions if groups.get(name)}
+
+        return TraceSet(
+            trace_set.root, definitions, only(solutions), only(trace_set.workloads), only(kept)
+        )
 
     def _wants(self, solution: str | None) -> bool:
         return not self.solutions or solution in self.solutions
-
-    def _traces_of(self, trace_set: TraceSet, names: list[str]) -> dict[str, list[Trace]]:
-        if not self.traces:
-            return {}
-        kept = _of(trace_set.traces, names)
-        return {
-            name: [trace for trace in traces if self._wants(trace.solution)]
-            for name, traces in kept.items()
-        }
-
-
-def _of(groups: dict[str, list[Trace]], names: list[str]) -> dict[str, list[Trace]]:
-    return {name: groups[name] for name in names if name in groups}

@@ -12,28 +12,18 @@ import tarfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, TYPE_CHECKING, Any, Optional, cast
+from typing import IO, Any, Optional, cast
 
 from fib_datasets.transfer.exporting import FORMAT, FORMAT_VERSION, MANIFEST
-from flashinfer_bench.data.new_folder import write_error
+from flashinfer_bench.data.storage import storage_error
 from flashinfer_bench.errors import DataError, StorageError, UnsafePathError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _BLOCK = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 _TAR_MAGIC_AT = 257
 _BROKEN = (
-    tarfile.TarError,
-    zlib.error,
-    EOFError,
-    OSError,
-    ValueError,
-    IndexError,
-    KeyError,
-    OverflowError,
-    RecursionError,
+    *(tarfile.TarError, zlib.error, EOFError, OSError),
+    *(ValueError, LookupError, OverflowError, RecursionError),
 )
 
 
@@ -124,22 +114,15 @@ def unpack_archive(archive: Path, target: Path, limits: Optional[Limits] = None)
     try:
         with archive.open("rb") as file, _decompressed(file) as stream:
             return _Unpacking(stream, target, limits or Limits()).run()
+    except StorageError:
+        raise
     except DataError as error:
-        raise _placed(error, archive) from error
+        error.path = archive
+        raise
     except _BROKEN as error:
-        if isinstance(error, StorageError):
-            raise
-        raise DataError(f"not a sound archive: {_said(error)}", path=archive) from error
-
-
-def _placed(error: DataError, archive: Path) -> DataError:
-    return type(error)(error.message, path=archive, field=error.field, hint=error.hint)
-
-
-def _said(error: BaseException) -> str:
-    if isinstance(error, RecursionError):
-        return "its headers are nested too deeply"
-    return str(error) or type(error).__name__
+        deep = isinstance(error, RecursionError)
+        said = "its headers are nested too deeply" if deep else str(error) or type(error).__name__
+        raise DataError(f"not a sound archive: {said}", path=archive) from error
 
 
 def _decompressed(file: IO[bytes]) -> IO[bytes]:
@@ -163,7 +146,12 @@ class _Unpacking:
     def run(self) -> int:
         # An explicit mode: tarfile must not try compressions of its own.
         with tarfile.open(fileobj=cast("IO[bytes]", self._stream), mode="r:") as tar:
-            for member in self._members(tar):
+            count = 0
+            while (member := tar.next()) is not None:
+                count += 1
+                if count > self._limits.files:
+                    raise DataError(f"has more than {self._limits.files:,} entries")
+                tar.members = []  # type: ignore[attr-defined]  # it would keep them all
                 self._take(member)
         # tarfile takes a header that it cannot read for the end; then something follows. And the
         # check sum of the compression is behind all of it.
@@ -173,15 +161,6 @@ class _Unpacking:
         if self._expected is not None and self._files != self._expected + 1:
             raise DataError(f"is incomplete: {self._files - 1} of {self._expected} files")
         return self._files
-
-    def _members(self, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-        count = 0
-        while (member := tar.next()) is not None:
-            count += 1
-            if count > self._limits.files:
-                raise DataError(f"has more than {self._limits.files:,} entries")
-            tar.members = []  # type: ignore[attr-defined]  # it would keep them all
-            yield member
 
     def _take(self, member: tarfile.TarInfo) -> None:
         path = self._safe_path(member.name)
@@ -221,7 +200,7 @@ class _Unpacking:
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
             raise DataError(f"two entries claim the name '{path}'") from error
         except OSError as error:
-            raise write_error(target, error) from error
+            raise storage_error(target, error) from error
         with file:
             while size > 0:
                 data = self._stream.read(min(size, _BLOCK))
@@ -231,7 +210,7 @@ class _Unpacking:
                 try:
                     file.write(data)
                 except OSError as error:
-                    raise write_error(target, error) from error
+                    raise storage_error(target, error) from error
 
 
 def _files_in_manifest(path: Path) -> Optional[int]:

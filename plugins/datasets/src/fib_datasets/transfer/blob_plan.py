@@ -9,20 +9,17 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from flashinfer_bench.data import layout
-from flashinfer_bench.data.blobs import is_lfs_pointer, resolve_blob
-from flashinfer_bench.data.hub import present_blob
+from fib_datasets.transfer.files import op_type_of
+from flashinfer_bench.data import SafetensorsInput, TraceSet, is_lfs_pointer, layout, resolve_blob
+from flashinfer_bench.data.blobs import present_blob
 from flashinfer_bench.data.loader import paused_gc
-from flashinfer_bench.data.trace_set import TraceSet
-from flashinfer_bench.data.workload import SafetensorsInput
 from flashinfer_bench.errors import BlobError, UnsafePathError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from flashinfer_bench.data.trace import Trace
-    from flashinfer_bench.data.workload import Workload
+    from flashinfer_bench.data import Trace, Workload
 
 _LFS_DIGEST = re.compile(rb"^oid sha256:([0-9a-f]{64})$", re.MULTILINE)
 
@@ -68,10 +65,6 @@ class BlobPlan:
         self._target = target
         self._claimed: dict[Path, str] = {}
 
-    def pointers(self) -> set[str]:
-        """Return those of `files` that are mere Git LFS pointers."""
-        return {name for name, source in self.files.items() if is_lfs_pointer(source)}
-
     def add(
         self,
         trace_set: TraceSet,
@@ -106,13 +99,14 @@ class BlobPlan:
         def rebase(trace: Trace) -> Trace:
             if id(trace.workload) not in known:
                 places = (own_roots or {}).get(trace.definition, roots)
-                known[id(trace.workload)] = self._rebase(trace_set, trace, places)
+                op_type = op_type_of(trace_set.definitions, trace.definition)
+                known[id(trace.workload)] = self._rebase(trace, op_type, places)
             workload = known[id(trace.workload)]
             same = workload is trace.workload
             return trace if same else trace.model_copy(update={"workload": workload})
 
         def rebase_all(groups: dict[str, list[Trace]]) -> dict[str, list[Trace]]:
-            return {name: [rebase(trace) for trace in group] for name, group in groups.items()}
+            return {name: list(map(rebase, group)) for name, group in groups.items()}
 
         with paused_gc():
             return TraceSet(
@@ -122,26 +116,26 @@ class BlobPlan:
                 traces=rebase_all(trace_set.traces),
             )
 
-    def _rebase(self, trace_set: TraceSet, trace: Trace, roots: Sequence[BlobRoot]) -> Workload:
+    def _rebase(self, trace: Trace, op_type: str, roots: Sequence[BlobRoot]) -> Workload:
         inputs = dict(trace.workload.inputs)
-        changed = False
         for name, spec in inputs.items():
             if isinstance(spec, SafetensorsInput):
-                path = self._place(trace_set, trace.definition, spec.path, roots)
-                changed |= path != spec.path
-                inputs[name] = spec.model_copy(update={"path": path})
-        return trace.workload.model_copy(update={"inputs": inputs}) if changed else trace.workload
+                path = self._place(spec.path, (op_type, trace.definition), roots)
+                if path != spec.path:
+                    inputs[name] = spec.model_copy(update={"path": path})
+        same = inputs == trace.workload.inputs
+        return trace.workload if same else trace.workload.model_copy(update={"inputs": inputs})
 
-    def _place(
-        self, trace_set: TraceSet, definition: str, path: str, roots: Sequence[BlobRoot]
-    ) -> str:
+    def _place(self, path: str, folder: tuple[str, str], roots: Sequence[BlobRoot]) -> str:
         source = find_blob(path, roots)
         if source is None:
             self.missing.setdefault(path)
             return posixpath.normpath(path)
-        wanted = _wanted_path(path, trace_set, definition)
+        parts = PurePosixPath(posixpath.normpath(path)).parts
+        if parts[0] != layout.BLOB or len(parts) == 1:
+            parts = (layout.BLOB, layout.WORKLOADS, *folder, parts[-1])
         try:
-            return self._claim(wanted, source)
+            return self._claim("/".join(map(layout.safe_segment, parts)), source)
         except OSError as error:
             raise BlobError(f"cannot be read: {error.strerror or error}", path=source) from error
 
@@ -149,27 +143,21 @@ class BlobPlan:
         """Return the name that a file gets: `wanted`, unless another file has it."""
         if source in self._claimed:
             return self._claimed[source]
-        holder = self._holder(wanted)
+        holder = self.files.get(wanted)
+        if holder is None and self._target is not None:
+            there = resolve_blob(self._target, wanted)
+            holder = there if there.is_file() else None
+        name = wanted
         if holder is None:
             self.files[wanted] = source
-            name = wanted
-        elif _same_content(holder, source):
-            if is_lfs_pointer(holder) and not is_lfs_pointer(source):
-                self.files[wanted] = source  # the file itself in place of its stand-in
-            name = wanted
-        else:
+        elif not _same_content(holder, source):
             path = PurePosixPath(wanted)
-            name = self._claim(
-                f"{path.with_suffix('')}_{_digest(source)[:12]}{path.suffix}", source
-            )
+            digest = _digest(source)[:12]
+            name = self._claim(f"{path.with_suffix('')}_{digest}{path.suffix}", source)
+        elif is_lfs_pointer(holder) and not is_lfs_pointer(source):
+            self.files[wanted] = source  # the file itself in place of its stand-in
         self._claimed[source] = name
         return name
-
-    def _holder(self, name: str) -> Optional[Path]:
-        if name in self.files:
-            return self.files[name]
-        there = resolve_blob(self._target, name) if self._target is not None else None
-        return there if there is not None and there.is_file() else None
 
 
 def find_blob(path: str, roots: Sequence[BlobRoot]) -> Optional[Path]:
@@ -213,25 +201,6 @@ def _resolve(root: BlobRoot, path: str) -> Path:
     return inner.resolve()
 
 
-def tidy_paths(trace_set: TraceSet) -> TraceSet:
-    """Return a dataset with paths that `BlobPlan.add` would write, so that they can be compared."""
-    return BlobPlan().add(trace_set, ())
-
-
-def _wanted_path(path: str, trace_set: TraceSet, definition: str) -> str:
-    parts = PurePosixPath(posixpath.normpath(path)).parts
-    if parts[0] == layout.BLOB and len(parts) > 1:
-        return "/".join(layout.safe_segment(part) for part in parts)
-    folder = (layout.BLOB, layout.WORKLOADS, op_type_of(trace_set, definition), definition)
-    return "/".join(layout.safe_segment(part) for part in (*folder, parts[-1]))
-
-
-def op_type_of(trace_set: TraceSet, definition: str) -> str:
-    """Return the type of a definition, ``unknown`` if the dataset does not have it."""
-    found = trace_set.definitions.get(definition)
-    return found.op_type if found is not None else "unknown"
-
-
 def _same_content(first: Path, second: Path) -> bool:
     if first == second:
         return True
@@ -242,10 +211,8 @@ def _same_content(first: Path, second: Path) -> bool:
 
 def _digest(path: Path) -> str:
     """Return the SHA-256 of a file; of the file that it stands for if it is a Git LFS pointer."""
-    if is_lfs_pointer(path):
-        found = _LFS_DIGEST.search(path.read_bytes())
-        if found is not None:
-            return found[1].decode()
+    if is_lfs_pointer(path) and (found := _LFS_DIGEST.search(path.read_bytes())):
+        return found[1].decode()
     hasher = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from fib_datasets.hub import HubDataset, dataset_of, fetch_blob
 from fib_tests.hub import Hub, hub
-from flashinfer_bench.data.blobs import resolve_blob
-from flashinfer_bench.data.hub import HubDataset, dataset_of, fetch_blob, present_blob
+from flashinfer_bench.data.blobs import present_blob, resolve_blob
 from flashinfer_bench.errors import ConfigError, UnsafePathError
 
 if TYPE_CHECKING:
@@ -80,7 +78,8 @@ _BEFORE = """
 import json
 from pathlib import Path
 from sys import argv
-from flashinfer_bench.data.hub import *
+from fib_datasets.hub import *
+from flashinfer_bench.data.blobs import present_blob
 from flashinfer_bench.errors import FibError
 def ask():
     """
@@ -127,15 +126,6 @@ class TestNames:
         with pytest.raises(ConfigError, match="is not a dataset of the hub") as caught:
             HubDataset.parse(text)
         assert "ORGANISATION/NAME@REVISION" in str(caught.value.hint)
-
-    @given(st.text(max_size=30))
-    def test_anything_is_read_back_or_refused(self, text: str) -> None:
-        try:
-            found = HubDataset.parse(text)
-        except ConfigError:
-            return
-        assert str(found) == text
-        assert ".." not in text.replace("@", "/").split("/")
 
 
 class TestDownload:
@@ -225,13 +215,6 @@ class TestErrors:
         assert "cannot be reached" in message
         assert "HF_HUB_OFFLINE" in hint
 
-    def test_a_server_that_fails(self, server: Hub, files: Any, ask: Asker) -> None:
-        server.publish(REPO, files)
-        server.broken.add("definitions/gemm/gemm_n8_k4.json")
-        kind, message, _ = ask.download(REPO, HF_HUB_DOWNLOAD_TIMEOUT="20")
-        assert kind == "DatasetNotFoundError"
-        assert REPO in message
-
     def test_without_the_library(self, ask: Asker) -> None:
         code = (
             "import sys; sys.modules['huggingface_hub'] = None; "
@@ -240,7 +223,7 @@ class TestErrors:
         kind, message, hint = ask(code, REPO)
         assert kind == "CapabilityError"
         assert "huggingface_hub, which is not installed" in message
-        assert "pip install 'flashinfer-bench-core[hub]'" in hint
+        assert "pip install 'fib-datasets[hub]'" in hint
 
 
 class TestBlobs:
@@ -260,13 +243,6 @@ class TestBlobs:
         assert kind == "BlobError"
         assert "'blob/none.safetensors' of the dataset 'somebody/traces'" in message
         assert "does not exist" in message
-
-    def test_of_the_same_commit(self, server: Hub, files: Any, ask: Asker) -> None:
-        server.publish(REPO, files)
-        root = ask.download(REPO)
-        server.publish(REPO, {**files, BLOB: b"of another commit"})
-        path = ask("answer = str(present_blob(Path(argv[1]), argv[2]))", root, BLOB)
-        assert Path(path).read_bytes() == files[BLOB]
 
     @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "blob/../../../../x"])
     def test_paths_stay_inside(self, path: str, tmp_path: Path) -> None:
