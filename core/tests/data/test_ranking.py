@@ -1,19 +1,12 @@
-"""Scores of solutions and authors, rankings, summaries."""
+"""Scores of solutions."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flashinfer_bench.data import SpeedupMetrics
-from flashinfer_bench.data.ranking import (
-    digest_runs,
-    rank_scores,
-)
-from flashinfer_bench.errors import DataError
 
 NAME = "gemm_n8_k4"
 
@@ -109,31 +102,3 @@ def test_a_pass_without_a_real_latency_is_an_error(make, latency):
     trace_set = make.trace_set(make.run("baseline", 4.0), invalid(make.run("alice"), latency))
     with pytest.raises(ValueError, match=f"solution 'alice_v1' has a latency of {latency} ms"):
         trace_set.get_solution_score("alice_v1")
-
-
-def test_a_pass_without_performance_is_an_error(make):
-    trace = make.run("alice")
-    trace.evaluation.performance = None
-    with pytest.raises(DataError, match="has a latency of nan"):
-        digest_runs([trace]).usable()
-
-
-# --------------------------------------------------------------------------------------- invariants
-
-_SCORES = st.dictionaries(
-    st.sampled_from(["alice", "bob", "zoe"]),
-    st.floats(0, 100).map(lambda value: SpeedupMetrics(avg_speedup=value, n_workloads=1)),
-)
-
-
-@given(st.lists(_SCORES, max_size=5))
-def test_rankings_are_sorted_complete_and_stable(per_definition):
-    ranking = rank_scores(per_definition)
-    keys = [(-score.avg_speedup, author) for author, score in ranking]
-    assert keys == sorted(keys)
-    assert {author for author, _ in ranking} == {author for one in per_definition for author in one}
-    again = dict(rank_scores(per_definition[::-1]))
-    assert again.keys() == dict(ranking).keys()
-    for author, score in ranking:
-        assert math.isclose(again[author].avg_speedup, score.avg_speedup, abs_tol=1e-12)
-        assert score.n_definitions == sum(author in one for one in per_definition)

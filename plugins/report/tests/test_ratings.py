@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fib_report.ratings import by_solution, fast_p, make_scoreboard
-from flashinfer_bench.data import EvaluationStatus, TraceSet
-from flashinfer_bench.report import Result, Selection, fastp_curves, rate_authors
+from fib_tests.results import a_result
+from flashinfer_bench.data import TraceSet
+from flashinfer_bench.report import Selection, fastp_curves, rate_authors
 
 
 def by_name(ratings):
@@ -105,10 +106,10 @@ def test_ratings_share_a_rank_where_intervals_overlap(make_result):
 
 
 SOME = st.builds(
-    lambda author, definition, workload, latency, reference: Result(
-        definition, f"{author}_{definition}", workload, {}, "gpu",
-        EvaluationStatus.PASSED if latency else EvaluationStatus.TIMEOUT, "2026-01-01",
-        latency, reference if latency else None, author=author,
+    lambda author, definition, workload, latency, reference: a_result(
+        f"{author}_{definition}", definition=definition, workload=workload,
+        status="PASSED" if latency else "TIMEOUT",
+        latency_ms=latency, reference_latency_ms=reference if latency else None,
     ),
     st.sampled_from("abc"), st.sampled_from("de"), st.sampled_from("wxyz"),
     st.none() | st.floats(1e-3, 1e3), st.none() | st.floats(1e-3, 1e3),

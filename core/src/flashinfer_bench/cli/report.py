@@ -497,7 +497,7 @@ def merge(
 
 def _has_lines(trace_set: TraceSet) -> bool:
     """Return whether there are runs or workloads; without reading all where there are runs."""
-    return bool(trace_set.run_columns() or any(trace_set.workloads.values()))
+    return bool(trace_set.run_source.names() or any(trace_set.workloads.values()))
 
 
 class _PluginReports:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 from flashinfer_bench.data import EvaluationStatus, ranking
 from flashinfer_bench.report.results import Selection, collect_results, op_type_of, split_by_setting
@@ -14,7 +13,7 @@ from flashinfer_bench.report.scores import natural_order
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from flashinfer_bench.data import Solution, SpeedupMetrics, TraceSet, TraceSetSummary
+    from flashinfer_bench.data import TraceSet
     from flashinfer_bench.data.run_source import Clock
     from flashinfer_bench.report.results import Result, Setting
 
@@ -157,8 +156,9 @@ def summarize(
     statuses = {one.value: sum(counts[name, one.value] for name in names) for one in _STATUSES}
     rankings: list[AuthorRank] = []
     unranked: dict[str, str] = {}
+    recorded = dict.fromkeys(one.definition for one in results)
     for (hardware, conditions), runs in rankable(trace_set, results).items():
-        summary = runs.summary(baseline_author)
+        summary = runs.summarize(recorded, baseline_author)
         unranked.update(summary.unranked)
         rankings += [
             AuthorRank(
@@ -209,62 +209,9 @@ def _timings(results: Iterable[Result]) -> list[TimingCounts]:
     return [TimingCounts(key[0], *key[1], *counts[key]) for key in sorted(counts)]
 
 
-class RankableRuns:
-    """The runs of one device, timer and cache mode, as `flashinfer_bench.data.ranking` reads them.
-
-    Parameters
-    ----------
-    trace_set : TraceSet
-        The dataset.
-    names : set of str
-        Definitions that have runs, here or on another device.
-    results : iterable of Result
-        The runs.
-    """
-
-    def __init__(self, trace_set: TraceSet, names: set[str], results: Iterable[Result]) -> None:
-        self.definitions = {k: v for k, v in trace_set.definitions.items() if k in names}
-        self.solutions = {k: v for k, v in trace_set.solutions.items() if k in names}
-        self.run_source = self
-        self._by_name = {one.name: one for group in self.solutions.values() for one in group}
-        self._runs = {name: ranking.Runs() for name in names}
-        for one in results:
-            latency = math.nan if one.latency_ms is None else one.latency_ms
-            runs = self._runs[one.definition]
-            runs.add(one.solution, one.workload, latency if one.passed else None)
-
-    def get_solution(self, name: str) -> Optional[Solution]:
-        """Return the solution of that name, or None."""
-        return self._by_name.get(name)
-
-    def summary(self, baseline_author: str) -> TraceSetSummary:
-        """Count runs and rank authors, as `TraceSet.summary` does it."""
-        return ranking.summarize(self, baseline_author)
-
-    def get_solution_score(self, name: str, baseline_author: str) -> Optional[SpeedupMetrics]:
-        """Compare one solution with the baseline, as `TraceSet.get_solution_score` does it.
-
-        Raises
-        ------
-        DataError
-            If there is not exactly one baseline, or a latency is not positive.
-        """
-        return ranking.score_solution(self, name, baseline_author)
-
-    def names(self) -> list[str]:
-        """Return the definitions that have runs, here or on another device."""
-        return list(self._runs)
-
-    def runs(self, definition: str) -> ranking.Runs:
-        """Return the runs, digested."""
-        return self._runs.get(definition, ranking.Runs())
-
-
-def rankable(trace_set: TraceSet, results: Iterable[Result]) -> dict[Setting, RankableRuns]:
-    """Return the runs of each device, timer and cache mode, which are never compared."""
-    given = list(results)
-    names = {one.definition for one in given}
+def rankable(trace_set: TraceSet, results: Iterable[Result]) -> dict[Setting, ranking.Ranking]:
+    """Return the rankings on each device with each timer and cache mode, which are not compared."""
     return {
-        setting: RankableRuns(trace_set, names, here)
-        for setting, here in split_by_setting(given).items()
+        setting: ranking.Ranking(trace_set.solutions, ranking.digest(here).__getitem__)
+        for setting, here in split_by_setting(results).items()
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Optional
 
@@ -37,10 +38,9 @@ from flashinfer_bench.report.summary import rankable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from flashinfer_bench.data import TraceSet
+    from flashinfer_bench.data import Solution, SpeedupMetrics, TraceSet
     from flashinfer_bench.data.run_source import Ends
     from flashinfer_bench.report.results import Conditions, Result, Selection
-    from flashinfer_bench.report.summary import RankableRuns
 
 
 Curve = list[tuple[float, float]]
@@ -386,13 +386,26 @@ def make_scoreboard(
     results = with_intervals(latest_results(everything))
     if not any(is_of(result, baseline_author) for result in results):
         baseline_author = None
-    parts = rankable(trace_set, everything)
+    rankings = rankable(trace_set, everything)
     settings = split_by_setting(results)
     standings: list[Standing] = []
     for setting, here in settings.items():
-        group = by_solution if solutions else by_author
-        rated = rate_authors(here, baseline_author, thresholds, group)
-        scores = _scores(parts.get(setting), here, baseline_author, solutions)
+        rated = rate_authors(
+            here, baseline_author, thresholds, by_solution if solutions else by_author
+        )
+        scores: dict[str, float] = {}
+        # A solution has no score over another.
+        if setting in rankings and baseline_author in {result.author for result in here}:
+            if solutions:
+                scores = _solution_scores(
+                    trace_set,
+                    here,
+                    partial(rankings[setting].score, baseline_author=baseline_author),
+                )
+            else:
+                definitions = dict.fromkeys(one.definition for one in everything)
+                ranked = rankings[setting].summarize(definitions, baseline_author).rankings
+                scores = {author: score.avg_speedup for author, score in ranked}
         hardware, conditions = setting
         standings += [Standing(hardware, *conditions, one, scores.get(one.name)) for one in rated]
     return Scoreboard(tuple(standings), baseline_author, mixtures(settings))
@@ -403,23 +416,17 @@ def is_of(result: Result, name: Optional[str]) -> bool:
     return result.passed and name in (result.solution, result.author)
 
 
-def _scores(
-    part: Optional[RankableRuns],
-    results: Sequence[Result],
-    baseline_author: Optional[str],
-    solutions: bool,
+def _solution_scores(
+    trace_set: TraceSet,
+    results: Iterable[Result],
+    score_of: Callable[[Solution], Optional[SpeedupMetrics]],
 ) -> dict[str, float]:
-    authors = {result.author for result in results}
-    if part is None or baseline_author not in authors:  # a solution has no score over another
-        return {}
-    if not solutions:
-        ranked = part.summary(baseline_author).rankings
-        return {author: score.avg_speedup for author, score in ranked}
     found = {}
     for name in {result.solution for result in results}:
+        solution = trace_set.get_solution(name)
         try:
-            score = part.get_solution_score(name, baseline_author)
-        except (ValueError, DataError):  # its definition has no solution of theirs, or several
+            score = None if solution is None else score_of(solution)
+        except DataError:  # its definition has no solution of theirs, or several
             continue
         if score is not None:
             found[name] = score.avg_speedup

@@ -8,8 +8,8 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Optional
 
+from flashinfer_bench.data.run_source import read_details
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.report.results import read_details
 from flashinfer_bench.report.scores import latency_of, natural_order, ratio_of
 from flashinfer_bench.stats.samples import quantile
 
@@ -209,15 +209,19 @@ def _sides(
 def _changes(pairs: Iterable[tuple[Result, Result]], threshold: float) -> list[Change]:
     found = [_change(before, after, threshold) for before, after in pairs]
     changes = [one for one in found if one is not None]
-    timed = [one for one in changes if one.ratio is not None]
-    # Samples are read of those few only whose latency changed.
-    both = (result for one in timed for result in (one.before, one.after))
-    read_details(result for result in both if result.sample_total)
-    return [
-        one
-        for one in changes
-        if one.ratio is None or not _overlap(one.before.counted_ms, one.after.counted_ms)
+    timed = [
+        one for one in changes if one.ratio and one.before.sample_total and one.after.sample_total
     ]
+    # Samples are read of those few only whose latency changed.
+    before = read_details(one.before for one in timed)
+    after = read_details(one.after for one in timed)
+    samples = zip(before, after, strict=True)
+    alike = {
+        id(change)
+        for change, (was, now) in zip(timed, samples, strict=True)
+        if _overlap(was.counted_ms, now.counted_ms)
+    }
+    return [one for one in changes if one.ratio is None or id(one) not in alike]
 
 
 def _change(before: Result, after: Result, threshold: float) -> Optional[Change]:
