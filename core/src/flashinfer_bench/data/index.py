@@ -15,7 +15,7 @@ import time
 import zlib
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Optional
+from typing import TYPE_CHECKING, BinaryIO, Optional
 
 import msgspec
 
@@ -51,18 +51,6 @@ Time stamps are as coarse as 2 s (FAT) and 1 s (older network file systems).
 """
 
 
-class StaleIndexError(DataError):
-    """A file was changed after it was indexed; look at it again."""
-
-
-class BadLine(NamedTuple):
-    """A line that is not a trace: its number (None in a file of one document) and place."""
-
-    line: Optional[int]
-    offset: int
-    length: int
-
-
 class Part(msgspec.Struct, array_like=True):
     """What is known of one file.
 
@@ -81,8 +69,8 @@ class Part(msgspec.Struct, array_like=True):
         Bytes after that, which are left out.
     grows : bool
         Whether the file is a sequence of finished lines. If not, any change means to read it anew.
-    bad : list of BadLine
-        What could not be read.
+    bad : list of (int or None, str, str or None)
+        Lines that are not traces: number (None in a file of one document), problem and field.
     workloads : list of (str, str)
         Definition and uuid of each workload trace.
     digests : dict of str to Runs
@@ -98,7 +86,7 @@ class Part(msgspec.Struct, array_like=True):
     lines: int = 0
     torn: int = 0
     grows: bool = True
-    bad: list[BadLine] = []
+    bad: list[tuple[Optional[int], str, Optional[str]]] = []
     workloads: list[tuple[str, str]] = []
     digests: dict[str, Runs] = {}
     packed: msgspec.Raw = msgspec.Raw()
@@ -202,37 +190,23 @@ class DataFile:
 
         Raises
         ------
-        StaleIndexError
+        DataError
             If the file was rewritten meanwhile.
         """
-        for text in self._texts([(row.place, row.length) for row in rows]):
-            yield self._traces.read(text, path=self.path, line=None)
-
-    def errors(self) -> Iterator[DataError]:
-        """Yield what is wrong with the lines that could not be read; raises what `read` does."""
-        texts = self._texts([(bad.offset, bad.length) for bad in self.part.bad])
-        for bad, text in zip(self.part.bad, texts, strict=True):
-            try:
-                self._traces.read(text, path=self.path, line=bad.line)
-            except DataError as error:
-                yield error
-            else:
-                raise StaleIndexError("was changed", path=self.path)
-
-    def _texts(self, places: Sequence[tuple[int, int]]) -> Iterator[bytes]:
         try:
             with self.path.open("rb") as file:
                 if not self.part.holds(file):
-                    raise StaleIndexError("was changed", path=self.path)
+                    raise DataError("was changed", path=self.path)
                 whole = None if self.part.grows else read_whole(file)
-                for offset, length in places:
+                for row in rows:
                     if whole is not None:
-                        yield whole[1][offset]
+                        text = whole[1][row.place]
                     else:
-                        file.seek(offset)
-                        yield file.read(length).strip()
+                        file.seek(row.place)
+                        text = file.read(row.length).strip()
+                    yield self._traces.read(text, path=self.path, line=None)
         except (OSError, IndexError) as error:
-            raise StaleIndexError(f"was changed: {error}", path=self.path) from error
+            raise DataError(f"was changed: {error}", path=self.path) from error
 
 
 def _look_at(path: Path, name: bytes, known: Optional[Part], traces: TraceReader) -> DataFile:
@@ -309,8 +283,8 @@ class _Reader:
             return
         try:
             trace = self._traces.read(text, path=self._path, line=line)
-        except DataError:
-            self._part.bad.append(BadLine(line, offset, len(raw)))
+        except DataError as error:
+            self._part.bad.append((line, error.message, error.field))
         else:
             self._rows.add(trace, offset, len(raw))
 
@@ -400,21 +374,24 @@ class TraceIndex:
 
     Attributes
     ----------
-    has_errors : bool
-        Whether there are files or lines that cannot be read.
+    errors : list of DataError
+        These, and lines that cannot be read.
     torn_lines : list of DataError
         Unfinished last lines, which are left out.
     """
 
     def __init__(self, files: Sequence[DataFile] = (), errors: Sequence[DataError] = ()) -> None:
-        self._files, self._unreadable = files, list(errors)
         self._sources: dict[str, list[DataFile | MemoryTraces]] = {}
         self._all: Sequence[DataFile | MemoryTraces] = files
         self._runs: dict[str, Runs] = {}
         for file in files:
             for name in file.part.digests:
                 self._sources.setdefault(name, []).append(file)
-        self.has_errors = bool(errors) or any(file.part.bad for file in files)
+        self.errors = list(errors) + [
+            DataError(message, path=file.path, line=line, field=field)
+            for file in files
+            for line, message, field in file.part.bad
+        ]
         self.torn_lines = [
             DataError("left out an unfinished last line", path=one.path, line=one.part.lines + 1)
             for one in files
@@ -466,17 +443,6 @@ class TraceIndex:
         if work >= max(SMALLEST, size // _SHARE) and work:
             _save(kept, [file.part for file in files])
         return cls(files, errors)
-
-    def errors(self) -> list[DataError]:
-        """Return what is wrong with the files and lines that could not be read.
-
-        Raises
-        ------
-        StaleIndexError
-            If the dataset was changed meanwhile.
-        """
-        broken = (file for file in self._files if file.part.bad)
-        return [*self._unreadable, *(error for file in broken for error in file.errors())]
 
     def names(self) -> list[str]:
         """Return the definitions that have runs, in the order in which they are met."""

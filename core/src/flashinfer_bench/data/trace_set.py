@@ -9,11 +9,11 @@ import threading
 import time
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
 from flashinfer_bench.data import blob_tensors, layout, ranking
-from flashinfer_bench.data.index import StaleIndexError, TraceIndex
+from flashinfer_bench.data.index import TraceIndex
 from flashinfer_bench.data.json_codec import append_jsonl_file
 from flashinfer_bench.data.loader import (
     OnError,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.data.trace import Trace
 
 _logger = logging.getLogger(__name__)
-_Answer = TypeVar("_Answer")
 _TRIES = 2
 
 # Of two threads that ask first, one reads. One lock for all sets, so that a set can be copied.
@@ -163,31 +162,23 @@ class TraceSet:
         return self._open_index() or TraceIndex.of(self.traces, self.workloads)
 
     def _open_index(self) -> Optional[TraceIndex]:
-        """Return the index; None if the traces are in memory, or have to be read as a whole."""
+        """Return the index; None if the traces are in memory."""
         if not self._unread:
             return None
         with _reading:
             if self._index is None:
                 with paused_gc():
                     self._index = TraceIndex.open(self._require_root())
-            if self._problems.on_error == "collect" or not self._index.has_errors:
-                return self._index
-        return None  # reading the traces raises the error
-
-    def _ask(self, question: Callable[[], _Answer]) -> _Answer:
-        for _ in range(_TRIES):
-            try:
-                return question()
-            except StaleIndexError as error:
-                _logger.debug("%s; the index is brought up to date", error)
-                self._index = None
-        self._read()
-        return question()
+            index = self._index
+        if index.errors and self._problems.on_error == "raise":
+            raise index.errors[0]
+        return index
 
     @property
     def load_errors(self) -> list[DataError]:
         """What was left out of the dataset because it is not valid (looks at all of it)."""
-        return self._ask(self._all_errors)
+        index = self._open_index()
+        return [*self._problems.errors, *(index.errors if index is not None else ())]
 
     @property
     def torn_lines(self) -> list[DataError]:
@@ -197,13 +188,6 @@ class TraceSet:
         """
         index = self._open_index()
         return [] if index is None else index.torn_lines
-
-    def _all_errors(self) -> list[DataError]:
-        index = self._open_index()
-        if index is None:
-            self._read()
-            return self._problems.errors
-        return [*self._problems.errors, *index.errors()]
 
     @property
     def workloads(self) -> dict[str, list[Trace]]:
@@ -327,12 +311,17 @@ class TraceSet:
         atol, rtol : float
             Largest absolute and relative error.
         """
+        return self._read_some(lambda index: index.passing(def_name, None, atol, rtol))
 
-        def answer() -> list[Trace]:
-            rows = self.run_source.passing(def_name, None, atol, rtol)
-            return [trace for _, trace in read_traces(rows)]
-
-        return self._ask(answer)
+    def _read_some(self, choose: Callable[[TraceIndex], list[RunRow]]) -> list[Trace]:
+        for _ in range(_TRIES):
+            try:
+                return [trace for _, trace in read_traces(choose(self.run_source))]
+            except DataError as error:
+                _logger.debug("%s; the index is brought up to date", error)
+                self._index = None
+        self._read()
+        return [trace for _, trace in read_traces(choose(self.run_source))]
 
     def get_best_trace(
         self,
@@ -358,12 +347,11 @@ class TraceSet:
             None if no trace qualifies. Of equals, the first recorded.
         """
 
-        def answer() -> Optional[Trace]:
-            rows = self.run_source.passing(def_name, axes, max_abs_error, max_rel_error)
-            best = max(rows, key=attrgetter("speedup_factor"), default=None)
-            return None if best is None else next(read_traces([best]))[1]
+        def best(index: TraceIndex) -> list[RunRow]:
+            rows = index.passing(def_name, axes, max_abs_error, max_rel_error)
+            return [max(rows, key=attrgetter("speedup_factor"))] if rows else []
 
-        return self._ask(answer)
+        return next(iter(self._read_some(best)), None)
 
     def run_rows(self, def_name: Optional[str] = None) -> list[RunRow]:
         """Return the runs of a definition, or all, without logs and samples.
