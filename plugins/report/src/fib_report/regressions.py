@@ -16,8 +16,8 @@ from flashinfer_bench.stats.samples import quantile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from flashinfer_bench.data.run_source import Ends
     from flashinfer_bench.report.results import Result
+    from flashinfer_bench.report.scores import Measured
 
 BROKEN, FIXED, SLOWER, FASTER = "broken", "fixed", "slower", "faster"
 THRESHOLD = 1.05
@@ -36,17 +36,14 @@ class Change:
     kind : str
         ``broken``: passed before and fails now; ``fixed``: the other way round; ``slower`` and
         ``faster``: passes as before, with another latency.
-    ratio : float or None
+    ratio : Measured or None
         Latency now over latency before, where it passed both times.
-    interval : (float, float) or None
-        Where the ratio lies with a confidence of 95 %, if both latencies have an interval.
     """
 
     kind: str
     before: Result
     after: Result
-    ratio: Optional[float] = None
-    interval: Optional[Ends] = None
+    ratio: Optional[Measured] = None
 
     @property
     def is_regression(self) -> bool:
@@ -233,7 +230,7 @@ def _change(before: Result, after: Result, threshold: float) -> Optional[Change]
     found = ratio_of(now, was)
     if 1.0 / threshold < found.value < threshold:
         return None
-    return Change(SLOWER if found.value > 1.0 else FASTER, before, after, found.value, found.ends)
+    return Change(SLOWER if found.value > 1.0 else FASTER, before, after, found)
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -252,5 +249,6 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float]:
 
 def _rank(change: Change) -> tuple[object, ...]:
     place = attrgetter("definition", "solution", "hardware", "workload")(change.after)
-    size = -(change.ratio or 0.0) if change.kind == SLOWER else change.ratio or 0.0
+    ratio = change.ratio.value if change.ratio is not None else 0.0
+    size = -ratio if change.kind == SLOWER else ratio
     return _ORDER.index(change.kind), size, natural_order(place[0]), *place[1:]
