@@ -61,22 +61,6 @@ def test_definitions_lie_anywhere_below_their_folder(writer, make, place):
     assert "gemm_n8_k4" in load(writer.root).definitions
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "traces/x.jsonl",
-        "traces/alice/gemm/gemm_n8_k4.jsonl",
-        "traces/gemm/gemm_n8_k4.jsonl",
-        "workloads/odd/place.jsonl",
-    ],
-)
-def test_traces_are_told_by_their_content(writer, make, place):
-    writer.lines(place, make.trace_record(None), make.trace_record())
-    trace_set = load(writer.root)
-    assert len(trace_set.workloads["gemm_n8_k4"]) == 1
-    assert len(trace_set.traces["gemm_n8_k4"]) == 1
-
-
 def test_old_workloads_lie_below_traces(writer, make):
     record = {**make.trace_record(None), "solution": "", "evaluation": {}}
     del record["workload"]["uuid"]

@@ -67,17 +67,6 @@ def test_backups_at_the_same_moment_do_not_meet(dataset, monkeypatch):
     assert all((path / "gemm" / f"{NAME}.jsonl").read_bytes() == wanted for path in backups)
 
 
-def test_a_backup_that_was_made_by_another_process_is_not_removed(dataset, monkeypatch):
-    """The name is free when it is looked at and taken when it is made."""
-    monkeypatch.setattr(time, "strftime", lambda _: "20260101_000000")
-    theirs = dataset / "traces_backup_20260101_000000"
-    theirs.mkdir()
-    (theirs / "precious").touch()
-    TraceSet.from_path(dataset).backup_traces()
-    assert [path.name for path in theirs.iterdir()] == ["precious"]
-    assert (dataset / "traces_backup_20260101_000000_2" / "gemm").is_dir()
-
-
 def test_two_threads_that_ask_first_get_the_same_traces(dataset, monkeypatch):
     """Else the later one would put its own reading in place of what was added since."""
     real, reads = trace_set_module.load_traces, []

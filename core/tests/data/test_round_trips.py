@@ -21,8 +21,6 @@ from flashinfer_bench.data import (
     Trace,
     Workload,
     from_json,
-    load_jsonl_file,
-    save_jsonl_file,
     to_json,
 )
 
@@ -84,17 +82,6 @@ def test_definition(definition):
     assert from_json(to_json(definition), Definition) == definition
     assert Definition.model_validate(definition.model_dump()) == definition
     assert Definition.model_validate(definition.model_dump(mode="json")) == definition
-
-
-@given(definitions(), st.data())
-def test_arguments_by_name_are_put_in_place(definition, data):
-    names = [*definition.inputs, *definition.outputs]
-    count = data.draw(st.sampled_from([len(definition.inputs), len(names)]))
-    by_position = data.draw(st.integers(0, count))
-    values = [object() for _ in range(count)]
-    by_name = dict(zip(names[by_position:count], values[by_position:], strict=True))
-    merged = definition.merge_kwargs_to_args(values[:by_position], by_name)
-    assert list(merged) == values
 
 
 # ---------------------------------------------------------------------------------------- solutions
@@ -222,19 +209,3 @@ def test_trace(trace):
     assert same(from_json(to_json(trace), Trace).model_dump(), plain)
     assert same(Trace.model_validate(trace.model_dump(mode="json")).model_dump(), plain)
     assert same(Trace.model_validate(plain).model_dump(), plain)
-
-
-@given(PROVENANCE, st.dictionaries(st.text("abc", min_size=1, max_size=3), ANYTHING, max_size=2))
-def test_provenance_keeps_what_it_does_not_know(provenance, more):
-    open_ended = Provenance(**{**provenance.model_dump(), **more})
-    assert from_json(open_ended.model_dump_json(), Provenance) == open_ended
-
-
-@given(st.lists(traces(), max_size=4))
-def test_files_of_many(tmp_path_factory, records):
-    path = tmp_path_factory.getbasetemp() / "many.jsonl"
-    save_jsonl_file(records, path)
-    again = load_jsonl_file(Trace, path)
-    assert len(again) == len(records)
-    for one, two in zip(again, records, strict=True):
-        assert same(one.model_dump(), two.model_dump())

@@ -74,16 +74,6 @@ def test_latency_decides_not_the_recorded_speedup(make_result):
     assert best.measured_lead.value == pytest.approx(1.5)
 
 
-def test_each_device_has_its_best(make_result):
-    results = [
-        make_result("a", hardware="A", latency_ms=1.0),
-        make_result("b", hardware="A", latency_ms=2.0),
-        make_result("b", hardware="B", latency_ms=2.0),
-    ]
-    found = best_solutions(score_solutions(results))
-    assert [(b.score.hardware, b.score.solution) for b in found] == [("A", "a"), ("B", "b")]
-
-
 def test_numbers_in_names_count_as_numbers():
     names = ["gemm_n4096", "gemm_n512", "gemm", "7b", "gemm_n512_k8", "gemm_n512_k64"]
     assert sorted(names, key=natural_order) == [

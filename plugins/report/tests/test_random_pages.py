@@ -13,9 +13,7 @@ from fib_report.page.payload import Extras, pack, page_data
 from fib_tests.results import a_result
 from flashinfer_bench.data import EvaluationStatus
 from flashinfer_bench.report import (
-    PageInfo,
     latest_results,
-    render_page,
 )
 
 NAMES = st.sampled_from(["a", "b_a", "c d", "<i>", "&amp;", "ü", "x" * 80, 'q"', "0", "__"])
@@ -76,9 +74,3 @@ def test_everything_can_be_read_back_from_the_columns(found):
         (r.definition, r.solution, r.author, r.language, r.workload, r.hardware, r.status.value)
         for r in found
     }  # fmt: skip
-
-
-@given(SEVERAL)
-def test_the_order_of_results_does_not_matter(found):
-    info = PageInfo("T", "D", "G")
-    assert render_page(found, info) == render_page(found[::-1], info)

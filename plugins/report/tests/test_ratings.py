@@ -163,18 +163,6 @@ def test_authors_are_compared_with_the_baseline_on_each_device(trace_set):
     ]
 
 
-def test_without_a_baseline_the_reference_is_compared_with(trace_set):
-    for author in (None, "nobody"):
-        found = make_scoreboard(trace_set, ALL, author)
-        assert found.baseline_author is None
-        assert [(s.hardware, s.rating.name) for s in found.standings] == [
-            ("H200", "bob"),
-            ("Test CPU", "alice"),
-            ("Test CPU", "baseline"),
-        ]
-        assert {s.score for s in found.standings} == {None}
-
-
 def test_the_score_is_that_of_the_dataset(trace_set):
     found = make_scoreboard(trace_set, ALL, solutions=True)
     scores = {s.rating.name: s.score for s in found.standings}

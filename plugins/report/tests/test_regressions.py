@@ -77,16 +77,6 @@ def test_only_the_latest_on_each_side_counts(make_result):
     assert (change.kind, change.ratio.value) == ("slower", 5.0)
 
 
-def test_other_devices_workloads_and_solutions_are_not_compared(make_result):
-    before = make_result(timestamp=OLD)
-    after = [
-        make_result(timestamp=NEW, latency_ms=9.0, **change)
-        for change in ({"hardware": "Other"}, {"workload": "w2"}, {"solution": "bob_double"})
-    ]
-    found = compare_dates([before, *after], MARCH)
-    assert (found.changes, found.compared, found.added) == ((), 0, 3)
-
-
 def test_the_worst_comes_first(make_result):
     pairs = {
         "faster": (2.0, 1.0), "slower": (1.0, 2.0), "slowest": (1.0, 9.0), "fixed": (None, 1.0),

@@ -101,10 +101,3 @@ def test_repeated_keys_count_as_in_the_models(make, tmp_path):
         record.replace('"uuid": ', '"uuid": "x", "uuid": '),
     )
     assert_read_alike(tmp_path, *(text.encode() for text in doubled))
-
-
-def test_odd_lines_among_others(make, tmp_path):
-    """They are found, and the others are read as if they were not there."""
-    text = json.dumps(make.trace_record()).encode()
-    odd = [text + text, b"", b"  ", text[:-1], text + b"\r", b"\xef\xbb\xbf" + text]
-    assert assert_read_alike(tmp_path, b"\xef\xbb\xbf" + text, *odd, text) >= 2
