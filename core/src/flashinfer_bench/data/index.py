@@ -15,7 +15,7 @@ import time
 import zlib
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
 import msgspec
 
@@ -32,7 +32,7 @@ from flashinfer_bench.data.trace_reader import TraceReader
 from flashinfer_bench.errors import DataError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from flashinfer_bench.data.trace import Trace
 
@@ -122,6 +122,7 @@ _Row = tuple[
     Optional[Ends], Optional[Ends], int, int, Optional[str], int, int,
 ]  # fmt: skip
 _encode = msgspec.msgpack.Encoder().encode
+_decode_rows: Callable[[msgspec.Raw], tuple[list[Any], list[Origin], list[Any]]]
 _decode_rows = msgspec.msgpack.Decoder(
     tuple[list[tuple[str, str, str]], list[Origin], list[_Row]]
 ).decode

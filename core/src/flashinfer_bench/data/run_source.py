@@ -235,7 +235,8 @@ class RowMaker:
         if run is None:
             self.workloads.append((trace.definition, trace.workload.uuid))
             return
-        row = [self._source, self._task(trace), self._origin(run), run.status, run.timestamp]
+        row: list[Any] = [self._source, self._task(trace), self._origin(run)]
+        row += (run.status, run.timestamp)
         times, errors = run.performance, run.correctness
         if times is None:
             row += (None, None, None)
@@ -252,7 +253,8 @@ class RowMaker:
         else:
             row += (None, None, 0, 0)
         note = note_of(errors.extra) if errors is not None and errors.extra else None
-        self.rows.append(RunRow(*row, note, place, length))
+        row += (note, place, length)
+        self.rows.append(RunRow(*row))
 
     def _task(self, trace: Any) -> Task:
         workload = trace.workload

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import msgspec
 from msgspec.structs import astuple
@@ -168,7 +168,8 @@ def collect_results(trace_set: TraceSet, selection: Optional[Selection] = None) 
             and wanted.wants_solution(task.solution, author)
             and wants_hardware(row.origin.hardware)
         ):
-            results.append(Result(*astuple(row), op_type, author, language))
+            fields: tuple[Any, ...] = (*astuple(row), op_type, author, language)
+            results.append(Result(*fields))
     return results
 
 

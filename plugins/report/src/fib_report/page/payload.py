@@ -502,11 +502,11 @@ def _samples(
         if one.passed:  # by the place of its solution in its ranking: the best of each come first
             order.append((places[key] - firsts[key[:-1]], index))
     for _, index in sorted(order):
-        one = details[index]
-        columns["shape"][index] = extras.shapes.add(one.counted_ms)
-        if one.dropped_ms:
-            columns["gone"][index] = extras.shapes.add(one.dropped_ms)
-        columns["timing"][index] = extras.timings.add(timing_lines(one.timing))
+        told = details[index]
+        columns["shape"][index] = extras.shapes.add(told.counted_ms)
+        if told.dropped_ms:
+            columns["gone"][index] = extras.shapes.add(told.dropped_ms)
+        columns["timing"][index] = extras.timings.add(timing_lines(told.timing))
     return columns
 
 
