@@ -29,11 +29,11 @@ from flashinfer_bench.report.scores import (
     latency_of,
     mean_of,
     rank_labels,
+    rankable,
     speedup_of,
     speedup_over,
     task_of,
 )
-from flashinfer_bench.report.summary import rankable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
