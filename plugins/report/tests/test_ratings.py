@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_report.ratings import by_solution, fast_p, make_scoreboard
+from fib_report.ratings import fast_p, make_scoreboard
 from fib_tests.results import a_result
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.report import Selection, fastp_curves, rate_authors
@@ -74,7 +74,7 @@ def test_a_solution_is_only_asked_for_its_own_definition(make_result):
         make_result("alice_b", definition="other", latency_ms=0.5),
         make_result("bob_c", definition="other", workload="w2", status="TIMEOUT"),
     ]
-    found = by_name(rate_authors(results, group=by_solution))
+    found = by_name(rate_authors(results, group="solution"))
     assert {name: rating.tasks for name, rating in found.items()} == {
         "alice_a": 1,
         "alice_b": 2,

@@ -111,16 +111,6 @@ class Rating:
         return None if self.speedup is None else Measured(self.speedup, self.interval)
 
 
-def by_author(result: Result) -> str:
-    """Return whom a result counts for when authors are rated."""
-    return result.author
-
-
-def by_solution(result: Result) -> str:
-    """Return whom a result counts for when solutions are rated."""
-    return result.solution
-
-
 def _speedups(
     results: Sequence[Result], baseline: Optional[Mapping[Task, Measured]]
 ) -> dict[Task, Measured]:
@@ -149,7 +139,7 @@ def rate_authors(
     results: Sequence[Result],
     baseline_author: Optional[str] = None,
     thresholds: Sequence[float] = THRESHOLDS,
-    group: Callable[[Result], str] = by_author,
+    group: str = "author",
 ) -> list[Rating]:
     """Rate authors, or whatever `group` tells apart.
 
@@ -164,8 +154,8 @@ def rate_authors(
         beside each solution.
     thresholds : sequence of float
         The p at which fast_p and win rates are told.
-    group : callable
-        `by_author` or `by_solution`; the tasks of a solution are those of its definition.
+    group : str
+        ``author`` or ``solution``; the tasks of a solution are those of its definition.
 
     Returns
     -------
@@ -176,12 +166,14 @@ def rate_authors(
     counted = _countable(results, baseline)
     groups: dict[str, list[Result]] = {}
     for result in counted:
-        groups.setdefault(group(result), []).append(result)
+        groups.setdefault(getattr(result, group), []).append(result)
     tasks = {task_of(result) for result in counted}
     leaders = fastest_of(counted)
     rated = []
     for name, one in groups.items():
-        total = len(_own(tasks, one) if group is by_solution else tasks)
+        # A solution cannot solve the tasks of other definitions.
+        own = {result.definition for result in one}
+        total = sum(group == "author" or task[0] in own for task in tasks)
         rated.append(_rate(name, one, total, leaders, baseline, thresholds))
     return _with_ranks(sorted(rated, key=lambda one: (*_order(one), one.name)))
 
@@ -189,7 +181,7 @@ def rate_authors(
 def _with_ranks(ratings: Sequence[Rating]) -> list[Rating]:
     """Give ratings, the best first, their ranks: before one is what is better beyond doubt."""
     places: list[int] = []
-    for _, group in groupby(ratings, key=_share):
+    for _, group in groupby(ratings, key=lambda one: _order(one)[0]):
         alike = list(group)
         begin = len(places)
         lows = sorted(one.measured.low for one in alike if one.measured is not None)
@@ -198,16 +190,6 @@ def _with_ranks(ratings: Sequence[Rating]) -> list[Rating]:
             places.append(1 + begin + len(lows) - worse)
     labels = rank_labels(places)
     return [replace(one, rank=label) for one, label in zip(ratings, labels, strict=True)]
-
-
-def _share(rating: Rating) -> float:
-    return _order(rating)[0]
-
-
-def _own(tasks: Iterable[Task], results: Sequence[Result]) -> list[Task]:
-    """Keep the tasks of the definitions that a solution is for: it cannot solve others."""
-    definitions = {result.definition for result in results}
-    return [task for task in tasks if task[0] in definitions]
 
 
 def _order(rating: Rating) -> tuple[float, float]:
@@ -391,7 +373,7 @@ def make_scoreboard(
     standings: list[Standing] = []
     for setting, here in settings.items():
         rated = rate_authors(
-            here, baseline_author, thresholds, by_solution if solutions else by_author
+            here, baseline_author, thresholds, "solution" if solutions else "author"
         )
         scores: dict[str, float] = {}
         # A solution has no score over another.
