@@ -41,9 +41,6 @@ def test_adding_to_a_file_that_is_one_document(dataset, make, spelled):
     assert len(file.read_text().splitlines()) == len(before) + 1
 
 
-# ------------------------------------------------------------------------------------------ blobs
-
-
 # ------------------------------------------------------------------------------ threads, processes
 
 

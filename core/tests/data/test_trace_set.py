@@ -23,21 +23,7 @@ def test_the_old_name_of_workloads(make):
     assert TraceSet(workloads=workloads, workload={}).workloads is workloads
 
 
-def test_adding_in_memory(make):
-    trace_set = TraceSet()
-    trace_set.add_traces([make.trace(), make.trace("bob_v1", "other")])
-    trace_set.add_workload_traces([make.trace(None)])
-    assert list(trace_set.traces) == [NAME, "other"]
-    assert len(trace_set.workloads[NAME]) == 1
-
-
 # --------------------------------------------------------------------------------- solutions
-
-
-def test_solutions_by_name(dataset):
-    trace_set = TraceSet.from_path(dataset)
-    assert trace_set.get_solution("alice_v1").author == "alice"
-    assert trace_set.get_solution("none") is None
 
 
 def test_solutions_added_to_the_dict_are_found(make):

@@ -94,11 +94,6 @@ def test_the_latest_of_each_solution_workload_and_device_counts(make_result):
     assert set(map(id, kept)) == set(map(id, [new, elsewhere, other_workload]))
 
 
-def test_at_the_same_time_the_later_line_counts(make_result):
-    first, second = make_result(latency_ms=1.0), make_result(latency_ms=2.0)
-    assert latest_results([first, second]) == [second]
-
-
 def test_what_passed_is_kept_once_with_each_timer(make_result):
     runs = [
         make_result(clock=clock, timestamp=f"2026-01-0{day}")

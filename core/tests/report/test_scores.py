@@ -51,17 +51,6 @@ def test_the_best_comes_first(make_result):
     assert [s.solution for s in score_solutions(results)] == ["fast", "slow", "partly", "failing"]
 
 
-def test_more_workloads_beat_a_lower_latency(make_result):
-    results = [
-        make_result("thorough", workload="w1", latency_ms=2.0),
-        make_result("thorough", workload="w2", latency_ms=2.0),
-        make_result("narrow", workload="w1", latency_ms=1.0),
-    ]
-    (best,) = best_solutions(score_solutions(results))
-    assert (best.score.solution, best.tried, best.runner_up) == ("thorough", 2, None)
-    assert best.measured_lead is None
-
-
 def test_latency_decides_not_the_recorded_speedup(make_result):
     results = [
         make_result("fast", latency_ms=1.0, reference_latency_ms=2.0),

@@ -154,19 +154,6 @@ def test_the_filter_keeps_rows_with_all_words(show, page, words, count):
     assert rows == max(1, int(count.split()[0]))  # one that says that no row fits
 
 
-def test_long_tables_grow_when_asked(show, make_result):
-    results = [make_result(f"a_{n}", workload=f"w{n % 7}", axes={"N": n}) for n in range(250)]
-    browser = show(render_page(results, INFO), "#/evaluations")
-    rows = "document.querySelectorAll('#view tbody tr').length"
-    assert browser.run(rows) == 100
-    browser.click("#view .more")
-    assert browser.run(rows) == 200
-    assert browser.run("document.activeElement.closest('tr').rowIndex") == 101
-    browser.click("#view .more")
-    assert browser.run(rows) == 250
-    assert browser.run("document.querySelector('#view .more').hidden")
-
-
 # ----------------------------------------------------------------------------------- keyboard
 
 
@@ -190,9 +177,6 @@ def test_sorting_filtering_and_logs_by_keyboard_alone(show, page):
     assert browser.run("document.activeElement.innerText.trim()") == "runtime error"
     browser.press("/", "Escape")
     assert text(browser, ".count") == "9 evaluations"
-
-
-# --------------------------------------------------------------------------------------- logs
 
 
 # ------------------------------------------------------------------------------------ strangers
@@ -301,20 +285,3 @@ def test_nothing_sticks_out(show, browser, page, width, view):
 def test_the_head_stands_before_the_data_so_that_it_is_painted_first(page):
     for early in ("<h1>", 'class="tiles"', 'id="views"', "<footer>"):
         assert page.index(early) < page.index('id="data"') < page.index('id="logs"')
-
-
-# ------------------------------------------------------------------------- more ways to get about
-
-
-def test_a_browser_that_cannot_unpack_is_told(browser, page, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(page)
-    script = browser.call(
-        "Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream"
-    )
-    try:
-        browser.call("Page.navigate", url=path.as_uri())
-        browser.wait("document.querySelector('#view [role=alert]')")
-        assert "DecompressionStream is missing" in text(browser)
-    finally:
-        browser.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])

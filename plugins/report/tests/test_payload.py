@@ -102,10 +102,6 @@ def test_workloads_are_named_by_the_axes_that_differ(make_result):
     assert list(found.items()) == [("w1", "B=1"), ("w0", "B=8"), ("w2", "B=16")]
 
 
-def test_equal_workloads_are_numbered(make_result):
-    assert list(labels(make_result, {"B": 1}, {"B": 1}).values()) == ["B=1", "B=1 #2"]
-
-
 def noise(rng, length=4_000):
     text = "".join(map(chr, rng.choices(range(33, 999), k=length)))
     return "\n".join(text[start : start + 100] for start in range(0, length, 100))

@@ -218,28 +218,26 @@ def _look_at(path: Path, name: bytes, known: Optional[Part], traces: TraceReader
         if known is not None and known.identity == identity:
             return DataFile(path, known, traces)
         is_settled = now - max(identity[1:3]) > SETTLE_NS  # else a change may leave no trace in it
-        trusted = identity if is_settled else ()
-        if known is not None and not known.holds(file):
-            known = None
-        if known is not None and known.end == identity[0]:
-            part = msgspec.structs.replace(known, identity=trusted, torn=0)
-            return DataFile(path, part, traces)
+        part = Part(name, identity if is_settled else ())
+        if known is not None and known.holds(file):
+            part = msgspec.structs.replace(known, identity=part.identity, torn=0)
+            if part.end == identity[0]:
+                return DataFile(path, part, traces)
         whole = read_whole(file)
-        made, old = DataFile(path, Part(name, trusted), traces), []
-        if known is not None and whole is None:
-            old, lists = DataFile(path, known, traces).rows, ("bad", "workloads")
-            copied = {name: list(getattr(known, name)) for name in lists}
-            made.part = msgspec.structs.replace(known, identity=trusted, torn=0, **copied)
-        _Reader(made, traces, old).read_file(file, whole)
-    return made
+        if whole is not None:
+            part = Part(name, part.identity)
+        _Reader(path, part, traces).read_file(file, whole)
+    return DataFile(path, part, traces)
 
 
 class _Reader:
     """Adds the lines of a file to what is known of it."""
 
-    def __init__(self, file: DataFile, traces: TraceReader, known: Sequence[RunRow]) -> None:
-        self._path, self._part, self._traces = file.path, file.part, traces
-        self._rows = RowMaker(file, known)
+    def __init__(self, path: Path, part: Part, traces: TraceReader) -> None:
+        self._path, self._part, self._traces = path, part, traces
+        known = DataFile(path, part, traces)
+        self._rows = RowMaker(known, known.rows)
+        self._bad = list(part.bad)
 
     def read_file(self, file: BinaryIO, whole: Optional[tuple[bytes, list[bytes]]]) -> None:
         """Read the lines behind those that are known, or a whole document, as `read_whole` does."""
@@ -250,7 +248,7 @@ class _Reader:
             part.end, part.crc, part.grows = len(whole[0]), zlib.crc32(whole[0]), False
             for number, text in enumerate(whole[1]):
                 self._read(text, number, None)
-        part.workloads += self._rows.workloads
+        part.bad, part.workloads = self._bad, [*part.workloads, *self._rows.workloads]
         part.digests = digest(self._rows.rows)
         part.packed = _pack(self._rows.rows)
 
@@ -285,7 +283,7 @@ class _Reader:
         try:
             trace = self._traces.read(text, path=self._path, line=line)
         except DataError as error:
-            self._part.bad.append((line, error.message, error.field))
+            self._bad.append((line, error.message, error.field))
         else:
             self._rows.add(trace, offset, len(raw))
 
