@@ -630,7 +630,7 @@ def summarize(
 
 
 def _counts(
-    trace_set: TraceSet, name: str, counts: Mapping[tuple[str, str], int]
+    trace_set: TraceSet, name: str, counts: Mapping[tuple[str, EvaluationStatus], int]
 ) -> DefinitionCounts:
     total = sum(counts[name, status] for status in EvaluationStatus)
     passed = counts[name, EvaluationStatus.PASSED]
