@@ -22,7 +22,7 @@ from flashinfer_bench.apply.selection import (
     run_problem,
 )
 from flashinfer_bench.data import Definition, Trace, Workload
-from flashinfer_bench.data.index.rows import RowWriter
+from flashinfer_bench.data.run_source import RowMaker
 
 BF16 = Limits(0.01, 0.01, coarse=True)
 FP32 = Limits(1e-3, 1e-3)
@@ -34,10 +34,11 @@ def passed(absolute=0.0, relative=0.0, latency=1.0, extra=None, **changes):
     if extra is not None:
         correctness["extra"] = extra
     record = make.trace(latency=latency, correctness=correctness, **changes)
-    rows = RowWriter.of([Trace.model_validate_json(json.dumps(record))])
-    columns, note = rows.columns, json.loads(rows.notes.get(0, "[null, null]"))
-    numbers = columns.latency_ms[0], columns.absolute[0], columns.relative[0]
-    return Figures(*numbers, rows.origins[0].is_judged, *note)
+    maker = RowMaker(None)
+    maker.add(Trace.model_validate_json(json.dumps(record)))
+    (row,) = maker.rows
+    numbers = row.latency_ms, row.max_absolute_error, row.max_relative_error
+    return Figures(*numbers, row.origin.is_judged, *json.loads(row.note or "[null, null]"))
 
 
 def refused(run, limits):

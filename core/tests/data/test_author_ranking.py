@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from flashinfer_bench.data import SpeedupMetrics
-from flashinfer_bench.data.ranking import select_definitions
-from flashinfer_bench.errors import ConfigError, SelectionError
 
 NAME = "gemm_n8_k4"
 
@@ -53,16 +51,6 @@ def test_a_missing_baseline_elsewhere_does_not_matter_to_an_author(make):
     assert trace_set.get_author_score("alice").avg_speedup == 2.0
     with pytest.raises(ValueError, match="'b' has no solution by the baseline author"):
         trace_set.get_author_score("bob")
-
-
-def test_unknown_names_are_both_of_our_errors_and_pythons(make):
-    with pytest.raises(SelectionError) as caught:
-        select_definitions(make.trace_set(), definition_name="c")
-    assert isinstance(caught.value, KeyError)
-    assert caught.value.unknown == ("c",)
-    assert str(caught.value) == "there is no definition 'c' in the dataset"
-    with pytest.raises(ConfigError):
-        select_definitions(make.trace_set(), "gemm", NAME)
 
 
 # ------------------------------------------------------------------------------------------ ranking
@@ -127,9 +115,3 @@ def test_summary_says_what_cannot_be_ranked(make):
     assert "no solution by the baseline author 'baseline'" in summary.unranked["b"]
     assert trace_set.summary(baseline_author="nobody").rankings == []
     assert list(trace_set.summary(baseline_author="nobody").unranked) == ["a", "b"]
-
-
-def test_traces_of_solutions_that_are_not_there_are_counted(make):
-    trace_set = make.trace_set(make.run("stranger", 1.0), make.trace(None))
-    summary = trace_set.summary()
-    assert (summary.total, summary.passed) == (1, 1)

@@ -16,11 +16,6 @@ def test_the_best_trace_has_the_highest_speedup(make):
     assert trace_set.get_best_trace(NAME).solution == "s1_v1"
 
 
-def test_of_equals_the_first_is_best(make):
-    trace_set = make.trace_set(*traces_of(make, 3.0, 3.0))
-    assert trace_set.get_best_trace(NAME).solution == "s0_v1"
-
-
 def test_the_best_for_exactly_these_axes(make):
     traces = [*traces_of(make, 5.0, m=4), *traces_of(make, 1.0, m=8)]
     trace_set = make.trace_set(*traces)

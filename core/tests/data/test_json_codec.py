@@ -13,7 +13,6 @@ from flashinfer_bench.data import (
     append_jsonl_file,
     append_jsonl_line,
     append_jsonl_lines,
-    from_json,
     load_json_file,
     load_jsonl_file,
     save_json_file,
@@ -38,21 +37,6 @@ def test_the_old_order_of_arguments(make, tmp_path):
     assert load_json_file(path, Definition) == make.definition()
     save_jsonl_file([make.trace()], path)
     assert load_jsonl_file(str(path), Trace) == [make.trace()]
-
-
-def test_what_is_none_is_not_written(make):
-    text = to_json(make.trace())
-    assert "samples_ms" not in text
-    assert "provenance" not in text
-    assert "null" not in to_json(make.solution())
-
-
-def test_a_scalar_keeps_its_missing_shape(make):
-    inputs = {"scale": {"shape": None, "dtype": "float32"}}
-    definition = make.definition(inputs=inputs)
-    written = json.loads(to_json(definition))
-    assert written["inputs"]["scale"] == {"shape": None, "dtype": "float32"}
-    assert from_json(to_json(definition), Definition) == definition
 
 
 def test_a_workload_trace_says_that_there_is_no_run(make):
@@ -98,13 +82,6 @@ def test_deeply_nested_json_is_refused(tmp_path):
     path.write_text('{"a":' * 3000 + "1" + "}" * 3000)
     with pytest.raises(DataError):
         load_json_file(Trace, path)
-
-
-def test_old_records_are_read_from_files(make, tmp_path):
-    record = make.definition_record(constraints=None)
-    record["type"] = record.pop("op_type")
-    (tmp_path / "d.json").write_text(json.dumps(record))
-    assert load_json_file(Definition, tmp_path / "d.json").op_type == "gemm"
 
 
 # ------------------------------------------------------------------------------------- JSON lines

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashinfer_bench.data import Trace, load_jsonl_file
 from flashinfer_bench.data.jsonl import is_torn, read_records
-from flashinfer_bench.errors import DataError
 
 
 def records_of(path, content):
@@ -23,10 +20,6 @@ def records_of(path, content):
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "x.jsonl"
-
-
-def test_a_last_line_without_newline_counts(path):
-    assert records_of(path, b'{"a":1}\n{"b":2}') == [(1, b'{"a":1}'), (2, b'{"b":2}')]
 
 
 def test_a_pretty_printed_record_is_one_document(path):
@@ -45,16 +38,6 @@ def test_a_pretty_printed_list_is_many_documents(path):
 def test_a_broken_pretty_printed_record_is_refused_by_line(path):
     found = records_of(path, b'{\n  "a": 1,\n}\n')
     assert [line for line, _ in found] == [1, 2, 3]
-
-
-@pytest.mark.parametrize("content", [b'{"a": 1}\n{"b": 2}\n', b'[\n{"a": 1},\n{"b": 2}\n]\n'])
-def test_a_file_is_opened_once(path, content, monkeypatch):
-    """It may be replaced meanwhile, and then a part of each would be read."""
-    path.write_bytes(content)
-    opened, original = [], Path.open
-    monkeypatch.setattr(Path, "open", lambda *args: opened.append(args) or original(*args))
-    assert [json.loads(text) for _, text in read_records(path)] == [{"a": 1}, {"b": 2}]
-    assert opened == [(path, "rb")]
 
 
 # ------------------------------------------------------------------------------------ torn lines
@@ -123,26 +106,3 @@ def test_every_proper_beginning_of_an_object_is_torn(record, ascii_only, data):
     assert not is_torn(text)
     cut = data.draw(st.integers(1, len(text) - 1))
     assert is_torn(text[:cut])
-
-
-_WORKLOAD = b'{"definition":"d","workload":{"axes":{},"inputs":{},"uuid":"u"}}'
-_FRAGMENTS = st.sampled_from(
-    [
-        *b'{ } [ ] , : " null 1 "definition" "workload" \0 \xff \xef\xbb\xbf'.split(b" "),
-        b"\n",
-        _WORKLOAD,
-    ]
-)
-
-
-@given(st.lists(_FRAGMENTS, max_size=12).map(b"".join) | st.binary(max_size=200))
-def test_any_bytes_are_records_or_a_data_error(tmp_path_factory, content):
-    """Whatever is in the file, the only error is ours and names the file."""
-    path = tmp_path_factory.getbasetemp() / "records.jsonl"
-    path.write_bytes(content)
-    try:
-        traces = load_jsonl_file(Trace, path)
-    except DataError as error:
-        assert error.path == path  # noqa: PT017
-    else:
-        assert all(isinstance(trace, Trace) for trace in traces)

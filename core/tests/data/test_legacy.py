@@ -114,11 +114,6 @@ def test_an_old_error_goes_to_the_log(make):
     assert Evaluation.model_validate(record).log == "illegal access"
 
 
-def test_a_log_wins_over_its_old_names(make):
-    record = {**make.evaluation_record(), "log_file": "x.log", "error": "no"}
-    assert Evaluation.model_validate(record).log == "fine"
-
-
 def test_the_old_status_of_wrong_numbers(make):
     record = {**old_evaluation(make, "INCORRECT_NUMERICAL"), "status": "INCORRECT"}
     assert Evaluation.model_validate(record).status == "INCORRECT_NUMERICAL"
@@ -150,16 +145,3 @@ def test_workload_traces_of_all_releases(make, nothing):
     trace = Trace.model_validate(record)
     assert trace.is_workload_trace()
     assert trace == Trace.model_validate({**record, "solution": None, "evaluation": None})
-
-
-def test_an_old_trace(make):
-    record = {
-        "definition": "gemm",
-        "solution": "gemm_torch",
-        "workload": old_workload(),
-        "evaluation": old_evaluation(make),
-    }
-    trace = Trace.model_validate(record)
-    assert trace.is_successful()
-    assert uuid.UUID(trace.workload.uuid).version == 5
-    assert Trace.model_validate_json(trace.model_dump_json()) == trace

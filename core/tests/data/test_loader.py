@@ -9,7 +9,6 @@ import pytest
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.loader import load_definition
 from flashinfer_bench.errors import (
-    ConfigError,
     DataError,
     DatasetNotFoundError,
     DuplicateNameError,
@@ -47,34 +46,7 @@ def test_the_default_is_the_dataset_of_the_environment(dataset, monkeypatch):
     assert TraceSet.from_path().root == dataset
 
 
-def test_only_raise_and_collect_are_known(dataset):
-    with pytest.raises(ConfigError, match="'raise' and 'collect'"):
-        TraceSet.from_path(dataset, on_error="ignore")
-
-
 # ---------------------------------------------------------------------------------------- layouts
-
-
-@pytest.mark.parametrize("place", ["definitions/d.json", "definitions/a/b/c/d.json"])
-def test_definitions_lie_anywhere_below_their_folder(writer, make, place):
-    writer.json(place, make.definition_record())
-    assert "gemm_n8_k4" in load(writer.root).definitions
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        "traces/x.jsonl",
-        "traces/alice/gemm/gemm_n8_k4.jsonl",
-        "traces/gemm/gemm_n8_k4.jsonl",
-        "workloads/odd/place.jsonl",
-    ],
-)
-def test_traces_are_told_by_their_content(writer, make, place):
-    writer.lines(place, make.trace_record(None), make.trace_record())
-    trace_set = load(writer.root)
-    assert len(trace_set.workloads["gemm_n8_k4"]) == 1
-    assert len(trace_set.traces["gemm_n8_k4"]) == 1
 
 
 def test_old_workloads_lie_below_traces(writer, make):

@@ -41,9 +41,6 @@ def test_adding_to_a_file_that_is_one_document(dataset, make, spelled):
     assert len(file.read_text().splitlines()) == len(before) + 1
 
 
-# ------------------------------------------------------------------------------------------ blobs
-
-
 # ------------------------------------------------------------------------------ threads, processes
 
 
@@ -65,17 +62,6 @@ def test_backups_at_the_same_moment_do_not_meet(dataset, monkeypatch):
     assert len(backups) == 6
     wanted = (dataset / FILE).read_bytes()
     assert all((path / "gemm" / f"{NAME}.jsonl").read_bytes() == wanted for path in backups)
-
-
-def test_a_backup_that_was_made_by_another_process_is_not_removed(dataset, monkeypatch):
-    """The name is free when it is looked at and taken when it is made."""
-    monkeypatch.setattr(time, "strftime", lambda _: "20260101_000000")
-    theirs = dataset / "traces_backup_20260101_000000"
-    theirs.mkdir()
-    (theirs / "precious").touch()
-    TraceSet.from_path(dataset).backup_traces()
-    assert [path.name for path in theirs.iterdir()] == ["precious"]
-    assert (dataset / "traces_backup_20260101_000000_2" / "gemm").is_dir()
 
 
 def test_two_threads_that_ask_first_get_the_same_traces(dataset, monkeypatch):

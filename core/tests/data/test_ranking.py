@@ -1,19 +1,12 @@
-"""Scores of solutions and authors, rankings, summaries."""
+"""Scores of solutions."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flashinfer_bench.data import SpeedupMetrics
-from flashinfer_bench.data.ranking import (
-    digest_runs,
-    rank_scores,
-)
-from flashinfer_bench.errors import DataError
 
 NAME = "gemm_n8_k4"
 
@@ -37,17 +30,6 @@ def test_the_score_is_the_mean_speedup_over_the_baseline(make):
     )
     score = trace_set.get_solution_score("alice_v1")
     assert score == SpeedupMetrics(avg_speedup=2.5, n_workloads=2, n_definitions=1)
-
-
-def test_of_several_traces_the_fastest_counts_on_both_sides(make):
-    trace_set = make.trace_set(
-        make.run("baseline", 8.0),
-        make.run("baseline", 6.0),
-        make.run("alice", 3.0),
-        make.run("alice", 2.0),
-        make.run("alice", 4.0),
-    )
-    assert trace_set.get_solution_score("alice_v1").avg_speedup == 3.0
 
 
 def test_only_workloads_that_the_baseline_passed_take_part(make):
@@ -109,31 +91,3 @@ def test_a_pass_without_a_real_latency_is_an_error(make, latency):
     trace_set = make.trace_set(make.run("baseline", 4.0), invalid(make.run("alice"), latency))
     with pytest.raises(ValueError, match=f"solution 'alice_v1' has a latency of {latency} ms"):
         trace_set.get_solution_score("alice_v1")
-
-
-def test_a_pass_without_performance_is_an_error(make):
-    trace = make.run("alice")
-    trace.evaluation.performance = None
-    with pytest.raises(DataError, match="has a latency of nan"):
-        digest_runs([trace]).usable()
-
-
-# --------------------------------------------------------------------------------------- invariants
-
-_SCORES = st.dictionaries(
-    st.sampled_from(["alice", "bob", "zoe"]),
-    st.floats(0, 100).map(lambda value: SpeedupMetrics(avg_speedup=value, n_workloads=1)),
-)
-
-
-@given(st.lists(_SCORES, max_size=5))
-def test_rankings_are_sorted_complete_and_stable(per_definition):
-    ranking = rank_scores(per_definition)
-    keys = [(-score.avg_speedup, author) for author, score in ranking]
-    assert keys == sorted(keys)
-    assert {author for author, _ in ranking} == {author for one in per_definition for author in one}
-    again = dict(rank_scores(per_definition[::-1]))
-    assert again.keys() == dict(ranking).keys()
-    for author, score in ranking:
-        assert math.isclose(again[author].avg_speedup, score.avg_speedup, abs_tol=1e-12)
-        assert score.n_definitions == sum(author in one for one in per_definition)

@@ -82,17 +82,6 @@ def test_definition(definition):
     assert Definition.model_validate(definition.model_dump(mode="json")) == definition
 
 
-@given(definitions(), st.data())
-def test_arguments_by_name_are_put_in_place(definition, data):
-    names = [*definition.inputs, *definition.outputs]
-    count = data.draw(st.sampled_from([len(definition.inputs), len(names)]))
-    by_position = data.draw(st.integers(0, count))
-    values = [object() for _ in range(count)]
-    by_name = dict(zip(names[by_position:count], values[by_position:], strict=True))
-    merged = definition.merge_kwargs_to_args(values[:by_position], by_name)
-    assert list(merged) == values
-
-
 # ---------------------------------------------------------------------------------------- solutions
 
 

@@ -23,31 +23,7 @@ def test_the_old_name_of_workloads(make):
     assert TraceSet(workloads=workloads, workload={}).workloads is workloads
 
 
-def test_adding_in_memory(make):
-    trace_set = TraceSet()
-    trace_set.add_traces([make.trace(), make.trace("bob_v1", "other")])
-    trace_set.add_workload_traces([make.trace(None)])
-    assert list(trace_set.traces) == [NAME, "other"]
-    assert len(trace_set.workloads[NAME]) == 1
-
-
-def test_what_is_shown(dataset, make):
-    trace_set = TraceSet.from_path(dataset)
-    assert repr(trace_set) == (
-        f"TraceSet(root='{dataset}', 1 definitions, 2 solutions, traces not read yet)"
-    )
-    trace_set.traces  # noqa: B018
-    assert repr(trace_set).endswith("2 solutions, 2 workloads, 3 traces)")
-    assert repr(TraceSet()).startswith("TraceSet(root=None, 0 definitions")
-
-
 # --------------------------------------------------------------------------------- solutions
-
-
-def test_solutions_by_name(dataset):
-    trace_set = TraceSet.from_path(dataset)
-    assert trace_set.get_solution("alice_v1").author == "alice"
-    assert trace_set.get_solution("none") is None
 
 
 def test_solutions_added_to_the_dict_are_found(make):
@@ -171,13 +147,6 @@ def test_a_backup_is_a_copy_beside_the_traces(dataset, make):
     assert (backup / "gemm/gemm_n8_k4.jsonl").read_bytes() == content
     assert (dataset / "traces/gemm/gemm_n8_k4.jsonl").read_bytes() == content
     assert len(TraceSet.from_path(dataset).traces[NAME]) == 4
-
-
-def test_backups_do_not_overwrite_one_another(dataset):
-    trace_set = TraceSet.from_path(dataset)
-    for _ in range(3):
-        trace_set.backup_traces()
-    assert len(list(dataset.glob("traces_backup_*"))) == 3
 
 
 def test_a_backup_that_fails_leaves_nothing_behind(dataset, monkeypatch):

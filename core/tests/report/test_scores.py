@@ -7,7 +7,7 @@ import math
 import pytest
 
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.data.run_source import Clock
+from flashinfer_bench.data.run_source import Clock, read_details
 from flashinfer_bench.report import Selection, best_solutions, score_solutions, summarize
 from flashinfer_bench.report.scores import natural_order
 
@@ -51,17 +51,6 @@ def test_the_best_comes_first(make_result):
     assert [s.solution for s in score_solutions(results)] == ["fast", "slow", "partly", "failing"]
 
 
-def test_more_workloads_beat_a_lower_latency(make_result):
-    results = [
-        make_result("thorough", workload="w1", latency_ms=2.0),
-        make_result("thorough", workload="w2", latency_ms=2.0),
-        make_result("narrow", workload="w1", latency_ms=1.0),
-    ]
-    (best,) = best_solutions(score_solutions(results))
-    assert (best.score.solution, best.tried, best.runner_up) == ("thorough", 2, None)
-    assert best.measured_lead is None
-
-
 def test_latency_decides_not_the_recorded_speedup(make_result):
     results = [
         make_result("fast", latency_ms=1.0, reference_latency_ms=2.0),
@@ -72,16 +61,6 @@ def test_latency_decides_not_the_recorded_speedup(make_result):
     assert best.runner_up is not None
     assert best.runner_up.solution == "lucky"
     assert best.measured_lead.value == pytest.approx(1.5)
-
-
-def test_each_device_has_its_best(make_result):
-    results = [
-        make_result("a", hardware="A", latency_ms=1.0),
-        make_result("b", hardware="A", latency_ms=2.0),
-        make_result("b", hardware="B", latency_ms=2.0),
-    ]
-    found = best_solutions(score_solutions(results))
-    assert [(b.score.hardware, b.score.solution) for b in found] == [("A", "a"), ("B", "b")]
 
 
 def test_numbers_in_names_count_as_numbers():
@@ -142,8 +121,8 @@ def test_what_a_score_tells_of_its_samples(make_result):
     assert score.references == {"before": 1, "beside": 1}
     assert score.stop_rules == ("rse",)
     assert score.latency.ends is None
-    assert runs[0].counted_ms == (1.0, 2.0)
-    assert runs[0].dropped_ms == (9.0,)
+    (details,) = read_details(runs[:1])
+    assert (details.counted_ms, details.dropped_ms) == ((1.0, 2.0), (9.0,))
 
 
 # ------------------------------------------------------------------------------------- summaries
@@ -167,7 +146,7 @@ def test_counts(two):
     assert list(counts) == ["double", "lost", "triple"]
     double = counts["double"]
     assert (double.solutions, double.workloads, double.traces) == (2, 2, 4)
-    assert (double.passed, double.failed, double.solved) == (4, 0, True)
+    assert (double.passed, double.failed) == (4, 0)
     assert (counts["triple"].passed, counts["triple"].failed) == (0, 1)
     assert (counts["lost"].op_type, counts["lost"].solutions) == ("", 0)
     assert found.totals() == {
@@ -220,7 +199,7 @@ def test_devices_are_ranked_apart(maker):
 def test_selection(two, selection, names, traces):
     found = summarize(two, selection)
     assert [one.definition for one in found.definitions] == names
-    assert found.traces == traces
+    assert found.totals()["traces"] == traces
 
 
 @pytest.fixture

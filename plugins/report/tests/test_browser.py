@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
 
@@ -94,27 +93,7 @@ def test_a_definition_is_a_click_away_and_back(show, page):
     browser.wait("document.querySelector('#view h2').textContent === 'Definitions'")
 
 
-def test_the_fast_p_curves_and_bars_are_drawn(show, page):
-    browser = show(page)
-    browser.wait("document.querySelectorAll('#view svg').length === 2")
-    assert browser.run("document.querySelectorAll('path.curve').length") == 2
-    assert browser.run("document.querySelectorAll('rect.st-passed').length") == 2
-    assert "1 author solved nothing" in text(browser)
-
-
 # ----------------------------------------------------------------------- the plot over an axis
-
-
-def test_bars_of_the_samples_and_the_reference(show, page):
-    browser = show(page, "#/definition/double")
-    browser.wait("document.querySelectorAll('#view circle.dot').length === 8")
-    assert browser.run("document.querySelectorAll('path.whisker').length") == 8
-    assert browser.run("document.querySelectorAll('polyline.reference').length") == 1
-    low, high = browser.run(
-        "(() => { const w = document.querySelector('path.whisker');"
-        "return w.getAttribute('d').split(/[MVh ]/).slice(2, 4).map(Number); })()"
-    )
-    assert low > high  # upwards is slower, and coordinates grow downwards
 
 
 def test_the_plot_shows_what_is_chosen(show, page):
@@ -134,19 +113,6 @@ def test_the_plot_shows_what_is_chosen(show, page):
             seen.add(browser.run("document.querySelector('figure svg').outerHTML"))
     assert len(seen) == 6
     assert not any("NaN" in one or "Infinity" in one for one in seen)
-
-
-def test_values_show_under_the_pointer(show, page):
-    browser = show(page, "#/definition/double")
-    browser.wait("document.querySelector('circle.dot')")
-    browser.click("figcaption")
-    place = browser.run(
-        "(() => { const r = document.querySelector('circle.dot').getBoundingClientRect();"
-        "return [r.x + 3, r.y + 3]; })()"
-    )
-    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
-    browser.wait("!document.getElementById('tip').hidden")
-    assert "middle half of 3 samples" in text(browser, "#tip")
 
 
 # ------------------------------------------------------------------------------------- tables
@@ -188,19 +154,6 @@ def test_the_filter_keeps_rows_with_all_words(show, page, words, count):
     assert rows == max(1, int(count.split()[0]))  # one that says that no row fits
 
 
-def test_long_tables_grow_when_asked(show, make_result):
-    results = [make_result(f"a_{n}", workload=f"w{n % 7}", axes={"N": n}) for n in range(250)]
-    browser = show(render_page(results, INFO), "#/evaluations")
-    rows = "document.querySelectorAll('#view tbody tr').length"
-    assert browser.run(rows) == 100
-    browser.click("#view .more")
-    assert browser.run(rows) == 200
-    assert browser.run("document.activeElement.closest('tr').rowIndex") == 101
-    browser.click("#view .more")
-    assert browser.run(rows) == 250
-    assert browser.run("document.querySelector('#view .more').hidden")
-
-
 # ----------------------------------------------------------------------------------- keyboard
 
 
@@ -224,43 +177,6 @@ def test_sorting_filtering_and_logs_by_keyboard_alone(show, page):
     assert browser.run("document.activeElement.innerText.trim()") == "runtime error"
     browser.press("/", "Escape")
     assert text(browser, ".count") == "9 evaluations"
-
-
-# --------------------------------------------------------------------------------------- logs
-
-
-def test_the_log_of_a_failure_is_one_click_away(show, page):
-    browser = show(page, "#/failures")
-    assert "ValueError: # is wrong" in text(browser)
-    browser.click("#view tbody button.open")
-    browser.wait("document.querySelector('dialog pre').innerText.includes('ValueError')")
-    shown = text(browser, "dialog")
-    for part in ("c_failed", "runtime error", "double", "N=2", "Test CPU", FAILURE_LOG):
-        assert part in shown
-    browser.click("dialog header button")
-    browser.wait("!document.querySelector('dialog').open")
-
-
-def test_logs_that_are_missing_or_left_out_say_so(show, make_result):
-    rng = random.Random(1)
-    noise = [
-        "\n".join("".join(map(chr, rng.choices(range(33, 999), k=99))) for _ in range(40))
-        for _ in range(400)
-    ]
-    results = [
-        make_result(f"a_{n:03d}", status="TIMEOUT", log=log) for n, log in enumerate(["", *noise])
-    ]
-    browser = show(render_page(results, INFO), "#/evaluations")
-    browser.run("document.querySelector('#view tbody button').click()")
-    browser.wait("document.querySelector('dialog pre').innerText.includes('no log was recorded')")
-    browser.press("Escape")
-    browser.wait("!document.querySelector('dialog').open")
-    browser.run("document.querySelector('#view input').focus()")
-    browser.press(*"a_400")
-    browser.wait("document.querySelectorAll('#view tbody tr').length === 1")
-    browser.run("document.querySelector('#view tbody button').click()")
-    browser.wait("document.querySelector('dialog pre').innerText.includes('left out')")
-    assert text(browser, "dialog pre").startswith("… 3,799 characters left out …\n")
 
 
 # ------------------------------------------------------------------------------------ strangers
@@ -369,66 +285,3 @@ def test_nothing_sticks_out(show, browser, page, width, view):
 def test_the_head_stands_before_the_data_so_that_it_is_painted_first(page):
     for early in ("<h1>", 'class="tiles"', 'id="views"', "<footer>"):
         assert page.index(early) < page.index('id="data"') < page.index('id="logs"')
-
-
-# ------------------------------------------------------------------------- more ways to get about
-
-
-@pytest.fixture
-def two_devices(make_result):
-    return render_page(
-        [
-            make_result(f"{name}_x", definition=definition, hardware=device, workload=f"w{n}",
-                        axes={"N": n}, latency_ms=latency)
-            for definition in ("first", "second")
-            for name, latency in (("a", 1.0), ("b", 2.0))
-            for device in ("GPU one", "GPU two")
-            for n in range(1, 4)
-            if (name, device) != ("b", "GPU two")
-        ],
-        INFO,
-    )  # fmt: skip
-
-
-def test_a_definition_is_shown_on_one_device_at_a_time(show, two_devices):
-    browser = show(two_devices, "#/definition/first")
-    browser.wait("document.querySelectorAll('#view circle.dot').length === 6")
-    assert "GPU one · 2 solutions · 3 workloads · 6 evaluations" in text(browser)
-    browser.run(
-        "(() => { const s = document.querySelector('#view select'); s.value = 'GPU two';"
-        "s.dispatchEvent(new Event('change')); })()"
-    )
-    browser.wait("document.querySelectorAll('#view circle.dot').length === 3")
-    assert "GPU two · 1 solution · 3 workloads · 3 evaluations" in text(browser)
-
-
-@pytest.mark.parametrize("mark", ["circle.dot", "path.cross"])
-def test_marks_of_the_plot_open_their_evaluation(show, page, mark):
-    browser = show(page, "#/definition/double")
-    browser.wait("document.querySelector('path.cross')")
-    browser.run(f"document.querySelector('{mark}').dispatchEvent(new MouseEvent('click'))")
-    browser.wait("document.querySelector('dialog').open")
-    index = browser.run(f"Number(document.querySelector('{mark}').dataset.run)")
-    row = f"#view button[data-run='{index}']"
-    solution = browser.run(f"document.querySelector(\"{row}\").closest('tr').cells[1].innerText")
-    assert solution in text(browser, "dialog h2")
-
-
-def test_what_is_missing_is_listed(show, page):
-    browser = show(page, "#/coverage")
-    cells = browser.run("[...document.querySelectorAll('#view tbody td')].map(c => c.innerText)")
-    assert cells == ["double", "op", "3", "4", "9/12", "3 missing"]
-
-
-def test_a_browser_that_cannot_unpack_is_told(browser, page, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(page)
-    script = browser.call(
-        "Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream"
-    )
-    try:
-        browser.call("Page.navigate", url=path.as_uri())
-        browser.wait("document.querySelector('#view [role=alert]')")
-        assert "DecompressionStream is missing" in text(browser)
-    finally:
-        browser.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import pytest
 
-from fib_report.page.payload import shape_of
 from flashinfer_bench.data.run_source import Clock
 from flashinfer_bench.report import PageInfo, render_page
 
@@ -61,39 +59,6 @@ def test_samples_outliers_and_dropped_ones_are_drawn(open_page, measured):
     assert count(browser, ".strip circle.far") == 2
     assert count(browser, ".strip circle.sample") == 2 * (32 + 2)
     assert count(browser, ".strip rect.band") == 2
-
-
-def test_points_are_where_the_samples_are(open_page, measured):
-    browser = open_page([measured(dropped=0, dropped_rows=())])
-    browser.wait("document.querySelectorAll('.strip circle.sample').length === 32")
-    levels = [*itertools.accumulate(ord(step) - ord("0") for step in shape_of(SAMPLES).steps)]
-    drawn = browser.run(
-        "[...document.querySelectorAll('.strip circle.sample')]"
-        ".map(c => Number(c.getAttribute('cx')))"
-    )
-    assert drawn == sorted(drawn)
-    low, high = browser.run(
-        "[...document.querySelectorAll('.strips line.grid')].map(l => Number(l.getAttribute('x1')))"
-    )[:: max(1, count(browser, ".strips line.grid") - 1)][:2]
-    assert low <= drawn[0] < drawn[-1] <= high
-    # Levels are those of a logarithmic scale, and close quantities are drawn on a linear one.
-    share = (drawn[16] - drawn[0]) / (drawn[-1] - drawn[0])
-    assert share == pytest.approx((9 ** (levels[16] / levels[-1]) - 1) / 8, abs=0.01)
-
-
-def test_a_strip_opens_its_evaluation(open_page, measured):
-    browser = open_page([measured()])
-    browser.wait("document.querySelector('.strip')")
-    browser.run("document.querySelector('.strip').dispatchEvent(new MouseEvent('click'))")
-    browser.wait("document.querySelectorAll('#run .strip circle').length === 34")
-    shown = browser.run("document.querySelector('#run').innerText")
-    assert "SM clock 1980 (1755 to 1980) MHz" in shown
-    assert "outcome: target reached" in shown
-    assert "2 of 101: the device was slowed down" in shown
-    for words in ("Reference timed\nbefore", "Stop rule\nrse", "Timer\ncupti cold"):
-        assert words in shown
-    browser.press("Escape")
-    browser.wait("!document.querySelector('#run').open")
 
 
 def test_intervals_and_ranks_in_the_tables(open_page, measured):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.errors import UnknownNameError
 from flashinfer_bench.report import Selection, find_gaps
 
 ALL = Selection()
@@ -49,14 +46,3 @@ def test_what_only_traces_know_does_not_count(maker):
     maker.trace("gone", uuid="w1")
     maker.trace("alice_double", uuid="gone")
     assert gaps(maker)["double"].evaluated == {"Test CPU": 4}
-
-
-def test_selection(maker):
-    maker.sound()
-    maker.definition("triple", op_type="gemm")
-    assert list(gaps(maker, Selection(op_types=("gemm",)))) == ["triple"]
-    assert list(gaps(maker, Selection(definitions=("double",)))) == ["double"]
-    other = gaps(maker, Selection(hardware=("h200",)))["double"]
-    assert (other.evaluated, other.missing) == ({}, ("never evaluated",))
-    with pytest.raises(UnknownNameError):
-        gaps(maker, Selection(definitions=("quadruple",)))

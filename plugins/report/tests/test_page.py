@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from flashinfer_bench.report import DefinitionCoverage, PageInfo, render_page
+from flashinfer_bench.report import PageInfo, render_page
 
 INFO = PageInfo("A title", "/data/set", "2026-01-01 00:00 UTC")
 HOSTILE = "</script><script>document.title='pwned'</script><img src=x onerror=alert(1)>\"'&\x1b[31m"
@@ -111,15 +111,6 @@ def test_numbers_of_the_tiles(results, make_result):
         "Passed": "80%",
         "Mean speed-up of the best": "4×",
     }
-
-
-def test_views_are_links_and_coverage_only_where_it_is_known(results):
-    gap = DefinitionCoverage("double", "op", 1, 1, 1, {"Test CPU": 0}, (), ("not on Test CPU",))
-    views = [
-        re.findall(r'data-view="(\w+)"', render_page(results, INFO, gaps)) for gaps in ((), (gap,))
-    ]
-    assert views[0] == ["overview", "definitions", "solutions", "evaluations", "failures"]
-    assert views[1] == [*views[0], "coverage"]
 
 
 def test_ten_thousand_evaluations_with_samples_and_noise_stay_small(make_result, unpack):

@@ -10,13 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fib_report.page.payload import Extras, pack, page_data
+from fib_tests.results import a_result
 from flashinfer_bench.data import EvaluationStatus
-from flashinfer_bench.data.run_source import RunDetails
 from flashinfer_bench.report import (
-    PageInfo,
-    Result,
     latest_results,
-    render_page,
 )
 
 NAMES = st.sampled_from(["a", "b_a", "c d", "<i>", "&amp;", "ü", "x" * 80, 'q"', "0", "__"])
@@ -35,10 +32,10 @@ def results(draw):
     log = draw(st.sampled_from(["", "log", "<b>" * 3000, "\x1b[0m\0"]))
     sizes = draw(st.dictionaries(st.sampled_from("NM"), st.integers(0, 2**40), max_size=2))
     definition, solution = draw(NAMES), draw(NAMES)
-    return Result(
+    return a_result(
+        solution,
         definition=definition,
         op_type=f"type of {definition}",
-        solution=solution,
         author=f"{solution[:1]}'s author",
         language=f"{solution[:1]}++",
         workload=draw(NAMES),
@@ -48,8 +45,8 @@ def results(draw):
         timestamp=draw(st.sampled_from(["2026-01-01", "2026-01-02"])),
         latency_ms=latency,
         reference_latency_ms=reference,
-        sample_total=len(samples),
-        details=[RunDetails(log, samples)],
+        samples_ms=samples,
+        log=log,
         max_absolute_error=draw(st.none() | st.floats(min_value=0.0)),
     )
 
@@ -77,9 +74,3 @@ def test_everything_can_be_read_back_from_the_columns(found):
         (r.definition, r.solution, r.author, r.language, r.workload, r.hardware, r.status.value)
         for r in found
     }  # fmt: skip
-
-
-@given(SEVERAL)
-def test_the_order_of_results_does_not_matter(found):
-    info = PageInfo("T", "D", "G")
-    assert render_page(found, info) == render_page(found[::-1], info)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_report.ratings import by_solution, fast_p, make_scoreboard
-from flashinfer_bench.data import EvaluationStatus, TraceSet
-from flashinfer_bench.report import Result, Selection, fastp_curves, rate_authors
+from fib_report.ratings import fast_p, make_scoreboard
+from fib_tests.results import a_result
+from flashinfer_bench.data import TraceSet
+from flashinfer_bench.report import Selection, fastp_curves, rate_authors
 
 
 def by_name(ratings):
@@ -73,7 +74,7 @@ def test_a_solution_is_only_asked_for_its_own_definition(make_result):
         make_result("alice_b", definition="other", latency_ms=0.5),
         make_result("bob_c", definition="other", workload="w2", status="TIMEOUT"),
     ]
-    found = by_name(rate_authors(results, group=by_solution))
+    found = by_name(rate_authors(results, group="solution"))
     assert {name: rating.tasks for name, rating in found.items()} == {
         "alice_a": 1,
         "alice_b": 2,
@@ -105,10 +106,10 @@ def test_ratings_share_a_rank_where_intervals_overlap(make_result):
 
 
 SOME = st.builds(
-    lambda author, definition, workload, latency, reference: Result(
-        definition, f"{author}_{definition}", workload, {}, "gpu",
-        EvaluationStatus.PASSED if latency else EvaluationStatus.TIMEOUT, "2026-01-01",
-        latency, reference if latency else None, author=author,
+    lambda author, definition, workload, latency, reference: a_result(
+        f"{author}_{definition}", definition=definition, workload=workload,
+        status="PASSED" if latency else "TIMEOUT",
+        latency_ms=latency, reference_latency_ms=reference if latency else None,
     ),
     st.sampled_from("abc"), st.sampled_from("de"), st.sampled_from("wxyz"),
     st.none() | st.floats(1e-3, 1e3), st.none() | st.floats(1e-3, 1e3),
@@ -160,18 +161,6 @@ def test_authors_are_compared_with_the_baseline_on_each_device(trace_set):
         ("Test CPU", "alice", 4.0, pytest.approx(4.0)),
         ("Test CPU", "baseline", None, 1.0),
     ]
-
-
-def test_without_a_baseline_the_reference_is_compared_with(trace_set):
-    for author in (None, "nobody"):
-        found = make_scoreboard(trace_set, ALL, author)
-        assert found.baseline_author is None
-        assert [(s.hardware, s.rating.name) for s in found.standings] == [
-            ("H200", "bob"),
-            ("Test CPU", "alice"),
-            ("Test CPU", "baseline"),
-        ]
-        assert {s.score for s in found.standings} == {None}
 
 
 def test_the_score_is_that_of_the_dataset(trace_set):

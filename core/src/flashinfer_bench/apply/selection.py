@@ -38,7 +38,6 @@ from flashinfer_bench.bench.dtype_tolerances import (
     precision_of,
     tolerance_values,
 )
-from flashinfer_bench.data.index.rows import PASSED, STATUSES
 from flashinfer_bench.data.workload import Workload
 from flashinfer_bench.errors import FibError, UnknownNameError
 
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.hardware import Place
     from flashinfer_bench.apply.table import Source
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.data.index.rows import Origin, Rows
+    from flashinfer_bench.data.run_source import Origin, RunRow, Task
 
 ReasonKind = Literal[
     "definition",
@@ -382,7 +381,7 @@ class _Place(NamedTuple):
 
 
 class Collector:
-    """Takes the runs of one file after the other, and decides about each run.
+    """Takes runs, and decides about each.
 
     Parameters
     ----------
@@ -400,29 +399,30 @@ class Collector:
         self._source = source
         self._runs: dict[tuple[str, str, str, tuple[object, ...]], _Runs] = {}
         self._builder_of = cache(lambda name: ApplyKeyFactory.specialize(source.definition(name)))
-        self._places: dict[tuple[str, bytes], _Place] = {}
+        self._places: dict[tuple[str, str], _Place] = {}
         self._slots: dict[str, dict[ApplyKey, _Slot]] = {}
         self._hash_of = cache(lambda name: source.solution(name).hash())
 
-    def add(self, rows: Rows) -> None:
-        """Take the runs of a file into account."""
-        notes = rows.notes
-        for (definition, solution, workload), origin, lines in rows.groups():
-            if solution is None:
-                continue
+    def add(self, rows: Iterable[RunRow]) -> None:
+        """Take runs into account."""
+        groups: dict[tuple[Task, Origin], list[RunRow]] = {}
+        for row in rows:
+            groups.setdefault((row.task, row.origin), []).append(row)
+        for (task, origin), some in groups.items():
+            definition, solution = task.definition, task.solution
             runs = self._runs_of(definition, solution, origin)
             if runs.refusal is not None:
-                runs.reasons[runs.refusal] += len(lines)
+                runs.reasons[runs.refusal] += len(some)
                 continue
-            uuid, slot, limits = self._place_of(definition, rows.workloads[workload])
+            uuid, slot, limits = self._place_of(definition, task.text)
             if isinstance(slot, Reason):
-                runs.reasons[slot] += len(lines)
+                runs.reasons[slot] += len(some)
                 continue
             slot.tried.add(solution)
             if origin.solution_hash and origin.solution_hash != self._hash_of(solution):
-                runs.reasons[_STALE] += len(lines)
+                runs.reasons[_STALE] += len(some)
                 continue
-            counting, reasons = _judged(rows, notes, lines, limits, is_judged=origin.is_judged)
+            counting, reasons = _judged(some, limits, is_judged=origin.is_judged)
             if counting:
                 runs.counted += len(counting)
                 slot.latencies.setdefault(solution, {}).setdefault(uuid, []).extend(counting)
@@ -431,7 +431,7 @@ class Collector:
                 slot.wrong.add(solution)
 
     def _runs_of(self, definition: str, solution: str, origin: Origin) -> _Runs:
-        key = definition, solution, origin.hardware, origin.libs
+        key = definition, solution, origin.hardware, tuple(origin.libs.items())
         if key not in self._runs:
             self._runs[key] = _Runs(self._refusal(definition, solution, origin))
         return self._runs[key]
@@ -457,10 +457,10 @@ class Collector:
         targets = {target.strip().lower() for target in solution.spec.target_hardware}
         if targets == {"cpu"} and place.kind != "cpu":
             return Reason("target", "written for the CPU alone (target_hardware)")
-        text = place.toolchain_problem(str(solution.spec.language), dict(origin.libs))
+        text = place.toolchain_problem(str(solution.spec.language), origin.libs)
         return None if text is None else Reason("toolchain", text)
 
-    def _place_of(self, name: str, text: bytes) -> _Place:
+    def _place_of(self, name: str, text: str) -> _Place:
         place = self._places.get((name, text))
         if place is None:
             workload = Workload.model_validate_json(text)
@@ -497,22 +497,19 @@ class Collector:
 
 
 def _judged(
-    rows: Rows, notes: Mapping[int, str], lines: list[int], limits: Limits, *, is_judged: bool
+    rows: Iterable[RunRow], limits: Limits, *, is_judged: bool
 ) -> tuple[list[float], list[Reason]]:
     """Return the latencies of those of some runs that count, and why the others do not."""
-    columns = rows.columns
-    statuses, latencies = columns.status, columns.latency_ms
-    absolutes, relatives = columns.absolute, columns.relative
     atol, rtol = limits.atol, limits.rtol
     counting: list[float] = []
     inaccurate: list[Reason] = []  # told before the others
     reasons: list[Reason] = []
-    for line in lines:
-        latency, absolute, relative = latencies[line], absolutes[line], relatives[line]
-        if statuses[line] != PASSED:
-            reasons.append(Reason("status", STATUSES[statuses[line]].value))
+    for row in rows:
+        latency, noted = row.latency_ms, row.note
+        absolute, relative = row.max_absolute_error, row.max_relative_error
+        if not row.passed or latency is None or absolute is None or relative is None:
+            reasons.append(Reason("status", row.status.value))
             continue
-        noted = notes.get(line)
         # Nearly all runs: what `run_problem` would say is known.
         if noted is None and 0.0 < latency < math.inf and absolute <= atol and relative <= rtol:
             counting.append(latency)

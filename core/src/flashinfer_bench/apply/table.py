@@ -110,8 +110,7 @@ class ApplyTable:
             solutions = {one.name: one for group in source.solutions.values() for one in group}
             parts = Source(source.root, dict(source.definitions), solutions)
             collector = Collector(configs, place, parts)
-            for rows in source.index_rows():
-                collector.add(rows)
+            collector.add(source.run_rows())
             problems = [str(each) for each in (*source.load_errors, *source.torn_lines)]
         found = collector.outcome()
         names = [*parts.definitions, *sorted(found.keys() - parts.definitions.keys())]

@@ -103,7 +103,7 @@ def open_datasets(local: Optional[Sequence[Path]], hub: Optional[str] = None) ->
     tell_broken(list(map(_line, errors)))
     trace_set = sets[0] if len(sets) == 1 else _merged(sets)
     opened = OpenedDataset(trace_set, roots, errors)
-    if not (trace_set.definitions or trace_set.run_columns()):
+    if not (trace_set.definitions or trace_set.run_source.names()):
         raise SelectionError(
             f"there is nothing in the dataset {opened.name}",
             hint="a dataset has the folders definitions, solutions, workloads and traces",

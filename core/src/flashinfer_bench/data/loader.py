@@ -6,12 +6,13 @@ import contextlib
 import gc
 import json
 import logging
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Optional, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.definition import Definition
-from flashinfer_bench.data.json_codec import decode, parse_json
+from flashinfer_bench.data.json_codec import decode, load_json_file, parse_json
 from flashinfer_bench.data.jsonl import read_records
 from flashinfer_bench.data.solution import Solution
 from flashinfer_bench.data.trace_reader import TraceReader
@@ -107,15 +108,12 @@ def load_definitions(root: Path, problems: Problems) -> dict[str, Definition]:
     dict of str to Definition
         By name.
     """
-
-    def read(path: Path, text: bytes) -> Definition:
-        return load_definition(path, root, text)
-
+    read = partial(load_definition, root=root)
     found = _load("definition", root / layout.DEFINITIONS, read, problems)
     return {one.name: one for one in found}
 
 
-def load_definition(path: Path, root: Path, text: Optional[bytes] = None) -> Definition:
+def load_definition(path: Path, root: Path) -> Definition:
     """Read one definition; one of 2025-08 that has no op type gets the name of its folder.
 
     Parameters
@@ -124,15 +122,13 @@ def load_definition(path: Path, root: Path, text: Optional[bytes] = None) -> Def
         Its file.
     root : Path
         The dataset.
-    text : bytes, optional
-        The content of the file, if that was read before.
 
     Raises
     ------
     DataError
         If it is not a definition.
     """
-    text = path.read_bytes() if text is None else text
+    text = path.read_bytes()
     try:
         return decode(Definition, text, path=path)
     except DataError as error:
@@ -146,10 +142,7 @@ def load_definition(path: Path, root: Path, text: Optional[bytes] = None) -> Def
 
 def load_solutions(root: Path, problems: Problems) -> dict[str, list[Solution]]:
     """Read all solutions, by definition; parameters as of `load_definitions`."""
-
-    def read(path: Path, text: bytes) -> Solution:
-        return decode(Solution, text, path=path)
-
+    read = partial(load_json_file, Solution)
     found: dict[str, list[Solution]] = {}
     for one in _load("solution", root / layout.SOLUTIONS, read, problems):
         found.setdefault(one.definition, []).append(one)
@@ -157,12 +150,12 @@ def load_solutions(root: Path, problems: Problems) -> dict[str, list[Solution]]:
 
 
 def _load(
-    kind: str, folder: Path, read: Callable[[Path, bytes], _Named], problems: Problems
+    kind: str, folder: Path, read: Callable[[Path], _Named], problems: Problems
 ) -> Iterator[_Named]:
     files: dict[str, Path] = {}
     for path in _files(folder, problems, ".json"):
         with problems.guard(path):
-            record = read(path, path.read_bytes())
+            record = read(path)
             first = files.setdefault(record.name, path)
             if first is not path:
                 message = f"there is another {kind} named '{record.name}': {first}"

@@ -1,4 +1,4 @@
-"""Scores and rankings: pure functions over the content of a dataset.
+"""Scores and rankings of solutions and authors by their recorded runs.
 
 The score of a solution is its mean speedup over the baseline, a solution of the same definition
 by a chosen author: for each workload that both passed, the lowest latency of the baseline over the
@@ -9,23 +9,21 @@ over definitions, of the best score among the author's solutions.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Optional, Protocol
+from typing import TYPE_CHECKING, Optional
 
 from pydantic import Field
 
 from flashinfer_bench.data.base import SchemaModel
-from flashinfer_bench.data.trace import EvaluationStatus
 from flashinfer_bench.errors import ConfigError, DataError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from flashinfer_bench.data.definition import Definition
+    from flashinfer_bench.data.run_source import RunRow
     from flashinfer_bench.data.solution import Solution
-    from flashinfer_bench.data.trace import Trace
-
-_PASSED = EvaluationStatus.PASSED
+    from flashinfer_bench.data.trace_set import TraceSet
 
 
 class SpeedupMetrics(SchemaModel):
@@ -64,30 +62,6 @@ class TraceSetSummary(SchemaModel):
     failed: int
     rankings: list[tuple[str, SpeedupMetrics]] = Field(default_factory=list)
     unranked: dict[str, str] = Field(default_factory=dict)
-
-
-class RunDigests(Protocol):
-    """What rankings ask of the runs of a dataset, by definition."""
-
-    def names(self) -> Iterable[str]:
-        """Return the definitions that have runs."""
-
-    def runs(self, definition: str) -> Runs:
-        """Return the runs, digested."""
-
-
-class Dataset(Protocol):
-    """What ranking needs of a `TraceSet`."""
-
-    definitions: dict[str, Definition]
-    solutions: dict[str, list[Solution]]
-
-    @property
-    def run_source(self) -> RunDigests:
-        """Where the runs are to be had."""
-
-    def get_solution(self, name: str) -> Optional[Solution]:
-        """Return the solution of that name."""
 
 
 @dataclass
@@ -154,22 +128,17 @@ class Runs:
         return self
 
 
-# ------------------------------------------------------------------------------------- selection
-
-
-def is_within(trace: Trace, atol: float, rtol: float) -> bool:
-    """Return whether a trace passed with errors of at most `atol` and `rtol`."""
-    evaluation = trace.evaluation
-    if evaluation is None or evaluation.status is not _PASSED:
-        return False
-    errors = evaluation.correctness
-    if errors is None or evaluation.performance is None:
-        return False
-    return errors.max_absolute_error <= atol and errors.max_relative_error <= rtol
+def digest(rows: Iterable[RunRow]) -> defaultdict[str, Runs]:
+    """Return what rankings need of some runs, by definition in the order in which they are met."""
+    found: defaultdict[str, Runs] = defaultdict(Runs)
+    for row in rows:
+        latency = row.latency_ms if row.passed else None
+        found[row.task.definition].add(row.task.solution, row.task.workload, latency)
+    return found
 
 
 def select_definitions(
-    data: Dataset, op_type: Optional[str] = None, definition_name: Optional[str] = None
+    data: TraceSet, op_type: Optional[str] = None, definition_name: Optional[str] = None
 ) -> list[str]:
     """Return the names of the definitions in scope.
 
@@ -194,31 +163,82 @@ def select_definitions(
     return list(dict.fromkeys([*data.definitions, *data.solutions, *data.run_source.names()]))
 
 
-# ---------------------------------------------------------------------------------------- scores
+class Ranking:
+    """Scores and ranks by some runs.
 
-
-def digest_runs(traces: Iterable[Trace]) -> Runs:
-    """Collect the lowest passing latency of each (solution, workload), and who failed."""
-    runs = Runs()
-    for trace in traces:
-        evaluation, solution = trace.evaluation, trace.solution
-        if evaluation is None or solution is None:
-            continue
-        latency = None
-        if evaluation.status is _PASSED:
-            latency = evaluation.performance.latency_ms if evaluation.performance else math.nan
-        runs.add(solution, trace.workload.uuid, latency)
-    return runs
-
-
-def find_baseline(definition: str, solutions: Sequence[Solution], baseline_author: str) -> Solution:
-    """Return the one solution by the baseline author.
-
-    Raises
-    ------
-    DataError
-        If there is none, or more than one.
+    Parameters
+    ----------
+    solutions : mapping of str to sequence of Solution
+        By definition.
+    runs_of : callable
+        Returns the runs of a definition, digested.
     """
+
+    def __init__(
+        self,
+        solutions: Mapping[str, Sequence[Solution]],
+        runs_of: Callable[[str], Runs],
+    ) -> None:
+        self._solutions, self._runs_of = solutions, runs_of
+
+    def score(self, solution: Solution, baseline_author: str) -> Optional[SpeedupMetrics]:
+        """Score one solution; see `TraceSet.get_solution_score`."""
+        name = solution.definition
+        baseline = _find_baseline(name, self._solutions.get(name, ()), baseline_author)
+        if baseline.name == solution.name:
+            return None
+        return _score(solution.name, baseline.name, self._runs_of(name).usable())
+
+    def score_definition(
+        self, definition: str, baseline_author: str, author: Optional[str] = None
+    ) -> dict[str, SpeedupMetrics]:
+        """Return the best score of each author (or of one) on one definition.
+
+        Raises
+        ------
+        DataError
+            If the definition has solutions, but not exactly one by the baseline author; or if a
+            passing trace has a latency that is not positive and finite.
+        """
+        best: dict[str, SpeedupMetrics] = {}
+        for solution in self._solutions.get(definition, ()):
+            if author in (None, solution.author):
+                score = self.score(solution, baseline_author)
+                known = best.get(solution.author)
+                if score is not None and (known is None or score.avg_speedup > known.avg_speedup):
+                    best[solution.author] = score
+        return best
+
+    def rank(
+        self, definitions: Iterable[str], baseline_author: str, author: Optional[str] = None
+    ) -> list[tuple[str, SpeedupMetrics]]:
+        """Rank all authors, or one; see `TraceSet.rank_authors`."""
+        return _ranked(self.score_definition(name, baseline_author, author) for name in definitions)
+
+    def summarize(self, definitions: Iterable[str], baseline_author: str) -> TraceSetSummary:
+        """Count traces and rank authors; see `TraceSet.summary`."""
+        total = passed = 0
+        scores: list[Mapping[str, SpeedupMetrics]] = []
+        unranked: dict[str, str] = {}
+        for name in definitions:
+            runs = self._runs_of(name)
+            total, passed = total + runs.total, passed + runs.passed
+            try:
+                scores.append(self.score_definition(name, baseline_author))
+            except DataError as error:
+                unranked[name] = error.message
+        return TraceSetSummary(
+            total=total,
+            passed=passed,
+            failed=total - passed,
+            rankings=_ranked(scores),
+            unranked=unranked,
+        )
+
+
+def _find_baseline(
+    definition: str, solutions: Sequence[Solution], baseline_author: str
+) -> Solution:
     found = [solution for solution in solutions if solution.author == baseline_author]
     if len(found) == 1:
         return found[0]
@@ -231,14 +251,8 @@ def find_baseline(definition: str, solutions: Sequence[Solution], baseline_autho
     )
 
 
-def score_runs(solution: str, baseline: str, runs: Runs) -> Optional[SpeedupMetrics]:
-    """Score a solution against a baseline, from digested traces.
-
-    Returns
-    -------
-    SpeedupMetrics or None
-        None if nothing can be compared.
-    """
+def _score(solution: str, baseline: str, runs: Runs) -> Optional[SpeedupMetrics]:
+    """Score a solution against a baseline; None if nothing can be compared."""
     if solution in runs.failed:
         return SpeedupMetrics(avg_speedup=0.0)
     mine, theirs = runs.best_ms.get(solution, {}), runs.best_ms.get(baseline, {})
@@ -250,81 +264,7 @@ def score_runs(solution: str, baseline: str, runs: Runs) -> Optional[SpeedupMetr
     )
 
 
-def score_solution(data: Dataset, name: str, baseline_author: str) -> Optional[SpeedupMetrics]:
-    """Score one solution; see `TraceSet.get_solution_score`."""
-    solution = data.get_solution(name)
-    if solution is None:
-        return None
-    definition = solution.definition
-    baseline = find_baseline(definition, data.solutions.get(definition, []), baseline_author)
-    if baseline.name == name:
-        return None
-    return score_runs(name, baseline.name, data.run_source.runs(definition).usable())
-
-
-def score_definition(
-    data: Dataset, definition: str, baseline_author: str, *, author: Optional[str] = None
-) -> dict[str, SpeedupMetrics]:
-    """Return the best score of each author (or of one) on one definition.
-
-    Raises
-    ------
-    DataError
-        If the definition has solutions, but not exactly one by the baseline author; or if a
-        passing trace has a latency that is not positive and finite.
-    """
-    solutions = data.solutions.get(definition, [])
-    scored = [one for one in solutions if author is None or one.author == author]
-    if not scored:
-        return {}
-    baseline = find_baseline(definition, solutions, baseline_author)
-    runs = data.run_source.runs(definition).usable()
-    best: dict[str, SpeedupMetrics] = {}
-    for solution in scored:
-        if solution.name == baseline.name:
-            continue
-        score = score_runs(solution.name, baseline.name, runs)
-        known = best.get(solution.author)
-        if score is not None and (known is None or score.avg_speedup > known.avg_speedup):
-            best[solution.author] = score
-    return best
-
-
-def combine(scores: Sequence[SpeedupMetrics]) -> SpeedupMetrics:
-    """Return the mean of an author's scores on several definitions."""
-    return SpeedupMetrics(
-        avg_speedup=math.fsum(score.avg_speedup for score in scores) / len(scores),
-        n_workloads=sum(score.n_workloads for score in scores),
-        n_definitions=len(scores),
-    )
-
-
-def score_author(
-    data: Dataset,
-    author: str,
-    baseline_author: str,
-    op_type: Optional[str] = None,
-    definition_name: Optional[str] = None,
-) -> Optional[SpeedupMetrics]:
-    """Score one author; see `TraceSet.get_author_score`."""
-    names = select_definitions(data, op_type, definition_name)
-    found = [score_definition(data, name, baseline_author, author=author) for name in names]
-    scores = [scores[author] for scores in found if author in scores]
-    return combine(scores) if scores else None
-
-
-def rank_authors(
-    data: Dataset,
-    baseline_author: str,
-    op_type: Optional[str] = None,
-    definition_name: Optional[str] = None,
-) -> list[tuple[str, SpeedupMetrics]]:
-    """Rank all authors; see `TraceSet.rank_authors`."""
-    names = select_definitions(data, op_type, definition_name)
-    return rank_scores(score_definition(data, name, baseline_author) for name in names)
-
-
-def rank_scores(
+def _ranked(
     per_definition: Iterable[Mapping[str, SpeedupMetrics]],
 ) -> list[tuple[str, SpeedupMetrics]]:
     """Combine the scores on single definitions into a ranking: best first, equals by name."""
@@ -332,31 +272,15 @@ def rank_scores(
     for scores in per_definition:
         for author, score in scores.items():
             by_author.setdefault(author, []).append(score)
-    ranked = [(author, combine(scores)) for author, scores in by_author.items()]
+    ranked = [
+        (
+            author,
+            SpeedupMetrics(
+                avg_speedup=math.fsum(score.avg_speedup for score in scores) / len(scores),
+                n_workloads=sum(score.n_workloads for score in scores),
+                n_definitions=len(scores),
+            ),
+        )
+        for author, scores in by_author.items()
+    ]
     return sorted(ranked, key=lambda entry: (-entry[1].avg_speedup, entry[0]))
-
-
-def summarize(
-    data: Dataset,
-    baseline_author: str,
-    op_type: Optional[str] = None,
-    definition_name: Optional[str] = None,
-) -> TraceSetSummary:
-    """Count traces and rank authors; see `TraceSet.summary`."""
-    total = passed = 0
-    scores: list[Mapping[str, SpeedupMetrics]] = []
-    unranked: dict[str, str] = {}
-    for name in select_definitions(data, op_type, definition_name):
-        runs = data.run_source.runs(name)
-        total, passed = total + runs.total, passed + runs.passed
-        try:
-            scores.append(score_definition(data, name, baseline_author))
-        except DataError as error:
-            unranked[name] = error.message
-    return TraceSetSummary(
-        total=total,
-        passed=passed,
-        failed=total - passed,
-        rankings=rank_scores(scores),
-        unranked=unranked,
-    )

@@ -1,16 +1,23 @@
-"""What rankings and reports get of runs, from traces in memory or from an index."""
+"""Recorded runs as rows: what rankings, reports and `flashinfer_bench.apply` go through.
+
+A row has all of a run but its log and samples. Rows of a dataset folder come from its index (see
+`flashinfer_bench.data.index`), rows of traces in memory are made of these.
+"""
 
 from __future__ import annotations
 
-from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+from flashinfer_bench.data.samples import dropped_numbers
+from flashinfer_bench.data.trace import EvaluationStatus
 
-    from flashinfer_bench.data.trace import EvaluationStatus
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from flashinfer_bench.data.trace import Trace
 
 
 class Clock(NamedTuple):
@@ -45,29 +52,31 @@ Ends = tuple[float, float]
 """Both ends of an interval."""
 
 
-class RunRow(msgspec.Struct, frozen=True, gc=False):
-    """A run without its log: what tables and rankings show of it.
+class Task(msgspec.Struct, eq=False, gc=False):
+    """A solution on a workload: what several rows share.
 
-    Times are in milliseconds. They are None unless the run passed; the errors are None where
-    outputs were not compared. ``dropped`` counts the samples that do not count.
+    `workload` and `axes` are those of the workload, `text` is all of it, as JSON.
     """
 
     definition: str
     solution: str
     workload: str
-    axes: Mapping[str, int]
+    axes: dict[str, int]
+    text: str = ""
+
+
+class Origin(msgspec.Struct, array_like=True, eq=False, gc=False):
+    """Where runs were made, and how they were timed and judged: what many rows share.
+
+    `is_judged` is whether they name their evaluator, `solution_hash` the content of the solution
+    that was run, if it is recorded.
+    """
+
     hardware: str
-    status: EvaluationStatus
-    timestamp: str
-    latency_ms: Optional[float] = None
-    reference_latency_ms: Optional[float] = None
-    speedup_factor: Optional[float] = None
-    max_absolute_error: Optional[float] = None
-    max_relative_error: Optional[float] = None
-    interval_ms: Optional[Ends] = None
-    speedup_interval: Optional[Ends] = None
-    dropped: int = 0
+    libs: dict[str, str] = {}
     clock: Clock = Clock()
+    is_judged: bool = False
+    solution_hash: Optional[str] = None
 
 
 class RunDetails(NamedTuple):
@@ -77,54 +86,218 @@ class RunDetails(NamedTuple):
     ----------
     log : str
         What was printed and noticed.
-    samples_ms : tuple of float
-        All samples in milliseconds, in the order taken.
-    dropped : tuple of (int, int)
-        Samples that do not count: number of the first of each row, and of the one after its last.
+    counted_ms, dropped_ms : tuple of float
+        The samples that count and those that do not, in milliseconds, in the order taken.
     timing : mapping
         How the samples were taken, as ``provenance.timing`` of the trace has it.
     """
 
-    log: str
-    samples_ms: tuple[float, ...]
-    dropped: tuple[tuple[int, int], ...] = ()
-    timing: Mapping[str, Any] = MappingProxyType({})
+    log: str = ""
+    counted_ms: tuple[float, ...] = ()
+    dropped_ms: tuple[float, ...] = ()
+    timing: Mapping[str, Any] = {}
 
     @classmethod
-    def of(cls, evaluation: Any) -> RunDetails:
-        """Return the details of an evaluation: of the model, or of what was decoded of a line."""
-        times, origin = evaluation.performance, evaluation.provenance
-        timing = (origin.timing if origin is not None else None) or {}
-        samples, dropped = (times.samples_ms, times.dropped) if times is not None else ((), ())
-        return cls(evaluation.log, tuple(samples or ()), tuple(dropped or ()), timing)
+    def of(cls, trace: Trace) -> RunDetails:
+        """Return the details of a run."""
+        run = trace.evaluation
+        if run is None:
+            return cls()
+        times, timing = run.performance, run.provenance and run.provenance.timing
+        taken = (times.samples_ms if times is not None else None) or []
+        out = dropped_numbers(times.dropped if times is not None else None, len(taken))
+        dropped = tuple(taken[number] for number in sorted(out))
+        counted = times.counted_ms if times is not None else ()
+        return cls(run.log, tuple(counted), dropped, timing or {})
 
 
-class RunColumns(SimpleNamespace):
-    """Many runs, with one sequence for each field of `RunRow`.
+class Source(Protocol):
+    """Where rows come from."""
+
+    def read(self, rows: Iterable[RunRow]) -> Iterable[Trace]:
+        """Return the traces of some rows of this source, in their order."""
+
+
+class RunRow(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A run without its log and samples: what tables and rankings show of it.
+
+    Times are in milliseconds. They are None unless the run passed; the errors are None where
+    outputs were not compared. ``sample_total`` counts all samples, ``dropped`` those that do not
+    count. ``note`` is what an evaluator has noted of the run, see `note_of`.
+    """
+
+    source: Source
+    task: Task
+    origin: Origin
+    status: EvaluationStatus
+    timestamp: str
+    latency_ms: Optional[float] = None
+    reference_latency_ms: Optional[float] = None
+    speedup_factor: Optional[float] = None
+    max_absolute_error: Optional[float] = None
+    max_relative_error: Optional[float] = None
+    interval_ms: Optional[Ends] = None
+    speedup_interval: Optional[Ends] = None
+    sample_total: int = 0
+    dropped: int = 0
+    note: Optional[str] = None
+    place: int = 0
+    length: int = 0
+
+    @property
+    def definition(self) -> str:
+        """Name of the definition."""
+        return self.task.definition
+
+    @property
+    def solution(self) -> str:
+        """Name of the solution."""
+        return self.task.solution
+
+    @property
+    def workload(self) -> str:
+        """The uuid of the workload."""
+        return self.task.workload
+
+    @property
+    def axes(self) -> Mapping[str, int]:
+        """Axes of the workload."""
+        return self.task.axes
+
+    @property
+    def hardware(self) -> str:
+        """The device."""
+        return self.origin.hardware
+
+    @property
+    def clock(self) -> Clock:
+        """How the latency was taken."""
+        return self.origin.clock
+
+    @property
+    def passed(self) -> bool:
+        """Whether the solution passed."""
+        return self.status is EvaluationStatus.PASSED
+
+
+def read_traces(rows: Iterable[RunRow]) -> Iterator[tuple[RunRow, Trace]]:
+    """Yield some rows with their traces, source by source, so that each file is opened once.
+
+    Raises
+    ------
+    DataError
+        If a file of the dataset was rewritten since.
+    """
+    by_source: dict[int, list[RunRow]] = {}
+    for row in rows:
+        by_source.setdefault(id(row.source), []).append(row)
+    for some in by_source.values():
+        yield from zip(some, some[0].source.read(some), strict=True)
+
+
+def read_details(rows: Iterable[RunRow]) -> list[RunDetails]:
+    """Return logs and samples of some rows, in their order; raises what `read_traces` does."""
+    wanted = list(rows)
+    found = {id(row): RunDetails.of(trace) for row, trace in read_traces(wanted)}
+    return [found[id(row)] for row in wanted]
+
+
+class RowMaker:
+    """Makes rows of traces, or of what was decoded of their lines.
 
     Parameters
     ----------
-    fields : sequence of sequence
-        In the order of `RunRow`; each becomes an attribute.
-    sample_counts : sequence of int
-        How many samples there are of each.
-    details : callable
-        Takes the numbers of some runs, from 0 on and in ascending order, and returns their
-        `RunDetails`. It raises a DataError if their file was changed meanwhile.
+    source : Source
+        Where the rows will say that they come from.
+    rows : sequence of RunRow
+        Rows that are there already; what new ones have in common with them is shared.
+
+    Attributes
+    ----------
+    rows : list of RunRow
+        These and the new ones.
+    workloads : list of (str, str)
+        Definition and uuid of each workload trace.
     """
 
-    def __init__(
-        self,
-        fields: Sequence[Sequence[Any]],
-        sample_counts: Sequence[int],
-        details: Callable[[Sequence[int]], list[RunDetails]],
-    ) -> None:
-        super().__init__(**dict(zip(RunRow.__struct_fields__, fields, strict=True)))
-        self.fields, self.sample_counts, self.details = fields, sample_counts, details
+    def __init__(self, source: Source, rows: Sequence[RunRow] = ()) -> None:
+        self._source = source
+        self.rows = list(rows)
+        self.workloads: list[tuple[str, str]] = []
+        self._texts: dict[int, tuple[str, Any]] = {}
+        tasks = (row.task for row in rows)
+        self._tasks = {(one.definition, one.solution, one.text): one for one in tasks}
+        self._origins: dict[tuple[Any, ...], tuple[Origin, Any]] = {}
 
-    def __len__(self) -> int:
-        return len(self.sample_counts)
+    def add(self, trace: Any, place: int = 0, length: int = 0) -> None:
+        """Add a trace, with its place in the source."""
+        run = trace.evaluation
+        if run is None:
+            self.workloads.append((trace.definition, trace.workload.uuid))
+            return
+        row: list[Any] = [self._source, self._task(trace), self._origin(run)]
+        row += (run.status, run.timestamp)
+        times, errors = run.performance, run.correctness
+        if times is None:
+            row += (None, None, None)
+        else:
+            row += (times.latency_ms, times.reference_latency_ms, times.speedup_factor)
+        if errors is None:
+            row += (None, None)
+        else:
+            row += (float(errors.max_absolute_error), float(errors.max_relative_error))
+        if times is not None:
+            count = len(times.samples_ms or ())
+            dropped = len(dropped_numbers(times.dropped, count)) if times.dropped else 0
+            row += (times.interval_ms, times.speedup_interval, count, dropped)
+        else:
+            row += (None, None, 0, 0)
+        note = note_of(errors.extra) if errors is not None and errors.extra else None
+        row += (note, place, length)
+        self.rows.append(RunRow(*row))
 
-    def rows(self) -> Iterator[RunRow]:
-        """Yield the runs one by one."""
-        return map(RunRow, *self.fields)
+    def _task(self, trace: Any) -> Task:
+        workload = trace.workload
+        known = self._texts.get(id(workload))
+        if known is None:  # the workload is kept, and so its id
+            known = self._texts[id(workload)] = workload.model_dump_json(), workload
+        key = trace.definition, trace.solution, known[0]
+        task = self._tasks.get(key)
+        if task is None:
+            task = self._tasks[key] = Task(*key[:2], workload.uuid, workload.axes, key[2])
+        return task
+
+    def _origin(self, run: Any) -> Origin:
+        where, how = run.environment, run.provenance
+        key: tuple[Any, ...] = (id(where),)
+        if how is not None:
+            content = how.extra.get("solution_hash")
+            key += (
+                Clock.of(how.timer, how.stop_rule, how.timing),
+                bool(how.evaluator),
+                content if isinstance(content, str) else None,
+            )
+        known = self._origins.get(key)
+        if known is None:  # the environment is kept, and so its id
+            known = self._origins[key] = Origin(where.hardware, where.libs, *key[1:]), where
+        return known[0]
+
+
+def note_of(extra: Mapping[str, Any]) -> Optional[str]:
+    """Return what an evaluator has noted of a run that says whether it may be relied on.
+
+    Parameters
+    ----------
+    extra : mapping
+        ``correctness.extra``.
+
+    Returns
+    -------
+    str or None
+        JSON: the share of elements that match, null if that is not given as it should be, and
+        ``integrity``. None if there is neither.
+    """
+    ratio, integrity = extra.get("matched_ratio"), extra.get("integrity")
+    if isinstance(ratio, bool) or not (isinstance(ratio, (int, float)) and 0 <= ratio <= 1):
+        ratio = None
+    return None if ratio is integrity is None else json.dumps([ratio, integrity])

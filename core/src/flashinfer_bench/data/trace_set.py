@@ -7,13 +7,13 @@ import logging
 import shutil
 import threading
 import time
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
 from flashinfer_bench.data import blob_tensors, layout, ranking
-from flashinfer_bench.data.index import StaleIndexError, TraceIndex
-from flashinfer_bench.data.index.rows import Rows, RowWriter
+from flashinfer_bench.data.index import TraceIndex
 from flashinfer_bench.data.json_codec import append_jsonl_file
 from flashinfer_bench.data.loader import (
     OnError,
@@ -23,83 +23,25 @@ from flashinfer_bench.data.loader import (
     load_traces,
     paused_gc,
 )
-from flashinfer_bench.data.run_source import RunColumns, RunDetails
+from flashinfer_bench.data.run_source import RunRow, read_traces
 from flashinfer_bench.errors import ConfigError, DataError, DatasetNotFoundError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import torch
     from pydantic import BaseModel
 
     from flashinfer_bench.data.definition import Definition
-    from flashinfer_bench.data.ranking import Runs, SpeedupMetrics, TraceSetSummary
-    from flashinfer_bench.data.run_source import RunRow
+    from flashinfer_bench.data.ranking import SpeedupMetrics, TraceSetSummary
     from flashinfer_bench.data.solution import Solution
     from flashinfer_bench.data.trace import Trace
 
 _logger = logging.getLogger(__name__)
-_Answer = TypeVar("_Answer")
 _TRIES = 2
 
 # Of two threads that ask first, one reads. One lock for all sets, so that a set can be copied.
 _reading = threading.RLock()
-
-
-class MemoryRuns:
-    """The questions that an index answers, asked of traces in memory.
-
-    Parameters
-    ----------
-    traces, workloads : mapping of str to list of Trace
-        By definition.
-    """
-
-    def __init__(
-        self, traces: Mapping[str, list[Trace]], workloads: Mapping[str, list[Trace]]
-    ) -> None:
-        self._traces, self._workloads = traces, workloads
-
-    def names(self) -> Iterable[str]:
-        """Return the definitions that have an entry."""
-        return self._traces
-
-    def runs(self, definition: str) -> Runs:
-        """Return the runs, digested."""
-        return ranking.digest_runs(self._traces.get(definition, ()))
-
-    def best(
-        self, definition: str, axes: Optional[Mapping[str, int]], atol: float, rtol: float
-    ) -> Optional[Trace]:
-        """Return the trace with the highest speedup factor; of equals the first."""
-        within = self.filtered(definition, atol, rtol)
-        return max(
-            (one for one in within if axes is None or one.workload.axes == axes),
-            key=lambda one: one.evaluation.performance.speedup_factor,  # type: ignore[union-attr]
-            default=None,
-        )
-
-    def filtered(self, definition: str, atol: float, rtol: float) -> list[Trace]:
-        """Return the traces that passed within both tolerances."""
-        traces = self._traces.get(definition, ())
-        return [trace for trace in traces if ranking.is_within(trace, atol, rtol)]
-
-    def columns(self, definition: str) -> RunColumns:
-        """Return the runs, in their order."""
-        traces = [one for one in self._traces.get(definition, ()) if one.solution is not None]
-        runs = [one.evaluation for one in traces if one.evaluation is not None]
-        *fields, samples = (rows := RowWriter.of(traces)).fields(range(len(rows)))
-        return RunColumns(
-            fields, samples, lambda numbers: [RunDetails.of(runs[number]) for number in numbers]
-        )
-
-    def rows(self) -> Iterable[Rows]:
-        """Return the rows of all runs."""
-        return map(RowWriter.of, self._traces.values())
-
-    def workload_uuids(self, definition: str) -> list[str]:
-        """Return the uuid of each workload trace, in their order."""
-        return [trace.workload.uuid for trace in self._workloads.get(definition, ())]
 
 
 class TraceSet:
@@ -155,6 +97,9 @@ class TraceSet:
         counts += f", {sum(map(len, self._traces.values()))} traces"
         return f"TraceSet(root={str(self.root) if self.root else None!r}, {counts})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_index": None}
+
     # ------------------------------------------------------------------------------- reading
 
     @classmethod
@@ -208,41 +153,32 @@ class TraceSet:
                 self._unread, self._index = False, None
 
     @property
-    def run_source(self) -> Union[TraceIndex, MemoryRuns]:
-        """Where the runs are to be had: from the index of the folder, until they are in memory.
+    def run_source(self) -> TraceIndex:
+        """What answers questions about runs: the index of the folder, until they are in memory.
 
         They are in memory once `traces` or `workloads` was looked at; they may have been edited
         since, so that the index has no say any more.
         """
-        index = self._open_index()
-        return MemoryRuns(self.traces, self.workloads) if index is None else index
+        return self._open_index() or TraceIndex.of(self.traces, self.workloads)
 
     def _open_index(self) -> Optional[TraceIndex]:
-        """Return the index; None if the traces are in memory, or have to be read as a whole."""
+        """Return the index; None if the traces are in memory."""
         if not self._unread:
             return None
         with _reading:
             if self._index is None:
                 with paused_gc():
                     self._index = TraceIndex.open(self._require_root())
-            if self._problems.on_error == "collect" or not self._index.has_errors:
-                return self._index
-        return None  # reading the traces raises the error
-
-    def _ask(self, question: Callable[[], _Answer]) -> _Answer:
-        for _ in range(_TRIES):
-            try:
-                return question()
-            except StaleIndexError as error:
-                _logger.debug("%s; the index is brought up to date", error)
-                self._index = None
-        self._read()
-        return question()
+            index = self._index
+        if index.errors and self._problems.on_error == "raise":
+            raise index.errors[0]
+        return index
 
     @property
     def load_errors(self) -> list[DataError]:
         """What was left out of the dataset because it is not valid (looks at all of it)."""
-        return self._ask(self._all_errors)
+        index = self._open_index()
+        return [*self._problems.errors, *(index.errors if index is not None else ())]
 
     @property
     def torn_lines(self) -> list[DataError]:
@@ -252,13 +188,6 @@ class TraceSet:
         """
         index = self._open_index()
         return [] if index is None else index.torn_lines
-
-    def _all_errors(self) -> list[DataError]:
-        index = self._open_index()
-        if index is None:
-            self._read()
-            return self._problems.errors
-        return [*self._problems.errors, *index.errors()]
 
     @property
     def workloads(self) -> dict[str, list[Trace]]:
@@ -382,7 +311,17 @@ class TraceSet:
         atol, rtol : float
             Largest absolute and relative error.
         """
-        return self._ask(lambda: self.run_source.filtered(def_name, atol, rtol))
+        return self._read_some(lambda index: index.passing(def_name, None, atol, rtol))
+
+    def _read_some(self, choose: Callable[[TraceIndex], list[RunRow]]) -> list[Trace]:
+        for _ in range(_TRIES):
+            try:
+                return [trace for _, trace in read_traces(choose(self.run_source))]
+            except DataError as error:
+                _logger.debug("%s; the index is brought up to date", error)
+                self._index = None
+        self._read()
+        return [trace for _, trace in read_traces(choose(self.run_source))]
 
     def get_best_trace(
         self,
@@ -407,52 +346,25 @@ class TraceSet:
         Trace or None
             None if no trace qualifies. Of equals, the first recorded.
         """
-        return self._ask(lambda: self.run_source.best(def_name, axes, max_abs_error, max_rel_error))
 
-    def run_rows(self, def_name: Optional[str] = None) -> Iterator[RunRow]:
-        """Yield the runs of a definition, or all, without their logs and without making traces.
+        def best(index: TraceIndex) -> list[RunRow]:
+            rows = index.passing(def_name, axes, max_abs_error, max_rel_error)
+            return [max(rows, key=attrgetter("speedup_factor"))] if rows else []
 
-        For very many runs `run_columns` is quicker.
+        return next(iter(self._read_some(best)), None)
 
-        Parameters
-        ----------
-        def_name : str, optional
-            Name of the definition.
-        """
-        groups = self.run_columns(def_name).values()
-        return (row for columns in groups for row in columns.rows())
+    def run_rows(self, def_name: Optional[str] = None) -> list[RunRow]:
+        """Return the runs of a definition, or all, without logs and samples.
 
-    def run_columns(self, def_name: Optional[str] = None) -> dict[str, RunColumns]:
-        """Return the runs of a definition, or all, column by column and without making traces.
-
-        This is the quick way to go through very many runs. Their logs and samples are read when
-        they are asked for.
+        This is the quick way to go through very many runs: no traces are made. Logs and samples are
+        read with `flashinfer_bench.data.run_source.read_details`.
 
         Parameters
         ----------
         def_name : str, optional
             Name of the definition.
-
-        Returns
-        -------
-        dict of str to RunColumns
-            By definition, in the order in which they are met; those without runs are left out.
         """
-
-        def columns() -> dict[str, RunColumns]:
-            source = self.run_source
-            names = source.names() if def_name is None else (def_name,)
-            found = {name: source.columns(name) for name in names}
-            return {name: group for name, group in found.items() if group}
-
-        return self._ask(columns)
-
-    def index_rows(self) -> list[Rows]:
-        """Return the rows of all runs, file by file: what choosing among solutions reads.
-
-        They are shared: do not modify them. Workload traces may be among them.
-        """
-        return self._ask(lambda: list(self.run_source.rows()))
+        return self.run_source.rows(def_name)
 
     def workload_uuids(self, def_name: str) -> list[str]:
         """Return the uuids of a definition's workloads, as often as they are recorded.
@@ -462,7 +374,7 @@ class TraceSet:
         def_name : str
             Name of the definition.
         """
-        return self._ask(lambda: self.run_source.workload_uuids(def_name))
+        return self.run_source.workload_uuids(def_name)
 
     def summary(
         self,
@@ -491,7 +403,11 @@ class TraceSet:
         ValueError
             If both `op_type` and `definition_name` are given.
         """
-        return self._ask(lambda: ranking.summarize(self, baseline_author, op_type, definition_name))
+        names = ranking.select_definitions(self, op_type, definition_name)
+        return self._ranking().summarize(names, baseline_author)
+
+    def _ranking(self) -> ranking.Ranking:
+        return ranking.Ranking(self.solutions, self.run_source.runs)
 
     def get_solution_score(
         self, solution_name: str, baseline_author: str = "baseline"
@@ -517,7 +433,8 @@ class TraceSet:
             If the definition has no solution by the baseline author, or more than one, or if a
             passing trace has a latency that is not positive.
         """
-        return self._ask(lambda: ranking.score_solution(self, solution_name, baseline_author))
+        solution = self.get_solution(solution_name)
+        return None if solution is None else self._ranking().score(solution, baseline_author)
 
     def get_author_score(
         self,
@@ -540,9 +457,8 @@ class TraceSet:
         ValueError
             If both `op_type` and `definition_name` are given; also as of `get_solution_score`.
         """
-        return self._ask(
-            lambda: ranking.score_author(self, author, baseline_author, op_type, definition_name)
-        )
+        names = ranking.select_definitions(self, op_type, definition_name)
+        return dict(self._ranking().rank(names, baseline_author, author)).get(author)
 
     def rank_authors(
         self,
@@ -560,9 +476,8 @@ class TraceSet:
             If both `op_type` and `definition_name` are given; if a definition with solutions has
             none by the baseline author, or more than one; if a latency is not positive.
         """
-        return self._ask(
-            lambda: ranking.rank_authors(self, baseline_author, op_type, definition_name)
-        )
+        names = ranking.select_definitions(self, op_type, definition_name)
+        return self._ranking().rank(names, baseline_author)
 
     # -------------------------------------------------------------------------------- folders
 

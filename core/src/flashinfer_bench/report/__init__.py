@@ -20,25 +20,15 @@ from flashinfer_bench.report.scores import (
     SolutionScore,
     best_solutions,
     score_solutions,
-)
-from flashinfer_bench.report.summary import (
-    AuthorRank,
-    DatasetSummary,
-    DefinitionCounts,
-    TimingCounts,
     summarize,
 )
 
 __all__ = [
-    "AuthorRank",
     "Best",
-    "DatasetSummary",
-    "DefinitionCounts",
     "Measured",
     "Result",
     "Selection",
     "SolutionScore",
-    "TimingCounts",
     "best_solutions",
     "collect_results",
     "latest_results",

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import count, repeat
+from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 import msgspec
+from msgspec.structs import astuple
 
-from flashinfer_bench.data import EvaluationStatus
-from flashinfer_bench.data.run_source import RunDetails, RunRow
-from flashinfer_bench.data.samples import dropped_numbers
+from flashinfer_bench.data.run_source import RunRow, read_details
 from flashinfer_bench.errors import UnknownNameError
 from flashinfer_bench.stats.intervals import median_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from flashinfer_bench.data import TraceSet
-    from flashinfer_bench.data.run_source import RunColumns
 
 Conditions = tuple[str, str]
 """Name of the timer and mode of the caches; empty where a trace does not tell them."""
@@ -64,7 +62,7 @@ class Selection:
         solutions = [one for group in trace_set.solutions.values() for one in group]
         names = {one.name for one in solutions}
         if not names.issuperset(self.solutions):  # of traces whose solution is gone
-            names.update(*(columns.solution for columns in trace_set.run_columns().values()))
+            names.update(row.solution for row in trace_set.run_rows())
         op_types = {one.op_type for one in trace_set.definitions.values()}
         _refuse_unknown("definition", self.definitions, set(trace_set.definitions))
         _refuse_unknown("solution", self.solutions, names)
@@ -103,39 +101,17 @@ def _refuse_unknown(kind: str, wanted: Sequence[str], known: set[str]) -> None:
     )
 
 
-class _StoredDetails:
-    """Reads logs and samples of the runs of one definition when one of them is asked for."""
-
-    def __init__(self, columns: RunColumns) -> None:
-        self._columns = columns
-        self._known: dict[int, RunDetails] = {}
-
-    def read(self, numbers: Iterable[int]) -> None:
-        new = sorted({*numbers}.difference(self._known))
-        if new:
-            self._known.update(zip(new, self._columns.details(new), strict=True))
-
-    def __getitem__(self, number: int) -> RunDetails:
-        if number not in self._known:  # where one is asked for, the others will be, too
-            self.read(range(len(self._columns)))
-        return self._known[number]
-
-
 class Result(RunRow, frozen=True, eq=False, gc=False):
     """One evaluation: what was run, where, and what came of it.
 
     Latencies are in milliseconds and None unless the solution passed.
     Intervals are those of the trace, which a confidence of 95 % belongs to; see `with_intervals`.
-    ``dropped`` samples do not count. Log and samples of a stored trace stay in the dataset until
-    they are looked at: ``details[number]``.
+    ``dropped`` samples do not count. Log and samples stay in the dataset, see `read_details`.
     """
 
     op_type: str = ""
     author: str = UNKNOWN_AUTHOR
     language: str = ""
-    sample_total: int = 0
-    details: Union[Sequence[RunDetails], _StoredDetails] = (RunDetails("", ()),)
-    number: int = 0
 
     @property
     def speedup(self) -> Optional[float]:
@@ -147,61 +123,9 @@ class Result(RunRow, frozen=True, eq=False, gc=False):
         return reference / latency if latency and reference else None
 
     @property
-    def log(self) -> str:
-        """What was printed and noticed."""
-        return self.details[self.number].log
-
-    @property
-    def timing(self) -> Mapping[str, Any]:
-        """How the samples were taken, as ``provenance.timing`` of the trace has it."""
-        return self.details[self.number].timing
-
-    @property
-    def samples_ms(self) -> tuple[float, ...]:
-        """All samples in the order taken, those that were dropped included."""
-        return self.details[self.number].samples_ms if self.sample_total else ()
-
-    @property
-    def counted_ms(self) -> tuple[float, ...]:
-        """The samples that count."""
-        return self._samples(counted=True)
-
-    @property
-    def dropped_ms(self) -> tuple[float, ...]:
-        """The samples that do not count."""
-        return self._samples(counted=False)
-
-    def _samples(self, *, counted: bool) -> tuple[float, ...]:
-        rows = self.details[self.number].dropped if self.dropped else ()
-        out = dropped_numbers(rows, self.sample_total)
-        return tuple(one for n, one in enumerate(self.samples_ms) if (n not in out) is counted)
-
-    @property
     def conditions(self) -> Conditions:
         """What has to be the same for two latencies to be compared, apart from the device."""
-        return self.clock.timer, self.clock.cache
-
-    @property
-    def passed(self) -> bool:
-        """Whether the solution passed."""
-        return self.status is EvaluationStatus.PASSED
-
-
-def read_details(results: Iterable[Result]) -> None:
-    """Read logs and samples of some results ahead: those of these only, and together.
-
-    Raises
-    ------
-    DataError
-        If a file of the dataset was changed since the results were collected.
-    """
-    groups: dict[int, tuple[_StoredDetails, list[int]]] = {}
-    for result in results:
-        details = result.details
-        if isinstance(details, _StoredDetails):
-            groups.setdefault(id(details), (details, []))[1].append(result.number)
-    for details, numbers in groups.values():
-        details.read(numbers)
+        return self.origin.clock[:2]
 
 
 def collect_results(trace_set: TraceSet, selection: Optional[Selection] = None) -> list[Result]:
@@ -232,21 +156,21 @@ def collect_results(trace_set: TraceSet, selection: Optional[Selection] = None) 
         for group in trace_set.solutions.values()
         for one in group
     }
+    op_types = {name: one.op_type for name, one in trace_set.definitions.items()}
+    wants_hardware = cache(wanted.wants_hardware)
     results: list[Result] = []
-    for name, columns in trace_set.run_columns().items():
-        op_type = op_type_of(trace_set, name)
-        if wanted.wants_definition(name, op_type):
-            details = _StoredDetails(columns)
-            found = [makers.get(solution, (UNKNOWN_AUTHOR, "")) for solution in columns.solution]
-            made_by = [author for author, _ in found], [language for _, language in found]
-            of_traces = columns.sample_counts, repeat(details), count()
-            results += map(Result, *columns.fields, repeat(op_type), *made_by, *of_traces)
-    devices = {name for name in {one.hardware for one in results} if wanted.wants_hardware(name)}
-    return [
-        one
-        for one in results
-        if one.hardware in devices and wanted.wants_solution(one.solution, one.author)
-    ]
+    for row in trace_set.run_rows():
+        task = row.task
+        op_type = op_types.get(task.definition, "")
+        author, language = makers.get(task.solution, (UNKNOWN_AUTHOR, ""))
+        if (
+            wanted.wants_definition(task.definition, op_type)
+            and wanted.wants_solution(task.solution, author)
+            and wants_hardware(row.origin.hardware)
+        ):
+            fields: tuple[Any, ...] = (*astuple(row), op_type, author, language)
+            results.append(Result(*fields))
+    return results
 
 
 def op_type_of(trace_set: TraceSet, name: str) -> str:
@@ -308,9 +232,8 @@ def with_intervals(results: Iterable[Result]) -> list[Result]:
         for number, one in enumerate(given)
         if one.latency_ms and one.interval_ms is None and one.sample_total
     ]
-    read_details(given[number] for number in lacking)
-    for number in lacking:
-        counted = given[number].counted_ms
+    details = read_details(given[number] for number in lacking)
+    for number, (_, counted, *_) in zip(lacking, details, strict=True):
         if counted:
             found = median_interval(counted)
             ends = (found.low, found.high)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flashinfer_bench.data import index
+from flashinfer_bench.data.trace_reader import TraceReader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +26,11 @@ def kept(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Each line that is decoded from now on."""
     seen: list[bytes] = []
-    original = index.decode_line
-    monkeypatch.setattr(index, "decode_line", lambda text: seen.append(text) or original(text))
+    original = TraceReader.read_line
+
+    def read_line(self: TraceReader, text: bytes) -> object:
+        seen.append(text)
+        return original(self, text)
+
+    monkeypatch.setattr(TraceReader, "read_line", read_line)
     return seen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import tempfile
@@ -11,13 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
-from flashinfer_bench.data import Trace, TraceSet, layout
+from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.index import TraceIndex, index_file
-from flashinfer_bench.data.index.rows import NO_RUN, STATUSES
-from flashinfer_bench.data.json_codec import decode
-from flashinfer_bench.data.jsonl import read_records
-from flashinfer_bench.errors import DataError, FibError
+from flashinfer_bench.errors import FibError
 
 NAMES = ("gemm", "norm")
 SOLUTIONS = ("baseline_gemm", "alice_gemm", "bob_gemm", "baseline_norm", "alice_norm", "gone")
@@ -189,7 +186,13 @@ def outcome(ask):
         return (type(error), str(error), getattr(error, "line", None))
 
 
+def spelled(rows):
+    """Return what rows say, but for where they come from."""
+    return [astuple(row)[1:-2] for row in rows]
+
+
 def answers(trace_set):
+    yield "rows", outcome(lambda: spelled(trace_set.run_rows()))
     yield "errors", outcome(lambda: trace_set.load_errors)
     yield "summary", outcome(trace_set.summary)
     yield "by alice", outcome(lambda: trace_set.summary("alice"))
@@ -199,7 +202,8 @@ def answers(trace_set):
     for name in SOLUTIONS:
         yield name, outcome(lambda: trace_set.get_solution_score(name))  # noqa: B023 - called here
     for name in (*NAMES, "unknown"):
-        yield f"rows of {name}", outcome(lambda: list(trace_set.run_rows(name)))  # noqa: B023
+        yield f"rows of {name}", outcome(lambda: spelled(trace_set.run_rows(name)))  # noqa: B023
+        yield f"workloads of {name}", outcome(lambda: trace_set.workload_uuids(name))  # noqa: B023
         for limits in ((1e-2, 1e-2), (math.inf, math.inf), (0.0, 1e-3)):
             yield f"{name} {limits}", outcome(lambda: trace_set.filter_traces(name, *limits))  # noqa: B023
             for axes in (None, {"M": 2}, {"M": 9}, {}):
@@ -217,125 +221,6 @@ def assert_equal_answers(root, on_error, *, indexed=True):
         assert "not read yet" in repr(quick)  # else nothing was tested
     if on_error == "collect":
         assert quick.workloads == plain.workloads or "nan" in repr(plain.workloads)
-
-
-# --------------------------------------------------------------- rows, against the models alone
-
-
-def plain_rows(root):
-    """Yield the rows of each file that has runs, made of what the models read line by line."""
-    for folder in ("workloads", "traces"):
-        for path in layout.files(root / folder, ".jsonl", ".json"):
-            rows = [plain_row(trace) for trace in plain_traces(path)]
-            if any(row[1] is not None for row in rows):
-                yield rows
-
-
-def plain_traces(path):
-    for line, text in read_records(path):
-        with contextlib.suppress(DataError):
-            yield decode(Trace, text, path=path, line=line)
-
-
-def plain_row(trace):
-    workload, one = trace.workload, trace.evaluation
-    row = [trace.definition, trace.solution, workload.uuid, workload.axes]
-    if one is None:
-        return [*row, "", None]
-    times, errors, origin = one.performance, one.correctness, one.provenance
-    words = [None, None, None, None]
-    if origin is not None:
-        timing = origin.timing or {}
-        words = [origin.timer, timing.get("cache"), origin.stop_rule, timing.get("reference")]
-    known = None if origin is None else origin.extra.get("solution_hash")
-    extra = (errors.extra if errors is not None else None) or {}
-    ratio = extra.get("matched_ratio")
-    usable = not isinstance(ratio, bool) and isinstance(ratio, (int, float)) and 0 <= ratio <= 1
-    note = [ratio if usable else None, extra.get("integrity")]
-    samples = (times.samples_ms or []) if times is not None else []
-    dropped = {n for a, b in (times.dropped if times else None) or [] for n in range(a, b)}
-    return [
-        *row,
-        one.timestamp,
-        one.environment.hardware,
-        dict(one.environment.libs),
-        [word if isinstance(word, str) else "" for word in words],
-        origin is not None and bool(origin.evaluator),
-        known if isinstance(known, str) else None,
-        one.status.value,
-        None if times is None else times.latency_ms,
-        None if times is None else times.reference_latency_ms,
-        None if times is None else times.speedup_factor,
-        None if errors is None else errors.max_absolute_error,
-        None if errors is None else errors.max_relative_error,
-        None if times is None else times.interval_ms,
-        None if times is None else times.speedup_interval,
-        len(samples),
-        len(dropped.intersection(range(len(samples)))),
-        None if note == [None, None] else note,
-    ]
-
-
-def spelled(rows):
-    """Return what rows say, without the numbers that stand for something."""
-    numbers = range(len(rows))
-    names, stamps, notes = rows.workload_names(), rows.timestamps, rows.notes
-    for number, fields in zip(numbers, zip(*rows.columns, strict=True), strict=True):
-        one = rows.columns._make(fields)
-        head = rows.heads[one.head]
-        workload = names[head.workload]
-        row = [head.definition, head.solution, workload.uuid, workload.axes, stamps[number]]
-        if one.origin == NO_RUN:
-            yield [*row, None]
-            continue
-        origin, status = rows.origins[one.origin], STATUSES[one.status].value
-        times = [one.latency_ms, one.reference_ms, one.speedup]
-        errors = [one.absolute, one.relative]
-        ends = [(one.low_ms, one.high_ms), (one.speedup_low, one.speedup_high)]
-        yield [
-            *row,
-            origin.hardware,
-            dict(origin.libs),
-            list(origin.clock),
-            origin.is_judged,
-            origin.solution_hash,
-            status,
-            *(times if status == "PASSED" else [None] * 3),
-            *(errors if status in ("PASSED", "INCORRECT_NUMERICAL") else [None] * 2),
-            *(None if math.isnan(low) else (low, high) for low, high in ends),
-            one.samples,
-            one.dropped,
-            json.loads(notes[number]) if number in notes else None,
-        ]
-
-
-def assert_equal_rows(root):
-    expected = [repr(rows) for rows in plain_rows(root)]
-    trace_set = TraceSet.from_path(root, on_error="collect")
-    assert [repr(list(spelled(rows))) for rows in trace_set.index_rows()] == expected
-    trace_set.traces  # noqa: B018 - from now on its rows come from memory
-    in_memory = [row for rows in trace_set.index_rows() for row in spelled(rows)]
-    runs = [row for rows in plain_rows(root) for row in rows if row[1] is not None]
-    assert sorted(map(repr, in_memory)) == sorted(map(repr, runs))
-
-
-@given(content=datasets, more=st.lists(datasets, max_size=3), data=st.data())
-def test_rows_are_what_the_models_read(make, content, more, data):
-    """Also those of damaged files, of files that grew, and of an index that was kept."""
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        root = Path(folder) / "dataset"
-        patch.setenv("FIB_CACHE_PATH", f"{folder}/cache")
-        patch.setattr("flashinfer_bench.data.index.SMALLEST", 0)
-        patch.setattr("flashinfer_bench.data.index.SETTLE_NS", data.draw(AGES))
-        write(root, make, content)
-        assert_equal_rows(root)
-        for change in more:
-            for place, text in change.items():
-                _put(root / place, text, mode=data.draw(st.sampled_from(["ab", "ab", "wb"])))
-            if content and data.draw(st.booleans()):
-                _damage(root / data.draw(st.sampled_from(sorted(content))), data)
-            assert_equal_rows(root)
-            assert_equal_rows(root)
 
 
 AGES = st.sampled_from([-1, 2 * 10**9])
@@ -364,17 +249,19 @@ def test_random_datasets(make, content, on_error):
 
 @given(content=datasets, more=st.lists(datasets, min_size=1, max_size=3), data=st.data())
 def test_random_changes(make, content, more, data):
-    """An index that is brought up to date equals one that is made anew."""
+    """An index that is brought up to date equals one that is made anew; files may be damaged."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         root = Path(folder) / "dataset"
         patch.setenv("FIB_CACHE_PATH", f"{folder}/cache")
         patch.setattr("flashinfer_bench.data.index.SMALLEST", 0)
+        patch.setattr("flashinfer_bench.data.index.SETTLE_NS", data.draw(AGES))
         write(root, make, content)
         TraceIndex.open(root)
         for change in more:
             for place, text in change.items():
-                mode = data.draw(st.sampled_from(["ab", "ab", "wb"]))
-                _put(root / place, text, mode)
+                _put(root / place, text, mode=data.draw(st.sampled_from(["ab", "ab", "wb"])))
+            if content and data.draw(st.booleans()):
+                _damage(root / data.draw(st.sampled_from(sorted(content))), data)
             assert_equal_answers(root, "collect")
         assert index_file(root).exists() or not any(
             text for one in (content, *more) for text in one.values()

@@ -23,7 +23,7 @@ def total(root):
 
 
 def best(root):
-    return TraceIndex.open(root).best(NAME, None, 1, 1).solution
+    return TraceSet.from_path(root).get_best_trace(NAME).solution
 
 
 def test_it_is_where_caches_are(dataset, kept, tmp_path):

@@ -16,19 +16,6 @@ def in_memory(trace_set):
     return "not read yet" not in repr(trace_set)
 
 
-def test_questions_read_no_traces(dataset):
-    one = TraceSet.from_path(dataset)
-    assert one.summary().total == 3
-    assert one.get_best_trace(NAME).solution == "alice_v1"
-    assert len(one.filter_traces(NAME)) == 2
-    assert one.get_solution_score("alice_v1").avg_speedup == 0.0
-    assert one.get_author_score("alice").avg_speedup == 0.0
-    assert [name for name, _ in one.rank_authors()] == ["alice"]
-    assert one.load_errors == []
-    assert len(list(one.run_rows())) == 3
-    assert not in_memory(one)
-
-
 def test_edits_in_memory_count(dataset):
     one = TraceSet.from_path(dataset)
     assert one.summary().total == 3

@@ -38,6 +38,6 @@ def fib_register_commands() -> Iterable[CommandSpec]:
     ):
         yield CommandSpec(
             name=f"report {name}",
-            factory=f"fib_report.commands.{name}:app",
+            factory=f"fib_report.commands:{name}_app",
             summary=summary,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Optional
 
@@ -28,19 +29,18 @@ from flashinfer_bench.report.scores import (
     latency_of,
     mean_of,
     rank_labels,
+    rankable,
     speedup_of,
     speedup_over,
     task_of,
 )
-from flashinfer_bench.report.summary import rankable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from flashinfer_bench.data import TraceSet
+    from flashinfer_bench.data import Solution, SpeedupMetrics, TraceSet
     from flashinfer_bench.data.run_source import Ends
     from flashinfer_bench.report.results import Conditions, Result, Selection
-    from flashinfer_bench.report.summary import RankableRuns
 
 
 Curve = list[tuple[float, float]]
@@ -111,16 +111,6 @@ class Rating:
         return None if self.speedup is None else Measured(self.speedup, self.interval)
 
 
-def by_author(result: Result) -> str:
-    """Return whom a result counts for when authors are rated."""
-    return result.author
-
-
-def by_solution(result: Result) -> str:
-    """Return whom a result counts for when solutions are rated."""
-    return result.solution
-
-
 def _speedups(
     results: Sequence[Result], baseline: Optional[Mapping[Task, Measured]]
 ) -> dict[Task, Measured]:
@@ -149,7 +139,7 @@ def rate_authors(
     results: Sequence[Result],
     baseline_author: Optional[str] = None,
     thresholds: Sequence[float] = THRESHOLDS,
-    group: Callable[[Result], str] = by_author,
+    group: str = "author",
 ) -> list[Rating]:
     """Rate authors, or whatever `group` tells apart.
 
@@ -164,8 +154,8 @@ def rate_authors(
         beside each solution.
     thresholds : sequence of float
         The p at which fast_p and win rates are told.
-    group : callable
-        `by_author` or `by_solution`; the tasks of a solution are those of its definition.
+    group : str
+        ``author`` or ``solution``; the tasks of a solution are those of its definition.
 
     Returns
     -------
@@ -176,12 +166,14 @@ def rate_authors(
     counted = _countable(results, baseline)
     groups: dict[str, list[Result]] = {}
     for result in counted:
-        groups.setdefault(group(result), []).append(result)
+        groups.setdefault(getattr(result, group), []).append(result)
     tasks = {task_of(result) for result in counted}
     leaders = fastest_of(counted)
     rated = []
     for name, one in groups.items():
-        total = len(_own(tasks, one) if group is by_solution else tasks)
+        # A solution cannot solve the tasks of other definitions.
+        own = {result.definition for result in one}
+        total = sum(group == "author" or task[0] in own for task in tasks)
         rated.append(_rate(name, one, total, leaders, baseline, thresholds))
     return _with_ranks(sorted(rated, key=lambda one: (*_order(one), one.name)))
 
@@ -189,7 +181,7 @@ def rate_authors(
 def _with_ranks(ratings: Sequence[Rating]) -> list[Rating]:
     """Give ratings, the best first, their ranks: before one is what is better beyond doubt."""
     places: list[int] = []
-    for _, group in groupby(ratings, key=_share):
+    for _, group in groupby(ratings, key=lambda one: _order(one)[0]):
         alike = list(group)
         begin = len(places)
         lows = sorted(one.measured.low for one in alike if one.measured is not None)
@@ -198,16 +190,6 @@ def _with_ranks(ratings: Sequence[Rating]) -> list[Rating]:
             places.append(1 + begin + len(lows) - worse)
     labels = rank_labels(places)
     return [replace(one, rank=label) for one, label in zip(ratings, labels, strict=True)]
-
-
-def _share(rating: Rating) -> float:
-    return _order(rating)[0]
-
-
-def _own(tasks: Iterable[Task], results: Sequence[Result]) -> list[Task]:
-    """Keep the tasks of the definitions that a solution is for: it cannot solve others."""
-    definitions = {result.definition for result in results}
-    return [task for task in tasks if task[0] in definitions]
 
 
 def _order(rating: Rating) -> tuple[float, float]:
@@ -386,13 +368,26 @@ def make_scoreboard(
     results = with_intervals(latest_results(everything))
     if not any(is_of(result, baseline_author) for result in results):
         baseline_author = None
-    parts = rankable(trace_set, everything)
+    rankings = rankable(trace_set, everything)
     settings = split_by_setting(results)
     standings: list[Standing] = []
     for setting, here in settings.items():
-        group = by_solution if solutions else by_author
-        rated = rate_authors(here, baseline_author, thresholds, group)
-        scores = _scores(parts.get(setting), here, baseline_author, solutions)
+        rated = rate_authors(
+            here, baseline_author, thresholds, "solution" if solutions else "author"
+        )
+        scores: dict[str, float] = {}
+        # A solution has no score over another.
+        if setting in rankings and baseline_author in {result.author for result in here}:
+            if solutions:
+                scores = _solution_scores(
+                    trace_set,
+                    here,
+                    partial(rankings[setting].score, baseline_author=baseline_author),
+                )
+            else:
+                definitions = dict.fromkeys(one.definition for one in everything)
+                ranked = rankings[setting].summarize(definitions, baseline_author).rankings
+                scores = {author: score.avg_speedup for author, score in ranked}
         hardware, conditions = setting
         standings += [Standing(hardware, *conditions, one, scores.get(one.name)) for one in rated]
     return Scoreboard(tuple(standings), baseline_author, mixtures(settings))
@@ -403,23 +398,17 @@ def is_of(result: Result, name: Optional[str]) -> bool:
     return result.passed and name in (result.solution, result.author)
 
 
-def _scores(
-    part: Optional[RankableRuns],
-    results: Sequence[Result],
-    baseline_author: Optional[str],
-    solutions: bool,
+def _solution_scores(
+    trace_set: TraceSet,
+    results: Iterable[Result],
+    score_of: Callable[[Solution], Optional[SpeedupMetrics]],
 ) -> dict[str, float]:
-    authors = {result.author for result in results}
-    if part is None or baseline_author not in authors:  # a solution has no score over another
-        return {}
-    if not solutions:
-        ranked = part.summary(baseline_author).rankings
-        return {author: score.avg_speedup for author, score in ranked}
     found = {}
     for name in {result.solution for result in results}:
+        solution = trace_set.get_solution(name)
         try:
-            score = part.get_solution_score(name, baseline_author)
-        except (ValueError, DataError):  # its definition has no solution of theirs, or several
+            score = None if solution is None else score_of(solution)
+        except DataError:  # its definition has no solution of theirs, or several
             continue
         if score is not None:
             found[name] = score.avg_speedup

@@ -8,16 +8,16 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Optional
 
+from flashinfer_bench.data.run_source import read_details
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.report.results import read_details
 from flashinfer_bench.report.scores import latency_of, natural_order, ratio_of
 from flashinfer_bench.stats.samples import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from flashinfer_bench.data.run_source import Ends
     from flashinfer_bench.report.results import Result
+    from flashinfer_bench.report.scores import Measured
 
 BROKEN, FIXED, SLOWER, FASTER = "broken", "fixed", "slower", "faster"
 THRESHOLD = 1.05
@@ -36,17 +36,14 @@ class Change:
     kind : str
         ``broken``: passed before and fails now; ``fixed``: the other way round; ``slower`` and
         ``faster``: passes as before, with another latency.
-    ratio : float or None
+    ratio : Measured or None
         Latency now over latency before, where it passed both times.
-    interval : (float, float) or None
-        Where the ratio lies with a confidence of 95 %, if both latencies have an interval.
     """
 
     kind: str
     before: Result
     after: Result
-    ratio: Optional[float] = None
-    interval: Optional[Ends] = None
+    ratio: Optional[Measured] = None
 
     @property
     def is_regression(self) -> bool:
@@ -209,15 +206,19 @@ def _sides(
 def _changes(pairs: Iterable[tuple[Result, Result]], threshold: float) -> list[Change]:
     found = [_change(before, after, threshold) for before, after in pairs]
     changes = [one for one in found if one is not None]
-    timed = [one for one in changes if one.ratio is not None]
-    # Samples are read of those few only whose latency changed.
-    both = (result for one in timed for result in (one.before, one.after))
-    read_details(result for result in both if result.sample_total)
-    return [
-        one
-        for one in changes
-        if one.ratio is None or not _overlap(one.before.counted_ms, one.after.counted_ms)
+    timed = [
+        one for one in changes if one.ratio and one.before.sample_total and one.after.sample_total
     ]
+    # Samples are read of those few only whose latency changed.
+    before = read_details(one.before for one in timed)
+    after = read_details(one.after for one in timed)
+    samples = zip(before, after, strict=True)
+    alike = {
+        id(change)
+        for change, (was, now) in zip(timed, samples, strict=True)
+        if _overlap(was.counted_ms, now.counted_ms)
+    }
+    return [one for one in changes if one.ratio is None or id(one) not in alike]
 
 
 def _change(before: Result, after: Result, threshold: float) -> Optional[Change]:
@@ -229,7 +230,7 @@ def _change(before: Result, after: Result, threshold: float) -> Optional[Change]
     found = ratio_of(now, was)
     if 1.0 / threshold < found.value < threshold:
         return None
-    return Change(SLOWER if found.value > 1.0 else FASTER, before, after, found.value, found.ends)
+    return Change(SLOWER if found.value > 1.0 else FASTER, before, after, found)
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -248,5 +249,6 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float]:
 
 def _rank(change: Change) -> tuple[object, ...]:
     place = attrgetter("definition", "solution", "hardware", "workload")(change.after)
-    size = -(change.ratio or 0.0) if change.kind == SLOWER else change.ratio or 0.0
+    ratio = change.ratio.value if change.ratio is not None else 0.0
+    size = -ratio if change.kind == SLOWER else ratio
     return _ORDER.index(change.kind), size, natural_order(place[0]), *place[1:]

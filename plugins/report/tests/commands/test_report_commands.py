@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import io
-import json
 import os
 import re
 import sys
@@ -70,20 +69,6 @@ def test_scores_at_chosen_speedups(fib, maker):
     assert "fast_1" not in alice
 
 
-def test_scores_over_the_reference(fib, maker):
-    result = fib("report", "scores", "--local", maker.sound().root, "--reference", "--json")
-    document = json.loads(result.stdout)
-    assert document["baseline_author"] is None
-    assert [one["geomean"] for one in document["scores"]] == [pytest.approx(4.0), 1.0]
-    assert "over the reference" in result.stderr
-
-
-def test_scores_refuse_nonsense(fib, maker):
-    root = maker.sound().root
-    assert fib("report", "scores", "--local", root, "--p", "-1").exit_code == 2
-    assert fib("report", "scores", "--local", root, "--hardware", "none").exit_code == 5
-
-
 def test_coverage(fib, maker):
     maker.sound()
     maker.definition("triple")
@@ -93,21 +78,6 @@ def test_coverage(fib, maker):
         ("double", "4", ""),
         ("triple", "0", "no workloads; no solutions"),
     ]
-
-
-def test_only_gaps_and_their_exit_code(fib, maker):
-    root = maker.sound().root
-    result = fib("report", "coverage", "--local", root, "--gaps", "--strict")
-    assert result.exit_code == 0
-    assert len(result.stdout.splitlines()) == 1
-    maker.definition("triple")
-    result = fib("report", "coverage", "--local", root, "--gaps", "--strict", "--json")
-    assert result.exit_code == 1
-    (one,) = json.loads(result.stdout)["definitions"]
-    assert one["missing"] == ["no workloads", "no solutions"]
-    assert "1 of 2 definitions lack something" in result.stderr
-    none = fib("report", "coverage", "--local", root, "--definition", "double", "--op-type", "x")
-    assert none.exit_code == 2
 
 
 def test_regressions_are_findings(fib, root):
@@ -129,16 +99,6 @@ def test_no_regression_before_or_under_the_threshold(fib, root):
     alice = ["--since", "2026-01-15", "--author", "alice"]
     assert run(*alice, "--threshold", "2").exit_code == 0
     assert run(*alice).exit_code == 1
-
-
-def test_improvements_are_shown_when_asked_for(fib, maker):
-    maker.sound()
-    maker.trace("alice_double", latency_ms=0.1, timestamp="2026-02-01T00:00:00")
-    args = ("report", "regressions", "--local", maker.root, "--since", "2026-01-15")
-    result = fib(*args)
-    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1)
-    assert "1 faster" in result.stderr
-    assert "faster\tdouble\talice_double" in fib(*args, "--improvements").stdout
 
 
 @pytest.mark.parametrize(
@@ -171,20 +131,6 @@ def test_a_hostile_name_does_not_become_a_formula(fib, maker):
     assert not [cell for cell in cells if cell.startswith(("=", "@"))]
 
 
-def test_regressions_of_another_timer_are_no_findings(fib, close_race, maker):
-    other = {**ORIGIN, "timer": "cuda_event"}
-    late = {"timestamp": "2026-02-01T00:00:00"}
-    maker.trace("alice_double", latency_ms=9.0, provenance=other, **late)
-    result = fib("report", "regressions", "--since", "2026-01-15", "--local", close_race)
-    assert result.exit_code == 0
-    assert "another timer or cache mode: 1" in result.stderr
-    maker.trace("bob_double", latency_ms=9.0, interval_ms=[8.0, 9.5], provenance=ORIGIN, **late)
-    result = fib("report", "regressions", "--since", "2026-01-15", "--json", "--local", close_race)
-    (change,) = json.loads(result.stdout)["changes"]
-    assert change["ratio_low"] < change["ratio"] < change["ratio_high"]
-    assert (change["timer"], change["cache"]) == ("cupti", "cold")
-
-
 def carried(page):
     """Return the data of a page as text."""
     packed = re.search(r'id="data">([^<]*)<', page)[1]
@@ -203,13 +149,6 @@ def test_visualize(fib, maker, tmp_path):
     assert "<title>&lt;T&gt;</title>" in text
     assert "alice_double" in carried(text)
     assert "baseline_double" not in carried(text)
-
-
-def test_no_page_without_results(fib, maker, tmp_path):
-    maker.definition()
-    result = fib("report", "visualize", "--local", maker.root, "-o", tmp_path / "page.html")
-    assert result.exit_code == 5
-    assert not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the limits of Linux")
@@ -254,20 +193,3 @@ def test_against_a_named_baseline(fib, close_race, name):
     assert float(rows[0]["geomean"]) == pytest.approx(4.0)
     assert [one["rank"] for one in rows] == ["1", "1", "3"]
     assert f"speed-ups are over {name}, unpaired" in talk
-
-
-def test_an_unknown_baseline(fib, close_race):
-    result = fib("report", "scores", "--baseline", "alicia_double", "--local", close_race)
-    assert result.exit_code != 0
-    assert "alicia_double" in result.stderr
-    assert "alice" in result.stderr
-    result = fib("report", "scores", "--baseline", "alice", "--reference", "--local", close_race)
-    assert result.exit_code == 2
-
-
-def test_timers_are_ranked_apart_and_that_is_said(fib, close_race, maker):
-    warm = {**ORIGIN, "timing": {"cache": "warm", "reference": "beside"}}
-    maker.trace("bob_double", latency_ms=0.1, interval_ms=[0.09, 0.11], provenance=warm)
-    rows, talk = table(fib, "scores", "--local", close_race)
-    assert {one["cache"] for one in rows} == {"cold"}  # the baseline has no warm result
-    assert "ranked apart" in talk

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from fib_report.causes import cause
 from fib_report.ratings import fastp_curves, rate_authors
 from fib_report.regressions import quartiles
-from flashinfer_bench.report.results import label_of, read_details, split_by_setting
+from flashinfer_bench.data.run_source import read_details
+from flashinfer_bench.report.results import label_of, split_by_setting
 from flashinfer_bench.report.scores import best_solutions, natural_order, score_solutions
 from flashinfer_bench.stats.samples import quantile
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from fib_report.coverage import DefinitionCoverage
     from fib_report.ratings import Curve
+    from flashinfer_bench.data.run_source import RunDetails
     from flashinfer_bench.report.results import Conditions, Result
     from flashinfer_bench.report.scores import SolutionScore
 
@@ -403,7 +405,7 @@ def page_data(
     ordered = sorted(
         results, key=lambda r: (names[r.definition], r.hardware, r.solution, r.workload)
     )
-    read_details(ordered)
+    details = read_details(ordered)
     scores = score_solutions(ordered)
     definitions, devices, workloads, solutions, causes, clocks = (_Places() for _ in range(6))
     for result in ordered:
@@ -415,11 +417,14 @@ def page_data(
         "solution": [solutions[r.definition, r.solution, r.author, r.language] for r in ordered],
         "workload": [workloads[r.definition, r.workload] for r in ordered],
         "device": [devices[r.hardware,] for r in ordered],
-        "cause": [-1 if r.passed else causes[cause(r.log),] for r in ordered],
-        **_columns(ordered),
+        "cause": [
+            -1 if result.passed else causes[cause(one.log),]
+            for result, one in zip(ordered, details, strict=True)
+        ],
+        **_columns(ordered, details),
         "clock": [clocks[tuple(r.clock)] for r in ordered],
-        **_logs(ordered, extras.logs),
-        **_samples(ordered, scores, extras),
+        **_logs(ordered, details, extras.logs),
+        **_samples(ordered, details, scores, extras),
     }
     place = {name: index for index, (name, _) in enumerate(definitions)}
     return {
@@ -436,8 +441,8 @@ def page_data(
     }
 
 
-def _columns(results: Sequence[Result]) -> dict[str, list[Any]]:
-    counted = [result.counted_ms for result in results]
+def _columns(results: Sequence[Result], details: Sequence[RunDetails]) -> dict[str, list[Any]]:
+    counted = [one.counted_ms for one in details]
     middle = [quartiles(samples) if samples else (None, None) for samples in counted]
     return {
         "status": [result.status.value for result in results],
@@ -455,11 +460,13 @@ def _columns(results: Sequence[Result]) -> dict[str, list[Any]]:
     }
 
 
-def _logs(results: Sequence[Result], logs: LogBook) -> dict[str, list[int]]:
+def _logs(
+    results: Sequence[Result], details: Sequence[RunDetails], logs: LogBook
+) -> dict[str, list[int]]:
     places = [-1] * len(results)
     for index in sorted(range(len(results)), key=lambda i: results[i].passed):
-        places[index] = logs.add(results[index].log)
-    return {"log": places, "length": [len(result.log.strip()) for result in results]}
+        places[index] = logs.add(details[index].log)
+    return {"log": places, "length": [len(one.log.strip()) for one in details]}
 
 
 def _workloads(
@@ -477,7 +484,10 @@ def _workloads(
 
 
 def _samples(
-    results: Sequence[Result], scores: Sequence[SolutionScore], extras: Extras
+    results: Sequence[Result],
+    details: Sequence[RunDetails],
+    scores: Sequence[SolutionScore],
+    extras: Extras,
 ) -> dict[str, list[int]]:
     """Return the places of distributions, of dropped samples, and of what is told of timings."""
     keys = [(one.definition, one.hardware, one.timer, one.cache, one.solution) for one in scores]
@@ -492,11 +502,11 @@ def _samples(
         if one.passed:  # by the place of its solution in its ranking: the best of each come first
             order.append((places[key] - firsts[key[:-1]], index))
     for _, index in sorted(order):
-        one = results[index]
-        columns["shape"][index] = extras.shapes.add(one.counted_ms)
-        if one.dropped:
-            columns["gone"][index] = extras.shapes.add(one.dropped_ms)
-        columns["timing"][index] = extras.timings.add(timing_lines(one.timing))
+        told = details[index]
+        columns["shape"][index] = extras.shapes.add(told.counted_ms)
+        if told.dropped_ms:
+            columns["gone"][index] = extras.shapes.add(told.dropped_ms)
+        columns["timing"][index] = extras.timings.add(timing_lines(told.timing))
     return columns
 
 

@@ -1,4 +1,4 @@
-"""Runs column by column: the same from the index as from memory, with logs on demand."""
+"""Runs row by row: the same from the index as from memory, with logs on demand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.data.run_source import Clock, RunRow
+from flashinfer_bench.data.run_source import Clock, read_details
 from flashinfer_bench.errors import DataError
 
 NAME = "gemm_n8_k4"
@@ -61,26 +61,31 @@ def both(root):
     return plain, quick
 
 
-def test_the_columns_are_those_of_the_traces(varied):
-    plain, quick = both(varied)
-    assert list(quick.run_columns()) == list(plain.run_columns())
-    for name, columns in quick.run_columns().items():
-        expected = plain.run_columns()[name]
-        assert list(columns.rows()) == list(expected.rows())
-        assert list(columns.sample_counts) == list(expected.sample_counts)
-        everything = range(len(columns))
-        assert columns.details(everything) == expected.details(everything)
-        for field in RunRow.__struct_fields__:
-            assert len(getattr(columns, field)) == len(columns) > 0
-    assert "not read yet" in repr(quick)
-
-
-@pytest.mark.parametrize("numbers", [[], [0], [1, 4], [0, 3, 5], [6]])
-def test_the_details_of_some_of_the_runs(varied, numbers):
+def test_what_a_row_and_its_details_say(varied):
     for one in both(varied):
-        columns = one.run_columns()[NAME]
-        details = columns.details(range(len(columns)))
-        assert columns.details(numbers) == [details[number] for number in numbers]
+        rows = one.run_rows(NAME)
+        timed, odd = (row for row in rows if row.interval_ms is not None)
+        assert (timed.definition, timed.solution, timed.workload) == (NAME, "alice_v1", "w1")
+        assert (timed.axes, timed.passed) == ({"M": 2}, True)
+        assert (timed.interval_ms, timed.speedup_interval) == ((0.9, 7.0), (0.5, 3.0))
+        assert (timed.sample_total, timed.dropped) == (4, 2)
+        assert timed.clock == Clock("cpu", "cold", "rse", "beside")
+        assert odd.clock == Clock("cpu", "", "rse", "beside")
+        assert [row.hardware for row in rows].count("B200") == 1
+        failed = next(row for row in rows if row.status == "TIMEOUT")
+        assert failed.latency_ms is failed.max_absolute_error is failed.interval_ms is None
+        _, counted, dropped, timing = read_details([timed])[0]
+        assert (counted, dropped) == ((1.0, 0.9), (1.1, 7.0))
+        assert timing["watched"] == {"cpu": {"load": [1, 2, 3]}}
+    assert "not read yet" in repr(one)
+
+
+@pytest.mark.parametrize("numbers", [[], [0], [4, 1], [0, 3, 5], [6]])
+def test_the_details_of_some_of_the_runs(varied, numbers):
+    plain, quick = ((one, one.run_rows(NAME)) for one in both(varied))
+    details = read_details(plain[1])
+    for _, rows in (plain, quick):
+        assert read_details(rows[number] for number in numbers) == [details[n] for n in numbers]
 
 
 def test_workloads_wherever_they_lie(varied, make, writer):
@@ -94,25 +99,18 @@ def test_workloads_wherever_they_lie(varied, make, writer):
 
 
 def test_a_file_that_was_rewritten_is_noticed_and_one_that_grew_is_not(varied, make, writer):
-    columns = TraceSet.from_path(varied).run_columns()[NAME]
-    before = columns.details(range(len(columns)))
+    rows = TraceSet.from_path(varied).run_rows(NAME)
+    before = read_details(rows)
     path = varied / "traces/mixed.jsonl"
     with path.open("a") as file:
         file.write(json.dumps(make.trace_record("alice_v1", log="new")) + "\n")
-    assert columns.details(range(len(columns))) == before
+    assert read_details(rows) == before
     writer.lines("traces/mixed.jsonl", make.trace_record("alice_v1", log="other"))
     with pytest.raises(DataError, match="was changed"):
-        columns.details(range(len(columns)))
-
-
-def test_the_details_of_how_it_was_timed(varied):
-    for one in both(varied):
-        columns = one.run_columns()[NAME]
-        timed = [n for n, ends in enumerate(columns.interval_ms) if ends is not None]
-        first, second = columns.details(timed)
-        assert first.dropped == second.dropped == ((1, 2), (3, 9))
-        assert first.timing["watched"] == second.timing["watched"] == {"cpu": {"load": [1, 2, 3]}}
-        assert columns.details([0])[0].timing == {}
+        read_details(rows)
+    path.unlink()
+    with pytest.raises(DataError, match="was changed"):
+        read_details(rows)
 
 
 @given(st.none() | st.integers() | st.dictionaries(st.text(max_size=3), st.integers()))

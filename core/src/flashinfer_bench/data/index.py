@@ -1,0 +1,486 @@
+"""A derived index of the traces of a dataset, so that questions need not read all of them.
+
+Every data file has one `Part`, with one row for each run in it. All parts are kept in one file
+below ``FIB_CACHE_PATH``, which is replaced as a whole when much of the dataset was read anew. It
+holds nothing that is not in the dataset; whoever deletes it loses a second.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import logging
+import os
+import time
+import zlib
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Optional
+
+import msgspec
+
+from flashinfer_bench import env
+from flashinfer_bench._version import __version__
+from flashinfer_bench.data import layout
+from flashinfer_bench.data.jsonl import is_torn, read_whole, warn_of_torn_line
+from flashinfer_bench.data.loader import unreadable
+from flashinfer_bench.data.ranking import Runs, digest
+from flashinfer_bench.data.run_source import Ends, Origin, RowMaker, RunRow, Task
+from flashinfer_bench.data.storage import replace_file
+from flashinfer_bench.data.trace import EvaluationStatus
+from flashinfer_bench.data.trace_reader import TraceReader
+from flashinfer_bench.errors import DataError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from flashinfer_bench.data.trace import Trace
+
+_logger = logging.getLogger(__name__)
+
+SMALLEST = 1 << 18
+"""Bytes; an index is written if at least so much had to be read to bring it up to date."""
+
+_SHARE = 16
+"""An index is written if at least this part of the dataset had to be read."""
+
+SETTLE_NS = 2_000_000_000
+"""A file that changed later than this before it was read may change again at the same time stamp.
+
+Time stamps are as coarse as 2 s (FAT) and 1 s (older network file systems).
+"""
+
+
+class Part(msgspec.Struct, array_like=True):
+    """What is known of one file.
+
+    Attributes
+    ----------
+    name : bytes
+        The file, relative to the dataset, as the system writes it.
+    identity : tuple of int
+        What the file system said of the file before it was read: size, times of change and inode.
+        It changes with every change of the content: nobody can set the second time (``ctime``), so
+        that a time stamp that was put back does not hide a change. Empty if an equal one would not
+        prove an equal file.
+    end, crc, lines : int
+        Where the last line ends that was read, checksum of everything before, number of lines.
+    torn : int
+        Bytes after that, which are left out.
+    grows : bool
+        Whether the file is a sequence of finished lines. If not, any change means to read it anew.
+    bad : list of (int or None, str, str or None)
+        Lines that are not traces: number (None in a file of one document), problem and field.
+    workloads : list of (str, str)
+        Definition and uuid of each workload trace.
+    digests : dict of str to Runs
+        What rankings need, by definition in the order in which they are met.
+    packed : Raw
+        The rows. In a file that is one JSON document places are numbers of records.
+    """
+
+    name: bytes
+    identity: tuple[int, ...]
+    end: int = 0
+    crc: int = 0
+    lines: int = 0
+    torn: int = 0
+    grows: bool = True
+    bad: list[tuple[Optional[int], str, Optional[str]]] = []
+    workloads: list[tuple[str, str]] = []
+    digests: dict[str, Runs] = {}
+    packed: msgspec.Raw = msgspec.Raw()
+
+    def holds(self, file: BinaryIO) -> bool:
+        """Return whether a file still begins with what was read of it."""
+        identity = _identity(file)
+        if identity == self.identity:
+            return True
+        fits = identity[0] >= self.end if self.grows else identity[0] == self.end
+        return fits and _checksum(file, self.end) == self.crc
+
+
+def _identity(file: BinaryIO) -> tuple[int, ...]:
+    info = os.fstat(file.fileno())
+    return info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
+
+
+def _checksum(file: BinaryIO, end: int) -> int:
+    """Return the CRC-32 of the first `end` bytes of a file."""
+    file.seek(0)
+    crc = 0
+    while end > 0 and (block := file.read(min(end, 1 << 20))):
+        crc = zlib.crc32(block, crc)
+        end -= len(block)
+    return crc
+
+
+# A row in the file: task and origin are places in lists of them; the source is the file itself.
+_Number = Optional[float]
+_Row = tuple[
+    int, int, EvaluationStatus, str, _Number, _Number, _Number, _Number, _Number,
+    Optional[Ends], Optional[Ends], int, int, Optional[str], int, int,
+]  # fmt: skip
+_encode = msgspec.msgpack.Encoder().encode
+_decode_rows: Callable[[msgspec.Raw], tuple[list[Any], list[Origin], list[Any]]]
+_decode_rows = msgspec.msgpack.Decoder(
+    tuple[list[tuple[str, str, str]], list[Origin], list[_Row]]
+).decode
+_decode_parts = msgspec.msgpack.Decoder(list[Part]).decode
+
+
+def _pack(rows: Sequence[RunRow]) -> msgspec.Raw:
+    tasks = {one: n for n, one in enumerate(dict.fromkeys(row.task for row in rows))}
+    origins = {one: n for n, one in enumerate(dict.fromkeys(row.origin for row in rows))}
+    fields = map(msgspec.structs.astuple, rows)
+    packed = [(tasks[task], origins[origin], *rest) for _, task, origin, *rest in fields]
+    # The axes are only in the text, because MessagePack has no integers of more than 64 bits.
+    texts = [(task.definition, task.solution, task.text) for task in tasks]
+    return msgspec.Raw(_encode((texts, list(origins), packed)))
+
+
+class _Names(msgspec.Struct):
+    uuid: str
+    axes: dict[str, int]
+
+
+_decode_names = msgspec.json.Decoder(_Names).decode
+
+
+def _task(definition: str, solution: str, text: str) -> Task:
+    names = _decode_names(text)
+    return Task(definition, solution, names.uuid, names.axes, text)
+
+
+class DataFile:
+    """A data file, as far as it is known.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    part : Part
+        What is known of it.
+    traces : TraceReader
+        Makes its traces.
+    """
+
+    def __init__(self, path: Path, part: Part, traces: TraceReader) -> None:
+        self.path, self.part, self._traces = path, part, traces
+
+    @cached_property
+    def rows(self) -> list[RunRow]:
+        """The runs in it."""
+        if not self.part.digests:
+            return []
+        texts, origins, rows = _decode_rows(self.part.packed)
+        tasks = [_task(*text) for text in texts]
+        return [RunRow(self, tasks[task], origins[origin], *rest) for task, origin, *rest in rows]
+
+    @property
+    def workloads(self) -> list[tuple[str, str]]:
+        """Definition and uuid of each workload trace in it."""
+        return self.part.workloads
+
+    def runs(self, definition: str) -> Runs:
+        """Return the runs of a definition, digested."""
+        return self.part.digests[definition]
+
+    def read(self, rows: Iterable[RunRow]) -> Iterator[Trace]:
+        """Yield the traces of some rows.
+
+        Raises
+        ------
+        DataError
+            If the file was rewritten meanwhile.
+        """
+        try:
+            with self.path.open("rb") as file:
+                if not self.part.holds(file):
+                    raise DataError("was changed", path=self.path)
+                whole = None if self.part.grows else read_whole(file)
+                for row in rows:
+                    if whole is not None:
+                        text = whole[1][row.place]
+                    else:
+                        file.seek(row.place)
+                        text = file.read(row.length).strip()
+                    yield self._traces.read(text, path=self.path, line=None)
+        except (OSError, IndexError) as error:
+            raise DataError(f"was changed: {error}", path=self.path) from error
+
+
+def _look_at(path: Path, name: bytes, known: Optional[Part], traces: TraceReader) -> DataFile:
+    """Return what is in a file, reading as little of it as proves enough."""
+    now = time.time_ns()  # before the look at the time stamps: what comes after it is unsettled
+    with path.open("rb", buffering=1 << 18) as file:
+        identity = _identity(file)
+        if known is not None and known.identity == identity:
+            return DataFile(path, known, traces)
+        is_settled = now - max(identity[1:3]) > SETTLE_NS  # else a change may leave no trace in it
+        part = Part(name, identity if is_settled else ())
+        if known is not None and known.holds(file):
+            part = msgspec.structs.replace(known, identity=part.identity, torn=0)
+            if part.end == identity[0]:
+                return DataFile(path, part, traces)
+        whole = read_whole(file)
+        if whole is not None:
+            part = Part(name, part.identity)
+        _Reader(path, part, traces).read_file(file, whole)
+    return DataFile(path, part, traces)
+
+
+class _Reader:
+    """Adds the lines of a file to what is known of it."""
+
+    def __init__(self, path: Path, part: Part, traces: TraceReader) -> None:
+        self._path, self._part, self._traces = path, part, traces
+        known = DataFile(path, part, traces)
+        self._rows = RowMaker(known, known.rows)
+        self._bad = list(part.bad)
+
+    def read_file(self, file: BinaryIO, whole: Optional[tuple[bytes, list[bytes]]]) -> None:
+        """Read the lines behind those that are known, or a whole document, as `read_whole` does."""
+        part = self._part
+        if whole is None:
+            self._read_lines(file)
+        else:
+            part.end, part.crc, part.grows = len(whole[0]), zlib.crc32(whole[0]), False
+            for number, text in enumerate(whole[1]):
+                self._read(text, number, None)
+        part.bad, part.workloads = self._bad, [*part.workloads, *self._rows.workloads]
+        part.digests = digest(self._rows.rows)
+        part.packed = _pack(self._rows.rows)
+
+    def _read_lines(self, file: BinaryIO) -> None:
+        part = self._part
+        end, crc, lines = part.end, part.crc, part.lines
+        file.seek(end)
+        for raw in file:
+            is_finished = raw.endswith(b"\n")
+            if not self._read_quickly(raw, end):
+                mark = len(codecs.BOM_UTF8) if not end and raw.startswith(codecs.BOM_UTF8) else 0
+                if not is_finished and is_torn(raw[mark:]):
+                    part.torn = len(raw)
+                    break
+                self._read(raw[mark:], end + mark, lines + 1)
+            end, crc, lines = end + len(raw), zlib.crc32(raw, crc), lines + is_finished
+            part.grows = is_finished or raw.isspace()
+        part.end, part.crc, part.lines = end, crc, lines
+
+    def _read_quickly(self, raw: bytes, offset: int) -> bool:
+        """Read a line of today's format, as nearly all are; return whether it is one."""
+        line = self._traces.read_line(raw)
+        if line is not None:
+            self._rows.add(line, offset, len(raw))
+        return line is not None
+
+    def _read(self, raw: bytes, offset: int, line: Optional[int]) -> None:
+        """Read one line, with its place and number; it may be a bad one."""
+        text = raw.strip()
+        if not text or self._read_quickly(text, offset):
+            return
+        try:
+            trace = self._traces.read(text, path=self._path, line=line)
+        except DataError as error:
+            self._bad.append((line, error.message, error.field))
+        else:
+            self._rows.add(trace, offset, len(raw))
+
+
+class MemoryTraces:
+    """Traces in memory, of one definition, with what an index knows of a file.
+
+    Parameters
+    ----------
+    traces, workloads : sequence of Trace
+        Of runs, and workload traces.
+    """
+
+    def __init__(self, traces: Sequence[Trace], workloads: Sequence[Trace]) -> None:
+        self._traces, self._workloads = traces, workloads
+
+    @property
+    def workloads(self) -> list[tuple[str, str]]:
+        """Definition and uuid of each workload trace."""
+        return [(one.definition, one.workload.uuid) for one in self._workloads]
+
+    @cached_property
+    def rows(self) -> list[RunRow]:
+        """The runs."""
+        maker = RowMaker(self)
+        for place, trace in enumerate(self._traces):
+            maker.add(trace, place)
+        return maker.rows
+
+    def runs(self, definition: str) -> Runs:
+        """Return the runs of a definition, digested."""
+        return digest(self.rows)[definition]
+
+    def read(self, rows: Iterable[RunRow]) -> Iterator[Trace]:
+        """Yield the traces of some rows."""
+        return (self._traces[row.place] for row in rows)
+
+
+# ------------------------------------------------------------------- the file that keeps the parts
+
+_FORMAT = ":".join(["5", __version__, *(one.value for one in EvaluationStatus)])
+_MAGIC = b"fibindex" + hashlib.sha256(_FORMAT.encode()).digest()[:8]
+
+
+def index_file(root: Path) -> Path:
+    """Return the file that holds the index of a dataset."""
+    name = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:32]
+    return env.cache_path() / "index" / name / "traces.idx"
+
+
+def _load(file: Path) -> dict[bytes, Part]:
+    """Return what is known of each data file: nothing, if there is no index that can be used."""
+    try:
+        data = memoryview(file.read_bytes())
+        start = len(_MAGIC) + 4
+        if data[:start] != _MAGIC + zlib.crc32(data[start:]).to_bytes(4, "little"):
+            raise ValueError("it is damaged, or of another release")
+        return {part.name: part for part in _decode_parts(data[start:])}
+    except FileNotFoundError:
+        _logger.debug("there is no index %s yet", file)
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        _logger.info("the index %s cannot be used and is made anew: %s", file, error)
+    return {}
+
+
+def _save(file: Path, parts: list[Part]) -> None:
+    """Write an index; without one everything works too, only slower."""
+    data = _encode(parts)
+    try:
+        replace_file(file, _MAGIC + zlib.crc32(data).to_bytes(4, "little") + data)
+    except StorageError as error:
+        _logger.debug("the index %s is not kept: %s", file, error)
+
+
+# ------------------------------------------------------------------------------------- questions
+
+
+class TraceIndex:
+    """What is asked of runs: of a dataset folder as it was when it was opened, or of traces.
+
+    Parameters
+    ----------
+    files : sequence of DataFile
+        In the order in which they are read.
+    errors : sequence of DataError
+        Files and folders that cannot be read.
+
+    Attributes
+    ----------
+    errors : list of DataError
+        These, and lines that cannot be read.
+    torn_lines : list of DataError
+        Unfinished last lines, which are left out.
+    """
+
+    def __init__(self, files: Sequence[DataFile] = (), errors: Sequence[DataError] = ()) -> None:
+        self._sources: dict[str, list[DataFile | MemoryTraces]] = {}
+        self._all: Sequence[DataFile | MemoryTraces] = files
+        self._runs: dict[str, Runs] = {}
+        for file in files:
+            for name in file.part.digests:
+                self._sources.setdefault(name, []).append(file)
+        self.errors = list(errors) + [
+            DataError(message, path=file.path, line=line, field=field)
+            for file in files
+            for line, message, field in file.part.bad
+        ]
+        self.torn_lines = [
+            DataError("left out an unfinished last line", path=one.path, line=one.part.lines + 1)
+            for one in files
+            if one.part.torn
+        ]
+
+    @classmethod
+    def of(
+        cls, traces: Mapping[str, list[Trace]], workloads: Mapping[str, list[Trace]]
+    ) -> TraceIndex:
+        """Return an index of traces in memory, given by definition."""
+        made = cls()
+        names = dict.fromkeys([*traces, *workloads])
+        sources = {
+            name: MemoryTraces(traces.get(name, ()), workloads.get(name, ())) for name in names
+        }
+        made._sources = {name: [sources[name]] for name, some in traces.items() if some}
+        made._all = list(sources.values())
+        return made
+
+    @classmethod
+    def open(cls, root: Path) -> TraceIndex:
+        """Bring the index of a dataset up to date; that it cannot be written is no error."""
+        kept = index_file(root)
+        known, traces = _load(kept), TraceReader()
+        files: list[DataFile] = []
+        errors: list[DataError] = []
+        work = size = 0
+        for folder in (root / layout.WORKLOADS, root / layout.TRACES):
+
+            def tell(error: OSError, path: Path = folder) -> None:
+                errors.append(unreadable(Path(error.filename or path), error))
+
+            for path in layout.files(folder, ".jsonl", ".json", on_error=tell):
+                name = os.fsencode(path.relative_to(root))
+                try:
+                    file = _look_at(path, name, known.get(name), traces)
+                except FileNotFoundError:  # deleted since it was listed
+                    continue
+                except OSError as error:
+                    tell(error, path)
+                    continue
+                part = file.part
+                if part.torn:
+                    warn_of_torn_line(path, part.torn)
+                files.append(file)
+                size += part.end + part.torn
+                work += part.end + part.torn if part is not known.get(name) else 0
+        if work >= max(SMALLEST, size // _SHARE) and work:
+            _save(kept, [file.part for file in files])
+        return cls(files, errors)
+
+    def names(self) -> list[str]:
+        """Return the definitions that have runs, in the order in which they are met."""
+        return list(self._sources)
+
+    def runs(self, definition: str) -> Runs:
+        """Return the runs of a definition, digested."""
+        if definition not in self._runs:
+            whole = self._runs[definition] = Runs()
+            for source in self._sources.get(definition, ()):
+                whole.update(source.runs(definition))
+        return self._runs[definition]
+
+    def rows(self, definition: Optional[str] = None) -> list[RunRow]:
+        """Return the runs of a definition in their order, or all by definition."""
+        return [
+            row
+            for name in (self._sources if definition is None else (definition,))
+            for source in self._sources.get(name, ())
+            for row in source.rows
+            if row.task.definition == name
+        ]
+
+    def passing(
+        self, definition: str, axes: Optional[Mapping[str, int]], atol: float, rtol: float
+    ) -> list[RunRow]:
+        """Return the runs that passed within both tolerances, on workloads with exactly `axes`."""
+        return [
+            row
+            for row in self.rows(definition)
+            if row.passed
+            and (axes is None or row.axes == axes)
+            and row.max_absolute_error is not None
+            and row.max_absolute_error <= atol
+            and row.max_relative_error is not None
+            and row.max_relative_error <= rtol
+        ]
+
+    def workload_uuids(self, definition: str) -> list[str]:
+        """Return the uuid of each workload trace of a definition, in their order."""
+        pairs = (pair for source in self._all for pair in source.workloads)
+        return [uuid for name, uuid in pairs if name == definition]

@@ -1,0 +1,368 @@
+"""The subcommands of ``fib report`` that this plugin adds."""
+
+# ruff: noqa: TC001 - typer reads the annotations at run time
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from flashinfer_bench.cli import options
+from flashinfer_bench.cli.datasets import open_datasets
+from flashinfer_bench.cli.exit_codes import ExitCode
+from flashinfer_bench.cli.options import GreedyCommand
+from flashinfer_bench.cli.output import Column, document_of, emit, set_up_logging, talk
+from flashinfer_bench.cli.report import (
+    Baseline,
+    Format,
+    FormatOption,
+    NamedBaselineOption,
+    chosen_format,
+    clock_label,
+    is_tied,
+    make_selection,
+    open_results,
+    rank_number,
+    require_results,
+    tell_mixtures,
+    write_tables,
+)
+from flashinfer_bench.errors import ConfigError, SelectionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fib_report.ratings import Standing
+
+# ------------------------------------------------------------------------------------- coverage
+
+GapsOnly = Annotated[bool, typer.Option("--gaps", help="Only definitions that lack something.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if anything is lacking.")]
+
+
+def coverage(
+    local: options.Local = None,
+    hub: options.Hub = None,
+    definitions: options.Definitions = None,
+    op_types: options.OpTypes = None,
+    hardware: options.Hardware = None,
+    baseline_author: Baseline = "baseline",
+    gaps: GapsOnly = False,
+    strict: Strict = False,
+    output_format: FormatOption = Format.table,
+    as_json: options.AsJson = False,
+    log_level: options.LogLevel = None,
+) -> None:
+    """Show which definitions lack workloads, solutions or evaluations.
+
+    A device that was used for any of them is expected for all. One column for each device counts
+    the pairs of a solution and a workload that were evaluated there.
+    """
+    set_up_logging(log_level)
+    from fib_report.coverage import find_gaps
+
+    opened = open_datasets(local, hub)
+    selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    found = find_gaps(opened.trace_set, selection, baseline_author)
+    if not found:
+        raise SelectionError("the filters leave no definition")
+    lacking = [one for one in found if not one.complete]
+    shown = lacking if gaps else found
+    devices = list(found[0].evaluated)
+    columns = ("definition", "op_type", "solutions", "workloads", "pairs", *devices, "lacking")
+    rows = [
+        (*attrgetter(*columns[:5])(one), *map(one.evaluated.get, devices), "; ".join(one.missing))
+        for one in shown
+    ]
+    write_tables(
+        chosen_format(output_format, as_json),
+        [("Coverage", columns, rows)],
+        lambda: {"devices": devices, "definitions": shown},
+    )
+    talk(f"{len(lacking)} of {len(found)} definitions lack something")
+    raise typer.Exit(ExitCode.FINDINGS if strict and lacking else opened.exit_code())
+
+
+# ---------------------------------------------------------------------------------- regressions
+
+_DATE = "2026-03-01, 2026-03-01T12:00 (UTC), 30d or 4w ago"
+Since = Annotated[
+    str, typer.Option("--since", metavar="DATE", help=f"Results from then on are new: {_DATE}.")
+]
+Until = Annotated[
+    Optional[str],
+    typer.Option(
+        "--until", metavar="DATE", show_default=False, help="Ignore results after this date."
+    ),
+]
+Threshold = Annotated[
+    float, typer.Option("--threshold", metavar="RATIO", help="Smallest ratio that counts.")
+]
+Improvements = Annotated[bool, typer.Option("--improvements", help="Show what became better, too.")]
+
+_CHANGE = (
+    Column("change", "kind"),
+    Column("definition", "after.definition"),
+    Column("solution", "after.solution"),
+    Column("hardware", "after.hardware"),
+    Column("workload", "after.workload"),
+    Column("before_ms", "before.latency_ms"),
+    Column("after_ms", "after.latency_ms"),
+    Column("ratio", "ratio", measured=True),
+    Column("timer", "after.clock.timer"),
+    Column("cache", "after.clock.cache"),
+    Column("before_status", "before.status"),
+    Column("after_status", "after.status"),
+    Column("before_time", "before.timestamp"),
+    Column("after_time", "after.timestamp"),
+)
+
+
+def regressions(
+    since: Since,
+    until: Until = None,
+    threshold: Threshold = 1.05,
+    improvements: Improvements = False,
+    local: options.Local = None,
+    hub: options.Hub = None,
+    definitions: options.Definitions = None,
+    solutions: options.Solutions = None,
+    op_types: options.OpTypes = None,
+    authors: options.Authors = None,
+    hardware: options.Hardware = None,
+    output_format: FormatOption = Format.table,
+    as_json: options.AsJson = False,
+    log_level: options.LogLevel = None,
+) -> None:
+    """Compare the latest results before a date with the latest since.
+
+    The same solution on the same workload and device is compared. Broken: it passed and now fails.
+    Slower: the latency grew by the threshold and, where samples were kept, their middle halves do
+    not overlap. Latencies of different timers or cache modes are not compared. Exits with 1 if
+    anything became worse.
+    """
+    set_up_logging(log_level)
+    from fib_report.regressions import compare_dates, parse_date
+    from flashinfer_bench.report import collect_results
+
+    begin = parse_date(since)
+    end = None if until is None else parse_date(until, end=True)
+    opened = open_datasets(local, hub)
+    selection = make_selection(
+        definitions=definitions, solutions=solutions, op_types=op_types, authors=authors,
+        hardware=hardware,
+    )  # fmt: skip
+    results = collect_results(opened.trace_set, selection)
+    require_results(opened, results)
+    found = compare_dates(results, begin, end, threshold)
+    shown = found.changes if improvements else found.regressions
+    write_tables(
+        chosen_format(output_format, as_json),
+        [("Changes" if improvements else "Regressions", _CHANGE, shown)],
+        lambda: {
+            "since": begin.isoformat(),
+            "until": end.isoformat() if end else None,
+            "threshold": threshold,
+            "compared": found.compared,
+            "new": found.added,
+            "without_date": found.unreadable,
+            "other_timer": found.other_clock,
+            "changes": [document_of(_CHANGE, one) for one in found.changes],
+        },
+    )
+    kinds = [change.kind for change in found.changes]
+    counts = [f"{kinds.count(kind):,} {kind}" for kind in dict.fromkeys(kinds)]
+    talk(f"compared: {found.compared:,}; " + (", ".join(counts) if counts else "no change"))
+    for what, count in (
+        ("without a result before", found.added),
+        ("latencies not compared, taken with another timer or cache mode", found.other_clock),
+        ("left out, their time stamps are no dates", found.unreadable),
+    ):
+        if count:
+            talk(f"{what}: {count:,}")
+    raise typer.Exit(ExitCode.FINDINGS if found.regressions else opened.exit_code())
+
+
+# --------------------------------------------------------------------------------------- scores
+
+Thresholds = Annotated[
+    Optional[list[float]],
+    typer.Option(
+        "--p", metavar="P...", show_default=False, help="Speed-ups for fast_p and win rate."
+    ),
+]
+BySolution = Annotated[bool, typer.Option("--by-solution", help="Rate solutions, not authors.")]
+Reference = Annotated[
+    bool,
+    typer.Option("--reference", help="Compare with the definition's reference, not an author."),
+]
+
+
+def scores(
+    local: options.Local = None,
+    hub: options.Hub = None,
+    definitions: options.Definitions = None,
+    op_types: options.OpTypes = None,
+    hardware: options.Hardware = None,
+    baseline_author: Baseline = "baseline",
+    baseline: NamedBaselineOption = None,
+    reference: Reference = False,
+    thresholds: Thresholds = None,
+    by_solution: BySolution = False,
+    output_format: FormatOption = Format.table,
+    as_json: options.AsJson = False,
+    log_level: options.LogLevel = None,
+) -> None:
+    """Rate authors or solutions: scores, fast_p, win rates and means.
+
+    By the latest result of each solution, workload and device; devices, timers and cache modes are
+    rated apart. A task is one workload of one definition. fast_p is the share of all tasks solved
+    and more than p times as fast; win_p the share of the solved tasks in which it is at least p
+    times as fast; geomean and mean are over the solved tasks; score is the mean speed-up, 0 for
+    solutions that ever failed. Those with the same fast_p whose 95 % intervals of the geomean
+    overlap share a rank (=2).
+    """
+    set_up_logging(log_level)
+    from fib_report.ratings import THRESHOLDS, make_scoreboard
+
+    at = tuple(dict.fromkeys(thresholds or THRESHOLDS))
+    for p in at:
+        if not 0.0 <= p < float("inf"):
+            raise ConfigError(f"{p:g} is no speed-up", hint="--p 1 1.5 2")
+    opened = open_datasets(local, hub)
+    selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    against = None if reference else baseline or baseline_author
+    if reference and baseline:
+        raise ConfigError("--baseline and --reference are two different things to compare with")
+    found = make_scoreboard(opened.trace_set, selection, against, at, by_solution)
+    if baseline and found.baseline_author is None:
+        known = sorted({one.rating.name for one in found.standings})
+        raise SelectionError(
+            f"no result in {opened.name} passed that is of a solution or author {baseline!r}",
+            hint=f"there are: {', '.join(known[:8])}",
+        )
+    if not found.standings:
+        raise SelectionError(
+            f"there is no result in {opened.name} to rate",
+            hint="record some with 'fib run', or widen the filters",
+        )
+    columns = _columns("solution" if by_solution else "author", at)
+    over = found.baseline_author or "the reference"
+    write_tables(
+        chosen_format(output_format, as_json),
+        [(f"Compared with {over}", columns, found.standings)],
+        lambda: {
+            "baseline_author": found.baseline_author,
+            "scores": [document_of(columns, one) for one in found.standings],
+        },
+    )
+    tell_mixtures(found.mixtures)
+    unpaired = ", unpaired: from separate runs" if found.baseline_author else ""
+    talk(f"speed-ups are over {over}{unpaired}")
+    raise typer.Exit(opened.exit_code())
+
+
+def _columns(whose: str, thresholds: tuple[float, ...]) -> list[Column]:
+    return [
+        Column("hardware", "hardware"),
+        Column("timer", "timer", people=False),
+        Column("cache", "cache", people=False),
+        Column("timed", clock_label, programs=False),
+        Column("rank", "rating.rank", programs=False),
+        Column("rank", lambda s: rank_number(s.rating.rank), people=False),
+        Column("tied", lambda s: is_tied(s.rating.rank), people=False),
+        Column(whose, "rating.name"),
+        Column("tasks", "rating.tasks"),
+        Column("tried", "rating.tried"),
+        Column("solved", "rating.solved"),
+        Column("definitions", "rating.definitions"),
+        Column("score", "score"),
+        Column("geomean", "rating.measured", measured=True),
+        Column("mean", "rating.mean_speedup"),
+        *(Column(f"fast_{p:g}", partial(_share, "fast", p)) for p in thresholds),
+        *(Column(f"win_{p:g}", partial(_share, "wins", p)) for p in thresholds),
+        Column("fastest", "rating.first"),
+        Column("samples", "rating.samples"),
+        Column("without_interval", "rating.without_interval", people=False),
+        Column("dropped", "rating.dropped", people=False),
+        Column("reference_before", "rating.reference_before", people=False),
+        Column("notes", _notes, programs=False),
+    ]
+
+
+def _share(name: str, p: float, standing: Standing) -> Any:
+    return getattr(standing.rating, name)[p]
+
+
+def _notes(standing: Standing) -> str:
+    one = standing.rating
+    found = []
+    if one.without_interval:
+        found.append(f"no interval in {one.without_interval} of {one.compared} tasks")
+    if one.dropped:
+        found.append(f"{one.dropped} of {one.samples} samples dropped")
+    if one.reference_before:
+        found.append(f"reference timed before, not beside, in {one.reference_before} tasks")
+    return "; ".join(found)
+
+
+# ------------------------------------------------------------------------------------ visualize
+
+OutputFile = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")]
+Title = Annotated[str, typer.Option("--title", help="Heading of the page.")]
+
+
+def visualize(
+    local: options.Local = None,
+    hub: options.Hub = None,
+    output: OutputFile = Path("report.html"),
+    title: Title = "Benchmark results",
+    definitions: options.Definitions = None,
+    solutions: options.Solutions = None,
+    op_types: options.OpTypes = None,
+    authors: options.Authors = None,
+    hardware: options.Hardware = None,
+    log_level: options.LogLevel = None,
+) -> None:
+    """Write a page with tables and plots.
+
+    It is one HTML file for any browser, which asks for nothing else and works offline.
+    """
+    set_up_logging(log_level)
+    from fib_report.coverage import find_gaps
+    from fib_report.page import PageInfo, render_page
+    from flashinfer_bench.data.storage import replace_file
+
+    opened, results = open_results(
+        local,
+        hub,
+        definitions=definitions,
+        solutions=solutions,
+        op_types=op_types,
+        authors=authors,
+        hardware=hardware,
+    )
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    scope = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    # What solutions or authors alone lack is no gap of the dataset.
+    gaps = [] if solutions or authors else find_gaps(opened.trace_set, scope)
+    page = render_page(results, PageInfo(title, opened.name, now), gaps).encode()
+    replace_file(output, page)
+    talk(f"{len(results)} evaluations, {len(page) / 1024:,.0f} KiB")
+    emit(str(output))
+    raise typer.Exit(opened.exit_code())
+
+
+def _app(command: Callable[..., None]) -> typer.Typer:
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(command.__name__, cls=GreedyCommand)(command)
+    return app
+
+
+coverage_app, regressions_app = _app(coverage), _app(regressions)
+scores_app, visualize_app = _app(scores), _app(visualize)

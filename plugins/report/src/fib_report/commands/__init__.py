@@ -1,1 +1,0 @@
-"""The subcommands of ``fib report``, a module each."""
