@@ -25,6 +25,7 @@ _PROVIDED = {
     },
     "fib-report": {"command": "report_coverage report_regressions report_scores report_visualize"},
     "fib-sandbox-linux": {"sandbox": "linux"},
+    "fib-testing": {"command": "plugins_new"},
     "fib-timing-cuda": {
         "command": "timers",
         "timer": "cuda_event cuda_graph cupti do_bench",

@@ -1,4 +1,4 @@
-"""``fib plugins``: which plugins there are, what they provide, what is wrong, and new ones."""
+"""``fib plugins``: which plugins there are, what they provide, and what is wrong."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from flashinfer_bench.cli.commands import near_matches
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, command_group
 from flashinfer_bench.cli.output import emit, emit_document, printable, table
-from flashinfer_bench.cli.plugin_new import known_kind, new_plugin
-from flashinfer_bench.errors import SelectionError
+from flashinfer_bench.errors import ConfigError, SelectionError
 from flashinfer_bench.plugins import (
     KINDS,
     PLUGIN_API,
@@ -38,7 +37,7 @@ COLUMNS = ("name", "kind", "provided_by", "state", "detail")
 
 _VERSIONS_OF = ("flashinfer-bench", "pluggy", "typer", "torch", "triton", "flashinfer-python")
 
-app = command_group("plugins", "List, show and diagnose plugins, and start new ones.")
+app = command_group("plugins", "List, show and diagnose plugins.")
 
 
 def _complete_kind(incomplete: str) -> list[str]:
@@ -136,7 +135,12 @@ def diagnose(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-app.command("new")(new_plugin)
+def known_kind(value: str) -> str:
+    """Return a kind of records as it is spelled in `KINDS`, or raise `ConfigError`."""
+    kind = value.strip().lower().replace("-", "_")
+    if kind not in KINDS:
+        raise ConfigError(f"--kind {value!r} is unknown", hint=f"available: {', '.join(KINDS)}")
+    return kind
 
 
 def record_rows(catalog: Catalog, kind: Optional[str]) -> list[dict[str, Any]]:

@@ -34,6 +34,7 @@ from flashinfer_bench.plugins.records import SourceSpec as SourceSpec
 from flashinfer_bench.plugins.records import StopRuleSpec as StopRuleSpec
 from flashinfer_bench.plugins.records import TimerSpec as TimerSpec
 from flashinfer_bench.plugins.records import TracingPolicySpec as TracingPolicySpec
+from flashinfer_bench.plugins.records import hook_of as hook_of
 from flashinfer_bench.plugins.registry import Catalog as Catalog
 from flashinfer_bench.plugins.registry import Conflict as Conflict
 from flashinfer_bench.plugins.registry import PluginStatus as PluginStatus

@@ -41,7 +41,7 @@ _COMMANDS = (
     (910, "apply", "Show what would be put to work here, and build it."),
     (850, "cache", "List or prune what builds have left."),
     (840, "adapters", "Show which functions of libraries can be routed."),
-    (830, "plugins", "List, show and diagnose plugins, and start new ones."),
+    (830, "plugins", "List, show and diagnose plugins."),
 )
 
 # With their place among the findings of ``fib validate``; checks of plugins stand between them.
