@@ -71,7 +71,7 @@ WAYS = {
     no_record: "a value of type str where",
     nothing: "returned None, not an iterable",
     twice: "more than once; both are refused",
-    bad_field: "priority must be an int",
+    bad_field: "Expected `int`, got `str` - at `priority`",
 }
 
 
@@ -209,7 +209,7 @@ def wrapping():
     [
         ({}, "it has no function that is marked with @hookimpl"),
         ({"fib_register_timer": timers()}, "did you mean fib_register_timers?"),
-        ({"fib_register_timers": lambda registry: ()}, "PluginValidationError: "),
+        ({"fib_register_timers": lambda registry: ()}, "TypeError: "),
         ({"fib_register_timers": hookimpl(wrapper=True)(wrapping)}, "twice or as a wrapper"),
         (
             {

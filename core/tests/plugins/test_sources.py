@@ -84,11 +84,11 @@ def test_core_first_then_installed_then_named(site):
 # ------------------------------------------------------------------ importing
 
 
-@pytest.mark.parametrize("target", ["a-b", "a b", "a:", ":b", "a:b:c", "a..b", "a [extra]"])
-def test_a_target_of_another_form_is_refused(target):
+@pytest.mark.parametrize("target", ["a b", "a:", ":b", "..b"])
+def test_a_target_of_another_form_is_broken(target):
     catalog = discover(Settings(no_plugins=True, modules=(target,)))
     reason = next(each.reason for each in catalog.plugins if each.target == target)
-    assert "is not of the form 'package.module:object'" in reason
+    assert reason.startswith("failed to load: ")
 
 
 # ------------------------------------------------------------------ what is blocked
