@@ -9,9 +9,9 @@ from dataclasses import MISSING, fields
 
 import pytest
 
+from flashinfer_bench.cli.plugins import check_up
 from flashinfer_bench.errors import CapabilityError, PluginError, PluginLoadError
 from flashinfer_bench.plugins import KINDS, Settings, discover, hookimpl
-from flashinfer_bench.plugins.checkup import check_up
 from flashinfer_bench.plugins.records import hook_of
 
 VALUES = {"handles": (("broken-language", None),), "layer": "broken", "devices": ("cpu",)}
@@ -131,7 +131,7 @@ def test_code_that_cannot_be_imported_is_found_when_it_is_needed(install, kind):
     assert status.records == ((kind, "broken"),)
     with pytest.raises(PluginLoadError, match="fib_test_broken"):
         catalog.find(kind, "broken").load()
-    assert check_up(catalog, status).status.state == "broken"
+    assert check_up(catalog, status)["state"] == "broken"
 
 
 def timers(*found):

@@ -138,7 +138,7 @@ def test_handles_are_stored_as_pairs_in_lower_case():
     ],
 )
 def test_other_handles_are_refused(handles):
-    with pytest.raises(ValueError, match="BuilderSpec 'x': .*handles"):
+    with pytest.raises(ValueError, match=r"BuilderSpec 'x': .*handles"):
         make(BuilderSpec, handles=handles)
 
 

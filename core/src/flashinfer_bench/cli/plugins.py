@@ -6,7 +6,7 @@ import platform
 import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -17,7 +17,7 @@ from flashinfer_bench.cli.commands import near_matches
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, command_group
 from flashinfer_bench.cli.output import emit, emit_document, printable, table
-from flashinfer_bench.errors import ConfigError, SelectionError
+from flashinfer_bench.errors import ConfigError, PluginLoadError, SelectionError
 from flashinfer_bench.plugins import (
     KINDS,
     PLUGIN_API,
@@ -26,7 +26,8 @@ from flashinfer_bench.plugins import (
     default_catalog,
     discover,
 )
-from flashinfer_bench.plugins.checkup import check_up, idle_names
+from flashinfer_bench.plugins._messages import full_traceback, one_line
+from flashinfer_bench.plugins.registry import CORE_DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -106,7 +107,8 @@ def diagnose(
     catalog, settings = _tolerant()
     with redirect_stdout(sys.stderr):
         chosen = catalog.survey(None if name is None else _named(catalog, name))
-        checkups = [check_up(catalog, status) for status in chosen]
+        plugins = [check_up(catalog, status) for status in chosen]
+    known = {canonical(name) for one in catalog.plugins for name in (one.name, one.distribution)}
     report: dict[str, Any] = {
         "environment": {
             "flashinfer_bench": __version__,
@@ -116,23 +118,83 @@ def diagnose(
             "distributions": dict(_versions()),
             "variables": env.set_variables(),
         },
-        "unknown_in_disable_plugins": idle_names(settings, catalog.plugins),
-        "plugins": [
-            {
-                **_plugin_row(checkup.status),
-                "problems": [asdict(problem) for problem in checkup.problems],
-                "notes": checkup.notes,
-            }
-            for checkup in checkups
+        "unknown_in_disable_plugins": [
+            name for name in settings.disabled if canonical(name) not in known
         ],
+        "plugins": plugins,
     }
     if as_json:
         emit_document(**report)
     else:
         for line in _report_text(report):
             emit(printable(line))
-    if any(checkup.problems for checkup in checkups):
+    if any(plugin["problems"] for plugin in plugins):
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def check_up(catalog: Catalog, status: PluginStatus) -> dict[str, Any]:
+    """Look closer at one plugin than discovery does: what it requires, and if its code imports.
+
+    This imports the code of each record that can be used here, which may take seconds and bring in
+    torch.
+
+    Returns
+    -------
+    dict
+        The plugin as JSON values, ``broken`` if there are ``problems``, and ``notes`` of what is
+        worth knowing but not wrong.
+    """
+    problems: list[dict[str, str]] = []
+    notes: list[str] = []
+    if status.state == "broken":
+        problems.append({"message": status.reason, "traceback": status.traceback})
+    if status.state != "blocked":
+        unmet = _unmet_requirements(status.distribution)
+        problems += [{"message": message, "traceback": ""} for message in unmet]
+        if status.heavy_imports:
+            names = ", ".join(status.heavy_imports)
+            notes.append(
+                f"loading it imports {names}, which slows down every start: import in the factory"
+            )
+        for entry in catalog.from_plugin(status):
+            answer, failure = entry.availability(), entry.check and entry.check.failure
+            if failure:
+                message = f"provides {entry.label}, but {answer.reason}"
+                problems.append({"message": message, "traceback": full_traceback(failure)})
+            elif not answer:
+                remedy = f" ({answer.remedy})" if answer.remedy else ""
+                notes.append(f"{entry.label} cannot be used here: {answer.reason}{remedy}")
+            for path in entry.spec.paths if answer else ():
+                try:
+                    entry.load(path)
+                except PluginLoadError as error:
+                    cause = error.__cause__ or error
+                    message = f"provides {entry.label}, which cannot be imported: {one_line(cause)}"
+                    problems.append({"message": message, "traceback": full_traceback(cause)})
+    if problems:
+        reason = "; ".join(problem["message"] for problem in problems)
+        status = replace(status, state="broken", reason=reason)
+    return {**_plugin_row(status), "problems": problems, "notes": notes}
+
+
+def _unmet_requirements(distribution: str) -> Iterator[str]:
+    """Yield what a distribution requires of core, where this core does not meet it."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        texts = (requires(distribution) or []) if distribution else []
+    except PackageNotFoundError:
+        return
+    for text in texts:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as error:
+            yield f"has a requirement that cannot be read: {text!r} ({error})".replace("\n", " ")
+            continue
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        ours = applies and canonical(requirement.name) == CORE_DISTRIBUTION
+        if ours and not requirement.specifier.contains(__version__, prereleases=True):
+            yield f"requires {requirement}, and this is {CORE_DISTRIBUTION} {__version__}"
 
 
 def known_kind(value: str) -> str:

@@ -12,6 +12,7 @@ from flashinfer_bench.plugins.hookspecs import hookimpl as hookimpl
 from flashinfer_bench.plugins.manager import Settings as Settings
 from flashinfer_bench.plugins.manager import default_catalog as default_catalog
 from flashinfer_bench.plugins.manager import discover as discover
+from flashinfer_bench.plugins.manager import language_versions as language_versions
 from flashinfer_bench.plugins.manager import reset_default_catalog as reset_default_catalog
 from flashinfer_bench.plugins.records import KINDS as KINDS
 from flashinfer_bench.plugins.records import AdapterSpec as AdapterSpec

@@ -15,14 +15,16 @@ from flashinfer_bench.plugins.records import (
     ExecutorSpec,
     LanguageSpec,
     MeasurementSpec,
+    Record,
     SourceSpec,
     StopRuleSpec,
     TimerSpec,
     TracingPolicySpec,
+    hook_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterator
 
 _TIMING = "flashinfer_bench.bench.timing"
 _EXECUTORS = "flashinfer_bench.bench.executors"
@@ -30,7 +32,7 @@ _EVALUATORS = "flashinfer_bench.bench.evaluators"
 _CLI = "flashinfer_bench.cli"
 _RULES = "flashinfer_bench.bench.stopping"
 _CHECKS = "flashinfer_bench.validate"
-_POLICIES = "flashinfer_bench.tracing"
+_POLICIES = "flashinfer_bench.tracing.policies"
 
 # With their place in ``fib --help``; commands of plugins stand between them.
 _COMMANDS = (
@@ -54,47 +56,38 @@ _DATASET_CHECKS = (
     (950, "traces", "record_checks:TraceCheck", "Traces name what there is, and are complete"),
 )
 _FILTERS = (
-    ("keep_all", "policies:KeepAll", "Keep every call"),
-    ("keep_none", "policies:KeepNone", "Keep no call"),
-    ("keep_first", "policies:KeepFirstK", "Keep the first call"),
-    ("keep_first_k", "policies:KeepFirstK", "Keep the first k calls"),
-    ("keep_first_by_axes", "policies:KeepFirstKByAxes", "Keep the first call of each size"),
-    ("keep_first_k_by_axes", "policies:KeepFirstKByAxes", "Keep the first k of each size"),
-    (
-        *("keep_first_by_avg_seq_len", "policies:KeepFirstByAvgSeqLen"),
-        "Keep the first call of each average sequence length",
-    ),
-    ("keep_random_k", "policies:KeepRandomK", "Keep k calls at random"),
+    ("keep_all", "KeepAll", "Keep every call"),
+    ("keep_none", "KeepNone", "Keep no call"),
+    ("keep_first", "KeepFirstK", "Keep the first call"),
+    ("keep_first_k", "KeepFirstK", "Keep the first k calls"),
+    ("keep_first_by_axes", "KeepFirstKByAxes", "Keep the first call of each size"),
+    ("keep_first_k_by_axes", "KeepFirstKByAxes", "Keep the first k of each size"),
+    ("keep_first_by_avg_seq_len", "KeepFirstByAvgSeqLen", "Keep the first of each average length"),
+    ("keep_random_k", "KeepRandomK", "Keep k calls at random"),
 )
 
 
-@hookimpl
-def fib_register_languages() -> Iterable[LanguageSpec]:
-    """Register the libraries that compile solutions of each language."""
-    for name in ("cuda", "cpp"):
-        cuda = ("cuda",)
+def _records() -> Iterator[Record]:
+    cuda = ("cuda",)
+    for name in ("cuda", "cpp"):  # what decides on GPUs
         yield LanguageSpec(
             name=name, libraries=cuda, gpu_only=cuda, summary="CUDA decides, on GPUs"
         )
     for name, library in (("triton", "triton"), ("tilelang", "tilelang"), ("python", "torch")):
         yield LanguageSpec(name=name, libraries=(library,), summary=f"{library} decides")
-
-
-@hookimpl
-def fib_register_stop_rules() -> Iterable[StopRuleSpec]:
-    """Register rules, in the order in which ``fib run --help`` lists them."""
-    for priority, name, factory, summary in (
-        (90, "fixed", "Fixed", "Stop after a number of calls"),
-        (80, "rse", "RelativeStandardError", "Stop when the mean is known well enough"),
-    ):
-        yield StopRuleSpec(
-            name=name, factory=f"{_RULES}:{factory}", priority=priority, summary=summary
-        )
-
-
-@hookimpl
-def fib_register_checks() -> Iterable[CheckSpec]:
-    """Register the checks of ``fib validate``."""
+    # In the order in which ``fib run --help`` lists them.
+    yield StopRuleSpec(
+        name="fixed",
+        factory=f"{_RULES}:Fixed",
+        priority=90,
+        summary="Stop after a number of calls",
+    )
+    yield StopRuleSpec(
+        name="rse",
+        factory=f"{_RULES}:RelativeStandardError",
+        priority=80,
+        summary="Stop when the mean is known well enough",
+    )
     for priority, name, factory, summary in _DATASET_CHECKS:
         yield CheckSpec(
             name=name,
@@ -104,39 +97,20 @@ def fib_register_checks() -> Iterable[CheckSpec]:
             priority=priority,
             summary=summary,
         )
-
-
-@hookimpl
-def fib_register_sources() -> Iterable[SourceSpec]:
-    """Register the Hugging Face hub."""
     yield SourceSpec(
         name="hub",
         factory="flashinfer_bench.data.hub:fetch",
         summary="Datasets of the Hugging Face hub: ORGANISATION/NAME[@REVISION]",
     )
-
-
-@hookimpl
-def fib_register_tracing_policies() -> Iterable[TracingPolicySpec]:
-    """Register filter policies; dump policies of core depend on the layout, not on values."""
+    # Dump policies of core depend on the layout, not on values: they are no records.
     for name, factory, summary in _FILTERS:
         yield TracingPolicySpec(
-            name=name, decides="calls", factory=f"{_POLICIES}.{factory}", summary=summary
+            name=name, decides="calls", factory=f"{_POLICIES}:{factory}", summary=summary
         )
-
-
-@hookimpl
-def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register core's commands."""
     for priority, name, summary in _COMMANDS:
         yield CommandSpec(
             name=name, factory=f"{_CLI}.{name}:app", summary=summary, priority=priority
         )
-
-
-@hookimpl
-def fib_register_timers() -> Iterable[TimerSpec]:
-    """Register a wall clock for the CPU."""
     yield TimerSpec(
         name="cpu",
         devices=("cpu",),
@@ -145,22 +119,12 @@ def fib_register_timers() -> Iterable[TimerSpec]:
         overhead="two readings of the clock, measured in each process, are taken out",
         summary="Monotonic wall clock around each call",
     )
-
-
-@hookimpl
-def fib_register_evaluators() -> Iterable[EvaluatorSpec]:
-    """Register the comparison for definitions that no other evaluator is meant for."""
     yield EvaluatorSpec(
         name="default",
         factory=f"{_EVALUATORS}.default:DefaultEvaluator",
         priority=0,
         summary="Compares outputs element by element within a tolerance",
     )
-
-
-@hookimpl
-def fib_register_measurements() -> Iterable[MeasurementSpec]:
-    """Register the measurement that believes what a solution's process says."""
     yield MeasurementSpec(
         name="basic",
         devices=("cpu", "cuda"),
@@ -168,11 +132,6 @@ def fib_register_measurements() -> Iterable[MeasurementSpec]:
         priority=0,
         summary="Checks outputs, then believes the clock of the solution's process",
     )
-
-
-@hookimpl
-def fib_register_executors() -> Iterable[ExecutorSpec]:
-    """Register a fork server, and plain subprocesses for where there is no fork."""
     yield ExecutorSpec(
         name="fork",
         devices=("cpu", "cuda"),
@@ -188,3 +147,13 @@ def fib_register_executors() -> Iterable[ExecutorSpec]:
         priority=40,
         summary="Starts each candidate as a process of its own",
     )
+
+
+def _hook(kind: str) -> Callable[[], list[Record]]:
+    def register() -> list[Record]:
+        return [record for record in _records() if record.kind == kind]
+
+    return hookimpl(register, specname=hook_of(kind))
+
+
+globals().update({hook_of(kind): _hook(kind) for kind in {one.kind for one in _records()}})

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from types import FunctionType, MethodType
@@ -497,3 +497,25 @@ def reset_default_catalog(catalog: Optional[Catalog] = None, *, replace: bool = 
     with _lock:
         if replace or _catalog is None:
             _catalog = catalog
+
+
+def language_versions() -> dict[str, str]:
+    """Return the versions of the libraries that decide for a language, as far as installed.
+
+    Nothing is imported for it but what a plugin's `LanguageSpec` names as its factory.
+    """
+    from importlib import metadata
+
+    found: dict[str, str] = {}
+    for entry in default_catalog().languages:
+        if entry.spec.factory:
+            try:
+                told = entry.load()()
+                found |= {name: str(told[name]) for name in entry.spec.libraries if name in told}
+            except Exception as error:  # noqa: BLE001 - the plugin's code
+                logger.warning("The versions for %s are not known: %s", entry.label, error)
+            continue
+        for name in entry.spec.libraries:
+            with suppress(metadata.PackageNotFoundError, ValueError):
+                found[name] = metadata.version(name)
+    return found

@@ -14,7 +14,7 @@ from flashinfer_bench._providers import provider_of, require_family
 from flashinfer_bench.errors import CapabilityError, PluginLoadError
 from flashinfer_bench.plugins import hookspecs
 from flashinfer_bench.plugins._messages import PASSED_ON, canonical, in_words, one_line, spoken
-from flashinfer_bench.plugins.probes import Probe, ask_all
+from flashinfer_bench.plugins.probes import Probe
 from flashinfer_bench.plugins.records import (
     KINDS,
     Availability,
@@ -465,7 +465,11 @@ class Catalog:
     def check_all(self, entries: Optional[Iterable[Registered[Any]]] = None) -> None:
         """Ask the probes of `entries` (default: all), at the same time; their answers are kept."""
         chosen = self.records if entries is None else entries
-        ask_all(entry.check for entry in chosen if entry.check is not None)
+        probes = [entry.check for entry in chosen if entry.check is not None]
+        for probe in probes:  # all of them before the first answer is waited for
+            probe.start()
+        for probe in probes:
+            probe.answer()
 
     def survey(self, plugins: Optional[Sequence[PluginStatus]] = None) -> tuple[PluginStatus, ...]:
         """Return what became of `plugins` (default: all), with their probes asked.
