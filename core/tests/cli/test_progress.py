@@ -62,19 +62,6 @@ def test_a_line_for_each_evaluation(traces, capsys):
     ]
 
 
-def test_time_left_is_that_of_evaluations(traces, capsys, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("flashinfer_bench.cli.progress.time.monotonic", lambda: now[0])
-    progress = PlainProgress()
-    progress.started(13)
-    now[0] = 600.0  # of compiling
-    for _ in range(3):
-        progress.evaluation_started("double", traces[0].workload, "s")
-        now[0] += 2.0
-        progress.evaluation_finished(traces[0])
-    assert capsys.readouterr().err.splitlines()[-1].endswith("; 20 s left")
-
-
 def built(solution="c_double", seconds=1.26, **details):
     return BuildOutcome("double", solution, "c", seconds=seconds, **details)
 
@@ -211,12 +198,6 @@ def test_skips_decide_the_exit_code(session, kinds, code):
     assert session(skips=[skip(kind) for kind in kinds]).exit_code(strict=False) == code
 
 
-def test_a_run_for_which_nothing_is_meant_lacks_a_device(session, capsys):
-    made = session(traces=[], skips=[skip("device"), skip("device", solution="other")])
-    assert made.exit_code(strict=False) == 4
-    assert "  2 solutions: " in capsys.readouterr().err
-
-
 def test_skips_are_summed_up(session, capsys):
     # Names cannot forge lines.
     session(skips=[skip(count=3, solution=f"s{n}\nerror: x") for n in range(8)])
@@ -253,15 +234,6 @@ def test_without_torch_nothing_else_that_is_missing_comes_first(session, monkeyp
     with pytest.raises(CapabilityError, match="needs torch") as caught:
         session(error=error)
     assert "flashinfer-bench-core[torch]" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "error", [CapabilityError("No builder"), ModuleNotFoundError("No module named 'x'", name="x")]
-)
-def test_with_torch_the_missing_thing_is_named(session, monkeypatch, error):
-    monkeypatch.setattr("flashinfer_bench.cli.run.find_spec", lambda name: object())
-    with pytest.raises(type(error), match="No "):
-        session(error=error)
 
 
 def test_op_types_choose_definitions(session, maker):

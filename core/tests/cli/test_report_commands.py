@@ -82,12 +82,6 @@ def test_no_author_baseline_is_no_error(fib, maker):
     assert "--baseline-author" in result.stderr
 
 
-def test_several_datasets_are_taken_together(fib, maker, second):
-    args = ["--local", maker.sound().root, "--local", second.root]
-    definitions = rows(fib("report", "summary", *args).stdout)[0]
-    assert [one["definition"] for one in definitions] == ["double", "triple"]
-
-
 @pytest.mark.parametrize(
     ("filters", "names"),
     [
@@ -122,23 +116,6 @@ def test_best(fib, maker, second):
     result = fib("report", "best", "--local", maker.root, "--author", "baseline", "--json")
     (best,) = json.loads(result.stdout)["best"]
     assert (best["solution"], best["runner_up"]) == ("baseline_double", None)
-
-
-def test_nobody_is_best(fib, maker):
-    maker.definition()
-    maker.solution()
-    maker.trace(status="TIMEOUT")
-    result = fib("report", "best", "--local", maker.root)
-    assert result.exit_code == 0
-    assert rows(result.stdout) == [[]]
-    assert "no solution passed" in result.stderr
-
-
-def test_best_without_traces_selects_nothing(fib, maker):
-    maker.definition()
-    result = fib("report", "best", "--local", maker.root)
-    assert result.exit_code == 5
-    assert "fib run" in result.stderr
 
 
 # -------------------------------------------------------------------------------------- merge

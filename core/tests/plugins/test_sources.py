@@ -66,14 +66,6 @@ def test_damaged_metadata_of_one_distribution_hides_no_other(site, caplog):
     assert any("cannot be read" in record.message for record in caplog.records)
 
 
-def test_a_distribution_without_metadata_is_still_named_somehow(site):
-    add(site, "nameless", GROUP + "x = nameless\n", metadata="")
-    (row,) = installed_sources()
-    assert (row.name, row.target) == ("x", "nameless")
-    assert isinstance(row.version, str)
-    assert row.distribution
-
-
 def test_core_first_then_installed_then_named(site):
     add(site, "dist", GROUP + "installed = some_module\n")
     modules = ("b_module", "a_module", "some_module", "b_module")
