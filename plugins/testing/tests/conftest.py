@@ -14,6 +14,7 @@ from pathlib import Path
 
 import filelock
 import pytest
+
 from fib_tests.cli import fib as fib
 
 HERE = Path(__file__).parent
