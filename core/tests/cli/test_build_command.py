@@ -176,16 +176,3 @@ def test_ctrl_c_shows_what_is_done(maker, tmp_path, monkeypatch):
     assert "Traceback" not in err
     with pytest.raises(ProcessLookupError):
         os.kill(int(note.read_text()), 0)
-
-
-def test_a_run_uses_what_was_built(fib_process, dataset):
-    quick = ("--device", "cpu", "--iterations", "2", "--warmup-runs", "0", "--num-trials", "1")
-    only = ("--solutions", "good_double", "broken_double")
-    fib_process("build", "--local", dataset.root, "--compile-only")
-    done = fib_process("run", "--local", dataset.root, *quick, *only, "--build-jobs", "1")
-    assert done.returncode == 0, done.stderr
-    assert "build 1/2: cached double / good_double" in done.stderr or (
-        "build 2/2: cached double / good_double" in done.stderr
-    )
-    outcomes = {line.split("\t")[1]: line.split("\t")[4] for line in done.stdout.splitlines()[1:]}
-    assert outcomes == {"good_double": "PASSED", "broken_double": "COMPILE_ERROR"}

@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from flashinfer_bench.bench import BenchmarkConfig, BuildOutcome, Skipped
-from flashinfer_bench.bench.executors.base import CandidateFailed
+from flashinfer_bench.bench import BenchmarkConfig, Skipped
 from flashinfer_bench.cli.datasets import open_datasets
 from flashinfer_bench.cli.progress import (
     BarProgress,
@@ -62,13 +61,6 @@ def test_a_line_for_each_evaluation(traces, capsys):
     ]
 
 
-def built(solution="c_double", seconds=1.26, **details):
-    return BuildOutcome("double", solution, "c", seconds=seconds, **details)
-
-
-BROKEN = CandidateFailed("K: no", stage="compile", kind="K", traceback="", about="build")
-
-
 # ---------------------------------------------------------------------------------- as a bar
 
 
@@ -95,24 +87,6 @@ def test_a_bar_counts_and_goes_away(traces, monkeypatch):
     assert "\x1b[2J" not in shown
     assert "…" in shown
     assert shown.rstrip().endswith("\x1b[2K")  # the line is empty again
-
-
-def test_a_second_bar_for_builds(traces, monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    bar = BarProgress()
-    bar.started(1)
-    bar.builds_started(2)
-    bar.build_finished(built("\x1b[2J" + "long" * 40, fresh=True))
-    bar.build_finished(built("other", error=BROKEN))
-    bar.evaluation_finished(traces[0])
-    bar.finished()
-    shown = terminal.getvalue()
-    assert "2/2" in shown
-    assert "1 failed" in shown
-    assert "\x1b[2J" not in shown
-    assert "1/1" in shown
 
 
 def test_bar_on_a_terminal_lines_elsewhere(monkeypatch):

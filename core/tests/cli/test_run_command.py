@@ -113,20 +113,6 @@ def test_what_this_machine_cannot_build_is_skipped_with_the_reason(fib_process, 
     assert "No builder for language 'mojo'" in done.stderr
 
 
-def test_a_tensor_file_with_a_wrong_shape_is_a_finding(fib_process, maker):
-    maker.definition()
-    maker.solution()
-    maker.workload(uuid="good")
-    maker.blob("blob/x.safetensors", {"x": ("F32", [17])})
-    maker.from_blob("blob/x.safetensors", uuid="bad")
-    maker.from_blob("../x.safetensors", uuid="outside")
-    done = fib_process("run", "--local", maker.root, *QUICK)
-    assert done.returncode == 1
-    assert "[17]" in done.stderr
-    assert "leads out of the dataset" in done.stderr
-    assert [one["workload"]["uuid"] for one in traces_of(maker.root)] == ["good"]
-
-
 def test_datasets_are_run_one_after_the_other(fib_process, dataset, tmp_path):
     other = type(dataset)(tmp_path / "other")
     other.definition("double")

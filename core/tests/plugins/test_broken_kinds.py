@@ -261,18 +261,6 @@ def test_lifecycle_hooks_are_called_with_what_they_ask_for(install):
     assert told == [("started", 1), ("evaluated", 2), "finished"]
 
 
-def test_a_lifecycle_hook_that_is_a_generator_is_run(install):
-    told = []
-
-    def fib_evaluated(trace):
-        told.append(trace)
-        yield
-        told.append("end")
-
-    install(fib_evaluated=fib_evaluated).hook.fib_evaluated(run=1, trace=2)
-    assert told == [2, "end"]
-
-
 def test_one_that_raises_is_told_once_and_ends_nothing(install, caplog):
     told = []
 

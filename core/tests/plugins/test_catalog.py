@@ -129,16 +129,6 @@ def test_find_names_the_plugin_that_might_have_provided_it(state, wanted):
     )
 
 
-def test_other_broken_plugins_are_named_in_short():
-    plugins = (status("broken", "a"), status("ok", "b", ""), status("broken", "c"))
-    with pytest.raises(CapabilityError) as raised:
-        with_plugins(Catalog(), *plugins).find("builder", "mojo")
-    assert raised.value.message.endswith(
-        "Broken plugins, which might have provided it: fib-builder-a 0.1, fib-builder-c 0.1."
-    )
-    assert raised.value.hint == "Run `fib plugins doctor`."
-
-
 # ------------------------------------------------------------------ builders
 
 

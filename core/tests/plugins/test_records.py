@@ -72,15 +72,6 @@ def test_name_and_factory_are_required(spec, missing):
         spec(**fields)
 
 
-@given(names, paths, paths, st.integers())
-def test_whatever_is_well_formed_is_kept(name, factory, probe, priority):
-    record = make(TimerSpec, name=name, factory=factory, probe=probe, priority=priority)
-    assert (record.name, record.factory, record.probe, record.priority) == (
-        *(name, factory, probe),
-        priority,
-    )
-
-
 @given(names)
 def test_names_are_compared_in_lower_case_and_without_blanks(name):
     assert make(TimerSpec, name=f" {name.upper()}\n") == make(TimerSpec, name=name)
@@ -94,16 +85,6 @@ def test_names_are_compared_in_lower_case_and_without_blanks(name):
 def test_names_that_could_not_be_typed_are_refused(spec, name):
     with pytest.raises(ValueError, match=f"{spec.__name__} .*: name may hold letters"):
         make(spec, name=name)
-
-
-@given(st.text())
-def test_any_text_is_a_name_or_a_value_error(text):
-    try:
-        record = make(CommandSpec, name=text)
-    except ValueError:
-        return
-    assert record.name == " ".join(text.split()).lower()
-    assert record.name.isascii()
 
 
 @pytest.mark.parametrize(
