@@ -33,25 +33,22 @@ BROKEN = {
         "HandlesOthers": "the_record_handles_the_solution",
         "Refuses": "the_solution_builds",
         "Declared": "the_declared_convention_is_kept",
-        "ReturnsDestination": "a_call_by_position",
-        "WorksOnce": "other_ways_to_call",
-        "SwapsArguments": "a_call_by_position a_process_of_its_own other_ways_to_call "
+        "ReturnsDestination": "every_call_gives_what_the_reference_does",
+        "WorksOnce": "every_call_gives_what_the_reference_does",
+        "SwapsArguments": "a_process_of_its_own every_call_gives_what_the_reference_does "
         "processes_build_at_the_same_time threads_build_at_the_same_time",
         "OneConvention": "the_other_convention",
         "IgnoresSymbol": "a_missing_entry_symbol_is_a_build_error",
         "RaisesSyntaxError": "garbage_is_a_build_error",
-        "Careless": "a_build_error_can_be_pickled a_build_error_carries_the_log "
-        "a_build_error_names_the_solution_in_one_line building_prints_nothing "
+        "Careless": "a_build_error_tells_what_is_needed a_build_leaves_all_as_it_was "
         "can_build_refuses_foreign_languages cleaning_up its_names_in_the_cache_are_safe "
-        "nothing_is_left_outside_of_the_cache paths_that_leave_the_folder_are_refused "
-        "sources_are_written_to_the_cache_only the_metadata_are_complete "
-        "the_process_is_left_as_it_was",
+        "paths_that_leave_the_folder_are_refused the_metadata_are_complete",
         "Trusting": "a_damaged_library_is_noticed another_signature_is_another_build "
         "other_options_are_another_build",
         "BearsGrudges": "a_failed_build_spoils_nothing",
         "Unmet": "the_author_s_failing_solutions",
         "CleansShared": "cleaning_one_build_leaves_others_alone",
-        "KeepsRunnables": "building_again_after_cleaning_up",
+        "KeepsRunnables": "cleaning_up",
         "KeepsByName": "other_content_is_another_build two_solutions_do_not_share_results",
         "NeedsTests": "a_process_of_its_own",
         "NoLock": "processes_build_at_the_same_time threads_build_at_the_same_time",
@@ -75,9 +72,8 @@ BROKEN = {
         "TimerRepeatsUntold": "the_record_says_what_the_timer_is_like",
         "EvaluatorWantsConfig": "the_factory_takes_what_it_is_given",
         "EvaluatorForOthers": "the_record_accepts_the_definition",
-        "EvaluatorBlind": "a_missing_output_fails a_wrong_dtype_fails a_wrong_shape_fails "
-        "every_call_is_looked_at nan_fails what_is_no_output_fails "
-        "what_the_case_calls_wrong_fails zeros_fail",
+        "EvaluatorBlind": "every_call_is_looked_at what_the_case_calls_wrong_fails "
+        "wrong_outputs_fail",
         "EvaluatorCareless": "a_timed_call_is_judged it_changes_nothing it_has_name_and_version "
         "it_is_deterministic its_settings_are_checked trials_are_combined",
         "EvaluatorUnstorable": "correct_outputs_pass",
@@ -85,11 +81,11 @@ BROKEN = {
         "KeysForOthers": "the_record_names_the_op_type",
         "KeysForgetsFeature": "a_call_has_the_key_of_its_workload",
         "KeysByIdentity": "a_call_has_the_key_of_its_workload equal_calls_have_equal_keys",
-        "KeysTuples": "a_key_survives_json",
+        "KeysTuples": "equal_calls_have_equal_keys",
         "KeysPretends": "what_it_says_of_axes_only_is_so",
         "KeysOneAxis": "other_workloads_have_other_keys",
         "KeysReadsTensor": "it_reads_no_data_unless_it_says_so",
-        "KeysByPosition": "by_name_as_by_position",
+        "KeysByPosition": "equal_calls_have_equal_keys",
         "AdapterWantsLibrary": "the_factory_takes_what_it_is_given",
         "AdapterProbeImports": "the_probe_is_pure",
         "AdapterTargetsRaise": "its_targets_are_the_record_s",
@@ -162,7 +158,7 @@ def test_a_full_case_skips_nothing(outcomes):
     ran = {name: each for name, each in outcomes.items() if name in full}
     assert ran
     assert {name: each.skipped for name, each in ran.items()} == {name: {} for name in ran}
-    least = {"TimerGood": 18, "EvaluatorSampling": 22, "KeysGood": 14, "AdapterGood": 15}
+    least = {"TimerGood": 18, "EvaluatorSampling": 17, "KeysGood": 12, "AdapterGood": 15}
     assert {name: len(each.passed) for name, each in ran.items()} == {
         name: least.get(name, 14) for name in ran
     }
@@ -171,7 +167,7 @@ def test_a_full_case_skips_nothing(outcomes):
 @outcomes_from("builders")
 def test_a_full_case_of_a_builder_skips_what_is_for_compilers_alone(outcomes):
     assert set(outcomes["Good"].skipped) == CACHING
-    assert len(outcomes["Good"].passed) >= 36
+    assert len(outcomes["Good"].passed) >= 29
     assert set(outcomes["Compiled"].passed) >= CACHING
     assert "`libraries`" in outcomes["LeavesNoLibrary"].skipped["test_a_damaged_library_is_noticed"]
 

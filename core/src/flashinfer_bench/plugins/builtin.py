@@ -7,21 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flashinfer_bench.plugins import records
 from flashinfer_bench.plugins.hookspecs import hookimpl
-from flashinfer_bench.plugins.records import (
-    CheckSpec,
-    CommandSpec,
-    EvaluatorSpec,
-    ExecutorSpec,
-    LanguageSpec,
-    MeasurementSpec,
-    Record,
-    SourceSpec,
-    StopRuleSpec,
-    TimerSpec,
-    TracingPolicySpec,
-    hook_of,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,29 +54,29 @@ _FILTERS = (
 )
 
 
-def _records() -> Iterator[Record]:
+def _records() -> Iterator[records.Record]:
     cuda = ("cuda",)
     for name in ("cuda", "cpp"):  # what decides on GPUs
-        yield LanguageSpec(
+        yield records.LanguageSpec(
             name=name, libraries=cuda, gpu_only=cuda, summary="CUDA decides, on GPUs"
         )
     for name, library in (("triton", "triton"), ("tilelang", "tilelang"), ("python", "torch")):
-        yield LanguageSpec(name=name, libraries=(library,), summary=f"{library} decides")
+        yield records.LanguageSpec(name=name, libraries=(library,), summary=f"{library} decides")
     # In the order in which ``fib run --help`` lists them.
-    yield StopRuleSpec(
+    yield records.StopRuleSpec(
         name="fixed",
         factory=f"{_RULES}:Fixed",
         priority=90,
         summary="Stop after a number of calls",
     )
-    yield StopRuleSpec(
+    yield records.StopRuleSpec(
         name="rse",
         factory=f"{_RULES}:RelativeStandardError",
         priority=80,
         summary="Stop when the mean is known well enough",
     )
     for priority, name, factory, summary in _DATASET_CHECKS:
-        yield CheckSpec(
+        yield records.CheckSpec(
             name=name,
             layer=name.removesuffix("s"),
             records=factory.endswith("Check"),
@@ -97,21 +84,21 @@ def _records() -> Iterator[Record]:
             priority=priority,
             summary=summary,
         )
-    yield SourceSpec(
+    yield records.SourceSpec(
         name="hub",
         factory="flashinfer_bench.data.hub:fetch",
         summary="Datasets of the Hugging Face hub: ORGANISATION/NAME[@REVISION]",
     )
     # Dump policies of core depend on the layout, not on values: they are no records.
     for name, factory, summary in _FILTERS:
-        yield TracingPolicySpec(
+        yield records.TracingPolicySpec(
             name=name, decides="calls", factory=f"{_POLICIES}:{factory}", summary=summary
         )
     for priority, name, summary in _COMMANDS:
-        yield CommandSpec(
+        yield records.CommandSpec(
             name=name, factory=f"{_CLI}.{name}:app", summary=summary, priority=priority
         )
-    yield TimerSpec(
+    yield records.TimerSpec(
         name="cpu",
         devices=("cpu",),
         factory=f"{_TIMING}.wall:WallClockTimer",
@@ -119,20 +106,20 @@ def _records() -> Iterator[Record]:
         overhead="two readings of the clock, measured in each process, are taken out",
         summary="Monotonic wall clock around each call",
     )
-    yield EvaluatorSpec(
+    yield records.EvaluatorSpec(
         name="default",
         factory=f"{_EVALUATORS}.default:DefaultEvaluator",
         priority=0,
         summary="Compares outputs element by element within a tolerance",
     )
-    yield MeasurementSpec(
+    yield records.MeasurementSpec(
         name="basic",
         devices=("cpu", "cuda"),
         factory="flashinfer_bench.bench.measurement:BasicMeasurement",
         priority=0,
         summary="Checks outputs, then believes the clock of the solution's process",
     )
-    yield ExecutorSpec(
+    yield records.ExecutorSpec(
         name="fork",
         devices=("cpu", "cuda"),
         factory=f"{_EXECUTORS}.fork:ForkExecutor",
@@ -140,7 +127,7 @@ def _records() -> Iterator[Record]:
         priority=60,
         summary="Forks candidates from a process that has torch loaded",
     )
-    yield ExecutorSpec(
+    yield records.ExecutorSpec(
         name="spawn",
         devices=("cpu", "cuda"),
         factory=f"{_EXECUTORS}.spawn:SpawnExecutor",
@@ -149,11 +136,11 @@ def _records() -> Iterator[Record]:
     )
 
 
-def _hook(kind: str) -> Callable[[], list[Record]]:
-    def register() -> list[Record]:
+def _hook(kind: str) -> Callable[[], list[records.Record]]:
+    def register() -> list[records.Record]:
         return [record for record in _records() if record.kind == kind]
 
-    return hookimpl(register, specname=hook_of(kind))
+    return hookimpl(register, specname=records.hook_of(kind))
 
 
-globals().update({hook_of(kind): _hook(kind) for kind in {one.kind for one in _records()}})
+globals().update({records.hook_of(kind): _hook(kind) for kind in {one.kind for one in _records()}})

@@ -41,7 +41,6 @@ from flashinfer_bench.plugins.registry import (
     CONFLICT_HINT,
     CORE_DISTRIBUTION,
     Catalog,
-    Conflict,
     PluginStatus,
     Registered,
 )
@@ -301,7 +300,9 @@ def hooks_of(plugin: Any) -> dict[str, Callable[..., Any]]:
         hook = options["specname"] or name
         if hook not in HOOKS:
             if not options["optionalhook"]:
-                raise _Refused(f"was refused: {_unknown_hook(hook)}")
+                near = difflib.get_close_matches(hook, HOOKS, n=1)
+                advice = f"did you mean {near[0]}?" if near else f"available: {', '.join(HOOKS)}"
+                raise _Refused(f"was refused: there is no hook {hook}; {advice}")
         elif hook in found or options["hookwrapper"] or options.get("wrapper"):
             raise _Refused(f"was refused: {hook} is implemented twice or as a wrapper")
         else:
@@ -309,12 +310,6 @@ def hooks_of(plugin: Any) -> dict[str, Callable[..., Any]]:
     if not found:
         raise _Refused("was refused: it has no function that is marked with @hookimpl")
     return found
-
-
-def _unknown_hook(name: str) -> str:
-    near = difflib.get_close_matches(name, HOOKS, n=1)
-    advice = f"did you mean {near[0]}?" if near else f"available hooks: {', '.join(HOOKS)}"
-    return f"there is no hook {name}; {advice}"
 
 
 def _take_records(hook: str, function: Callable[..., Any]) -> list[Record]:
@@ -338,8 +333,6 @@ def _take_records(hook: str, function: Callable[..., Any]) -> list[Record]:
 def _take_answer(hook: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Optional[str]:
     """Call a lifecycle hook; only `fib_veto` may answer, and only with text."""
     answer = function(*args)
-    if inspect.isgenerator(answer):  # its body has not run yet
-        answer = next((each for each in islice(answer, MAX_RECORDS) if each is not None), None)
     if hook != "fib_veto" or answer is None:
         return None
     if not isinstance(answer, str) or not answer.strip():
@@ -389,8 +382,13 @@ def discover(settings: Optional[Settings] = None) -> Catalog:
             plugin.status = dataclasses.replace(plugin.status, state="blocked", reason=reason)
         else:
             plugin.join(manager)
-    if settings.strict:
-        _raise_first(plugins)
+    for plugin in plugins if settings.strict else ():
+        if plugin.errors:
+            status = plugin.status
+            raise PluginLoadError(
+                f"{status.sentence()} (FIB_STRICT_PLUGINS is set)",
+                hint=f"Run `fib plugins doctor {status.name}`.",
+            ) from plugin.errors[0]
     catalog = dataclasses.replace(_assemble(plugins, settings), hook=manager.hook)
     for status in catalog.plugins:
         if status.state == "broken":
@@ -399,24 +397,12 @@ def discover(settings: Optional[Settings] = None) -> Catalog:
     return catalog
 
 
-def _raise_first(plugins: Iterable[Plugin]) -> None:
-    for plugin in plugins:
-        if plugin.errors:
-            status = plugin.status
-            raise PluginLoadError(
-                f"{status.sentence()} (FIB_STRICT_PLUGINS is set)",
-                hint=f"Run `fib plugins doctor {status.name}`.",
-            ) from plugin.errors[0]
-
-
 def _assemble(plugins: list[Plugin], settings: Settings) -> Catalog:
     probes: dict[str, Probe] = {}  # records that name the same probe share its answer
-    owners: dict[int, Plugin] = {}
     entries = []
     for plugin in plugins:
         source = plugin.status
         for record in plugin.records:
-            owners[id(record)] = plugin
             path = record.probe
             check = path and probes.setdefault(path, Probe(path, settings.probe_timeout_s))
             origin = (source.distribution, source.version, source.name)
@@ -425,21 +411,17 @@ def _assemble(plugins: list[Plugin], settings: Settings) -> Catalog:
     if settings.strict and catalog.conflicts:
         raise PluginConflictError(catalog.conflicts[0].sentence(), hint=CONFLICT_HINT)
     for conflict in catalog.conflicts:
-        _blame(conflict, owners)
-    refused = {id(claim.spec) for conflict in catalog.conflicts for claim in conflict.claims}
+        for plugin in plugins:  # each that takes part in it is told of the others
+            mine = (plugin.status.distribution, plugin.status.name)
+            claims = conflict.claims
+            others = [one.origin for one in claims if (one.distribution, one.plugin) != mine]
+            if len(others) < len(claims):
+                plugin.fail(conflict.reason(others), PluginConflictError(conflict.sentence()))
     for plugin in plugins:
-        used = tuple((one.kind, one.name) for one in plugin.records if id(one) not in refused)
+        entries_used = catalog.from_plugin(plugin.status)
+        used = tuple((entry.spec.kind, entry.name) for entry in entries_used)
         plugin.status = dataclasses.replace(plugin.status, records=used)
     return dataclasses.replace(catalog, plugins=tuple(plugin.status for plugin in plugins))
-
-
-def _blame(conflict: Conflict, owners: dict[int, Plugin]) -> None:
-    """Note `conflict` with each plugin that takes part in it, naming the others."""
-    error = PluginConflictError(conflict.sentence())
-    claims = [(claim.origin, owners[id(claim.spec)]) for claim in conflict.claims]
-    for plugin in dict.fromkeys(plugin for _, plugin in claims):
-        others = [origin for origin, owner in claims if owner is not plugin]
-        plugin.fail(conflict.reason(others), error)
 
 
 # --------------------------------------------------------------------- the catalog of the process
