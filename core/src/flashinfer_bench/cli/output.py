@@ -284,8 +284,9 @@ def _draw(title: str, names: Sequence[str], lines: Sequence[Sequence[Any]], file
         return
     drawn = Table(title=told, title_justify="left", box=box.SIMPLE_HEAD)
     for heading, right in zip(headings, numeric, strict=True):
-        justify = "right" if right else "left"
-        drawn.add_column(heading, justify=justify, no_wrap=right, overflow="fold")
+        drawn.add_column(
+            heading, justify="right" if right else "left", no_wrap=right, overflow="fold"
+        )
     for line in lines:
         drawn.add_row(*(Text(rounded(value)) for value in line))
     screen.print(drawn)
@@ -303,30 +304,20 @@ def console(file: TextIO) -> Console:
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
-class _Formatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        # Messages may quote what a dataset says, or what a solution printed.
-        lines = super().format(record).split("\n")
-        return "\n".join(printable(line) for line in lines)
-
-
-if TYPE_CHECKING:
-    _TextHandler = logging.StreamHandler[TextIO]
-else:  # cannot be subscripted before Python 3.11
-    _TextHandler = logging.StreamHandler
-
-
-class StderrHandler(_TextHandler):
+class StderrHandler(logging.Handler):
     """Writes to whatever stderr is at the time, which a progress bar replaces while it is drawn."""
 
     def __init__(self) -> None:
-        super().__init__(sys.stderr)
-        self.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
-        self.stream = sys.stderr
-        super().emit(record)
+        try:
+            # Messages may quote what a dataset says, or what a solution printed.
+            talk(self.format(record))
+        except Exception:  # noqa: BLE001 - as all handlers do
+            self.handleError(record)
 
 
 def set_up_logging(level: Optional[str] = None, *, default: str = "WARNING") -> str:

@@ -308,16 +308,10 @@ def _heading(plugin: Mapping[str, Any], *, reason: bool = True) -> str:
 def _listed(value: Any) -> str:
     if value is True:
         return "yes"
-    if isinstance(value, (tuple, list)):
-        return ", ".join(map(_pair, value))
-    return str(value)
-
-
-def _pair(item: Any) -> str:
-    if isinstance(item, (tuple, list)):
-        language, binding = item
-        return f"{language} (binding: {binding})" if binding else str(language)
-    return str(item)
+    if not isinstance(value, (tuple, list)):
+        return str(value)
+    pairs = [item if isinstance(item, (tuple, list)) else (item, None) for item in value]
+    return ", ".join(f"{one} (binding: {two})" if two else str(one) for one, two in pairs)
 
 
 def _tolerant() -> tuple[Catalog, Settings]:
@@ -329,29 +323,23 @@ def _tolerant() -> tuple[Catalog, Settings]:
 
 def _named(catalog: Catalog, name: str) -> tuple[PluginStatus, ...]:
     """Return the plugins that are called `name`, or have a record or distribution called so."""
+    names = []
+    for status in catalog.plugins:
+        key = (status.name, status.distribution)
+        claims = [claim for conflict in catalog.conflicts for claim in conflict.claims]
+        refused = [claim.name for claim in claims if (claim.plugin, claim.distribution) == key]
+        names.append({*key, *(record for _, record in status.records), *refused} - {""})
     wanted = canonical(name.strip())
-    names = {id(status): set(_names_of(catalog, status)) for status in catalog.plugins}
     chosen = tuple(
         status
-        for status in catalog.plugins
-        if wanted in {canonical(each) for each in names[id(status)]}
+        for status, own in zip(catalog.plugins, names, strict=True)
+        if wanted in map(canonical, own)
     )
     if chosen:
         return chosen
-    advice = near_matches(name, sorted(set().union(*names.values())))
     raise SelectionError(
-        f"There is no plugin, distribution or record {name!r}.{advice}",
+        f"There is no plugin, distribution or record {name!r}."
+        + near_matches(name, sorted(set().union(*names))),
         hint="run `fib plugins list` to see what is installed",
         unknown=(name,),
     )
-
-
-def _names_of(catalog: Catalog, status: PluginStatus) -> list[str]:
-    records = [name for _, name in status.records]
-    refused = [
-        claim.name
-        for conflict in catalog.conflicts
-        for claim in conflict.claims
-        if (claim.plugin, claim.distribution) == (status.name, status.distribution)
-    ]
-    return [part for part in (status.name, status.distribution, *records, *refused) if part]

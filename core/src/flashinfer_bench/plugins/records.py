@@ -883,7 +883,7 @@ def _matches(names: Iterable[str], patterns: tuple[str, ...]) -> bool:
 
 
 @cache
-def _schema(cls: type) -> type[msgspec.Struct]:
+def _schema(cls: Any) -> type[msgspec.Struct]:
     kinds = get_type_hints(cls, include_extras=True)
     return msgspec.defstruct(cls.__name__, [(one.name, kinds[one.name]) for one in fields(cls)])
 
@@ -892,7 +892,7 @@ def _check(record: Any, owner: str) -> None:
     """Store the values of a dataclass as its annotations have them, or say what is wrong."""
     given = {each.name: _stripped(getattr(record, each.name)) for each in fields(record)}
     try:
-        found = msgspec.convert(given, _schema(type(record)))
+        found = msgspec.convert(given, _schema(record.__class__))
     except msgspec.ValidationError as error:
         raise ValueError(f"{owner}: {str(error).replace('`$.', '`')}") from None
     for name in given:

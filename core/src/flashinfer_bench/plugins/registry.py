@@ -558,18 +558,15 @@ class Catalog:
         if not anywhere:
             raise self._no_builder(plain, wanted, subject)
         fitting = [entry for entry in anywhere if entry.spec.serves(device)]
-        message, hint = f"No builder {subject} is for device {device!r}.", None
         if fitting:
-            try:
-                return self.builders.first_usable(fitting, subject)
-            except CapabilityError as error:
-                message, hint = error.message, error.hint
-        for entry in anywhere:
-            if entry not in fitting:
-                devices = entry.spec.devices
-                message += f" {entry.name} ({entry.origin}) is for {', '.join(devices)}."
-                hint = hint or f"choose another device, such as {devices[0]}"
-        raise CapabilityError(message, hint=hint)
+            return self.builders.first_usable(fitting, subject)
+        told = [
+            f"{one.name} ({one.origin}) is for {', '.join(one.spec.devices)}." for one in anywhere
+        ]
+        raise CapabilityError(
+            " ".join([f"No builder {subject} is for device {device!r}.", *told]),
+            hint=f"choose another device, such as {anywhere[0].spec.devices[0]}",
+        )
 
     def _no_builder(self, language: str, binding: Optional[str], subject: str) -> CapabilityError:
         registry: Registry[BuilderSpec] = self.builders

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 import pytest
 
 from fib_testing.records import (
+    RecordCase,
     RecordConformance,
     check_name_and_version,
     in_short,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.bench.config import ResolvedEvalConfig
     from flashinfer_bench.bench.evaluators import Check, Trial
-    from flashinfer_bench.plugins import EvaluatorSpec
 
 Outputs = list[Any]
 
@@ -38,7 +38,7 @@ _DTYPE = "INCORRECT_DTYPE"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluatorCase:
+class EvaluatorCase(RecordCase):
     """An evaluator, and a definition whose solutions it judges.
 
     Parameters
@@ -66,7 +66,6 @@ class EvaluatorCase:
         The plugin's module, as in its entry point. Default: the top-level package of the factory.
     """
 
-    record: Union[EvaluatorSpec, str]
     definition: Definition
     workload: Optional[Workload] = None
     root: Optional[Path] = None
@@ -74,7 +73,6 @@ class EvaluatorCase:
     wrong: Mapping[str, Callable[[Trial, int], Sequence[Any]]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     checks_values: bool = True
-    plugin: Optional[str] = None
 
     def the_workload(self) -> Workload:
         """Return the workload, given or made."""

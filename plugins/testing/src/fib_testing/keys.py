@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 import pytest
 
 from fib_testing.records import (
+    RecordCase,
     RecordConformance,
     in_short,
     must_work,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flashinfer_bench.data import Definition, Workload
-    from flashinfer_bench.plugins import KeyBuilderSpec
 
 _SEED = 7
 _FACTOR = 16
@@ -31,7 +31,7 @@ _SEE_KEYS = "test_a_call_has_the_key_of_its_workload"
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyBuilderCase:
+class KeyBuilderCase(RecordCase):
     """A key builder, and a definition whose calls it makes keys for.
 
     Parameters
@@ -51,12 +51,10 @@ class KeyBuilderCase:
         The plugin's module, as in its entry point. Default: the top-level package of the factory.
     """
 
-    record: Union[KeyBuilderSpec, str]
     definition: Definition
     workloads: tuple[Workload, ...] = ()
     root: Optional[Path] = None
     device: str = "cpu"
-    plugin: Optional[str] = None
 
     def all_workloads(self) -> list[Workload]:
         """Return the workloads, given or made."""
