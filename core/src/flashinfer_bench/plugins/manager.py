@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import pluggy
 
@@ -44,9 +44,6 @@ from flashinfer_bench.plugins.registry import (
     PluginStatus,
     Registered,
 )
-
-if TYPE_CHECKING:
-    from importlib.metadata import Distribution
 
 logger = logging.getLogger(__name__)
 
@@ -150,34 +147,30 @@ def installed_sources() -> list[PluginStatus]:
     from importlib.metadata import distributions
 
     found: dict[str, list[PluginStatus]] = {}
-    for distribution in distributions():
+    for one in distributions():
         try:
-            plugins = _plugins_of(distribution)
-        except Exception as error:  # noqa: BLE001 - the metadata of any distribution may be damaged
+            # Looking into the text first saves parsing the entry points of all that is installed.
+            if ENTRY_POINT_GROUP not in (one.read_text("entry_points.txt") or ""):
+                continue
+            name, version = (
+                str((one.metadata.get_all(key) or [default])[0])
+                for key, default in (("Name", "unknown"), ("Version", ""))
+            )
+            plugins = [
+                PluginStatus(
+                    name=point.name, distribution=name, version=version, target=point.value
+                )
+                for point in one.entry_points
+                if point.group == ENTRY_POINT_GROUP
+            ]
+        except Exception as error:  # noqa: BLE001 - the metadata of any may be damaged
             # Where it lies is the one thing that is known for sure, but the interface hides it.
-            place = getattr(distribution, "_path", "a distribution")
+            place = getattr(one, "_path", "a distribution")
             logger.warning("The entry points of %s cannot be read: %s", place, error)
             continue
-        if plugins:  # the first one on sys.path is the one that is imported
-            found.setdefault(canonical(plugins[0].distribution), plugins)
+        found.setdefault(canonical(name), plugins)  # the first on sys.path is what is imported
     flat = [source for plugins in found.values() for source in plugins]
     return sorted(flat, key=lambda source: (canonical(source.distribution), source.name))
-
-
-def _plugins_of(distribution: Distribution) -> list[PluginStatus]:
-    # Looking into the text first saves parsing the entry points of all that is installed.
-    text = distribution.read_text("entry_points.txt")
-    if text is None or ENTRY_POINT_GROUP not in text:
-        return []
-    name, version = (
-        str((distribution.metadata.get_all(key) or [default])[0])
-        for key, default in (("Name", "unknown"), ("Version", ""))
-    )
-    return [
-        PluginStatus(name=point.name, distribution=name, version=version, target=point.value)
-        for point in distribution.entry_points
-        if point.group == ENTRY_POINT_GROUP
-    ]
 
 
 # ----------------------------------------------------------------------------- loading a plugin
