@@ -26,6 +26,7 @@ _PROVIDED = {
     },
     "fib-report": {"command": "report_coverage report_regressions report_scores report_visualize"},
     "fib-sandbox-linux": {"sandbox": "linux"},
+    "fib-testing": {"command": "plugins_new"},
     "fib-timing-cuda": {
         "command": "timers",
         "timer": "cuda_event cuda_graph cupti do_bench",
@@ -43,23 +44,13 @@ def provider_of(kind: str, name: str) -> Optional[str]:
     return None
 
 
-def missing_commands(group: str, known: set[str]) -> dict[str, str]:
-    """Return words of commands that are not installed, with what provides them.
-
-    Parameters
-    ----------
-    group : str
-        ``report`` for its subcommands; empty for those of ``fib``.
-    known : set of str
-        Words of the commands that are there.
-    """
-    found = {}
-    for distribution, kinds in _PROVIDED.items():
-        for name in kinds.get("command", "").split():
-            prefix, _, word = name.rpartition("_")
-            if prefix == group and word not in known:
-                found[word] = distribution
-    return found
+def provided_commands() -> dict[str, str]:
+    """Return the distribution of each command, by what the user types: ``"report scores"``."""
+    return {
+        name.replace("_", " "): distribution
+        for distribution, kinds in _PROVIDED.items()
+        for name in kinds.get("command", "").split()
+    }
 
 
 def require_family(op_type: str, *, known: bool) -> None:

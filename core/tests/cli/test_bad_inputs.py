@@ -63,18 +63,6 @@ def test_malformed_json_names_file_and_line_and_spares_the_rest(fib, maker, comm
     assert "alice" in result.stdout
 
 
-@pytest.mark.parametrize("command", READERS[:1], ids=NAMES[:1])
-def test_links_that_go_round_in_a_circle(fib, maker, command):
-    maker.sound()
-    before = fib(*command, "--local", maker.root)
-    (maker.root / "traces/op/loop.jsonl").symlink_to("loop.jsonl")
-    result = fib(*command, "--local", maker.root)
-    assert result.exit_code == 0  # the link is lost, nothing else is
-    assert f"{maker.root}/traces/op/loop.jsonl: left out: this link leads nowhere" in result.stderr
-    assert result.stdout == before.stdout
-    assert "internal error" not in result.stderr
-
-
 def test_many_broken_lines_are_summed_up(fib, maker):
     maker.sound()
     with (maker.root / "traces/op/double.jsonl").open("a") as file:
@@ -84,21 +72,6 @@ def test_many_broken_lines_are_summed_up(fib, maker):
     assert result.stderr.count("not valid JSON") == 10
     assert "40 more" in result.stderr
     assert "fib validate" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("kind", "command"), [("definition", READERS[0]), ("solution", READERS[1])], ids=NAMES[:2]
-)
-def test_duplicate_names(fib, maker, kind, command):
-    maker.sound()
-    if kind == "definition":
-        text = (maker.root / "definitions/op/double.json").read_text()
-        maker.raw("definitions/other/double.json", text)
-    else:
-        maker.solution("alice_double", author="bob")
-    result = fib(*command, "--local", maker.root)
-    assert result.exit_code == 1
-    assert f"another {kind} named" in result.output
 
 
 @pytest.mark.parametrize(

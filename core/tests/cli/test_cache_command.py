@@ -61,16 +61,6 @@ def test_list_the_least_recently_used_first(fib, filled):
     assert str(filled) in result.stderr
 
 
-def test_list_as_json(fib, filled):
-    document = json.loads(fib("cache", "list", "--json", "--verify").stdout)
-    assert document["schema_version"] == 1
-    entry = document["entries"][0]
-    assert set(entry) == {
-        *("builder", "solution", "language", "state", "bytes", "created", "last_used", "path")
-    }
-    assert entry["last_used"].endswith("Z")
-
-
 def test_an_empty_cache(fib, cache):
     result = fib("cache", "list")
     assert (result.exit_code, result.stdout) == (0, "")
@@ -143,10 +133,3 @@ def test_values_that_are_not_understood(fib, filled, options, told):
     assert result.exit_code == 2
     assert told in result.stderr
     assert numbers(filled) == [0, 1, 2]
-
-
-def test_a_folder_that_cannot_be_read(fib, cache):
-    cache.write_text("a file in place of the folder")
-    result = fib("cache", "list")
-    assert result.exit_code == 4
-    assert "cannot be read" in result.stderr

@@ -48,26 +48,11 @@ def test_no_error_of_ours_counts_as_internal():
         assert exit_code_of(made) != ExitCode.INTERNAL, kind
 
 
-def test_an_internal_error_is_short_and_says_what_to_do(capsys):
-    report_failure(ZeroDivisionError("division by zero"))
-    shown = capsys.readouterr().err
-    assert shown.startswith("error: internal error: ZeroDivisionError: division by zero\nhint: ")
-    assert "Traceback" not in shown
-    assert "FIB_TRACEBACK=1" in shown
-
-
 def raised(exc):
     try:
         raise exc
     except Exception as caught:  # noqa: BLE001
         return caught
-
-
-@pytest.mark.parametrize("exc", [ZeroDivisionError("x"), errors.ConfigError("x")])
-def test_tracebacks_on_request(capsys, monkeypatch, exc):
-    monkeypatch.setenv("FIB_TRACEBACK", "1")
-    report_failure(raised(exc))
-    assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
 def test_messages(capsys, monkeypatch):

@@ -110,21 +110,6 @@ def test_version_and_nothing_asked(fib):
     assert "Usage:" in result.stderr
 
 
-@pytest.mark.parametrize("name", list(CORE))
-def test_every_command_of_the_table_can_be_loaded(fib, name):
-    result = fib(name, "--help")
-    assert result.exit_code == 0, result.output
-    assert "Usage:" in result.stdout
-
-
-def test_both_programs_and_the_module_are_the_same(fib_process):
-    from importlib.metadata import entry_points
-
-    scripts = {e.name: e.value for e in entry_points(group="console_scripts")}
-    assert scripts["fib"] == scripts["flashinfer-bench"] == "flashinfer_bench.cli.main:main"
-    assert fib_process("--version").stdout == f"flashinfer-bench {__version__}\n"
-
-
 # ----------------------------------------------------------------------------------- mistakes
 
 
@@ -237,19 +222,6 @@ def test_what_is_removed_or_changed_does_not_linger(fib_process, with_plugin, tm
     assert listed(done) == [name for name in listed(done) if name != "salute"]
     module.write_text(PLUGIN)
     assert "greet" in listed(fib_process("--help", env=with_plugin))
-
-
-def test_an_installed_distribution_comes_and_goes(fib_process, tmp_path):
-    env = {"PYTHONPATH": str(tmp_path)}
-    assert "greet" not in listed(fib_process("--help", env=env))
-    (tmp_path / "greeter.py").write_text(PLUGIN)
-    metadata = tmp_path / "greeter-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: greeter\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[flashinfer_bench.plugins]\ngreeter = greeter\n")
-    assert "greet" in listed(fib_process("--help", env=env))
-    (metadata / "entry_points.txt").write_text("")
-    assert "greet" not in listed(fib_process("--help", env=env))
 
 
 @pytest.mark.parametrize("damage", ["{", "[" * 100_000])

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated, Optional
 
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from flashinfer_bench.cli.options import GreedyCommand, spread_values
+from flashinfer_bench.cli.options import spread_values
 from flashinfer_bench.cli.output import StderrHandler, set_up_logging
 from flashinfer_bench.errors import ConfigError
 
@@ -42,31 +39,6 @@ def test_nothing_is_lost_and_spreading_again_changes_nothing(args):
     spread = spread_values(args, {"--d"})
     assert [arg for arg in spread if arg != "--d"] == [arg for arg in args if arg != "--d"]
     assert spread_values(spread, {"--d"}) == spread
-
-
-Names = Annotated[Optional[list[str]], typer.Option("--name", "--names")]
-
-
-def greedy_app():
-    app = typer.Typer()
-
-    @app.command(cls=GreedyCommand)
-    def show(names: Names = None, count: int = 0) -> None:
-        typer.echo(f"{list(names or [])} {count}")
-
-    return app
-
-
-@pytest.mark.parametrize(
-    ("args", "shown"),
-    [
-        ("--name a b --count 3", "['a', 'b'] 3"),
-        ("--names a --count 3 --name b c", "['a', 'b', 'c'] 3"),
-        ("--count 3", "[] 3"),
-    ],
-)
-def test_a_command_takes_several_values(args, shown):
-    assert CliRunner().invoke(greedy_app(), args.split()).stdout == f"{shown}\n"
 
 
 # ------------------------------------------------------------------------------------ logging

@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from flashinfer_bench.bench import BenchmarkConfig, BuildOutcome, Skipped
-from flashinfer_bench.bench.executors.base import CandidateFailed
+from flashinfer_bench.bench import BenchmarkConfig, Skipped
 from flashinfer_bench.cli.datasets import open_datasets
 from flashinfer_bench.cli.progress import (
     BarProgress,
@@ -62,26 +61,6 @@ def test_a_line_for_each_evaluation(traces, capsys):
     ]
 
 
-def test_time_left_is_that_of_evaluations(traces, capsys, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("flashinfer_bench.cli.progress.time.monotonic", lambda: now[0])
-    progress = PlainProgress()
-    progress.started(13)
-    now[0] = 600.0  # of compiling
-    for _ in range(3):
-        progress.evaluation_started("double", traces[0].workload, "s")
-        now[0] += 2.0
-        progress.evaluation_finished(traces[0])
-    assert capsys.readouterr().err.splitlines()[-1].endswith("; 20 s left")
-
-
-def built(solution="c_double", seconds=1.26, **details):
-    return BuildOutcome("double", solution, "c", seconds=seconds, **details)
-
-
-BROKEN = CandidateFailed("K: no", stage="compile", kind="K", traceback="", about="build")
-
-
 # ---------------------------------------------------------------------------------- as a bar
 
 
@@ -108,24 +87,6 @@ def test_a_bar_counts_and_goes_away(traces, monkeypatch):
     assert "\x1b[2J" not in shown
     assert "…" in shown
     assert shown.rstrip().endswith("\x1b[2K")  # the line is empty again
-
-
-def test_a_second_bar_for_builds(traces, monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    bar = BarProgress()
-    bar.started(1)
-    bar.builds_started(2)
-    bar.build_finished(built("\x1b[2J" + "long" * 40, fresh=True))
-    bar.build_finished(built("other", error=BROKEN))
-    bar.evaluation_finished(traces[0])
-    bar.finished()
-    shown = terminal.getvalue()
-    assert "2/2" in shown
-    assert "1 failed" in shown
-    assert "\x1b[2J" not in shown
-    assert "1/1" in shown
 
 
 def test_bar_on_a_terminal_lines_elsewhere(monkeypatch):
@@ -211,12 +172,6 @@ def test_skips_decide_the_exit_code(session, kinds, code):
     assert session(skips=[skip(kind) for kind in kinds]).exit_code(strict=False) == code
 
 
-def test_a_run_for_which_nothing_is_meant_lacks_a_device(session, capsys):
-    made = session(traces=[], skips=[skip("device"), skip("device", solution="other")])
-    assert made.exit_code(strict=False) == 4
-    assert "  2 solutions: " in capsys.readouterr().err
-
-
 def test_skips_are_summed_up(session, capsys):
     # Names cannot forge lines.
     session(skips=[skip(count=3, solution=f"s{n}\nerror: x") for n in range(8)])
@@ -253,15 +208,6 @@ def test_without_torch_nothing_else_that_is_missing_comes_first(session, monkeyp
     with pytest.raises(CapabilityError, match="needs torch") as caught:
         session(error=error)
     assert "flashinfer-bench-core[torch]" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "error", [CapabilityError("No builder"), ModuleNotFoundError("No module named 'x'", name="x")]
-)
-def test_with_torch_the_missing_thing_is_named(session, monkeypatch, error):
-    monkeypatch.setattr("flashinfer_bench.cli.run.find_spec", lambda name: object())
-    with pytest.raises(type(error), match="No "):
-        session(error=error)
 
 
 def test_op_types_choose_definitions(session, maker):

@@ -128,21 +128,6 @@ def test_best(fib, two):
     assert (best["solution"], best["runner_up"]) == ("baseline_double", None)
 
 
-def test_nobody_is_best(fib, maker):
-    maker.definition()
-    maker.solution()
-    maker.trace(status="TIMEOUT")
-    result = fib("report", "best", "--local", maker.root)
-    assert result.exit_code == 0
-    assert rows(result.stdout) == [[]]
-    assert "no solution passed" in result.stderr
-
-
-def test_best_without_traces_selects_nothing(fib, maker):
-    maker.definition()
-    result = fib("report", "best", "--local", maker.root)
-    assert result.exit_code == 5
-    assert "fib run" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["summary", "best"])

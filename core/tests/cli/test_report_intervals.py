@@ -77,18 +77,6 @@ def test_against_a_named_baseline(fib, root, name):
     assert "unpaired" in talk
 
 
-def test_dropped_samples_and_early_references_are_marked(fib, maker):
-    maker.definition()
-    maker.workload()
-    maker.solution()
-    early = {**ORIGIN, "timing": {"cache": "cold", "reference": "before"}}
-    maker.trace(samples_ms=[1.0] * 9, dropped=[[2, 4]], interval_ms=[0.9, 1.1], provenance=early)
-    (row,), _ = table(fib, "best", "--local", maker.root)
-    assert row["notes"] == (
-        "2 of 9 samples dropped; reference timed before, not beside, on 1 of 1 workloads"
-    )
-
-
 def test_timers_are_ranked_apart_and_that_is_said(fib, root, maker):
     warm = {**ORIGIN, "timing": {"cache": "warm", "reference": "beside"}}
     maker.trace("bob_double", latency_ms=0.1, interval_ms=[0.09, 0.11], provenance=warm)

@@ -67,13 +67,6 @@ def test_a_run_records_traces_and_ends_with_a_table(fib_process, dataset):
     assert check.returncode == 0, check.stdout
 
 
-def test_strict_makes_a_failed_solution_a_finding(fib_process, dataset):
-    done = fib_process("run", "--local", dataset.root, *QUICK, "--strict", "--no-save-results")
-    assert done.returncode == 1
-    assert "traces not written" in done.stderr
-    assert traces_of(dataset.root) == []
-
-
 def test_json_and_selected_solutions_and_settings(fib_process, dataset, tmp_path):
     (tmp_path / "config.yaml").write_text("iterations: 3\nnum_trials: 1\nwarmup_runs: 0\n")
     done = fib_process(
@@ -94,19 +87,6 @@ def test_json_and_selected_solutions_and_settings(fib_process, dataset, tmp_path
     (trace,) = traces_of(dataset.root)
     provenance = trace["evaluation"]["provenance"]
     assert (provenance["seed"], provenance["iterations"]) == (7, 3)
-
-
-@pytest.mark.plugin("judge")
-@pytest.mark.parametrize(("options", "mode"), [((), "full"), (("--trust", "off"), "off")])
-def test_trust(fib_process, dataset, options, mode):
-    done = fib_process(
-        "run", "--local", dataset.root, *QUICK, "--solutions", "good_double", *options
-    )
-    assert done.returncode == 0, done.stderr
-    (trace,) = traces_of(dataset.root)
-    note = trace["evaluation"]["correctness"]["extra"]["integrity"]
-    assert note["trust"] == mode
-    assert ("checked_calls" in note) is (mode == "full")
 
 
 def test_resume_does_what_is_left(fib_process, dataset):
@@ -133,38 +113,6 @@ def test_what_this_machine_cannot_build_is_skipped_with_the_reason(fib_process, 
     assert "No builder for language 'mojo'" in done.stderr
 
 
-def test_a_reference_that_fails_is_a_finding_about_the_data(fib_process, maker):
-    maker.definition(reference="def run(x):\n    raise ValueError('no reference today')\n")
-    maker.workload()
-    maker.solution()
-    done = fib_process("run", "--local", maker.root, *QUICK)
-    assert done.returncode == 1
-    assert "no reference today" in done.stderr
-    assert traces_of(maker.root) == []
-
-
-def test_a_tensor_file_with_a_wrong_shape_is_a_finding(fib_process, maker):
-    maker.definition()
-    maker.solution()
-    maker.workload(uuid="good")
-    maker.blob("blob/x.safetensors", {"x": ("F32", [17])})
-    maker.from_blob("blob/x.safetensors", uuid="bad")
-    maker.from_blob("../x.safetensors", uuid="outside")
-    done = fib_process("run", "--local", maker.root, *QUICK)
-    assert done.returncode == 1
-    assert "[17]" in done.stderr
-    assert "leads out of the dataset" in done.stderr
-    assert [one["workload"]["uuid"] for one in traces_of(maker.root)] == ["good"]
-
-
-def test_unreadable_records_do_not_stop_a_run(fib_process, dataset):
-    dataset.raw("solutions/broken.json", "{")
-    done = fib_process("run", "--local", dataset.root, *QUICK, "--solutions", "good_double")
-    assert done.returncode == 1
-    assert "solutions/broken.json:1: not valid JSON" in done.stderr
-    assert len(traces_of(dataset.root)) == 1
-
-
 def test_datasets_are_run_one_after_the_other(fib_process, dataset, tmp_path):
     other = type(dataset)(tmp_path / "other")
     other.definition("double")
@@ -184,14 +132,6 @@ def test_datasets_are_run_one_after_the_other(fib_process, dataset, tmp_path):
     assert len(traces_of(other.root)) == 1
 
 
-def test_nothing_to_evaluate(fib, maker):
-    maker.definition()
-    maker.workload()
-    result = fib("run", "--local", maker.root, *QUICK)
-    assert result.exit_code == 5
-    assert "nothing to evaluate" in result.stderr
-
-
 def test_a_device_that_is_not_there(fib, dataset):
     result = fib("run", "--local", dataset.root, "--device", "cuda:99")
     assert result.exit_code == 4
@@ -199,23 +139,7 @@ def test_a_device_that_is_not_there(fib, dataset):
     assert "--device cpu" in result.stderr
 
 
-@pytest.mark.parametrize("flag", ["--executor", "--timer"])
-def test_a_plugin_that_is_not_there(fib, dataset, flag):
-    result = fib("run", "--local", dataset.root, *QUICK, flag, "sundial")
-    assert result.exit_code in (1, 4)
-    assert "sundial" in result.stderr
-
-
 # --------------------------------------------------------------------------------------- disk
-
-
-def test_a_dataset_that_cannot_be_written(fib_process, dataset):
-    (dataset.root / "traces").write_text("a file in place of the folder")
-    done = fib_process("run", "--local", dataset.root, *QUICK)
-    assert done.returncode == 4
-    assert "error: the run stopped" in done.stderr
-    assert "--resume" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the limits of Linux")
@@ -252,8 +176,7 @@ def sleepy(maker, monkeypatch):
     return maker
 
 
-@pytest.mark.parametrize("whole_group", [False, True], ids=["the program", "as a terminal does"])
-def test_ctrl_c_keeps_what_is_done(sleepy, whole_group, fib_process):
+def test_ctrl_c_keeps_what_is_done(sleepy, fib_process):
     command = [sys.executable, "-m", "flashinfer_bench", "run", "--local", sleepy.root, *QUICK]
     with subprocess.Popen(
         [str(part) for part in command],
@@ -265,10 +188,7 @@ def test_ctrl_c_keeps_what_is_done(sleepy, whole_group, fib_process):
     ) as process:
         try:
             _wait_for((sleepy.root / "asleep").exists, process)
-            if whole_group:
-                os.killpg(process.pid, signal.SIGINT)
-            else:
-                process.send_signal(signal.SIGINT)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
             out, err = process.communicate(timeout=120)
         finally:
             process.kill()

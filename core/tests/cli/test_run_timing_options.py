@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from flashinfer_bench.bench.stopping import rules
 from flashinfer_bench.cli import run as run_command
 
 WITH_RSE = pytest.mark.plugin("judge")
@@ -81,16 +77,8 @@ def test_options_stand_over_a_file(settings, tmp_path):
             marks=WITH_RSE,
         ),
         (["--stop-param", "target"], "'target' is not written KEY=VALUE", "for example"),
-        (["--stop-param", "=1"], "'=1' is not written KEY=VALUE", None),
         (["--stop-param", "a=1", "a=2"], "--stop-param a is given twice", None),
         (["--max-timing-seconds", "0"], "max_seconds: Input should be greater than 0", None),
-        (["--max-samples", "0"], "max_samples: Input should be greater than", None),
-        (["--iterations", "0"], "iterations: Input should be greater than", None),
-        (
-            ["--min-samples", "9", "--max-samples", "8"],
-            "max_samples: must be at least min_samples, which is 9",
-            None,
-        ),
         (["--cache", "hot"], "cache: Input should be 'cold' or 'warm'", None),
     ],
 )
@@ -101,12 +89,3 @@ def test_usage_errors(fib, maker, options, message, hint):
     assert message in result.stderr
     if hint:
         assert hint in result.stderr
-
-
-def test_help_tells_the_rules_as_they_are_declared():
-    command = [sys.executable, "-m", "flashinfer_bench", "run", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    for rule in rules().values():
-        assert f"{rule.name}: stop {rule.summary}." in done.stdout
-        for one in rule.parameters():
-            assert f"{one.name}={one.default:g}" in done.stdout

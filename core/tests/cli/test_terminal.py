@@ -34,13 +34,6 @@ def test_a_narrow_terminal_loses_nothing(fib_terminal, maker):
     assert "..." not in text
 
 
-def test_no_colour_when_asked(fib_terminal, maker):
-    maker.sound()
-    maker.trace("gone")
-    _, shown = fib_terminal("validate", "--local", maker.root, env={"NO_COLOR": "1"})
-    assert not re.search(r"\x1b\[(3|4|9)\d", shown)
-
-
 def test_names_cannot_talk_to_the_terminal(fib_terminal, maker):
     maker.sound()
     maker.trace("\x1b[2J\x1b]0;title\x07[bold red]name")

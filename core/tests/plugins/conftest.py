@@ -23,302 +23,72 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAIN = "from flashinfer_bench.cli.main import main; main()"
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """What is installed: modules by file name, and entry points by name."""
-
-    name: str
-    modules: dict[str, str]
-    entry_points: dict[str, str]
-    version: str = "1.0"
-    requires: tuple[str, ...] = ()
-
-    def install(self, site: Path) -> None:
-        """Leave what pip leaves of a wheel, as far as anybody reads it."""
-        info = f"{self.name.replace('-', '_')}-{self.version}.dist-info"
-        files = {name: dedent(source) for name, source in self.modules.items()}
-        requires = "".join(f"Requires-Dist: {text}\n" for text in self.requires)
-        described = f"Metadata-Version: 2.1\nName: {self.name}\nVersion: {self.version}\n"
-        files[f"{info}/METADATA"] = described + requires
-        points = "".join(f"{name} = {target}\n" for name, target in self.entry_points.items())
-        files[f"{info}/entry_points.txt"] = f"[flashinfer_bench.plugins]\n{points}"
-        for name, text in files.items():
-            path = site / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-
-
-def _builder(name: str, module: str, *, factory: str = "Impl", probe: str = "") -> str:
-    more = f", probe='{module}_impl:{probe}'" if probe else ""
-    return (
-        f"BuilderSpec(name='{name}', handles=(('{name}lang', None),), "
-        f"factory='{module}_impl:{factory}'{more})"
-    )
-
-
-def _module(body: str) -> str:
-    return "from flashinfer_bench.plugins import *\n" + dedent(body)
-
-
 IMPL = "class Impl:\n    pass\n"
+HOOK = "@hookimpl\ndef fib_register_builders():\n"
 
 
-def _simple(name: str) -> Distribution:
-    """A plugin in good order with a single builder of the same name."""
-    module = f"fixture_{name}"
-    hook = f"""
-    @hookimpl
-    def fib_register_builders():
-        yield {_builder(name, module)}
-    """
-    return Distribution(
-        f"fib-fixture-{name}",
-        {f"{module}.py": _module(hook), f"{module}_impl.py": IMPL},
-        {name: module},
+def install(site: Path, name: str, module: str, impl: str = IMPL, requires: str = "") -> None:
+    """Leave what pip leaves of a wheel with a plugin `name`, as far as anybody reads it."""
+    info = site / f"fib_fixture_{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    described = f"Metadata-Version: 2.1\nName: fib-fixture-{name}\nVersion: 1.0\n"
+    (info / "METADATA").write_text(described + requires)
+    package = f"fixture_{name.replace('-', '_')}"
+    (info / "entry_points.txt").write_text(f"[flashinfer_bench.plugins]\n{name} = {package}\n")
+    if module:
+        source = f"from flashinfer_bench.plugins import *\n{module}"
+        (site / f"{package}.py").write_text(source)
+        (site / f"{package}_impl.py").write_text(dedent(impl))
+
+
+def builder(name: str, plugin: str, *, factory: str = "Impl", probe: str = "") -> str:
+    module = f"fixture_{plugin.replace('-', '_')}_impl"
+    more = f", probe='{module}:{probe}'" if probe else ""
+    return (
+        f"    yield BuilderSpec(name='{name}', handles=(('{name}lang', None),), "
+        f"factory='{module}:{factory}', summary='Builds {name}'{more})\n"
     )
 
 
-def _plugin(
-    name: str, body: str, *, impl: str = IMPL, target: str = "", **options: object
-) -> Distribution:
-    module = f"fixture_{name.replace('-', '_')}"
-    return Distribution(
-        f"fib-fixture-{name}",
-        {f"{module}.py": _module(body), f"{module}_impl.py": dedent(impl)},
-        {name: target or module},
-        **options,  # type: ignore[arg-type]
-    )
+SLOW = """
+import time
+from flashinfer_bench.plugins import Availability
+
+def two_seconds():
+    time.sleep(2)
+    return Availability(True)
+
+def forever():
+    time.sleep(100_000)
+"""
+CHATTY = """
+from flashinfer_bench.plugins import Availability
+
+class Impl: ...
+
+def check():
+    print("chatter in a probe")
+    return Availability(False, "no CUDA device", "install the driver")
+"""
+MOJO = "def helper():\n    import mojo_runtime\n\nhelper()\n"
+RAISES = '@hookimpl\ndef fib_register_timers():\n    raise ValueError("no clock\\nto be found")\n'
 
 
-GOOD = Distribution(
-    "fib-fixture-good",
-    {
-        "fixture_good/__init__.py": _module(
-            """
-            CODE = "fixture_good.code"
-            HANDLES = (("goodlang", None), ("goodlang", "tight"))
-
-            @hookimpl
-            def fib_register_builders():
-                return [BuilderSpec(name="good", handles=HANDLES,
-                                    factory=CODE + ":GoodBuilder", summary="Builds good code")]
-
-            @hookimpl
-            def fib_register_timers():
-                yield TimerSpec(name="good-timer", devices=("gooddevice",), factory=CODE + ":Timer")
-
-            @hookimpl
-            def fib_register_key_builders():
-                yield KeyBuilderSpec(name="good-keys", op_types=("goodop",), factory=CODE + ":Keys")
-
-            @hookimpl
-            def fib_register_adapters():
-                yield AdapterSpec(name="good.adapter", targets=("re.sub",), factory=CODE + ":Ad")
-
-            @hookimpl
-            def fib_register_evaluators():
-                yield EvaluatorSpec(name="good-eval", op_types=("goodop",), factory=CODE + ":Eval")
-
-            @hookimpl
-            def fib_register_executors():
-                yield ExecutorSpec(name="good-exec", devices=("gooddevice",),
-                                   factory=CODE + ":Exec", probe=CODE + ":check")
-
-            @hookimpl
-            def fib_register_commands():
-                yield CommandSpec(name="greet", factory=CODE + ":greet", summary="Say hello")
-            """
-        ),
-        "fixture_good/code.py": """
-            from flashinfer_bench.plugins import Availability
-
-            class GoodBuilder: ...
-            class Timer: ...
-            class Keys: ...
-            class Ad: ...
-            class Eval: ...
-            class Exec: ...
-
-            def check():
-                return Availability(True, "found it")
-
-            def greet(name: str = "world") -> None:
-                print(f"hello {name}")
-            """,
-    },
-    {"good": "fixture_good"},
-    requires=("flashinfer-bench-core>=0.1", "unrelated>=99"),
-)
-
-MOJO = Distribution(
-    "fib-builder-mojo",
-    {"fib_builder_mojo.py": "def helper():\n    import mojo_runtime\n\n\nhelper()\n"},
-    {"mojo": "fib_builder_mojo"},
-    version="0.1",
-)
-
-RAISES = _plugin(
-    "raises",
-    f"""
-    @hookimpl
-    def fib_register_builders():
-        return [{_builder("survivor", "fixture_raises")}]
-
-    @hookimpl
-    def fib_register_timers():
-        raise ValueError("no clock\\nto be found")
-    """,
-)
-
-MIDWAY = _plugin(
-    "midway",
-    f"""
-    @hookimpl
-    def fib_register_builders():
-        yield {_builder("midway-first", "fixture_midway")}
-        raise KeyError("second")
-        yield {_builder("midway-third", "fixture_midway")}
-    """,
-)
-
-MISSPELLED = _plugin(
-    "misspelled",
-    f"""
-    @hookimpl
-    def fib_register_bulders():
-        yield {_builder("misspelled", "fixture_misspelled")}
-
-    @hookimpl
-    def fib_register_timers():
-        return ()
-    """,
-)
-
-WRONG_TYPE = _plugin(
-    "wrongtype",
-    f"""
-    @hookimpl
-    def fib_register_builders():
-        yield {_builder("wrongtype", "fixture_wrongtype")}
-        yield TimerSpec(name="lost", devices=("cpu",), factory="a:b")
-    """,
-)
-
-TWINS = tuple(
-    _plugin(
-        name,
-        f"""
-        @hookimpl
-        def fib_register_builders():
-            yield {_builder("twin", f"fixture_{name.replace('-', '_')}")}
-            yield {_builder(f"{name}-own", f"fixture_{name.replace('-', '_')}")}
-        """,
-    )
-    for name in ("twin-a", "twin-b")
-)
-
-EXITS = _plugin("exits", "import sys\nsys.exit(7)\n")
-
-SLOW = _plugin(
-    "slow",
-    f"""
-    @hookimpl
-    def fib_register_builders():
-        yield {_builder("slow", "fixture_slow", probe="two_seconds")}
-        yield {_builder("stuck", "fixture_slow", probe="forever")}
-    """,
-    impl="""
-    import time
-    from flashinfer_bench.plugins import Availability
-
-    def two_seconds():
-        time.sleep(2)
-        return Availability(True)
-
-    def forever():
-        time.sleep(100_000)
-    """,
-)
-
-PROBES = _plugin(
-    "probes",
-    "\n".join(
-        [
-            "@hookimpl",
-            "def fib_register_builders():",
-            *(
-                f"    yield {_builder(f'probe-{probe}', 'fixture_probes', probe=probe)}"
-                for probe in ("raises", "exits", "wrong", "missing", "refuses")
-            ),
-        ]
-    ),
-    impl="""
-    import sys
-    from flashinfer_bench.plugins import Availability
-
-    def raises():
-        raise OSError("libcuda.so.1: cannot open")
-
-    def exits():
-        sys.exit("goodbye")
-
-    def wrong():
-        return True
-
-    def refuses():
-        return Availability(False, "no CUDA device", "install the driver")
-    """,
-)
-
-CHATTY = _plugin(
-    "chatty",
-    f"""
-    print("chatter at import")
-
-    @hookimpl
-    def fib_register_builders():
-        print("chatter in a hook")
-        yield {_builder("chatty", "fixture_chatty", probe="check")}
-    """,
-    impl=IMPL
-    + dedent(
-        """
-        from flashinfer_bench.plugins import Availability
-
-        def check():
-            print("chatter in a probe")
-            return Availability(True)
-        """
-    ),
-)
-
-TYPO = _plugin(
-    "typo",
-    f"""
-    @hookimpl
-    def fib_register_builders():
-        yield {_builder("typo", "fixture_typo", factory="Misnamed")}
-    """,
-)
-
-FUTURE = _plugin(
-    "future",
-    f"""
-    @hookimpl
-    def fib_register_builders():
-        yield {_builder("future", "fixture_future")}
-    """,
-    requires=("flashinfer-bench-core~=99.0",),
-)
-
-MISSING = Distribution("fib-fixture-missing", {}, {"missing": "fixture_not_in_the_wheel"})
-
-ALL = (
-    *(GOOD, MOJO, RAISES, MIDWAY, MISSPELLED, WRONG_TYPE, *TWINS, EXITS, SLOW, PROBES, CHATTY),
-    *(TYPO, FUTURE, MISSING, _simple("unwanted")),
-)
+def install_all(site: Path) -> None:
+    install(site, "good", HOOK + builder("good", "good"), requires="Requires-Dist: unrelated>=99\n")
+    install(site, "mojo", MOJO)
+    install(site, "raises", f"{HOOK}{builder('survivor', 'raises')}\n{RAISES}")
+    for twin in ("twin-a", "twin-b"):
+        install(site, twin, HOOK + builder("twin", twin) + builder(f"{twin}-own", twin))
+    slow = builder("slow", "slow", probe="two_seconds") + builder("stuck", "slow", probe="forever")
+    install(site, "slow", HOOK + slow, SLOW)
+    chatter = f'print("chatter at import")\n{HOOK}    print("chatter in a hook")\n'
+    install(site, "chatty", chatter + builder("chatty", "chatty", probe="check"), CHATTY)
+    install(site, "typo", HOOK + builder("typo", "typo", factory="Misnamed"))
+    required = "Requires-Dist: flashinfer-bench-core~=99.0\n"
+    install(site, "future", HOOK + builder("future", "future"), requires=required)
+    install(site, "missing", "")
+    install(site, "unwanted", HOOK + builder("unwanted", "unwanted"))
 
 
 @dataclass
@@ -358,11 +128,13 @@ def environment(tmp_path_factory):
     One of them is disabled. Where the plugin with the slow probes is not the subject, it is too,
     and the other probes have all the time that a busy machine may need.
     """
-    installed = Environment(tmp_path_factory.mktemp("environment"))
-    for distribution in ALL:
-        distribution.install(installed.site)
-    installed.variables.update(FIB_DISABLE_PLUGINS="unwanted,slow", FIB_PROBE_TIMEOUT_S="60")
-    return installed
+    site = tmp_path_factory.mktemp("environment")
+    install_all(site)
+    # What the core of these tests is run with is a library path of its own.
+    inherited = os.environ.get("PYTHONPATH", "")
+    path = os.pathsep.join(filter(None, [str(site), inherited]))
+    variables = {"FIB_DISABLE_PLUGINS": "unwanted,slow", "FIB_PROBE_TIMEOUT_S": "60"}
+    return Environment(site, {**variables, "PYTHONPATH": path})
 
 
 @pytest.fixture(autouse=True)

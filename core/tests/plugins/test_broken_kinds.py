@@ -9,9 +9,9 @@ from dataclasses import MISSING, fields
 
 import pytest
 
+from flashinfer_bench.cli.plugins import check_up
 from flashinfer_bench.errors import CapabilityError, PluginError, PluginLoadError
 from flashinfer_bench.plugins import KINDS, Settings, discover, hookimpl
-from flashinfer_bench.plugins.checkup import check_up
 from flashinfer_bench.plugins.records import hook_of
 
 VALUES = {"handles": (("broken-language", None),), "layer": "broken", "devices": ("cpu",)}
@@ -71,7 +71,7 @@ WAYS = {
     no_record: "a value of type str where",
     nothing: "returned None, not an iterable",
     twice: "more than once; both are refused",
-    bad_field: "priority must be an int",
+    bad_field: "Expected `int`, got `str` - at `priority`",
 }
 
 
@@ -131,7 +131,7 @@ def test_code_that_cannot_be_imported_is_found_when_it_is_needed(install, kind):
     assert status.records == ((kind, "broken"),)
     with pytest.raises(PluginLoadError, match="fib_test_broken"):
         catalog.find(kind, "broken").load()
-    assert check_up(catalog, status).status.state == "broken"
+    assert check_up(catalog, status)["state"] == "broken"
 
 
 def timers(*found):
@@ -159,14 +159,6 @@ class Unspeakable(BaseException):
         raise SystemExit(3)
 
 
-class Untraceable(Exception):
-    @property
-    def __cause__(self):
-        raise SystemExit(4)
-
-    __context__ = __cause__
-
-
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -174,7 +166,6 @@ class Untraceable(Exception):
         (type("Panic", (BaseException,), {})("rust"), "Panic: rust"),
         (ValueError("x" * 100_000), "ValueError: xxx"),
         (Unspeakable(), "Unspeakable"),
-        (Untraceable(), "Untraceable"),
     ],
 )
 def test_whatever_is_raised_is_told_in_short(install, error, told):
@@ -209,7 +200,7 @@ def wrapping():
     [
         ({}, "it has no function that is marked with @hookimpl"),
         ({"fib_register_timer": timers()}, "did you mean fib_register_timers?"),
-        ({"fib_register_timers": lambda registry: ()}, "PluginValidationError: "),
+        ({"fib_register_timers": lambda registry: ()}, "TypeError: "),
         ({"fib_register_timers": hookimpl(wrapper=True)(wrapping)}, "twice or as a wrapper"),
         (
             {
@@ -243,15 +234,6 @@ def named(name):
     return record("timer", name=name)
 
 
-def test_attributes_of_a_plugin_are_not_computed(install):
-    class Plugin:
-        @property
-        def heavy(self):
-            raise AssertionError("computed")
-
-    assert status_in(install(plugin=Plugin(), fib_register_timers=timers())).state == "ok"
-
-
 def test_a_heavy_import_is_noted(install, monkeypatch):
     def fib_register_timers():
         monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
@@ -277,18 +259,6 @@ def test_lifecycle_hooks_are_called_with_what_they_ask_for(install):
     catalog.hook.fib_evaluated(run=1, trace=2)
     catalog.hook.fib_run_finished(run=1)
     assert told == [("started", 1), ("evaluated", 2), "finished"]
-
-
-def test_a_lifecycle_hook_that_is_a_generator_is_run(install):
-    told = []
-
-    def fib_evaluated(trace):
-        told.append(trace)
-        yield
-        told.append("end")
-
-    install(fib_evaluated=fib_evaluated).hook.fib_evaluated(run=1, trace=2)
-    assert told == [2, "end"]
 
 
 def test_one_that_raises_is_told_once_and_ends_nothing(install, caplog):

@@ -25,13 +25,3 @@ def test_each_record_names_modules_that_exist_and_no_probe_fails():
         assert entry.spec.summary
         assert isinstance(entry.availability(), Availability)
         assert entry.check is None or entry.check.failure is None
-
-
-def test_the_fork_server_goes_before_plain_processes():
-    assert [entry.name for entry in CORE.executors] == ["fork", "spawn"]
-    assert CORE.select_executor("cpu", "spawn").name == "spawn"
-
-
-def test_core_judges_what_nobody_else_is_meant_for():
-    (default,) = [entry for entry in CORE.evaluators if entry.spec.is_fallback]
-    assert (default.name, default.spec.priority) == ("default", 0)

@@ -7,8 +7,8 @@ import types
 
 import pytest
 
+from flashinfer_bench.cli.plugins import check_up
 from flashinfer_bench.plugins import Availability, Catalog, PluginStatus, TimerSpec
-from flashinfer_bench.plugins.checkup import check_up
 
 
 @pytest.fixture(autouse=True)
@@ -44,22 +44,22 @@ def examined(factory="checkup_code:Timer", probe=None, **fields):
 
 def test_code_that_cannot_be_used_here_is_not_imported_and_no_problem():
     checkup = examined("no_such_module:x", "checkup_code:no", state="unavailable")
-    assert checkup.problems == ()
-    assert checkup.status.state == "unavailable"
-    assert checkup.notes == ("timer 't' cannot be used here: no device (get one)",)
+    assert checkup["problems"] == []
+    assert checkup["state"] == "unavailable"
+    assert checkup["notes"] == ["timer 't' cannot be used here: no device (get one)"]
 
 
 def test_heavy_imports_are_noted():
-    (note,) = examined(heavy_imports=("torch", "triton")).notes
+    (note,) = examined(heavy_imports=("torch", "triton"))["notes"]
     assert note.startswith("loading it imports torch, triton, which slows down every start")
 
 
 def test_a_requirement_of_an_extra_is_none_of_the_plugin(requiring):
     requiring("flashinfer-bench-core>=99; extra == 'later'")
-    assert examined().problems == ()
+    assert examined()["problems"] == []
 
 
 def test_a_requirement_that_cannot_be_read_is_a_problem(requiring):
     requiring("flashinfer-bench-core ~~ 3")
-    (problem,) = examined().problems
-    assert problem.message.startswith("has a requirement that cannot be read: 'flashinfer-bench")
+    (problem,) = examined()["problems"]
+    assert problem["message"].startswith("has a requirement that cannot be read: 'flashinfer-bench")

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from flashinfer_bench.errors import ConfigError, PluginConflictError, PluginError
+from flashinfer_bench.errors import ConfigError, PluginError
 from flashinfer_bench.plugins import (
     Settings,
     default_catalog,
@@ -45,21 +45,7 @@ def states(catalog):
     return {plugin.name: plugin.state for plugin in catalog.plugins if plugin.state != "blocked"}
 
 
-def test_core_cannot_be_disabled():
-    catalog = discover(Settings(no_plugins=True, disabled=("core", "flashinfer-bench-core")))
-    assert catalog.find("timer", "cpu").distribution == "flashinfer-bench-core"
-
-
 # ------------------------------------------------------------------ conflicts
-
-
-def test_a_name_that_is_claimed_three_times(place):
-    modules = {f"fib_test_claim_{letter}": timer("same") for letter in "cab"}
-    (conflict,) = discover(place(**modules)).conflicts
-    assert conflict.sentence() == (
-        "Timer 'same' is registered by fib_test_claim_a, fib_test_claim_b and fib_test_claim_c; "
-        "all of them are refused."
-    )
 
 
 def test_a_name_of_core_is_no_exception(place):
@@ -69,12 +55,6 @@ def test_a_name_of_core_is_no_exception(place):
     core = catalog.plugins[0]
     assert ("timer", "cpu") not in core.records
     assert ("executor", "fork") in core.records
-
-
-def test_strictness_raises_for_a_conflict(place):
-    settings = place({"strict": True}, fib_test_one=timer("same"), fib_test_two=timer("same"))
-    with pytest.raises(PluginConflictError, match="'same' is registered by fib_test_one and"):
-        discover(settings)
 
 
 # ------------------------------------------------------------------ probes

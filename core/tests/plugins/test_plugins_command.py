@@ -79,24 +79,6 @@ def test_a_record_in_the_listing(fib):
     )
 
 
-def test_a_plugin_in_the_listing(fib):
-    _, out, _ = fib("list", "--json")
-    plugins = {plugin["name"]: plugin for plugin in json.loads(out)["plugins"]}
-    mine = plugins["fib_test_command"]
-    assert mine.pop("load_ms") >= 0
-    assert mine == {
-        "name": "fib_test_command",
-        "distribution": "",
-        "version": "",
-        "target": "fib_test_command",
-        "state": "ok",
-        "reason": "",
-        "traceback": "",
-        "records": [{"kind": "builder", "name": n} for n in ("mine", "absent")],
-        "heavy_imports": [],
-    }
-
-
 @pytest.mark.parametrize("spelling", ["stop_rule", "stop-rule", "STOP_RULE"])
 def test_kinds_can_be_spelled_with_a_hyphen(fib, spelling):
     code, out, _ = fib("list", "--kind", spelling, "--json")

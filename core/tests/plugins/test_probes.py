@@ -8,8 +8,8 @@ import types
 
 import pytest
 
-from flashinfer_bench.plugins import Availability
-from flashinfer_bench.plugins.probes import Probe, ask_all
+from flashinfer_bench.plugins import Availability, Catalog, TimerSpec
+from flashinfer_bench.plugins.probes import Probe
 
 LONG = 60.0  # a limit that no test waits for
 
@@ -79,9 +79,12 @@ def test_probes_are_asked_at_the_same_time(probe):
         return Availability(True)
 
     path = probe(check)
-    probes = [Probe(path, LONG) for _ in range(12)]
-    ask_all(probes)
-    assert all(each.answer() for each in probes)
+    timers = [
+        TimerSpec(name=f"t{n}", devices=("cpu",), factory="m:T", probe=path) for n in range(12)
+    ]
+    catalog = Catalog.of(*timers, timeout_s=LONG)
+    catalog.check_all()
+    assert all(entry.availability() for entry in catalog)
 
 
 @pytest.mark.parametrize(

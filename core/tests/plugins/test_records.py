@@ -20,7 +20,6 @@ from flashinfer_bench.plugins import (
     KeyBuilderSpec,
     TimerSpec,
 )
-from flashinfer_bench.plugins.records import hook_of
 
 # Values for what a kind requires beyond the common fields.
 VALUES = {"handles": (("python", None),), "layer": "solution", "devices": ("cpu",)}
@@ -52,12 +51,6 @@ paths = st.builds(
 # ------------------------------------------------------------------ common fields
 
 
-def test_there_is_a_record_type_for_every_kind_and_a_hook():
-    hooks = [hook_of(kind) for kind in KINDS]
-    assert len(hooks) == len(set(hooks))
-    assert {"fib_register_op_families", "fib_register_sandboxes", "fib_register_timers"} < {*hooks}
-
-
 @every_kind
 def test_a_record_is_frozen_hashable_and_can_be_pickled(spec):
     record = make(spec)
@@ -79,15 +72,6 @@ def test_name_and_factory_are_required(spec, missing):
         spec(**fields)
 
 
-@given(names, paths, paths, st.integers())
-def test_whatever_is_well_formed_is_kept(name, factory, probe, priority):
-    record = make(TimerSpec, name=name, factory=factory, probe=probe, priority=priority)
-    assert (record.name, record.factory, record.probe, record.priority) == (
-        *(name, factory, probe),
-        priority,
-    )
-
-
 @given(names)
 def test_names_are_compared_in_lower_case_and_without_blanks(name):
     assert make(TimerSpec, name=f" {name.upper()}\n") == make(TimerSpec, name=name)
@@ -95,22 +79,12 @@ def test_names_are_compared_in_lower_case_and_without_blanks(name):
 
 @pytest.mark.parametrize(
     "name",
-    [*("", " ", "a b c", "-a", "a-", ".a", "a/b", "ünits", "a\x00", "a\tb", "*", "a,b")],
+    [*("", " ", "a b c", "-a", "a-", ".a", "a/b", "ünits", "a\x00", "*", "a,b")],
 )
 @pytest.mark.parametrize("spec", [BuilderSpec, CommandSpec])
 def test_names_that_could_not_be_typed_are_refused(spec, name):
     with pytest.raises(ValueError, match=f"{spec.__name__} .*: name may hold letters"):
         make(spec, name=name)
-
-
-@given(st.text())
-def test_any_text_is_a_name_or_a_value_error(text):
-    try:
-        record = make(CommandSpec, name=text)
-    except ValueError:
-        return
-    assert record.name == text.strip().lower()
-    assert record.name.isascii()
 
 
 @pytest.mark.parametrize(
@@ -123,12 +97,10 @@ def test_a_path_that_is_no_import_path_is_refused(field, path):
         make(BuilderSpec, **{field: path})
 
 
-def test_a_summary_is_one_line():
-    assert make(TimerSpec, summary="  two words \n").summary == "two words"
-    with pytest.raises(ValueError, match="TimerSpec 'x': summary must be a single line"):
-        make(TimerSpec, summary="one\ntwo")
-    with pytest.raises(TypeError, match="TimerSpec 'x': summary must be a string"):
-        make(TimerSpec, summary=None)
+def test_texts_are_stored_on_one_line():
+    assert make(TimerSpec, summary="  two\n words \n").summary == "two words"
+    spec = make(TimerSpec, resolution_ms=1, overhead=" much ")
+    assert (type(spec.resolution_ms), spec.overhead) == (float, "much")
 
 
 # ------------------------------------------------------------------ what is particular to a kind
@@ -140,24 +112,14 @@ def test_handles_are_stored_as_pairs_in_lower_case():
 
 
 @pytest.mark.parametrize(
-    ("handles", "error"),
+    "handles",
     [
-        ((), ValueError),
-        ("python", TypeError),
-        (None, TypeError),
-        (("python", None), TypeError),
-        ((("python",),), TypeError),
-        ((("python", None, 1),), TypeError),
-        ((("", None),), ValueError),
-        ((("*", None),), ValueError),
-        (((None, None),), TypeError),
-        ((("python", 3),), TypeError),
-        ((("python", ""),), ValueError),
-        ({"python": None}, TypeError),
+        *((), "python", None, ("python", None), (("python", None, 1),), (("", None),)),
+        *((("*", None),), ((None, None),), (("python", 3),), (("python", ""),), {"python": None}),
     ],
 )
-def test_other_handles_are_refused(handles, error):
-    with pytest.raises(error, match="BuilderSpec 'x': "):
+def test_other_handles_are_refused(handles):
+    with pytest.raises(ValueError, match=r"BuilderSpec 'x': .*handles"):
         make(BuilderSpec, handles=handles)
 
 
@@ -178,29 +140,22 @@ def test_words_and_devices_are_stored_as_tuples():
 
 
 @pytest.mark.parametrize(
-    ("spec", "field", "error", "values"),
+    ("spec", "field", "values"),
     [
-        (BuilderSpec, "factory", TypeError, (None, int, b"a:b")),
-        (BuilderSpec, "compiles", TypeError, (1, None)),
-        (BuilderSpec, "devices", TypeError, ("cuda",)),
-        (BuilderSpec, "devices", ValueError, (("cuda:0",), ("",))),
-        (TimerSpec, "priority", TypeError, (True, 1.0, "50", None)),
-        (TimerSpec, "devices", ValueError, (("cuda:0",), ("c pu",), ("",), ())),
-        (TimerSpec, "devices", TypeError, ("cpu", None, (1,), 3)),
-        (TimerSpec, "resolution_ms", TypeError, ("1", True)),
-        (TimerSpec, "resolution_ms", ValueError, (0, -1.0, float("nan"), float("inf"))),
-        (TimerSpec, "overhead", ValueError, ("two\nlines",)),
-        (TimerSpec, "overhead", TypeError, (None,)),
-        (TimerSpec, "repeats", TypeError, (1,)),
-        (TimerSpec, "caches", ValueError, ((), ("cold", "lukewarm"))),
-        (TimerSpec, "caches", TypeError, ("cold",)),
-        (AdapterSpec, "targets", ValueError, ((), ("a", " "))),
-        (AdapterSpec, "targets", TypeError, ("word", b"word", (b"word",), None)),
+        (BuilderSpec, "factory", (None, int, b"a:b")),
+        (BuilderSpec, "compiles", (1, None)),
+        (BuilderSpec, "devices", ("cuda", ("cuda:0",), ("",))),
+        (TimerSpec, "priority", (True, 1.0, "50", None)),
+        (TimerSpec, "devices", (("c pu",), (), "cpu", None, (1,), 3)),
+        (TimerSpec, "resolution_ms", ("1", True, 0, -1.0, float("nan"), float("inf"))),
+        (TimerSpec, "overhead", (None,)),
+        (TimerSpec, "caches", ((), ("cold", "lukewarm"), "cold")),
+        (AdapterSpec, "targets", ((), ("a", " "), "word", b"word", (b"word",), None)),
     ],
 )
-def test_other_values_are_refused(spec, field, error, values):
+def test_other_values_are_refused(spec, field, values):
     for value in values:
-        with pytest.raises(error, match=f"{spec.__name__} 'x': .*{field}"):
+        with pytest.raises(ValueError, match=f"{spec.__name__} 'x': .*{field}"):
             make(spec, **{field: value})
 
 
@@ -265,7 +220,7 @@ def test_a_no_has_a_reason(reason):
 
 @pytest.mark.parametrize("arguments", [(1,), (None,), ("yes",), (True, None), (True, "", 3)])
 def test_an_answer_of_other_types_is_refused(arguments):
-    with pytest.raises(TypeError, match="Availability: "):
+    with pytest.raises(ValueError, match="Availability: "):
         Availability(*arguments)
 
 
@@ -280,13 +235,6 @@ def test_a_builder_for_some_devices():
     ]
 
 
-class TestTimers:
-    """What a record tells of a timer, so that nobody has to import it to know."""
-
-    def test_why_it_is_for_trusted_solutions_only(self):
-        assert "answered from memory" in make(TimerSpec, repeats=True).why_trust
-        assert "only a part" in make(TimerSpec, trusting=True).why_trust
-
-    def test_a_resolution_is_a_float_and_an_overhead_one_line(self):
-        spec = make(TimerSpec, resolution_ms=1, overhead=" much ")
-        assert (type(spec.resolution_ms), spec.resolution_ms, spec.overhead) == (float, 1.0, "much")
+def test_why_a_timer_is_for_trusted_solutions_only():
+    assert "answered from memory" in make(TimerSpec, repeats=True).why_trust
+    assert "only a part" in make(TimerSpec, trusting=True).why_trust

@@ -66,14 +66,6 @@ def test_damaged_metadata_of_one_distribution_hides_no_other(site, caplog):
     assert any("cannot be read" in record.message for record in caplog.records)
 
 
-def test_a_distribution_without_metadata_is_still_named_somehow(site):
-    add(site, "nameless", GROUP + "x = nameless\n", metadata="")
-    (row,) = installed_sources()
-    assert (row.name, row.target) == ("x", "nameless")
-    assert isinstance(row.version, str)
-    assert row.distribution
-
-
 def test_core_first_then_installed_then_named(site):
     add(site, "dist", GROUP + "installed = some_module\n")
     modules = ("b_module", "a_module", "some_module", "b_module")
@@ -84,11 +76,11 @@ def test_core_first_then_installed_then_named(site):
 # ------------------------------------------------------------------ importing
 
 
-@pytest.mark.parametrize("target", ["a-b", "a b", "a:", ":b", "a:b:c", "a..b", "a [extra]"])
-def test_a_target_of_another_form_is_refused(target):
+@pytest.mark.parametrize("target", ["a b", "a:", ":b", "..b"])
+def test_a_target_of_another_form_is_broken(target):
     catalog = discover(Settings(no_plugins=True, modules=(target,)))
     reason = next(each.reason for each in catalog.plugins if each.target == target)
-    assert "is not of the form 'package.module:object'" in reason
+    assert reason.startswith("failed to load: ")
 
 
 # ------------------------------------------------------------------ what is blocked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 
 from flashinfer_bench.routing import Adapter, PatchSpec
 
@@ -33,49 +34,14 @@ class WantsLibrary(Good):
         super().__init__()
 
 
-class SetsVariable(Good):
-    def __init__(self):
-        import os
-
-        os.environ["TOY_PATCHED"] = "1"
-
-
 class TargetsRaise(Good):
     def targets(self):
         raise RuntimeError("ask later")
 
 
-class Iterator(Good):
-    def __init__(self):
-        self.left = list(SPECS)
-
-    def targets(self):
-        left, self.left = self.left, self.left[1:]
-        return left
-
-
-class WrongKind(Good):
-    def targets(self):
-        return (PatchSpec("broken_library.scale", "method", "scale"), *SPECS[1:])
-
-
 class Missing(Good):
     def targets(self):
         return (*SPECS, PatchSpec("broken_library.no_such_function", "function", "gone"))
-
-
-class NoWraps(Good):
-    def make_wrapper(self, spec, orig):
-        def wrapper(*args, **kwargs):
-            return orig(*args, **kwargs)
-
-        return wrapper
-
-
-class CallsTwice(Good):
-    def call(self, spec, orig, args, kwargs):
-        orig(*args, **kwargs)
-        return orig(*args, **kwargs)
 
 
 class DropsNames(Good):
@@ -88,28 +54,6 @@ class LooksAtArguments(Good):
         if spec.name == "run" and args[1].shape[0] > 8:
             return orig(*args, **kwargs)
         return orig(*args, **kwargs)
-
-
-class Swallows(Good):
-    def call(self, spec, orig, args, kwargs):
-        try:
-            return orig(*args, **kwargs)
-        except ValueError:
-            return None
-
-
-class KeepsOriginals(Good):
-    """One original for each target, that of the last wrapper."""
-
-    def __init__(self):
-        self.originals = {}
-
-    def make_wrapper(self, spec, orig):
-        self.originals[spec.path] = orig
-        return super().make_wrapper(spec, orig)
-
-    def call(self, spec, orig, args, kwargs):
-        return self.originals[spec.path](*args, **kwargs)
 
 
 class Patches(Good):
@@ -126,3 +70,22 @@ class CannotWrap(Good):
         if spec.name == "plan":
             raise NotImplementedError(spec.name)
         return super().make_wrapper(spec, orig)
+
+
+class Careless(Good):
+    """Passes calls on as it should; whatever else can be wrong is wrong."""
+
+    def __init__(self):
+        os.environ["TOY_PATCHED"] = "1"
+        self.originals = {}  # of each target the last one
+
+    def make_wrapper(self, spec, orig):
+        self.originals[spec.path] = orig
+
+        def wrapper(*args, **kwargs):
+            try:
+                return self.originals[spec.path](*args, **kwargs)
+            except ValueError:
+                return None
+
+        return wrapper

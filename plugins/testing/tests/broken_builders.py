@@ -63,30 +63,9 @@ class WantsArguments(Good):
         super().__init__()
 
 
-class UnsafePrefix(Good):
-    def __init__(self):
-        super().__init__()
-        self.package_prefix = "my-toy"
-
-
-class TakesAll(Good):
-    def can_build(self, solution):
-        return True
-
-
-class TakesNothing(Good):
-    def can_build(self, solution):
-        return False
-
-
 class Refuses(Good):
     def build(self, definition, solution):
         raise BuildError(f"solution {solution.name!r}: not today", log="no")
-
-
-class WrongMetadata(Good):
-    def wrap(self, *args, **fields):
-        return super().wrap(*args, **fields, solution_name="solution")
 
 
 class OtherConvention(Good):
@@ -161,41 +140,51 @@ class RaisesSyntaxError(ChangesErrors):
         return SyntaxError(error.message)
 
 
-class LongMessage(ChangesErrors):
-    def changed(self, error):
-        return BuildError(f"{error.message}\n{error.log}", log=error.log)
-
-
-class NoLog(ChangesErrors):
-    def changed(self, error):
-        return BuildError(error.message)
-
-
 class StrictError(BuildError):
     def __init__(self, message, log, status):
         super().__init__(message, log=log)
         self.status = status
 
 
-class Unpicklable(ChangesErrors):
+class Careless(ChangesErrors):
+    """Builds and computes what it should; whatever else can be wrong is wrong."""
+
+    def __init__(self):
+        super().__init__()
+        self.package_prefix = "my-toy"
+
+    def can_build(self, solution):
+        return True
+
     def changed(self, error):
-        return StrictError(error.message, error.log, 1)
+        return StrictError(f"{error.message}\n{error.log}", "", 1)
 
-
-class WritesAnywhere(Good):
     def load(self, definition, solution):
-        folder = Path(tempfile.mkdtemp(dir=_made(self.build_dir)))
+        os.environ["TOY_ARCH_LIST"] = "9.0"
+        subprocess.run(["/bin/sh", "-c", "echo 1 warning"], check=True)
         kept = []
-        for source in solution.sources:
-            target = folder / source.path
-            if ".." in source.path:
+        # Leaves nothing behind, but another user may read it meanwhile.
+        with tempfile.TemporaryDirectory() as folder:
+            for source in solution.sources:
+                target = Path(folder, "sources", source.path)
                 target.parent.mkdir(parents=True, exist_ok=True)
-            if target.parent.is_dir() and "fib_conformance" in source.path:
                 target.write_text(source.content)
-            else:
-                kept.append(source)
-        shutil.rmtree(folder)
-        return super().load(definition, solution.model_copy(update={"sources": kept}))
+                kept += [source] if ".." not in source.path and source.path[0] != "/" else []
+        solution = solution.model_copy(update={"sources": kept})
+        loaded = super().load(definition, solution)
+        home = Path.home()
+        # In the tests' own process this would be the user's.
+        if "conformance-children" in str(home):
+            (home / ".toy_history").write_text(solution.name)
+        return loaded
+
+    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+        def clean():
+            cleaner()
+            raise FileNotFoundError("gone already")
+
+        fields = {"solution_name": "solution", **fields}
+        return super().wrap(definition, solution, function, style, clean, **fields)
 
 
 class BearsGrudges(Good):
@@ -211,15 +200,6 @@ class BearsGrudges(Good):
         except BuildError:
             self.offended = True
             raise
-
-
-class CleanerRaises(Good):
-    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
-        def clean():
-            cleaner()
-            raise FileNotFoundError("gone already")
-
-        return super().wrap(definition, solution, function, style, clean, **fields)
 
 
 class CleansShared(Good):
@@ -267,37 +247,6 @@ class KeepsByName(KeepsRunnables):
             del self.kept[solution.name]
             made = super().build(definition, solution)
         return made
-
-
-class CompilerPrints(Good):
-    def load(self, definition, solution):
-        subprocess.run(["/bin/sh", "-c", "echo 1 warning"], check=True)
-        return super().load(definition, solution)
-
-
-class SetsVariable(Good):
-    def load(self, definition, solution):
-        os.environ["TOY_ARCH_LIST"] = "9.0"
-        return super().load(definition, solution)
-
-
-class WritesToTemp(Good):
-    """Leaves nothing behind, but another user may read it meanwhile."""
-
-    def load(self, definition, solution):
-        with tempfile.TemporaryDirectory() as folder:
-            write_sources(Path(folder), solution.sources)
-        return super().load(definition, solution)
-
-
-class LeavesLog(Good):
-    def load(self, definition, solution):
-        loaded = super().load(definition, solution)
-        # In the tests' own process this would be the user's.
-        home = Path.home()
-        if "conformance-children" in str(home):
-            (home / ".toy_history").write_text(solution.name)
-        return loaded
 
 
 class NeedsTests(Good):
@@ -406,28 +355,12 @@ class CompilesTwice(Compiled):
         return done
 
 
-class IgnoresOptions(Compiled):
-    """Names builds after the sources and the entry point, and not after the other settings."""
+class Trusting(Compiled):
+    """Names builds after the sources alone, and finds what was cut off, but not overwritten."""
 
     def place(self, definition, solution):
         spec = solution.spec.model_copy(update={"compile_options": None})
-        return self.build_path(definition, solution.model_copy(update={"spec": spec}))
-
-
-class RefusesOptions(Compiled):
-    def produce(self, definition, solution, folder):
-        if solution.spec.compile_options:
-            raise BuildError(f"solution {solution.name!r}: toycc knows no options", log="no")
-        super().produce(definition, solution, folder)
-
-
-class IgnoresDefinition(Compiled):
-    def place(self, definition, solution):
-        return self.build_dir / f"toy_{solution.hash()}"
-
-
-class TrustsSizes(Compiled):
-    """Finds what was cut off, and not what was overwritten."""
+        return self.build_dir / f"toy_{solution.model_copy(update={'spec': spec}).hash()}"
 
     def is_sound(self, folder):
         sizes = folder / "sizes"
@@ -436,6 +369,13 @@ class TrustsSizes(Compiled):
     def produce(self, definition, solution, folder):
         super().produce(definition, solution, folder)
         (folder / "sizes").write_text(_sizes_of(folder))
+
+
+class RefusesOptions(Compiled):
+    def produce(self, definition, solution, folder):
+        if solution.spec.compile_options:
+            raise BuildError(f"solution {solution.name!r}: toycc knows no options", log="no")
+        super().produce(definition, solution, folder)
 
 
 class FillsInPlace(Compiled):

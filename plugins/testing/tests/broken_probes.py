@@ -27,10 +27,6 @@ def slow():
     return Availability(True, "toy 1.0")
 
 
-def no_remedy():
-    return Availability(False, "toycc is not installed")
-
-
 def moody():
     ASKED.append(1)
     return Availability(True, f"toy 1.{len(ASKED)}")
@@ -44,7 +40,7 @@ def heavy():
 
 def sets_variable():
     os.environ["TOY_HOME"] = "."
-    return Availability(True, "toy 1.0")
+    return Availability(False, "toycc is not installed")
 
 
 def imports_library():

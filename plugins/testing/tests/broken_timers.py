@@ -18,15 +18,6 @@ class WantsDevice(Good):
         super().__init__()
 
 
-class OtherName(Good):
-    name = "plaything"
-
-
-class OtherResult(Good):
-    def time_call(self, function, arguments, *, device):
-        return super().time_call(function, arguments, device=device)[0], None
-
-
 class Refuses(Good):
     def time_call(self, function, arguments, *, device):
         raise RuntimeError("no clock")
@@ -38,11 +29,6 @@ class Changed(Good):
     def time_call(self, function, arguments, *, device):
         sample, result = super().time_call(function, arguments, device=device)
         return self.changed(sample), result
-
-
-class Text(Changed):
-    def changed(self, sample):
-        return str(sample)
 
 
 class Seconds(Changed):
@@ -71,12 +57,6 @@ class Inverse(Naps):
         return 40.0 * 40.0 / slept if slept else sample
 
 
-class WarmsUp(Good):
-    def time_call(self, function, arguments, *, device):
-        function(*arguments)
-        return super().time_call(function, arguments, device=device)
-
-
 class DoesNotWait(Naps):
     """As on a device that goes on when the call has returned."""
 
@@ -85,24 +65,6 @@ class DoesNotWait(Naps):
 
     def told(self, sample, slept):
         return sample + slept
-
-
-class TurnsCollectorOff(Good):
-    def time_call(self, function, arguments, *, device):
-        gc.disable()
-        return super().time_call(function, arguments, device=device)
-
-
-class LooksUpLate(Good):
-    def time_call(self, function, arguments, *, device):
-        start = time.perf_counter_ns()
-        result = function(*arguments)
-        return (time.perf_counter_ns() - start) / 1e6, result
-
-
-class KeepsNotes(Good):
-    def take_notes(self):
-        return ["the same remark each time"]
 
 
 class Repeats(Good):
@@ -125,13 +87,21 @@ class RepeatsWithOthers(Repeats):
         return super().time_call(function, arguments, device=device)
 
 
-class Coarse(Good):
+class Careless(Good):
+    """Measures what it should; whatever else can be wrong is wrong."""
+
+    name = "plaything"
     resolution_ms = 1.0
 
-
-class Swallows(Good):
     def time_call(self, function, arguments, *, device):
+        gc.disable()
         try:
-            return super().time_call(function, arguments, device=device)
-        except Exception:  # noqa: BLE001 - the defect
+            function(*arguments)
+            start = time.perf_counter_ns()
+            result = function(*arguments)
+            return (time.perf_counter_ns() - start) / 1e6, result
+        except Exception:  # noqa: BLE001 - one of its defects
             return 1.0, None
+
+    def take_notes(self):
+        return ["the same remark each time"]

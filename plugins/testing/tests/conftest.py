@@ -15,6 +15,8 @@ from pathlib import Path
 import filelock
 import pytest
 
+from fib_tests.cli import fib as fib
+
 HERE = Path(__file__).parent
 
 

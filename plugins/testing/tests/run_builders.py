@@ -65,7 +65,6 @@ def compiled(builder, **given):
 
 CASES = {
     "Good": case(twin=TWIN, other_style=DESTINATION, failing=(MET,)),
-    "FactoryOnly": case(record="broken_builders:Good", twin=TWIN),
     "DestinationPassing": case(solution=DESTINATION),
     "Unavailable": case(fields={"probe": "broken_probes:unavailable"}),
     "Compiled": compiled("Compiled", twin=TWIN),
@@ -75,7 +74,6 @@ CASES = {
     "NoFactory": case("NoSuchBuilder"),
     "BrokenPlugin": case(plugin="broken_import"),
     "ProbeSlow": case(fields={"probe": "broken_probes:slow"}),
-    "ProbeNoRemedy": case(fields={"probe": "broken_probes:no_remedy"}),
     "ProbeSetsVariable": case(fields={"probe": "broken_probes:sets_variable"}),
     "HandlesOthers": case(fields={"handles": [("cuda", None)]}),
     "Declared": case("OtherConvention", solution=DECLARED),
@@ -83,7 +81,6 @@ CASES = {
     "OneConvention": case("OneConvention", other_style=DESTINATION),
     "Unmet": case(failing=(UNMET,)),
     "KeepsByName": case("KeepsByName", twin=TWIN),
-    "Tolerates": case("SetsVariable", tolerates={"env:TOY_ARCH_LIST": "the toy library wants it"}),
 }
 COMPILING = [
     name

@@ -20,7 +20,7 @@ CASES = {
     if name not in ("toy_commands", "toy_factories")
 }
 CASES["good"] = "toy-good"
-CASES |= {name: f"toy_{name}" for name in ("absent", "twice", "carefree", "outdated")}
+CASES |= {name: f"toy_{name}" for name in ("absent", "twice", "outdated")}
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 
 import fib_testing as kit
 from fib_testing.child import is_compiler_run
-from flashinfer_bench.data import CompileOptions, Definition, RandomInput, ScalarInput, Workload
+from flashinfer_bench.data import Definition, RandomInput, ScalarInput, Workload
 
 MANY = Definition.model_validate(
     {
@@ -82,14 +82,6 @@ def test_default_inputs_have_small_different_sizes_and_are_new_each_time():
 
 
 @pytest.mark.torch
-def test_constraints_ask_for_a_workload():
-    constrained = MANY.model_copy(update={"constraints": ["a == 2 * b"]})
-    case = kit.KeyBuilderCase(record="a:B", definition=constrained)
-    with pytest.raises(ValueError, match=r"a == 2 . b.*: give the case a workload, or inputs"):
-        case.all_workloads()
-
-
-@pytest.mark.torch
 def test_key_builders_get_a_workload_for_each_axis_that_inputs_show():
     case = kit.KeyBuilderCase(record="a:B", definition=MANY)
     workloads = case.all_workloads()
@@ -115,15 +107,6 @@ def test_evaluators_get_trials_of_a_reference_that_cannot_change_the_inputs():
     assert one.expected[0].equal((one.inputs[0] + one.inputs[1]) * one.inputs[2])
     assert not one.expected[0].equal(other.expected[0])
     assert (case.config().rtol, case.config().extra) == (0.5, {"k": 1})
-
-
-def test_other_options_are_those_of_the_solution_and_a_define():
-    options = builder_case().options
-    assert options.cflags == ["-O1", "-DFIB_CONFORMANCE_OTHER=1"]
-    assert options.cuda_cflags == ["-DFIB_CONFORMANCE_OTHER=1"]
-    assert options.ldflags == ["-lm"]
-    given = CompileOptions(ldflags=["--fast"])
-    assert builder_case(other_options=given).options is given
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def installed_versions() -> Mapping[str, str]:
 
     Nothing is imported for it; a library that is not installed is not in it.
     """
-    from flashinfer_bench.plugins.languages import language_versions
+    from flashinfer_bench.plugins import language_versions
     from flashinfer_bench.tensors.devices import torch_versions
 
     return MappingProxyType({**language_versions(), **torch_versions()})

@@ -1,7 +1,5 @@
 """``fib build``: build the solutions of a dataset, several at a time, and evaluate none."""
 
-# ruff: noqa: TC001 - typer reads the annotations at run time
-
 from __future__ import annotations
 
 import sys
@@ -12,20 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from flashinfer_bench.cli import options, run_options
+from flashinfer_bench.cli import options, output, run_options
 from flashinfer_bench.cli.datasets import open_datasets
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import GreedyCommand, option
-from flashinfer_bench.cli.output import (
-    Column,
-    document_of,
-    emit_document,
-    printable,
-    set_up_logging,
-    table,
-    talk,
-    tell_counts,
-)
 
 if TYPE_CHECKING:
     from flashinfer_bench.bench import BuildOutcome
@@ -85,7 +73,7 @@ def build(
     from flashinfer_bench.cli.progress import make_progress
     from flashinfer_bench.plugins import default_catalog
 
-    level = set_up_logging(log_level)
+    level = output.set_up_logging(log_level)
     config = BenchmarkConfig.default(
         definitions=definitions or None,
         solutions=solutions or None,
@@ -111,22 +99,22 @@ def build(
     finally:
         outcomes = sorted(run.outcomes, key=lambda one: (one.definition, one.solution))
         if as_json:
-            emit_document(
+            output.emit_document(
                 interrupted=interrupted,
-                builds=[document_of(_COLUMNS, outcome) for outcome in outcomes],
+                builds=[output.document_of(_COLUMNS, outcome) for outcome in outcomes],
                 left_out=[solution.name for solution in run.left_out],
             )
         elif outcomes:
-            table("Builds", _COLUMNS, outcomes)
+            output.table("Builds", _COLUMNS, outcomes)
         states = Counter(outcome.state for outcome in outcomes)
-        tell_counts("builds", states, begin, interrupted=interrupted)
+        output.tell_counts("builds", states, begin, interrupted=interrupted)
         if run.left_out:
-            talk(f"left out {len(run.left_out):,} solutions that are not compiled")
+            output.talk(f"left out {len(run.left_out):,} solutions that are not compiled")
         if not as_json:
             _tell_reasons(outcomes)
         for outcome in outcomes if show_log else ():
             if outcome.error is not None:
-                talk(f"--- {outcome.solution}: {outcome.reason}\n{outcome.log}")
+                output.talk(f"--- {outcome.solution}: {outcome.reason}\n{outcome.log}")
     if interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if "failed" in states or opened.errors:
@@ -149,18 +137,18 @@ def _log(outcome: BuildOutcome) -> str:
 
 _ONLY_JSON = {"people": False, "programs": False, "json": True}
 _COLUMNS = (
-    Column("definition", "definition", **_ONLY_JSON),
-    Column("solution", "solution"),
-    Column("language", "language"),
-    Column("binding", "binding", **_ONLY_JSON),
-    Column("builder", "builder"),
-    Column("result", "state"),
-    Column("seconds", "seconds", **_ONLY_JSON),
-    Column("seconds", _seconds, json=False),
+    output.Column("definition", "definition", **_ONLY_JSON),
+    output.Column("solution", "solution"),
+    output.Column("language", "language"),
+    output.Column("binding", "binding", **_ONLY_JSON),
+    output.Column("builder", "builder"),
+    output.Column("result", "state"),
+    output.Column("seconds", "seconds", **_ONLY_JSON),
+    output.Column("seconds", _seconds, json=False),
     # On a terminal a message in a column would be a tower of words; it comes below.
-    Column("detail", _detail, people=False, json=False),
-    Column("reason", "reason", **_ONLY_JSON),
-    Column("log", _log, **_ONLY_JSON),
+    output.Column("detail", _detail, people=False, json=False),
+    output.Column("reason", "reason", **_ONLY_JSON),
+    output.Column("log", _log, **_ONLY_JSON),
 )
 
 
@@ -174,10 +162,10 @@ def _tell_reasons(outcomes: list[BuildOutcome]) -> None:
     for (state, reason), names in groups.items():
         who = names[0] if len(names) == 1 else f"{len(names)} solutions"
         first, *others = reason.splitlines()
-        talk(printable(f"{state}: {who}: {first}"))
+        output.talk(output.printable(f"{state}: {who}: {first}"))
         for line in others:
             if line.lstrip().startswith("hint:"):
-                talk("  " + printable(line.strip()))
+                output.talk("  " + output.printable(line.strip()))
 
 
 def _without_name(reason: str, solution: str) -> str:

@@ -24,7 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from flashinfer_bench import env
 from flashinfer_bench._lazy import import_string
-from flashinfer_bench._providers import missing_commands
+from flashinfer_bench._providers import provided_commands
 from flashinfer_bench._version import __version__
 from flashinfer_bench.errors import CapabilityError, ConfigError
 
@@ -41,7 +41,10 @@ _METADATA = (".dist-info", ".egg-info", ".egg-link")
 
 
 class Listed(NamedTuple):
-    """A command as listings show it; a subcommand is called ``"report scores"``."""
+    """A command as listings show it; a subcommand is called ``"report scores"``.
+
+    One that is not installed has no factory, and the distribution that provides it as its origin.
+    """
 
     name: str
     factory: str
@@ -59,7 +62,12 @@ class Listed(NamedTuple):
         return self.name.rpartition(" ")[2]
 
     def load(self) -> Any:
-        """Import and return what the factory names."""
+        """Import and return what the factory names, or say what to install."""
+        if not self.factory:
+            raise CapabilityError(
+                f"'fib {self.name}' is provided by {self.origin}, which is not installed",
+                hint=f"pip install {self.origin}",
+            )
         try:
             return import_string(self.factory)
         except (KeyboardInterrupt, GeneratorExit):
@@ -210,7 +218,9 @@ class LazyCommand(TyperCommand):
     """A stub with a name and a summary, which gives way to the command once that is named."""
 
     def __init__(self, listed: Listed, subcommands: Sequence[Listed] = ()) -> None:
-        super().__init__(listed.word, help=listed.summary, rich_markup_mode=None)
+        super().__init__(
+            listed.word, help=listed.summary, hidden=not listed.factory, rich_markup_mode=None
+        )
         self._listed = listed
         self._subcommands = subcommands
 
@@ -220,23 +230,7 @@ class LazyCommand(TyperCommand):
         command = as_command(listed.load(), listed.word, listed.summary)
         for each in self._subcommands:
             _add(command, each)
-        if isinstance(command, TyperGroup):
-            for word, provider in missing_commands(listed.word, set(command.commands)).items():
-                command.add_command(MissingCommand(word, f"{listed.name} {word}", provider))
         return command.make_context(info_name, args, parent=parent, **extra)
-
-
-class MissingCommand(TyperCommand):
-    """A command of a distribution that is not installed; help does not list it."""
-
-    def __init__(self, word: str, name: str, provider: str) -> None:
-        super().__init__(word, hidden=True, rich_markup_mode=None)
-        self._missing = f"'fib {name}' is provided by {provider}, which is not installed", provider
-
-    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        """Say what to install."""
-        message, provider = self._missing
-        raise CapabilityError(message, hint=f"pip install {provider}")
 
 
 def _add(group: Any, listed: Listed) -> None:
@@ -259,38 +253,36 @@ class LazyGroup(TyperGroup):
     def listed(self) -> tuple[Listed, ...]:
         """Return the commands in the order of listings, subcommands of groups among them."""
         if self._listed is None:
-            self._listed = cached_commands() or discovered_commands()
+            self._listed = _with_missing(cached_commands() or discovered_commands())
         return self._listed
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands."""
-        return [each.name for each in self.listed() if not each.group]
+        return [each.name for each in self.listed() if each.factory and not each.group]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Optional[Any]:
         """Return the stub of a command, or None where there is no such command."""
-        found = _stub(cmd_name, self.listed())
-        if found is not None or ctx.resilient_parsing:
-            return found
-        provider = missing_commands("", set()).get(cmd_name)
-        return MissingCommand(cmd_name, cmd_name, provider) if provider else None
+        for each in self.listed():
+            if each.name == cmd_name:
+                return LazyCommand(each, [sub for sub in self.listed() if sub.group == cmd_name])
+        return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Optional[str], Any, list[str]]:
         """Find the command that `args` begins with."""
         name = args[0]
         # Completion asks with half a word, which is no mistake.
         is_name = not (name.startswith("-") or ctx.resilient_parsing)
-        if is_name and _stub(name, self.listed()) is None:
-            self._listed = discovered_commands()  # whatever the cache said
-            known = _stub(name, self._listed) or name in missing_commands("", set())
-            if not known:
+        if is_name and self.get_command(ctx, name) is None:
+            self._listed = _with_missing(discovered_commands())  # whatever the cache said
+            if self.get_command(ctx, name) is None:
                 ctx.fail(
                     f"there is no command {name!r}.{near_matches(name, self.list_commands(ctx))}"
                 )
         return super().resolve_command(ctx, args)
 
 
-def _stub(name: str, table: Sequence[Listed]) -> Optional[LazyCommand]:
-    for each in table:
-        if each.name == name:
-            return LazyCommand(each, [sub for sub in table if sub.group == name])
-    return None
+def _with_missing(commands: tuple[Listed, ...]) -> tuple[Listed, ...]:
+    """Add the commands of distributions that are not installed."""
+    known = {each.name for each in commands}
+    missing = {name: one for name, one in provided_commands().items() if name not in known}
+    return (*commands, *(Listed(name, "", "", one) for name, one in missing.items()))

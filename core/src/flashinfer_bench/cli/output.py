@@ -13,8 +13,6 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
-from enum import Enum
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TextIO, Union
 
@@ -23,7 +21,7 @@ from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import Console
 
@@ -90,13 +88,13 @@ def emit_json(obj: Any) -> None:
     Parameters
     ----------
     obj : Any
-        Plain values, mappings, sequences, sets, dataclasses, pydantic models, enums, paths and
-        dates in any nesting. Non-finite floats become ``"NaN"``, ``"Infinity"`` and
-        ``"-Infinity"``, as in the files of a dataset.
+        Plain values, mappings, sequences, dataclasses, pydantic models, enums, paths and dates in
+        any nesting. Non-finite floats become ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, as in
+        the files of a dataset.
     """
     import json
 
-    emit(json.dumps(to_plain(obj), indent=2, allow_nan=False))
+    emit(json.dumps(to_plain(obj), indent=2))
 
 
 def emit_document(*, schema_version: int = 1, **fields: Any) -> None:
@@ -106,26 +104,12 @@ def emit_document(*, schema_version: int = 1, **fields: Any) -> None:
 
 def to_plain(obj: Any) -> Any:
     """Reduce `obj` to what JSON can hold; see `emit_json`."""
-    if isinstance(obj, Enum):
-        return to_plain(obj.value)
-    if isinstance(obj, float) and not math.isfinite(obj):
-        return "NaN" if math.isnan(obj) else "Infinity" if obj > 0 else "-Infinity"
-    if obj is None or isinstance(obj, (bool, int, float, str)):
-        return obj
-    if isinstance(obj, Mapping):
-        return {
-            str(key.value if isinstance(key, Enum) else key): to_plain(value)
-            for key, value in obj.items()
-        }
-    if isinstance(obj, (set, frozenset)):
-        return sorted((to_plain(item) for item in obj), key=str)
-    if isinstance(obj, (list, tuple)):
-        return [to_plain(item) for item in obj]
-    if hasattr(obj, "__dataclass_fields__") and not isinstance(obj, type):
-        return {name: to_plain(getattr(obj, name)) for name in obj.__dataclass_fields__}
-    if hasattr(obj, "model_dump"):
-        return to_plain(obj.model_dump(mode="python", exclude_none=True))
-    return str(obj)
+    import json
+
+    from pydantic_core import to_json
+
+    text = to_json(obj, inf_nan_mode="strings", exclude_none=True, fallback=str)
+    return json.loads(text)
 
 
 # ---------------------------------------------------------------------------------------- tables
@@ -235,9 +219,7 @@ def table(
     out = file if file is not None else sys.stdout
     names, lines = laid_out(columns, rows, drawn=out.isatty())
     if out.isatty():
-        numeric = numeric_columns(names, lines)
-        draw = _draw_table if _fits(names, lines, numeric, console(out).width) else _draw_records
-        draw(title, names, lines, numeric, out)
+        _draw(title, names, lines, out)
     else:
         out.writelines("\t".join(map(_cell, line)) + "\n" for line in (names, *lines))
 
@@ -260,7 +242,7 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:.6g}"
-    return printable(str(to_plain(value)))
+    return printable(value if type(value) is str else str(to_plain(value)))
 
 
 def rounded(value: Any) -> str:
@@ -283,53 +265,31 @@ def _fits(
     return needed <= width
 
 
-def _draw_records(
-    title: str,
-    names: Sequence[str],
-    lines: Sequence[Sequence[Any]],
-    _numeric: Sequence[bool],
-    file: TextIO,
-) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    screen = console(file)
-    if title:
-        screen.print(Text(printable(title), style="italic"))
-    for line in lines:
-        block = Table.grid(padding=(0, 2))
-        for name, value in zip(names, line, strict=True):
-            block.add_row(Text(printable(name), style="bold"), Text(rounded(value)))
-        screen.print()
-        block.columns[1].overflow = "fold"
-        screen.print(block)
-
-
-def _draw_table(
-    title: str,
-    names: Sequence[str],
-    lines: Sequence[Sequence[Any]],
-    numeric: Sequence[bool],
-    file: TextIO,
-) -> None:
+def _draw(title: str, names: Sequence[str], lines: Sequence[Sequence[Any]], file: TextIO) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     # Text objects, not strings: a name such as "[red]" is a name and no markup.
-    drawn = Table(
-        title=Text(printable(title)) if title else None, title_justify="left", box=box.SIMPLE_HEAD
-    )
-    for name, right in zip(names, numeric, strict=True):
+    screen, numeric = console(file), numeric_columns(names, lines)
+    headings = [Text(printable(name), style="bold") for name in names]
+    told = Text(printable(title), style="italic") if title else None
+    if not _fits(names, lines, numeric, screen.width):
+        screen.print(*filter(None, [told]))
+        width = max(map(len, headings)) + 2
+        for line in lines:
+            for heading, value in zip(headings, line, strict=True):
+                screen.print(heading + " " * (width - len(heading)) + rounded(value))
+            screen.print()
+        return
+    drawn = Table(title=told, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading, right in zip(headings, numeric, strict=True):
         drawn.add_column(
-            Text(printable(name)),
-            justify="right" if right else "left",
-            no_wrap=right,
-            overflow="fold",
+            heading, justify="right" if right else "left", no_wrap=right, overflow="fold"
         )
     for line in lines:
         drawn.add_row(*(Text(rounded(value)) for value in line))
-    console(file).print(drawn)
+    screen.print(drawn)
 
 
 def console(file: TextIO) -> Console:
@@ -344,30 +304,20 @@ def console(file: TextIO) -> Console:
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
-class _Formatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        # Messages may quote what a dataset says, or what a solution printed.
-        lines = super().format(record).split("\n")
-        return "\n".join(printable(line) for line in lines)
-
-
-if TYPE_CHECKING:
-    _TextHandler = logging.StreamHandler[TextIO]
-else:  # cannot be subscripted before Python 3.11
-    _TextHandler = logging.StreamHandler
-
-
-class StderrHandler(_TextHandler):
+class StderrHandler(logging.Handler):
     """Writes to whatever stderr is at the time, which a progress bar replaces while it is drawn."""
 
     def __init__(self) -> None:
-        super().__init__(sys.stderr)
-        self.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
-        self.stream = sys.stderr
-        super().emit(record)
+        try:
+            # Messages may quote what a dataset says, or what a solution printed.
+            talk(self.format(record))
+        except Exception:  # noqa: BLE001 - as all handlers do
+            self.handleError(record)
 
 
 def set_up_logging(level: Optional[str] = None, *, default: str = "WARNING") -> str:

@@ -1,4 +1,4 @@
-"""``fib plugins``: which plugins there are, what they provide, what is wrong, and new ones."""
+"""``fib plugins``: which plugins there are, what they provide, and what is wrong."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import platform
 import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -17,8 +17,7 @@ from flashinfer_bench.cli.commands import near_matches
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, command_group
 from flashinfer_bench.cli.output import emit, emit_document, printable, table
-from flashinfer_bench.cli.plugin_new import known_kind, new_plugin
-from flashinfer_bench.errors import SelectionError
+from flashinfer_bench.errors import ConfigError, PluginLoadError, SelectionError
 from flashinfer_bench.plugins import (
     KINDS,
     PLUGIN_API,
@@ -27,7 +26,8 @@ from flashinfer_bench.plugins import (
     default_catalog,
     discover,
 )
-from flashinfer_bench.plugins.checkup import check_up, idle_names
+from flashinfer_bench.plugins._messages import full_traceback, one_line
+from flashinfer_bench.plugins.registry import CORE_DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ COLUMNS = ("name", "kind", "provided_by", "state", "detail")
 
 _VERSIONS_OF = ("flashinfer-bench", "pluggy", "typer", "torch", "triton", "flashinfer-python")
 
-app = command_group("plugins", "List, show and diagnose plugins, and start new ones.")
+app = command_group("plugins", "List, show and diagnose plugins.")
 
 
 def _complete_kind(incomplete: str) -> list[str]:
@@ -107,7 +107,8 @@ def diagnose(
     catalog, settings = _tolerant()
     with redirect_stdout(sys.stderr):
         chosen = catalog.survey(None if name is None else _named(catalog, name))
-        checkups = [check_up(catalog, status) for status in chosen]
+        plugins = [check_up(catalog, status) for status in chosen]
+    known = {canonical(name) for one in catalog.plugins for name in (one.name, one.distribution)}
     report: dict[str, Any] = {
         "environment": {
             "flashinfer_bench": __version__,
@@ -117,26 +118,91 @@ def diagnose(
             "distributions": dict(_versions()),
             "variables": env.set_variables(),
         },
-        "unknown_in_disable_plugins": idle_names(settings, catalog.plugins),
-        "plugins": [
-            {
-                **_plugin_row(checkup.status),
-                "problems": [asdict(problem) for problem in checkup.problems],
-                "notes": checkup.notes,
-            }
-            for checkup in checkups
+        "unknown_in_disable_plugins": [
+            name for name in settings.disabled if canonical(name) not in known
         ],
+        "plugins": plugins,
     }
     if as_json:
         emit_document(**report)
     else:
         for line in _report_text(report):
             emit(printable(line))
-    if any(checkup.problems for checkup in checkups):
+    if any(plugin["problems"] for plugin in plugins):
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-app.command("new")(new_plugin)
+def check_up(catalog: Catalog, status: PluginStatus) -> dict[str, Any]:
+    """Look closer at one plugin than discovery does: what it requires, and if its code imports.
+
+    This imports the code of each record that can be used here, which may take seconds and bring in
+    torch.
+
+    Returns
+    -------
+    dict
+        The plugin as JSON values, ``broken`` if there are ``problems``, and ``notes`` of what is
+        worth knowing but not wrong.
+    """
+    problems: list[dict[str, str]] = []
+    notes: list[str] = []
+    if status.state == "broken":
+        problems.append({"message": status.reason, "traceback": status.traceback})
+    if status.state != "blocked":
+        unmet = _unmet_requirements(status.distribution)
+        problems += [{"message": message, "traceback": ""} for message in unmet]
+        if status.heavy_imports:
+            names = ", ".join(status.heavy_imports)
+            notes.append(
+                f"loading it imports {names}, which slows down every start: import in the factory"
+            )
+        for entry in catalog.from_plugin(status):
+            answer, failure = entry.availability(), entry.check and entry.check.failure
+            if failure:
+                message = f"provides {entry.label}, but {answer.reason}"
+                problems.append({"message": message, "traceback": full_traceback(failure)})
+            elif not answer:
+                remedy = f" ({answer.remedy})" if answer.remedy else ""
+                notes.append(f"{entry.label} cannot be used here: {answer.reason}{remedy}")
+            for path in entry.spec.paths if answer else ():
+                try:
+                    entry.load(path)
+                except PluginLoadError as error:
+                    cause = error.__cause__ or error
+                    message = f"provides {entry.label}, which cannot be imported: {one_line(cause)}"
+                    problems.append({"message": message, "traceback": full_traceback(cause)})
+    if problems:
+        reason = "; ".join(problem["message"] for problem in problems)
+        status = replace(status, state="broken", reason=reason)
+    return {**_plugin_row(status), "problems": problems, "notes": notes}
+
+
+def _unmet_requirements(distribution: str) -> Iterator[str]:
+    """Yield what a distribution requires of core, where this core does not meet it."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        texts = (requires(distribution) or []) if distribution else []
+    except PackageNotFoundError:
+        return
+    for text in texts:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as error:
+            yield f"has a requirement that cannot be read: {text!r} ({error})".replace("\n", " ")
+            continue
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        ours = applies and canonical(requirement.name) == CORE_DISTRIBUTION
+        if ours and not requirement.specifier.contains(__version__, prereleases=True):
+            yield f"requires {requirement}, and this is {CORE_DISTRIBUTION} {__version__}"
+
+
+def known_kind(value: str) -> str:
+    """Return a kind of records as it is spelled in `KINDS`, or raise `ConfigError`."""
+    kind = value.strip().lower().replace("-", "_")
+    if kind not in KINDS:
+        raise ConfigError(f"--kind {value!r} is unknown", hint=f"available: {', '.join(KINDS)}")
+    return kind
 
 
 def record_rows(catalog: Catalog, kind: Optional[str]) -> list[dict[str, Any]]:
@@ -242,16 +308,10 @@ def _heading(plugin: Mapping[str, Any], *, reason: bool = True) -> str:
 def _listed(value: Any) -> str:
     if value is True:
         return "yes"
-    if isinstance(value, (tuple, list)):
-        return ", ".join(map(_pair, value))
-    return str(value)
-
-
-def _pair(item: Any) -> str:
-    if isinstance(item, (tuple, list)):
-        language, binding = item
-        return f"{language} (binding: {binding})" if binding else str(language)
-    return str(item)
+    if not isinstance(value, (tuple, list)):
+        return str(value)
+    pairs = [item if isinstance(item, (tuple, list)) else (item, None) for item in value]
+    return ", ".join(f"{one} (binding: {two})" if two else str(one) for one, two in pairs)
 
 
 def _tolerant() -> tuple[Catalog, Settings]:
@@ -263,29 +323,23 @@ def _tolerant() -> tuple[Catalog, Settings]:
 
 def _named(catalog: Catalog, name: str) -> tuple[PluginStatus, ...]:
     """Return the plugins that are called `name`, or have a record or distribution called so."""
+    names = []
+    for status in catalog.plugins:
+        key = (status.name, status.distribution)
+        claims = [claim for conflict in catalog.conflicts for claim in conflict.claims]
+        refused = [claim.name for claim in claims if (claim.plugin, claim.distribution) == key]
+        names.append({*key, *(record for _, record in status.records), *refused} - {""})
     wanted = canonical(name.strip())
-    names = {id(status): set(_names_of(catalog, status)) for status in catalog.plugins}
     chosen = tuple(
         status
-        for status in catalog.plugins
-        if wanted in {canonical(each) for each in names[id(status)]}
+        for status, own in zip(catalog.plugins, names, strict=True)
+        if wanted in map(canonical, own)
     )
     if chosen:
         return chosen
-    advice = near_matches(name, sorted(set().union(*names.values())))
     raise SelectionError(
-        f"There is no plugin, distribution or record {name!r}.{advice}",
+        f"There is no plugin, distribution or record {name!r}."
+        + near_matches(name, sorted(set().union(*names))),
         hint="run `fib plugins list` to see what is installed",
         unknown=(name,),
     )
-
-
-def _names_of(catalog: Catalog, status: PluginStatus) -> list[str]:
-    records = [name for _, name in status.records]
-    refused = [
-        claim.name
-        for conflict in catalog.conflicts
-        for claim in conflict.claims
-        if (claim.plugin, claim.distribution) == (status.name, status.distribution)
-    ]
-    return [part for part in (status.name, status.distribution, *records, *refused) if part]

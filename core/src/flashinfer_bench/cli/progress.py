@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -16,31 +15,24 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Trace, Workload
 
 _LONGEST_NAME = 48
-_FEW = 3  # evaluations that say nothing yet about how long the others will take
 
 
 class PlainProgress(RunObserver):
     """Writes one line for each evaluation to stderr."""
 
     def __init__(self) -> None:
-        self._begin: Optional[float] = None
         self._total = self._done = 0
         self._builds = self._built = 0
 
     def started(self, total: int) -> None:
         """Note how much there is to do."""
-        self._total, self._done, self._begin = total, 0, None
+        self._total, self._done = total, 0
         talk(f"{total} evaluations to do")
 
-    def evaluation_started(self, definition: str, workload: Workload, solution: str) -> None:
-        """Reckon the time left from here on: what was compiled before says nothing about it."""
-        if self._begin is None:
-            self._begin = time.monotonic()
-
     def evaluation_finished(self, trace: Trace) -> None:
-        """Write the result and the time left."""
+        """Write the result."""
         self._done += 1
-        talk(f"[{self._done}/{self._total}] {printable(_outcome(trace))}{self._left()}")
+        talk(f"[{self._done}/{self._total}] {printable(_outcome(trace))}")
 
     def skipped(self, skipped: Skipped) -> None:
         """Tell of evaluations that turn out to be impossible, and count them as done."""
@@ -60,13 +52,6 @@ class PlainProgress(RunObserver):
         names = printable(f"{outcome.definition} / {outcome.solution}")
         seconds = f" in {outcome.seconds:.1f} s" if outcome.seconds else ""
         talk(f"build {self._built}/{self._builds}: {outcome.state} {names}{seconds}")
-
-    def _left(self) -> str:
-        to_do = self._total - self._done
-        if self._begin is None or not to_do or self._done < _FEW:
-            return ""
-        seconds = (time.monotonic() - self._begin) / self._done * to_do
-        return f"; {_duration(seconds)} left"
 
 
 class BarProgress(RunObserver):
@@ -161,11 +146,3 @@ def _outcome(trace: Trace) -> str:
         return text
     speedup = f" ({rounded(performance.speedup_factor)}x)" if performance.speedup_factor else ""
     return f"{text}: {rounded(performance.latency_ms)} ms{speedup}"
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in whole units: ``42 s``, ``3 min``, ``2 h 05 min``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,7 +1,5 @@
 """``fib run``: benchmark the solutions of datasets, and show what came of all of them."""
 
-# ruff: noqa: TC001 - typer reads the annotations at run time
-
 from __future__ import annotations
 
 import logging
@@ -15,37 +13,22 @@ import typer
 
 from flashinfer_bench import env
 from flashinfer_bench.bench.observers import RunObserver
-from flashinfer_bench.cli import options
+from flashinfer_bench.cli import options, output
 from flashinfer_bench.cli.datasets import OpenedDataset, dataset_roots, open_datasets
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.options import GreedyCommand
-from flashinfer_bench.cli.output import (
-    Column,
-    emit_document,
-    printable,
-    set_up_logging,
-    table,
-    talk,
-    tell_counts,
-)
+from flashinfer_bench.cli.options import GreedyCommand, option
 from flashinfer_bench.cli.progress import make_progress
 from flashinfer_bench.cli.run_options import STOP_RULES, ConfigFile, with_settings
 from flashinfer_bench.errors import CapabilityError, ConfigError, StorageError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from flashinfer_bench.bench import Benchmark, BenchmarkConfig, Skipped
+    from flashinfer_bench.bench import BenchmarkConfig, Skipped
     from flashinfer_bench.data import Trace, TraceSet
     from flashinfer_bench.report import SolutionScore
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _SKIPS_SHOWN = 5
-
-
-def _flag(name: str, text: str) -> Any:
-    return typer.Option(name, help=text)
 
 
 @app.command("run", cls=GreedyCommand, epilog=STOP_RULES)
@@ -59,27 +42,27 @@ def run(
     *,
     config: ConfigFile = None,
     save_results: Annotated[
-        bool, _flag("--save-results/--no-save-results", "Write traces into the dataset.")
+        bool,
+        typer.Option("--save-results/--no-save-results", help="Write traces into the dataset."),
     ] = True,
     resume: Annotated[
-        bool, _flag("--resume", "Skip what earlier traces decide; retry crashes.")
+        bool, option("--resume", help="Skip what earlier traces decide; retry crashes.")
     ] = False,
     use_isolated_runner: Annotated[
-        bool, _flag("--use-isolated-runner", "A fresh process for every evaluation.")
+        bool, option("--use-isolated-runner", help="A fresh process for every evaluation.")
     ] = False,
     no_profile_baseline: Annotated[
-        bool, _flag("--no-profile-baseline", "Do not time references: no speed-ups.")
+        bool, option("--no-profile-baseline", help="Do not time references: no speed-ups.")
     ] = False,
     strict: Annotated[
-        bool, _flag("--strict", "Exit with 1 if any evaluation does not pass.")
+        bool, option("--strict", help="Exit with 1 if any evaluation does not pass.")
     ] = False,
     as_json: options.AsJson = False,
     log_level: Annotated[
         Optional[str],
-        typer.Option(
+        option(
             "--log-level",
             metavar="LEVEL",
-            show_default=False,
             help="DEBUG, INFO, WARNING, ERROR or CRITICAL. Default: $FIB_LOG_LEVEL or INFO.",
         ),
     ] = None,
@@ -111,10 +94,14 @@ def run(
         layered = BenchmarkConfig.from_yaml(config, **settings)
     else:
         layered = BenchmarkConfig.default(**settings)
-    level = set_up_logging(log_level, default=layered.log_level)
+    level = output.set_up_logging(log_level, default=layered.log_level)
     session = RunSession(layered, save=save_results, resume=resume, level=level)
     opened = [open_datasets([root]) for root in dataset_roots(local, hub)]
-    session.run_all(opened, tuple(op_types or ()), as_json=as_json)
+    try:
+        for dataset in opened:
+            session.run(dataset, tuple(op_types or ()))
+    finally:
+        session.show(as_json=as_json)
     if session.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     raise typer.Exit(session.exit_code(strict=strict))
@@ -184,16 +171,6 @@ class RunSession:
         self.runs: list[DatasetRun] = []
         self.interrupted = False
 
-    def run_all(
-        self, opened: Iterable[OpenedDataset], op_types: tuple[str, ...] = (), *, as_json: bool
-    ) -> None:
-        """Benchmark one dataset after the other, and print what has come of it; as of `run`."""
-        try:
-            for dataset in opened:
-                self.run(dataset, op_types)
-        finally:
-            self.show(as_json=as_json)
-
     def run(self, opened: OpenedDataset, op_types: tuple[str, ...] = ()) -> None:
         """Benchmark one dataset, unless the user has asked to stop.
 
@@ -224,26 +201,23 @@ class RunSession:
             if self._level != "DEBUG":  # progress and summary tell of each evaluation and skip
                 logging.getLogger("flashinfer_bench.bench.benchmark").setLevel(logging.ERROR)
             self.runs.append(current)
-            self._carry_out(benchmark)
-
-    def _carry_out(self, benchmark: Benchmark) -> None:
-        try:
-            benchmark.run_all(dump_traces=self._save, resume=self._resume)
-        except KeyboardInterrupt:
-            self.interrupted = True
-        except (ModuleNotFoundError, CapabilityError) as error:
-            if find_spec("torch") is not None:
-                raise
-            # Which is behind whatever else was missing.
-            hint = "pip install 'flashinfer-bench-core[torch]'; reports and validation do without"
-            raise CapabilityError("running a benchmark needs torch", hint=hint) from error
-        except StorageError as error:
-            with suppress(StorageError):  # it may have been a matter of the moment
-                benchmark.flush()
-            raise StorageError(
-                f"the run stopped: {error.message}",
-                hint="nothing is lost; once it can be written again, 'fib run --resume' goes on",
-            ) from error
+            try:
+                benchmark.run_all(dump_traces=self._save, resume=self._resume)
+            except KeyboardInterrupt:
+                self.interrupted = True
+            except (ModuleNotFoundError, CapabilityError) as error:
+                if find_spec("torch") is not None:
+                    raise
+                # Which is behind whatever else was missing.
+                hint = "pip install 'flashinfer-bench-core[torch]'; reports do without"
+                raise CapabilityError("running a benchmark needs torch", hint=hint) from error
+            except StorageError as error:
+                with suppress(StorageError):  # it may have been a matter of the moment
+                    benchmark.flush()
+                raise StorageError(
+                    f"the run stopped: {error.message}",
+                    hint="nothing is lost; once it can be written, 'fib run --resume' goes on",
+                ) from error
 
     def show(self, *, as_json: bool) -> None:
         """Print the results so far: the table or document to stdout, a summary to stderr."""
@@ -263,9 +237,9 @@ class RunSession:
                 }
                 for one in self.runs
             ]
-            emit_document(interrupted=self.interrupted, datasets=datasets)
+            output.emit_document(interrupted=self.interrupted, datasets=datasets)
         elif rows := [score for one in self.runs for score in one.scores()]:
-            table("Results", _COLUMNS, rows)
+            output.table("Results", _COLUMNS, rows)
         self._tell_summary()
 
     def exit_code(self, *, strict: bool) -> ExitCode:
@@ -289,14 +263,16 @@ class RunSession:
         statuses: Counter[str] = Counter()
         for one in self.runs:
             statuses += one.statuses()
-        tell_counts("evaluations", statuses, self._begin, interrupted=self.interrupted)
+        output.tell_counts("evaluations", statuses, self._begin, interrupted=self.interrupted)
         _tell_skips([skip for one in self.runs for skip in one.skips])
         for one in self.runs:
             if one.traces:
                 folder = f"written to {one.opened.trace_set.traces_path}"
-                talk(f"traces {folder if self._save else 'not written (--no-save-results)'}")
+                output.talk(f"traces {folder if self._save else 'not written (--no-save-results)'}")
             elif self._resume and not one.total:
-                talk(f"{one.opened.name}: earlier traces decide everything; nothing was left to do")
+                output.talk(
+                    f"{one.opened.name}: earlier traces decide everything; nothing was left to do"
+                )
 
 
 def _outcome(score: SolutionScore) -> str:
@@ -307,26 +283,26 @@ def _outcome(score: SolutionScore) -> str:
 
 
 _COLUMNS = (
-    *(Column(name, name) for name in ("definition", "solution", "author", "workloads")),
-    Column("outcome", _outcome),
-    Column("latency_ms", "median_latency_ms"),
-    Column("speedup", "speedup"),
+    *(output.Column(name, name) for name in ("definition", "solution", "author", "workloads")),
+    output.Column("outcome", _outcome),
+    output.Column("latency_ms", "median_latency_ms"),
+    output.Column("speedup", "speedup"),
 )
 
 
 def _tell_skips(skips: list[Skipped]) -> None:
     if not skips:
         return
-    talk(f"skipped {sum(skip.count for skip in skips):,} evaluations:")
+    output.talk(f"skipped {sum(skip.count for skip in skips):,} evaluations:")
     elsewhere = Counter(skip.reason for skip in skips if skip.kind == "device")
     for reason, count in elsewhere.items():
-        talk(f"  {count} solution{'s' if count > 1 else ''}: {printable(reason)}")
+        output.talk(f"  {count} solution{'s' if count > 1 else ''}: {output.printable(reason)}")
     others = [skip for skip in skips if skip.kind != "device"]
     for skip in others[:_SKIPS_SHOWN]:
         first_line = skip.reason.splitlines()[0] if skip.reason else skip.kind
-        talk("  " + printable(f"{skip.definition} / {skip.solution}: {first_line}"))
+        output.talk("  " + output.printable(f"{skip.definition} / {skip.solution}: {first_line}"))
     if len(others) > _SKIPS_SHOWN:
-        talk(f"  … and {len(others) - _SKIPS_SHOWN} more")
+        output.talk(f"  … and {len(others) - _SKIPS_SHOWN} more")
 
 
 def _with_op_types(
@@ -335,15 +311,11 @@ def _with_op_types(
     """Turn a choice of op types into a choice of definitions."""
     if not op_types:
         return config
-    known = {definition.op_type for definition in trace_set.definitions.values()}
-    unknown = tuple(name for name in op_types if name not in known)
+    types = {name: definition.op_type for name, definition in trace_set.definitions.items()}
+    unknown = tuple(name for name in op_types if name not in types.values())
     if unknown:
-        hint = f"there are: {', '.join(sorted(known))}"
+        hint = f"there are: {', '.join(sorted(set(types.values())))}"
         raise UnknownNameError(f"no op_type is called {unknown[0]!r}", hint=hint, unknown=unknown)
-    names = [
-        name
-        for name, definition in trace_set.definitions.items()
-        if definition.op_type in op_types
-        and (config.definitions is None or name in config.definitions)
-    ]
+    chosen = types if config.definitions is None else config.definitions
+    names = [name for name in types if types[name] in op_types and name in chosen]
     return config.model_copy(update={"definitions": names})

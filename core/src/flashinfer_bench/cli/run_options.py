@@ -7,93 +7,85 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
-import typer
-
 from flashinfer_bench.bench.stopping import described, rules
+from flashinfer_bench.cli.options import option
 from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _value(metavar: Optional[str], text: str, *flags: str) -> Any:
-    """Return an option, whose flag is by default the name of the parameter."""
-    return typer.Option(*flags, metavar=metavar, show_default=False, help=text)
-
-
-def _setting(kind: Any, metavar: Optional[str], text: str, *flags: str) -> Any:
-    return Annotated[Optional[kind], _value(metavar, text, *flags)]
-
-
-# Those that other commands have, too.
-Device = Annotated[
-    Optional[str], _value("DEVICE", "cpu, cuda or cuda:N. Default: the best there is.")
-]
-_CACHE = "cold, or warm: do not empty caches before timed calls. Default: cold."
-Cache = Annotated[Optional[str], _value("STATE", _CACHE)]
-_TIMEOUT = "Seconds that one evaluation may take. Default: 300."
-Timeout = Annotated[Optional[float], _value("S", _TIMEOUT, "--timeout")]
-Seed = Annotated[Optional[int], _value("N", "Seed of the random inputs. Default: a fresh one.")]
-Executor = Annotated[Optional[str], _value("NAME", "Executor plugin to use.")]
-Timer = Annotated[Optional[str], _value("NAME", "Timer plugin to use.")]
-_SANDBOX = "off, auto or strict: exit with 4 unless solutions can be confined. Default: auto."
-Sandbox = Annotated[Optional[str], _value("LEVEL", _SANDBOX)]
-_TRUST = "full, or off: believe the latencies that solutions tell."
-Trust = Annotated[Optional[str], _value("MODE", _TRUST)]
-ConfigFile = Annotated[
-    Optional[Path], _value("FILE", "YAML file of settings; options stand over it.", "--config")
-]
-
-#: By the setting that each stands over, in the order in which the help lists them.
-SETTINGS: dict[str, Any] = {
-    "device": Device,
-    "warmup_runs": _setting(int, "N", "Untimed calls before timing. Default: 10."),
-    "iterations": _setting(int, "N", "Timed calls in each trial. Default: 50."),
-    "num_trials": _setting(int, "N", "Sets of random inputs to check and time. Default: 3."),
-    "stop_rule": _setting(
-        str,
+#: Metavar and help of each setting's option, in the order in which the help lists them.
+_SETTINGS: dict[str, tuple[Optional[str], str]] = {
+    "device": ("DEVICE", "cpu, cuda or cuda:N. Default: the best there is."),
+    "warmup_runs": ("N", "Untimed calls before timing. Default: 10."),
+    "iterations": ("N", "Timed calls in each trial. Default: 50."),
+    "num_trials": ("N", "Sets of random inputs to check and time. Default: 3."),
+    "stop_rule": (
         "NAME",
         f"What ends the timing of a solution: {', '.join(rules())}; see below. Default: fixed.",
     ),
-    "stop_params": _setting(
-        list[str],
-        "KEY=VALUE",
-        "Parameter of the stop rule: target=0.5%. Repeatable.",
-        "--stop-param",
-    ),
-    "min_samples": _setting(
-        int, "N", "Timed calls before the rule may stop. Default: 30; fixed: none."
-    ),
-    "max_samples": _setting(int, "N", "Most timed calls. Default: 1000; fixed: all of its rounds."),
-    "max_seconds": _setting(
-        float,
+    "stop_params": ("KEY=VALUE", "Parameter of the stop rule: target=0.5%. Repeatable."),
+    "min_samples": ("N", "Timed calls before the rule may stop. Default: 30; fixed: none."),
+    "max_samples": ("N", "Most timed calls. Default: 1000; fixed: all of its rounds."),
+    "max_seconds": (
         "S",
         "Seconds for the timed calls of a solution and workload. Default: 15; fixed: no limit.",
-        "--max-timing-seconds",
     ),
-    "cache": Cache,
-    "watch": _setting(
-        bool, None, "Look at clocks, temperature and load while timing. Default: yes."
+    "cache": ("STATE", "cold, or warm: do not empty caches before timed calls. Default: cold."),
+    "watch": (None, "Look at clocks, temperature and load while timing. Default: yes."),
+    "interleave_reference": (None, "Time the reference in turn with each solution. Default: yes."),
+    "lock_clocks_mhz": ("MHZ", "Hold the SM clock of GPUs there during the run."),
+    "rtol": ("X", "Relative tolerance. Default: 0.01."),
+    "atol": ("X", "Absolute tolerance. Default: 0.01."),
+    "required_matched_ratio": ("X", "Share of elements within tolerance, in (0, 1]."),
+    "timeout_seconds": ("S", "Seconds that one evaluation may take. Default: 300."),
+    "seed": ("N", "Seed of the random inputs. Default: a fresh one."),
+    "executor": ("NAME", "Executor plugin to use."),
+    "timer": ("NAME", "Timer plugin to use."),
+    "sandbox": (
+        "LEVEL",
+        "off, auto or strict: exit with 4 unless solutions can be confined. Default: auto.",
     ),
-    "interleave_reference": _setting(
-        bool, None, "Time the reference in turn with each solution. Default: yes."
-    ),
-    "lock_clocks_mhz": _setting(
-        int, "MHZ", "Hold the SM clock of GPUs there during the run.", "--lock-clocks"
-    ),
-    "rtol": _setting(float, "X", "Relative tolerance. Default: 0.01."),
-    "atol": _setting(float, "X", "Absolute tolerance. Default: 0.01."),
-    "required_matched_ratio": _setting(
-        float, "X", "Share of elements within tolerance, in (0, 1]."
-    ),
-    "timeout_seconds": Timeout,
-    "seed": Seed,
-    "executor": Executor,
-    "timer": Timer,
-    "sandbox": Sandbox,
-    "trust": Trust,
-    "build_jobs": _setting(int, "N", "Solutions that are compiled at once. Default: cores - 1."),
+    "trust": ("MODE", "full, or off: believe the latencies that solutions tell."),
+    "build_jobs": ("N", "Solutions that are compiled at once. Default: cores - 1."),
 }
+# Of those whose flag is not the name.
+_FLAGS = {
+    "stop_params": "--stop-param",
+    "max_seconds": "--max-timing-seconds",
+    "lock_clocks_mhz": "--lock-clocks",
+    "timeout_seconds": "--timeout",
+}
+_KINDS: dict[Optional[str], Any] = {
+    "N": int,
+    "MHZ": int,
+    "X": float,
+    "S": float,
+    "KEY=VALUE": list[str],
+    None: bool,
+}
+
+
+def _option(name: str) -> Any:
+    metavar, text = _SETTINGS[name]
+    flags = (_FLAGS[name],) if name in _FLAGS else ()
+    return option(*flags, metavar=metavar, help=text)
+
+
+# Those that other commands have, too.
+Device = Annotated[Optional[str], _option("device")]
+Cache = Annotated[Optional[str], _option("cache")]
+Timeout = Annotated[Optional[float], _option("timeout_seconds")]
+Seed = Annotated[Optional[int], _option("seed")]
+Executor = Annotated[Optional[str], _option("executor")]
+Timer = Annotated[Optional[str], _option("timer")]
+Sandbox = Annotated[Optional[str], _option("sandbox")]
+Trust = Annotated[Optional[str], _option("trust")]
+ConfigFile = Annotated[
+    Optional[Path],
+    option("--config", metavar="FILE", help="YAML file of settings; options stand over it."),
+]
 
 #: Appended to the help: each rule with its parameters, as their declarations say.
 STOP_RULES = "\b\nStop rules, with their parameters and defaults:\n" + "\n".join(
@@ -102,7 +94,7 @@ STOP_RULES = "\b\nStop rules, with their parameters and defaults:\n" + "\n".join
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of all `SETTINGS`, in place of its ``**settings``.
+    """Give a command an option for each setting, in place of its ``**settings``.
 
     They come after its positional parameters. The command is called with values as
     `BenchmarkConfig.default` takes them; None stands for what was not given.
@@ -120,8 +112,13 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     first = [one for one in own if one.kind is kinds.POSITIONAL_OR_KEYWORD]
     last = [one for one in own if one.kind is kinds.KEYWORD_ONLY]
     settings = [
-        kinds(name, kinds.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in SETTINGS.items()
+        kinds(
+            name,
+            kinds.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[Optional[_KINDS.get(metavar, str)], _option(name)],
+        )
+        for name, (metavar, _) in _SETTINGS.items()
     ]
     parameters = [*first, *settings, *last]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from flashinfer_bench.plugins.hookspecs import hookimpl as hookimpl
 from flashinfer_bench.plugins.manager import Settings as Settings
 from flashinfer_bench.plugins.manager import default_catalog as default_catalog
 from flashinfer_bench.plugins.manager import discover as discover
+from flashinfer_bench.plugins.manager import language_versions as language_versions
 from flashinfer_bench.plugins.manager import reset_default_catalog as reset_default_catalog
 from flashinfer_bench.plugins.records import KINDS as KINDS
 from flashinfer_bench.plugins.records import AdapterSpec as AdapterSpec
@@ -34,6 +35,7 @@ from flashinfer_bench.plugins.records import SourceSpec as SourceSpec
 from flashinfer_bench.plugins.records import StopRuleSpec as StopRuleSpec
 from flashinfer_bench.plugins.records import TimerSpec as TimerSpec
 from flashinfer_bench.plugins.records import TracingPolicySpec as TracingPolicySpec
+from flashinfer_bench.plugins.records import hook_of as hook_of
 from flashinfer_bench.plugins.registry import Catalog as Catalog
 from flashinfer_bench.plugins.registry import Conflict as Conflict
 from flashinfer_bench.plugins.registry import PluginStatus as PluginStatus

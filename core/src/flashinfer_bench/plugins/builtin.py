@@ -7,28 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flashinfer_bench.plugins import records
 from flashinfer_bench.plugins.hookspecs import hookimpl
-from flashinfer_bench.plugins.records import (
-    CheckSpec,
-    CommandSpec,
-    EvaluatorSpec,
-    ExecutorSpec,
-    LanguageSpec,
-    MeasurementSpec,
-    StopRuleSpec,
-    TimerSpec,
-    TracingPolicySpec,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterator
 
 _TIMING = "flashinfer_bench.bench.timing"
 _EXECUTORS = "flashinfer_bench.bench.executors"
 _EVALUATORS = "flashinfer_bench.bench.evaluators"
 _CLI = "flashinfer_bench.cli"
 _CHECKS = "flashinfer_bench.validate"
-_POLICIES = "flashinfer_bench.tracing"
+_POLICIES = "flashinfer_bench.tracing.policies"
 
 # With their place in ``fib --help``; commands of plugins stand between them.
 _COMMANDS = (
@@ -39,7 +29,7 @@ _COMMANDS = (
     (910, "apply", "Show what would be put to work here, and build it."),
     (850, "cache", "List or prune what builds have left."),
     (840, "adapters", "Show which functions of libraries can be routed."),
-    (830, "plugins", "List, show and diagnose plugins, and start new ones."),
+    (830, "plugins", "List, show and diagnose plugins."),
 )
 
 # With their place among the findings of ``fib validate``; checks of plugins stand between them.
@@ -52,48 +42,33 @@ _DATASET_CHECKS = (
     (950, "traces", "checks:TRACES", "Traces name what there is, and are complete"),
 )
 _FILTERS = (
-    ("keep_all", "policies:KeepAll", "Keep every call"),
-    ("keep_none", "policies:KeepNone", "Keep no call"),
-    ("keep_first", "policies:KeepFirstK", "Keep the first call"),
-    ("keep_first_k", "policies:KeepFirstK", "Keep the first k calls"),
-    ("keep_first_by_axes", "policies:KeepFirstKByAxes", "Keep the first call of each size"),
-    ("keep_first_k_by_axes", "policies:KeepFirstKByAxes", "Keep the first k of each size"),
-    (
-        *("keep_first_by_avg_seq_len", "policies:KeepFirstByAvgSeqLen"),
-        "Keep the first call of each average sequence length",
-    ),
-    ("keep_random_k", "policies:KeepRandomK", "Keep k calls at random"),
+    ("keep_all", "KeepAll", "Keep every call"),
+    ("keep_none", "KeepNone", "Keep no call"),
+    ("keep_first", "KeepFirstK", "Keep the first call"),
+    ("keep_first_k", "KeepFirstK", "Keep the first k calls"),
+    ("keep_first_by_axes", "KeepFirstKByAxes", "Keep the first call of each size"),
+    ("keep_first_k_by_axes", "KeepFirstKByAxes", "Keep the first k of each size"),
+    ("keep_first_by_avg_seq_len", "KeepFirstByAvgSeqLen", "Keep the first of each average length"),
+    ("keep_random_k", "KeepRandomK", "Keep k calls at random"),
 )
 
 
-@hookimpl
-def fib_register_languages() -> Iterable[LanguageSpec]:
-    """Register the libraries that compile solutions of each language."""
-    for name in ("cuda", "cpp"):
-        cuda = ("cuda",)
-        yield LanguageSpec(
+def _records() -> Iterator[records.Record]:
+    cuda = ("cuda",)
+    for name in ("cuda", "cpp"):  # what decides on GPUs
+        yield records.LanguageSpec(
             name=name, libraries=cuda, gpu_only=cuda, summary="CUDA decides, on GPUs"
         )
     for name, library in (("triton", "triton"), ("tilelang", "tilelang"), ("python", "torch")):
-        yield LanguageSpec(name=name, libraries=(library,), summary=f"{library} decides")
-
-
-@hookimpl
-def fib_register_stop_rules() -> Iterable[StopRuleSpec]:
-    """Register ``fixed``, the rule that holds if nobody names another."""
-    yield StopRuleSpec(
+        yield records.LanguageSpec(name=name, libraries=(library,), summary=f"{library} decides")
+    yield records.StopRuleSpec(
         name="fixed",
         factory="flashinfer_bench.bench.stopping:Fixed",
         priority=90,
         summary="Stop after a number of calls",
     )
-
-
-@hookimpl
-def fib_register_checks() -> Iterable[CheckSpec]:
-    """Register the checks of ``fib validate``."""
     for priority, name, factory, summary in _DATASET_CHECKS:
-        yield CheckSpec(
+        yield records.CheckSpec(
             name=name,
             layer=name.removesuffix("s"),
             records=factory.rpartition(":")[2].isupper(),
@@ -101,30 +76,16 @@ def fib_register_checks() -> Iterable[CheckSpec]:
             priority=priority,
             summary=summary,
         )
-
-
-@hookimpl
-def fib_register_tracing_policies() -> Iterable[TracingPolicySpec]:
-    """Register filter policies; dump policies of core depend on the layout, not on values."""
+    # Dump policies of core depend on the layout, not on values: they are no records.
     for name, factory, summary in _FILTERS:
-        yield TracingPolicySpec(
-            name=name, decides="calls", factory=f"{_POLICIES}.{factory}", summary=summary
+        yield records.TracingPolicySpec(
+            name=name, decides="calls", factory=f"{_POLICIES}:{factory}", summary=summary
         )
-
-
-@hookimpl
-def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register core's commands."""
     for priority, name, summary in _COMMANDS:
-        yield CommandSpec(
+        yield records.CommandSpec(
             name=name, factory=f"{_CLI}.{name}:app", summary=summary, priority=priority
         )
-
-
-@hookimpl
-def fib_register_timers() -> Iterable[TimerSpec]:
-    """Register a wall clock for the CPU."""
-    yield TimerSpec(
+    yield records.TimerSpec(
         name="cpu",
         devices=("cpu",),
         factory=f"{_TIMING}.wall:WallClockTimer",
@@ -132,35 +93,20 @@ def fib_register_timers() -> Iterable[TimerSpec]:
         overhead="two readings of the clock, measured in each process, are taken out",
         summary="Monotonic wall clock around each call",
     )
-
-
-@hookimpl
-def fib_register_evaluators() -> Iterable[EvaluatorSpec]:
-    """Register the comparison for definitions that no other evaluator is meant for."""
-    yield EvaluatorSpec(
+    yield records.EvaluatorSpec(
         name="default",
         factory=f"{_EVALUATORS}.default:DefaultEvaluator",
         priority=0,
         summary="Compares outputs element by element within a tolerance",
     )
-
-
-@hookimpl
-def fib_register_measurements() -> Iterable[MeasurementSpec]:
-    """Register the measurement that believes what a solution's process says."""
-    yield MeasurementSpec(
+    yield records.MeasurementSpec(
         name="basic",
         devices=("cpu", "cuda"),
         factory="flashinfer_bench.bench.measurement:BasicMeasurement",
         priority=0,
         summary="Checks outputs, then believes the clock of the solution's process",
     )
-
-
-@hookimpl
-def fib_register_executors() -> Iterable[ExecutorSpec]:
-    """Register a fork server, and plain subprocesses for where there is no fork."""
-    yield ExecutorSpec(
+    yield records.ExecutorSpec(
         name="fork",
         devices=("cpu", "cuda"),
         factory=f"{_EXECUTORS}.fork:ForkExecutor",
@@ -168,10 +114,20 @@ def fib_register_executors() -> Iterable[ExecutorSpec]:
         priority=60,
         summary="Forks candidates from a process that has torch loaded",
     )
-    yield ExecutorSpec(
+    yield records.ExecutorSpec(
         name="spawn",
         devices=("cpu", "cuda"),
         factory=f"{_EXECUTORS}.spawn:SpawnExecutor",
         priority=40,
         summary="Starts each candidate as a process of its own",
     )
+
+
+def _hook(kind: str) -> Callable[[], list[records.Record]]:
+    def register() -> list[records.Record]:
+        return [record for record in _records() if record.kind == kind]
+
+    return hookimpl(register, specname=records.hook_of(kind))
+
+
+globals().update({records.hook_of(kind): _hook(kind) for kind in {one.kind for one in _records()}})

@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import pluggy
 
@@ -40,13 +41,9 @@ from flashinfer_bench.plugins.registry import (
     CONFLICT_HINT,
     CORE_DISTRIBUTION,
     Catalog,
-    Conflict,
     PluginStatus,
     Registered,
 )
-
-if TYPE_CHECKING:
-    from importlib.metadata import Distribution
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +53,7 @@ CORE = "core"
 RECORDS = {hook_of(kind): spec for kind, spec in KINDS.items()}
 """Record type of each registration hook."""
 
-HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("fib_"))
+HOOKS = (*RECORDS, *(name for name in vars(hookspecs) if name.startswith("fib_")))
 
 MAX_RECORDS = 1000
 """What one hook may return at most; more comes from a generator that does not end."""
@@ -150,34 +147,30 @@ def installed_sources() -> list[PluginStatus]:
     from importlib.metadata import distributions
 
     found: dict[str, list[PluginStatus]] = {}
-    for distribution in distributions():
+    for one in distributions():
         try:
-            plugins = _plugins_of(distribution)
-        except Exception as error:  # noqa: BLE001 - the metadata of any distribution may be damaged
+            # Looking into the text first saves parsing the entry points of all that is installed.
+            if ENTRY_POINT_GROUP not in (one.read_text("entry_points.txt") or ""):
+                continue
+            name, version = (
+                str((one.metadata.get_all(key) or [default])[0])
+                for key, default in (("Name", "unknown"), ("Version", ""))
+            )
+            plugins = [
+                PluginStatus(
+                    name=point.name, distribution=name, version=version, target=point.value
+                )
+                for point in one.entry_points
+                if point.group == ENTRY_POINT_GROUP
+            ]
+        except Exception as error:  # noqa: BLE001 - the metadata of any may be damaged
             # Where it lies is the one thing that is known for sure, but the interface hides it.
-            place = getattr(distribution, "_path", "a distribution")
+            place = getattr(one, "_path", "a distribution")
             logger.warning("The entry points of %s cannot be read: %s", place, error)
             continue
-        if plugins:  # the first one on sys.path is the one that is imported
-            found.setdefault(canonical(plugins[0].distribution), plugins)
+        found.setdefault(canonical(name), plugins)  # the first on sys.path is what is imported
     flat = [source for plugins in found.values() for source in plugins]
     return sorted(flat, key=lambda source: (canonical(source.distribution), source.name))
-
-
-def _plugins_of(distribution: Distribution) -> list[PluginStatus]:
-    # Looking into the text first saves parsing the entry points of all that is installed.
-    text = distribution.read_text("entry_points.txt")
-    if text is None or ENTRY_POINT_GROUP not in text:
-        return []
-    name, version = (
-        str((distribution.metadata.get_all(key) or [default])[0])
-        for key, default in (("Name", "unknown"), ("Version", ""))
-    )
-    return [
-        PluginStatus(name=point.name, distribution=name, version=version, target=point.value)
-        for point in distribution.entry_points
-        if point.group == ENTRY_POINT_GROUP
-    ]
 
 
 # ----------------------------------------------------------------------------- loading a plugin
@@ -188,9 +181,10 @@ class _Refused(PluginLoadError):
 
 
 class Plugin:
-    """A plugin after the attempt to load it, and what the plugin manager calls instead of it.
+    """A plugin after the attempt to load it.
 
-    Its attributes that are named after hooks are the plugin's own functions, each in a guard.
+    The plugin manager calls its attributes that are named after lifecycle hooks: each is the
+    plugin's own function in a guard.
 
     Parameters
     ----------
@@ -205,98 +199,76 @@ class Plugin:
         self.records: list[Record] = []
         self.errors: list[BaseException] = []
         self._strict = strict
-        self._last_reason = ""
         self._warned: set[str] = set()
 
-    def fail(self, reason: str, error: BaseException, *, raised: bool = True) -> None:
-        """Note something that is wrong with it.
-
-        Parameters
-        ----------
-        reason : str
-            Reads on after the plugin's name.
-        error : BaseException
-            What was raised.
-        raised : bool
-            Whether the plugin raised it, so that its traceback is of use.
-        """
+    def fail(self, reason: str, error: BaseException, *, traceback: str = "") -> None:
+        """Note something that is wrong with it; `reason` reads on after the plugin's name."""
         self.errors.append(error)
-        self._last_reason = reason
         known = self.status
-        reasons = filter(None, (known.reason, reason))
-        tracebacks = filter(None, (known.traceback, full_traceback(error) if raised else ""))
         self.status = dataclasses.replace(
-            known, state="broken", reason="; ".join(reasons), traceback="\n".join(tracebacks)
+            known,
+            state="broken",
+            reason="; ".join(filter(None, (known.reason, reason))),
+            traceback="\n".join(filter(None, (known.traceback, traceback))),
         )
 
-    def join(self, manager: pluggy.PluginManager) -> None:
-        """Import the plugin and register its hooks, all of them or none."""
-        module = self._attempt("failed to load", _import, self.status.target)
-        if not self.errors:
-            self._attempt("was refused", self._register, module, manager)
-            if self.errors and manager.is_registered(self):  # pluggy keeps what it had taken
-                manager.unregister(self)
-
-    def _register(self, module: Any, manager: pluggy.PluginManager) -> None:
-        for hook, function in hooks_of(module).items():
-            setattr(self, hook, self._guarded(hook, function))
-        manager.register(self, f"{self.status.name} ({self.status.target})")
-
-    def _guarded(self, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what the manager calls instead of `function`; it raises nothing of the plugin."""
-        take = _take_records if hook in RECORDS else _take_answer
-
-        @functools.wraps(function)  # the manager reads the names of the parameters
-        def call(*args: Any) -> Any:
-            failed = len(self.errors)
-            taken = self._attempt(f"raised in {hook}", take, hook, function, args)
-            if hook in RECORDS:
-                self.records += taken or ()
-            elif len(self.errors) > failed:
-                self._warn_about(hook, self.errors[-1])
-            elif taken is not None:
-                return f"{taken} (veto of plugin {self.status.origin})"
-            return taken
-
-        return call
-
-    def _warn_about(self, hook: str, error: BaseException) -> None:
-        reason = self._last_reason
-        if self._strict:
-            raise PluginError(f"Plugin {self.status.origin} {reason}") from error
-        level = logging.DEBUG if hook in self._warned else logging.WARNING
-        self._warned.add(hook)
-        logger.log(level, "Plugin %s %s", self.status.origin, reason, exc_info=error)
-
-    def _attempt(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call `function`; note what it raises, and return None then."""
-        before = {name for name in HEAVY if name in sys.modules}
-        started = time.perf_counter()
+    @contextmanager
+    def _noting(self, what: str) -> Iterator[None]:
+        """Note whatever the plugin's code in the block raises."""
         try:
-            return function(*args)
+            yield
         except PASSED_ON:
             raise
         except _Refused as error:
-            rule = "" if what.startswith("raised") else "was refused: "
-            self.fail(f"{rule}{error}", error, raised=False)
+            self.fail(str(error), error)
         except BaseException as error:  # noqa: BLE001 - the plugin's code
-            self.fail(f"{what}: {one_line(error)}", error)
-        finally:
-            load_ms = self.status.load_ms + (time.perf_counter() - started) * 1e3
-            heavy = (name for name in HEAVY if name in sys.modules and name not in before)
-            self.status = dataclasses.replace(
-                self.status, load_ms=load_ms, heavy_imports=(*self.status.heavy_imports, *heavy)
+            self.fail(f"{what}: {one_line(error)}", error, traceback=full_traceback(error))
+
+    def join(self, manager: pluggy.PluginManager) -> None:
+        """Import the plugin, register its lifecycle hooks and take its records."""
+        loaded, started = set(sys.modules), time.perf_counter()
+        hooks: dict[str, Callable[..., Any]] = {}
+        with self._noting("failed to load"):
+            target = self.status.target
+            hooks = hooks_of(
+                import_string(target) if ":" in target else importlib.import_module(target)
             )
-        return None
+        with self._noting("was refused"):
+            for hook in hooks.keys() - RECORDS.keys():
+                setattr(self, hook, self._guarded(hook, hooks[hook]))
+            manager.register(self, f"{self.status.name} ({self.status.target})")
+        if self.errors and manager.is_registered(self):  # pluggy keeps what it had taken
+            manager.unregister(self)
+        taken = [] if self.errors else [hook for hook in RECORDS if hook in hooks]
+        for hook in taken:
+            with self._noting(f"raised in {hook}"):
+                self.records += _take_records(hook, hooks[hook])
+        self.status = dataclasses.replace(
+            self.status,
+            load_ms=(time.perf_counter() - started) * 1e3,
+            heavy_imports=tuple(n for n in HEAVY if n in sys.modules and n not in loaded),
+        )
 
+    def _guarded(self, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what the manager calls instead of `function`; it raises nothing of the plugin."""
 
-def _import(target: str) -> Any:
-    """Import a plugin: ``package.module`` or ``package.module:object``."""
-    module, colon, attribute = target.partition(":")
-    parts = module.split(".") + (attribute.split(".") if colon else [])
-    if not all(part.isidentifier() for part in parts):
-        raise PluginLoadError(f"{target!r} is not of the form 'package.module:object'")
-    return import_string(target) if colon else importlib.import_module(module)
+        @functools.wraps(function)  # the manager reads the names of the parameters
+        def call(*args: Any) -> Any:
+            try:
+                answer = _take_answer(hook, function, args)
+            except PASSED_ON:
+                raise
+            except BaseException as error:
+                told = f"Plugin {self.status.origin} raised in {hook}: {one_line(error)}"
+                if self._strict:
+                    raise PluginError(told) from error
+                if hook not in self._warned:
+                    logger.warning(told, exc_info=error)
+                self._warned.add(hook)
+                return None
+            return answer and f"{answer} (veto of plugin {self.status.origin})"
+
+        return call
 
 
 def hooks_of(plugin: Any) -> dict[str, Callable[..., Any]]:
@@ -316,31 +288,27 @@ def hooks_of(plugin: Any) -> dict[str, Callable[..., Any]]:
         options = getattr(function, f"{hookspecs.PROJECT}_impl", None)
         if options is None:
             if name in HOOKS:
-                raise _Refused(f"{name} is not marked with @hookimpl")
+                raise _Refused(f"was refused: {name} is not marked with @hookimpl")
             continue
         hook = options["specname"] or name
         if hook not in HOOKS:
             if not options["optionalhook"]:
-                raise _Refused(_unknown_hook(hook))
+                near = difflib.get_close_matches(hook, HOOKS, n=1)
+                advice = f"did you mean {near[0]}?" if near else f"available: {', '.join(HOOKS)}"
+                raise _Refused(f"was refused: there is no hook {hook}; {advice}")
         elif hook in found or options["hookwrapper"] or options.get("wrapper"):
-            raise _Refused(f"{hook} is implemented twice or as a wrapper")
+            raise _Refused(f"was refused: {hook} is implemented twice or as a wrapper")
         else:
             found[hook] = function
     if not found:
-        raise _Refused("it has no function that is marked with @hookimpl")
+        raise _Refused("was refused: it has no function that is marked with @hookimpl")
     return found
 
 
-def _unknown_hook(name: str) -> str:
-    near = difflib.get_close_matches(name, HOOKS, n=1)
-    advice = f"did you mean {near[0]}?" if near else f"available hooks: {', '.join(HOOKS)}"
-    return f"there is no hook {name}; {advice}"
-
-
-def _take_records(hook: str, function: Callable[..., Any], args: tuple[Any, ...]) -> list[Record]:
+def _take_records(hook: str, function: Callable[..., Any]) -> list[Record]:
     """Call a registration hook and return its records, all or none."""
     expected = RECORDS[hook]
-    returned = function(*args)
+    returned = function()
     if isinstance(returned, (str, bytes)) or not isinstance(returned, Iterable):
         what = f"not an iterable of {expected.__name__}"
         raise _Refused(f"{hook} returned {_described(returned)}, {what}")
@@ -358,12 +326,10 @@ def _take_records(hook: str, function: Callable[..., Any], args: tuple[Any, ...]
 def _take_answer(hook: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Optional[str]:
     """Call a lifecycle hook; only `fib_veto` may answer, and only with text."""
     answer = function(*args)
-    if inspect.isgenerator(answer):  # its body has not run yet
-        answer = next((each for each in islice(answer, MAX_RECORDS) if each is not None), None)
     if hook != "fib_veto" or answer is None:
         return None
     if not isinstance(answer, str) or not answer.strip():
-        raise _Refused(f"{hook} returned {_described(answer)} where a text or None belongs")
+        raise TypeError(f"it returned {_described(answer)} where a text or None belongs")
     return " ".join(answer.split())
 
 
@@ -409,10 +375,13 @@ def discover(settings: Optional[Settings] = None) -> Catalog:
             plugin.status = dataclasses.replace(plugin.status, state="blocked", reason=reason)
         else:
             plugin.join(manager)
-    for hook in RECORDS:
-        getattr(manager.hook, hook)()
-    if settings.strict:
-        _raise_first(plugins)
+    for plugin in plugins if settings.strict else ():
+        if plugin.errors:
+            status = plugin.status
+            raise PluginLoadError(
+                f"{status.sentence()} (FIB_STRICT_PLUGINS is set)",
+                hint=f"Run `fib plugins doctor {status.name}`.",
+            ) from plugin.errors[0]
     catalog = dataclasses.replace(_assemble(plugins, settings), hook=manager.hook)
     for status in catalog.plugins:
         if status.state == "broken":
@@ -421,24 +390,12 @@ def discover(settings: Optional[Settings] = None) -> Catalog:
     return catalog
 
 
-def _raise_first(plugins: Iterable[Plugin]) -> None:
-    for plugin in plugins:
-        if plugin.errors:
-            status = plugin.status
-            raise PluginLoadError(
-                f"{status.sentence()} (FIB_STRICT_PLUGINS is set)",
-                hint=f"Run `fib plugins doctor {status.name}`.",
-            ) from plugin.errors[0]
-
-
 def _assemble(plugins: list[Plugin], settings: Settings) -> Catalog:
     probes: dict[str, Probe] = {}  # records that name the same probe share its answer
-    owners: dict[int, Plugin] = {}
     entries = []
     for plugin in plugins:
         source = plugin.status
         for record in plugin.records:
-            owners[id(record)] = plugin
             path = record.probe
             check = path and probes.setdefault(path, Probe(path, settings.probe_timeout_s))
             origin = (source.distribution, source.version, source.name)
@@ -447,21 +404,17 @@ def _assemble(plugins: list[Plugin], settings: Settings) -> Catalog:
     if settings.strict and catalog.conflicts:
         raise PluginConflictError(catalog.conflicts[0].sentence(), hint=CONFLICT_HINT)
     for conflict in catalog.conflicts:
-        _blame(conflict, owners)
-    refused = {id(claim.spec) for conflict in catalog.conflicts for claim in conflict.claims}
+        for plugin in plugins:  # each that takes part in it is told of the others
+            mine = (plugin.status.distribution, plugin.status.name)
+            claims = conflict.claims
+            others = [one.origin for one in claims if (one.distribution, one.plugin) != mine]
+            if len(others) < len(claims):
+                plugin.fail(conflict.reason(others), PluginConflictError(conflict.sentence()))
     for plugin in plugins:
-        used = tuple((one.kind, one.name) for one in plugin.records if id(one) not in refused)
+        entries_used = catalog.from_plugin(plugin.status)
+        used = tuple((entry.spec.kind, entry.name) for entry in entries_used)
         plugin.status = dataclasses.replace(plugin.status, records=used)
     return dataclasses.replace(catalog, plugins=tuple(plugin.status for plugin in plugins))
-
-
-def _blame(conflict: Conflict, owners: dict[int, Plugin]) -> None:
-    """Note `conflict` with each plugin that takes part in it, naming the others."""
-    error = PluginConflictError(conflict.sentence())
-    claims = [(claim.origin, owners[id(claim.spec)]) for claim in conflict.claims]
-    for plugin in dict.fromkeys(plugin for _, plugin in claims):
-        others = [origin for origin, owner in claims if owner is not plugin]
-        plugin.fail(conflict.reason(others), error, raised=False)
 
 
 # --------------------------------------------------------------------- the catalog of the process
@@ -519,3 +472,25 @@ def reset_default_catalog(catalog: Optional[Catalog] = None, *, replace: bool = 
     with _lock:
         if replace or _catalog is None:
             _catalog = catalog
+
+
+def language_versions() -> dict[str, str]:
+    """Return the versions of the libraries that decide for a language, as far as installed.
+
+    Nothing is imported for it but what a plugin's `LanguageSpec` names as its factory.
+    """
+    from importlib import metadata
+
+    found: dict[str, str] = {}
+    for entry in default_catalog().languages:
+        if entry.spec.factory:
+            try:
+                told = entry.load()()
+                found |= {name: str(told[name]) for name in entry.spec.libraries if name in told}
+            except Exception as error:  # noqa: BLE001 - the plugin's code
+                logger.warning("The versions for %s are not known: %s", entry.label, error)
+            continue
+        for name in entry.spec.libraries:
+            with suppress(metadata.PackageNotFoundError, ValueError):
+                found[name] = metadata.version(name)
+    return found

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 from flashinfer_bench._lazy import import_string
 from flashinfer_bench.plugins._messages import one_line
 from flashinfer_bench.plugins.records import Availability
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class Probe:
@@ -77,40 +74,14 @@ class Probe:
             return self._answer
 
     def _run(self) -> None:
-        found, failure = ask(self.path)
+        failure: Optional[BaseException] = None
+        try:
+            found = import_string(self.path)()
+            if not isinstance(found, Availability):
+                raise TypeError(f"it returned {type(found).__name__}, not Availability")
+        except BaseException as error:  # noqa: BLE001 - the plugin's code, in a thread of its own
+            failure = error
+            found = Availability(False, f"the probe {self.path} failed: {one_line(error)}")
         with self._lock:
             if self._answer is None:  # else it is too late: an answer does not change
                 self._answer, self.failure = found, failure
-
-
-def ask(path: str) -> tuple[Availability, Optional[BaseException]]:
-    """Call the probe at `path` in this thread; never raises.
-
-    Parameters
-    ----------
-    path : str
-        ``"package.module:function"``.
-
-    Returns
-    -------
-    answer : Availability
-        What the probe said, or that it could not say anything.
-    failure : BaseException, optional
-        What it raised, or a TypeError if it answered something else.
-    """
-    try:
-        found = import_string(path)()
-        if not isinstance(found, Availability):
-            raise TypeError(f"it returned {type(found).__name__}, not Availability")
-    except BaseException as error:  # noqa: BLE001 - the plugin's code, in a thread without a caller
-        return Availability(False, f"the probe {path} failed: {one_line(error)}"), error
-    return found, None
-
-
-def ask_all(probes: Iterable[Probe]) -> None:
-    """Have all `probes` answered, at the same time, so that it takes as long as the slowest."""
-    started = list(probes)
-    for probe in started:
-        probe.start()
-    for probe in started:
-        probe.answer()

@@ -6,25 +6,31 @@ be loaded, listed and compared without importing a compiler, a driver or torch.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Optional
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Optional, get_type_hints
+
+import msgspec
+from msgspec import Meta
 
 if TYPE_CHECKING:
-    from dataclasses import Field
-
     from flashinfer_bench.data import Definition
 
-CACHE_MODES = ("cold", "warm")
+CacheMode = Literal["cold", "warm"]
+CACHE_MODES: tuple[CacheMode, ...] = ("cold", "warm")
 """What a timed call can find in the caches of its device: nothing of its own, or its inputs."""
 
-_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")
-_DEVICE = re.compile(r"[a-z][a-z0-9_]*")
+_NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
+_Name = Annotated[str, Meta(pattern=rf"(?i)\A{_NAME}\Z")]
+_Binding = Annotated[str, Meta(pattern=rf"(?i)\A(?:\*|{_NAME})\Z")]
+_Device = Annotated[str, Meta(pattern=r"(?i)\A[a-z][a-z0-9_]*\Z")]
+_Word = Annotated[str, Meta(min_length=1)]
+_SOME = Meta(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -42,10 +48,8 @@ class Availability:
 
     Raises
     ------
-    TypeError
-        If `ok` is not a bool, or a text is not a string.
     ValueError
-        If `ok` is False and no reason is given.
+        If a value is of the wrong type, or `ok` is False and no reason is given.
     """
 
     ok: bool
@@ -53,9 +57,7 @@ class Availability:
     remedy: str = ""
 
     def __post_init__(self) -> None:
-        _of_type("Availability", "ok", self.ok, bool, "True or False")
-        _text("Availability", "reason", self.reason)
-        _text("Availability", "remedy", self.remedy)
+        _check(self, "Availability")
         if not self.ok and not self.reason.strip():
             raise ValueError("Availability: ok=False needs a reason that the user can read")
 
@@ -91,15 +93,13 @@ class Record:
 
     Raises
     ------
-    TypeError, ValueError
+    ValueError
         If a field is of the wrong type or has a value that is not allowed; the message names
         the record and the field.
     """
 
     kind: ClassVar[str] = ""
     """What it is a record of, in the singular: ``key_builder``."""
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {}
-    """The words that fields of some kinds may hold."""
 
     name: str
     factory: str
@@ -115,43 +115,43 @@ class Record:
     def __post_init__(self) -> None:
         # How messages call this record, with the name as it was given.
         owner = f"{type(self).__name__} {self.name!r}"
-        for each in fields(self):
-            value = self._checked(owner, each, getattr(self, each.name))
-            object.__setattr__(self, each.name, value)
+        _check(self, owner)
+        if not all(re.fullmatch(_NAME, word) for word in self._words()):
+            raise ValueError(
+                f"{owner}: name may hold letters, digits, '.', '_' and '-', "
+                "and starts and ends with a letter or digit"
+            )
+        for field in self._path_fields():
+            path = getattr(self, field)
+            module, _, attribute = (path or "").partition(":")
+            parts = [*module.split("."), *attribute.split(".")]
+            is_left_out = path == getattr(type(self), field, None)
+            if not (is_left_out or all(part.isidentifier() for part in parts)):
+                raise ValueError(
+                    f"{owner}: {field} {path!r} is not of the form 'package.module:Name'"
+                )
 
     @property
     def paths(self) -> tuple[str, ...]:
         """What it names by ``"package.module:Name"``, but for the probe."""
-        named = (each.name for each in fields(self) if _is_path(each) and each.name != "probe")
-        return tuple(filter(None, (getattr(self, name) for name in named)))
+        named = (getattr(self, field) for field in self._path_fields() if field != "probe")
+        return tuple(filter(None, named))
 
-    def _checked(self, owner: str, field: Field[Any], value: object) -> Any:
-        """Return the value of a field as it is stored, or raise what is wrong with it."""
-        allowed = self.choices.get(field.name)
-        required = field.default is MISSING
-        if field.name in ("name", "layer"):
-            return _name(owner, field.name, value)
-        if _is_path(field):
-            return value if value == field.default else _path(owner, field.name, value)
-        if field.name == "devices":
-            return _devices(owner, field.name, value, required)
-        if allowed is not None:
-            single = isinstance(field.default, str)
-            given = (_text(owner, field.name, value),) if single else value
-            found = _words(owner, field.name, given)
-            for word in found:
-                if word not in allowed:
-                    listed = ", ".join(allowed)
-                    raise ValueError(f"{owner}: {field.name} holds {word!r}; allowed: {listed}")
-            return found[0] if single else found
-        if field.type == "tuple[str, ...]":
-            return _words(owner, field.name, value, required)
-        return _BY_TYPE[str(field.type)](owner, field.name, value)
+    def _path_fields(self) -> Iterator[str]:
+        for each in fields(self):
+            if each.name == "factory" or each.type == "Optional[str]":
+                yield each.name
+
+    def _words(self) -> list[str]:
+        return [self.name]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuilderSpec(Record, kind="builder"):
     """A builder, which turns a Solution into something that can be called.
+
+    Whether the compiler is there is a matter for the record's probe, not for the hook. Of two
+    builders of the same name neither is used.
 
     Parameters
     ----------
@@ -166,10 +166,27 @@ class BuilderSpec(Record, kind="builder"):
     **common
         See `Record`. The factory is a subclass of `flashinfer_bench.compile.Builder`, made without
         arguments.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_builders():
+            yield BuilderSpec(
+                name="mojo",
+                handles=(("mojo", None),),
+                compiles=True,
+                factory="fib_builder_mojo.builder:MojoBuilder",
+                probe="fib_builder_mojo.probe:check",
+                summary="Mojo kernels, compiled ahead of time",
+            )
+
+    .. versionadded:: 0.2
     """
 
-    handles: tuple[tuple[str, Optional[str]], ...]
-    devices: tuple[str, ...] = ()
+    handles: Annotated[tuple[tuple[_Name, Optional[_Binding]], ...], _SOME]
+    devices: tuple[_Device, ...] = ()
     compiles: bool = False
 
     def accepts(self, language: str, binding: Optional[str] = None) -> bool:
@@ -185,6 +202,9 @@ class BuilderSpec(Record, kind="builder"):
 class LanguageSpec(Record, kind="language"):
     """A language of solutions: what decides whether a result in it holds with other libraries.
 
+    A language needs no record to be built and measured; without one, its results are applied
+    whatever libraries are installed.
+
     Parameters
     ----------
     libraries : tuple of str
@@ -196,16 +216,35 @@ class LanguageSpec(Record, kind="language"):
         See `Record`. The name is the language. The factory may be left out: versions are then
         those of the installed distributions. Otherwise it is a function without arguments that
         returns the versions of the `libraries` that are installed, by name.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_languages():
+            yield LanguageSpec(
+                name="mojo",
+                libraries=("mojo", "cuda"),
+                gpu_only=("cuda",),
+                factory="fib_builder_mojo.versions:installed",
+                summary="Mojo",
+            )
+
+    .. versionadded:: 0.3
     """
 
-    libraries: tuple[str, ...] = ()
-    gpu_only: tuple[str, ...] = ()
+    libraries: tuple[_Word, ...] = ()
+    gpu_only: tuple[_Word, ...] = ()
     factory: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimerSpec(Record, kind="timer"):
     """A timing backend.
+
+    The factory is imported in the process that measures, before any code of a solution is. The name
+    goes into every trace that the timer measured.
 
     Parameters
     ----------
@@ -227,16 +266,31 @@ class TimerSpec(Record, kind="timer"):
     **common
         See `Record`. The factory is a subclass of `flashinfer_bench.bench.timing.base.Timer`, made
         without arguments.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_timers():
+            yield TimerSpec(
+                name="cupti",
+                devices=("cuda",),
+                priority=100,
+                factory="fib_timing_cuda.cupti.timer:CuptiTimer",
+                probe="fib_timing_cuda.cupti.probe:check",
+                summary="Kernel times from CUPTI activity records",
+            )
+
+    .. versionadded:: 0.2
     """
 
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {"caches": CACHE_MODES}
-
-    devices: tuple[str, ...]
-    resolution_ms: Optional[float] = None
+    devices: Annotated[tuple[_Device, ...], _SOME]
+    resolution_ms: Optional[Annotated[float, Meta(gt=0, le=sys.float_info.max)]] = None
     overhead: str = ""
     repeats: bool = False
     trusting: bool = False
-    caches: tuple[str, ...] = CACHE_MODES
+    caches: Annotated[tuple[CacheMode, ...], _SOME] = CACHE_MODES
 
     @property
     def why_trust(self) -> Optional[str]:
@@ -253,6 +307,8 @@ class TimerSpec(Record, kind="timer"):
 class MeasurementSpec(Record, kind="measurement"):
     """A way to take the latency of a solution, from the first call to the record of it.
 
+    A measurement runs in the judge's process. The name goes into every trace that it made.
+
     Parameters
     ----------
     devices : tuple of str
@@ -262,9 +318,26 @@ class MeasurementSpec(Record, kind="measurement"):
         marked wherever they are ranked.
     **common
         See `Record`. The name goes into every trace. The factory is called with the device.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_measurements():
+            yield MeasurementSpec(
+                name="verified",
+                devices=("cpu", "cuda"),
+                verified=True,
+                priority=100,
+                factory="fib_judge.measurement:VerifiedMeasurement",
+                summary="Fresh values for each call, by the judge's own clock",
+            )
+
+    .. versionadded:: 0.3
     """
 
-    devices: tuple[str, ...]
+    devices: Annotated[tuple[_Device, ...], _SOME]
     verified: bool = False
 
 
@@ -278,12 +351,28 @@ class StopRuleSpec(Record, kind="stop_rule"):
         See `Record`. The factory is a subclass of
         `flashinfer_bench.bench.stopping.StoppingRule` of the same name; it is made with its
         own parameters.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_stop_rules():
+            yield StopRuleSpec(
+                name="deadline",
+                factory="my_rules.deadline:Deadline",
+                summary="Stop after a number of milliseconds",
+            )
+
+    .. versionadded:: 0.3
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorSpec(Record, kind="monitor"):
     """A monitor, which watches the machine while a solution is timed.
+
+    A monitor runs in the judge's process.
 
     Parameters
     ----------
@@ -292,9 +381,25 @@ class MonitorSpec(Record, kind="monitor"):
     **common
         See `Record`. The factory is a subclass of `flashinfer_bench.bench.watch.base.Watcher`, made
         without arguments.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_monitors():
+            yield MonitorSpec(
+                name="power",
+                devices=("cuda",),
+                factory="my_monitors.power:PowerMonitor",
+                probe="my_monitors.probe:nvml",
+                summary="Power that the board draws",
+            )
+
+    .. versionadded:: 0.3
     """
 
-    devices: tuple[str, ...]
+    devices: Annotated[tuple[_Device, ...], _SOME]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,14 +413,32 @@ class KeyBuilderSpec(Record, kind="key_builder"):
     **common
         See `Record`. The factory is a subclass of `flashinfer_bench.apply.ApplyKeyBuilder`; it is
         made with the definition.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_key_builders():
+            yield KeyBuilderSpec(
+                name="gqa_paged",
+                op_types=("gqa_paged",),
+                factory="my_keys.gqa:GQAPagedKeyBuilder",
+                summary="Axes and the average length of the key-value cache",
+            )
+
+    .. versionadded:: 0.2
     """
 
-    op_types: tuple[str, ...]
+    op_types: Annotated[tuple[_Word, ...], _SOME]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterSpec(Record, kind="adapter"):
     """An API adapter, which routes the calls of a library through apply and tracing.
+
+    The hook must not import the library: the probe looks whether it is installed, and the factory
+    patches it.
 
     Parameters
     ----------
@@ -324,14 +447,33 @@ class AdapterSpec(Record, kind="adapter"):
     **common
         See `Record`. The factory is a subclass of `flashinfer_bench.routing.Adapter`; it is
         made without arguments, also where the library is not installed, and patches nothing.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_adapters():
+            yield AdapterSpec(
+                name="flashinfer.rmsnorm",
+                targets=("flashinfer.norm.rmsnorm",),
+                factory="my_adapters.rmsnorm:RMSNormAdapter",
+                probe="my_adapters.probe:flashinfer",
+                summary="flashinfer.norm.rmsnorm",
+            )
+
+    .. versionadded:: 0.2
     """
 
-    targets: tuple[str, ...]
+    targets: Annotated[tuple[_Word, ...], _SOME]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpFamilySpec(Record, kind="op_family"):
     """What is known of some op types, so that their solutions can be judged and applied.
+
+    Each function that a record names is imported when it is first needed. Of two for the same op
+    type the one of higher priority is used.
 
     Parameters
     ----------
@@ -354,10 +496,29 @@ class OpFamilySpec(Record, kind="op_family"):
         tensors on the CPU by name, in place of some or all of the random inputs.
     **common
         See `Record`. The factory may be left out.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_op_families():
+            yield OpFamilySpec(
+                name="rope",
+                op_types=("rope*",),
+                key_axes=("num_tokens",),
+                evaluator="default",
+                settings="my_ops.rope:SETTINGS",
+                work="my_ops.rope:work",
+                inputs="my_ops.rope:inputs",
+                summary="Rotary position embedding",
+            )
+
+    .. versionadded:: 0.3
     """
 
-    op_types: tuple[str, ...]
-    key_axes: tuple[str, ...] = ()
+    op_types: Annotated[tuple[_Word, ...], _SOME]
+    key_axes: tuple[_Word, ...] = ()
     evaluator: str = ""
     settings: Optional[str] = None
     work: Optional[str] = None
@@ -373,6 +534,9 @@ class OpFamilySpec(Record, kind="op_family"):
 class EvaluatorSpec(Record, kind="evaluator"):
     """An evaluator, which decides whether a solution's outputs are correct.
 
+    An evaluator runs in the judge's process and is trusted: it sees the reference outputs. One that
+    says what it is for goes before every fallback, whatever their priorities.
+
     Parameters
     ----------
     op_types, definitions, dtypes : tuple of str
@@ -385,13 +549,29 @@ class EvaluatorSpec(Record, kind="evaluator"):
     **common
         See `Record`. The factory subclasses `flashinfer_bench.bench.evaluators.base.Evaluator`; it
         is made without arguments.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_evaluators():
+            yield EvaluatorSpec(
+                name="speculative",
+                op_types=("sampling",),
+                inputs=("draft_probs",),
+                factory="my_evaluators.speculative:SpeculativeEvaluator",
+                summary="Compares frequencies of accepted tokens, not single draws",
+            )
+
+    .. versionadded:: 0.2
     """
 
-    op_types: tuple[str, ...] = ()
-    definitions: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
+    op_types: tuple[_Word, ...] = ()
+    definitions: tuple[_Word, ...] = ()
+    dtypes: tuple[_Word, ...] = ()
+    inputs: tuple[_Word, ...] = ()
+    outputs: tuple[_Word, ...] = ()
 
     @property
     def is_fallback(self) -> bool:
@@ -436,14 +616,32 @@ class ExecutorSpec(Record, kind="executor"):
     **common
         See `Record`. The factory is a subclass of `flashinfer_bench.bench.executors.base.Executor`,
         made with the device.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_executors():
+            yield ExecutorSpec(
+                name="container",
+                devices=("cpu",),
+                factory="my_executors.container:ContainerExecutor",
+                probe="my_executors.probe:podman",
+                summary="Runs each candidate in a container without network",
+            )
+
+    .. versionadded:: 0.2
     """
 
-    devices: tuple[str, ...]
+    devices: Annotated[tuple[_Device, ...], _SOME]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxSpec(Record, kind="sandbox"):
     """A sandbox, which takes from the process of a solution what it does not need.
+
+    The factory is imported in the process that it confines, before any code of a solution.
 
     Parameters
     ----------
@@ -451,14 +649,33 @@ class SandboxSpec(Record, kind="sandbox"):
         Values of `sys.platform` where it works: ``("linux",)``.
     **common
         See `Record`. The factory is made without arguments, in the process that is confined.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_sandboxes():
+            yield SandboxSpec(
+                name="landlock",
+                platforms=("linux",),
+                factory="my_sandbox.landlock:LandlockSandbox",
+                probe="my_sandbox.probe:landlock",
+                summary="No writing outside the work folder, no network",
+            )
+
+    .. versionadded:: 0.3
     """
 
-    platforms: tuple[str, ...]
+    platforms: Annotated[tuple[_Word, ...], _SOME]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandSpec(Record, kind="command"):
     """A command of ``fib``, or a subcommand of one of its groups.
+
+    What was found is kept, so that ``fib --help`` lists these commands without importing a plugin.
+    A command of core is never replaced.
 
     Parameters
     ----------
@@ -467,6 +684,25 @@ class CommandSpec(Record, kind="command"):
         subcommand of an existing group, ``"report roofline"``. The factory is a function with
         Typer annotations, or a `typer.Typer`. The summary is shown by ``fib --help``, where
         commands stand by falling priority, then by name.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_commands():
+            yield CommandSpec(
+                name="roofline",
+                factory="my_commands.roofline:app",
+                summary="Plot traces against the device's roofline",
+            )
+            yield CommandSpec(
+                name="report roofline",
+                factory="my_commands.roofline:report",
+                summary="Print how far each solution is from the roofline",
+            )
+
+    .. versionadded:: 0.2
     """
 
     @property
@@ -474,12 +710,8 @@ class CommandSpec(Record, kind="command"):
         """The group that it is a subcommand of: ``report``; empty for a command of ``fib``."""
         return self.name.rpartition(" ")[0]
 
-    def _checked(self, owner: str, field: Field[Any], value: object) -> Any:
-        if field.name != "name":
-            return super()._checked(owner, field, value)
-        group, blank, word = _text(owner, "name", value).strip().partition(" ")
-        checked = _name(owner, "name", group)
-        return f"{checked} {_name(owner, 'name', word)}" if blank else checked
+    def _words(self) -> list[str]:
+        return self.name.split(" ", 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -496,9 +728,24 @@ class CheckSpec(Record, kind="check"):
         dataset that yields findings, or a `RecordCheck`, which is shown them one by one.
     **common
         See `Record`.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_checks():
+            yield CheckSpec(
+                name="licences",
+                layer="solution",
+                factory="my_checks.licences:check",
+                summary="Each solution names its licence",
+            )
+
+    .. versionadded:: 0.3
     """
 
-    layer: str
+    layer: _Name
     records: bool = False
 
 
@@ -512,6 +759,20 @@ class SourceSpec(Record, kind="source"):
         See `Record`. The name is what stands before ``://`` in the value of ``--hub``; without
         one it is ``hub``. The factory is a function: called with the rest of the value, it returns
         the `Path` of a folder with the dataset.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_sources():
+            yield SourceSpec(
+                name="s3",
+                factory="my_sources.s3:download",
+                summary="Datasets in a bucket: --hub s3://BUCKET/NAME",
+            )
+
+    .. versionadded:: 0.3
     """
 
 
@@ -519,11 +780,27 @@ class SourceSpec(Record, kind="source"):
 class FormatSpec(Record, kind="format"):
     """A format of datasets other than our own, for ``fib import``.
 
+    The formats are asked by falling priority, and the first that knows a folder reads it.
+
     Parameters
     ----------
     **common
         See `Record`. The factory is a function: called with the `Path` of a folder, it returns what
         it has read from it, or None if the folder is of another format.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_formats():
+            yield FormatSpec(
+                name="kernelbench",
+                factory="my_formats.kernelbench:read",
+                summary="Problems of KernelBench",
+            )
+
+    .. versionadded:: 0.3
     """
 
 
@@ -535,6 +812,20 @@ class ReportSpec(Record, kind="report"):
     ----------
     **common
         See `Record`. The factory is a function: called with a `TraceSet`, it returns the text.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_reports():
+            yield ReportSpec(
+                name="badges",
+                factory="my_reports.badges:draw",
+                summary="The best speed-up of each definition as a badge",
+            )
+
+    .. versionadded:: 0.3
     """
 
 
@@ -550,11 +841,24 @@ class TracingPolicySpec(Record, kind="tracing_policy"):
         the inputs by name that returns the names of those to write.
     **common
         See `Record`. The name is for `TracingConfig.filter_policy` or ``input_dump_policy``.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_register_tracing_policies():
+            yield TracingPolicySpec(
+                name="keep_slow",
+                decides="calls",
+                factory="my_policies.slow:KeepSlow",
+                summary="Keep the calls that took longest",
+            )
+
+    .. versionadded:: 0.3
     """
 
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {"decides": ("calls", "inputs")}
-
-    decides: str = "calls"
+    decides: Literal["calls", "inputs"] = "calls"
 
 
 def plural(kind: str) -> str:
@@ -578,105 +882,34 @@ def _matches(names: Iterable[str], patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-# What fields may hold: each function returns the value as it is stored, or says what is wrong.
+@cache
+def _schema(cls: Any) -> type[msgspec.Struct]:
+    kinds = get_type_hints(cls, include_extras=True)
+    return msgspec.defstruct(cls.__name__, [(one.name, kinds[one.name]) for one in fields(cls)])
 
 
-def _is_path(field: Field[Any]) -> bool:
-    return field.name == "factory" or field.type == "Optional[str]"
+def _check(record: Any, owner: str) -> None:
+    """Store the values of a dataclass as its annotations have them, or say what is wrong."""
+    given = {each.name: _stripped(getattr(record, each.name)) for each in fields(record)}
+    try:
+        found = msgspec.convert(given, _schema(record.__class__))
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{owner}: {str(error).replace('`$.', '`')}") from None
+    for name in given:
+        value = getattr(found, name)
+        in_lower_case = name in ("name", "layer", "handles", "devices")
+        object.__setattr__(record, name, _lowered(value) if in_lower_case else value)
 
 
-def _of_type(owner: str, field: str, value: object, kind: Any, called: str) -> Any:
-    # A bool is an int to Python, and a mistake wherever a number belongs.
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise TypeError(f"{owner}: {field} must be {called}, not {type(value).__name__}")
-    return value
+def _stripped(value: Any) -> Any:
+    """Return text on one line, without blanks around it; texts in a sequence, too."""
+    if isinstance(value, str):
+        return " ".join(value.split())
+    is_sequence = isinstance(value, (list, tuple, Iterator))
+    return tuple(map(_stripped, value)) if is_sequence else value
 
 
-def _text(owner: str, field: str, value: object) -> str:
-    return str(_of_type(owner, field, value, str, "a string"))
-
-
-def _line(owner: str, field: str, value: object) -> str:
-    stripped = _text(owner, field, value).strip()
-    if len(stripped.splitlines()) > 1:
-        raise ValueError(f"{owner}: {field} must be a single line")
-    return stripped
-
-
-def _name(owner: str, field: str, value: object) -> str:
-    normalised = _text(owner, field, value).strip().lower()
-    if not _NAME.fullmatch(normalised):
-        raise ValueError(
-            f"{owner}: {field} may hold letters, digits, '.', '_' and '-', "
-            "and starts and ends with a letter or digit"
-        )
-    return normalised
-
-
-def _path(owner: str, field: str, value: object) -> str:
-    module, colon, attribute = _text(owner, field, value).partition(":")
-    parts = [*module.split("."), *attribute.split(".")]
-    if not colon or not all(part.isidentifier() for part in parts):
-        raise ValueError(f"{owner}: {field} {value!r} is not of the form 'package.module:Name'")
-    return f"{module}:{attribute}"
-
-
-def _duration(owner: str, field: str, value: object) -> Optional[float]:
-    if value is None:
-        return None
-    number = float(_of_type(owner, field, value, (int, float), "a number"))
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{owner}: {field} must be finite and above 0, not {value!r}")
-    return number
-
-
-def _items(owner: str, field: str, value: object) -> tuple[object, ...]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise TypeError(f"{owner}: {field} must be a tuple, not {type(value).__name__}")
-    return tuple(value)
-
-
-def _words(owner: str, field: str, value: object, required: bool = True) -> tuple[str, ...]:
-    items = _items(owner, field, value)
-    found = tuple(_text(owner, f"each of {field}", word).strip() for word in items)
-    if required and not found:
-        raise ValueError(f"{owner}: {field} must name at least one")
-    if not all(found):
-        raise ValueError(f"{owner}: {field} holds an empty string")
-    return found
-
-
-def _devices(owner: str, field: str, value: object, required: bool) -> tuple[str, ...]:
-    found = tuple(device.lower() for device in _words(owner, field, value, required))
-    for device in found:
-        if not _DEVICE.fullmatch(device):
-            raise ValueError(
-                f"{owner}: {field} holds {device!r}; write the type alone, 'cpu' or 'cuda'"
-            )
-    return found
-
-
-def _handles(owner: str, field: str, value: object) -> tuple[tuple[str, Optional[str]], ...]:
-    found: list[tuple[str, Optional[str]]] = []
-    for item in _items(owner, field, value):
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise TypeError(
-                f"{owner}: {field} holds {item!r}; write pairs: ('python', None), ('cuda', 'torch')"
-            )
-        language = _name(owner, f"the language in {field}", item[0])
-        free = item[1] is None or item[1] == "*"
-        found.append(
-            (language, item[1] if free else _name(owner, f"the binding in {field}", item[1]))
-        )
-    if not found:
-        raise ValueError(f"{owner}: {field} must hold at least one (language, binding)")
-    return tuple(found)
-
-
-_BY_TYPE: Mapping[str, Callable[[str, str, object], Any]] = {
-    "str": _line,
-    "int": partial(_of_type, kind=int, called="an int"),
-    "bool": partial(_of_type, kind=bool, called="True or False"),
-    "Optional[float]": _duration,
-    "tuple[tuple[str, Optional[str]], ...]": _handles,
-}
+def _lowered(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.lower()
+    return tuple(map(_lowered, value)) if isinstance(value, tuple) else value

@@ -14,7 +14,7 @@ from flashinfer_bench._providers import provider_of, require_family
 from flashinfer_bench.errors import CapabilityError, PluginLoadError
 from flashinfer_bench.plugins import hookspecs
 from flashinfer_bench.plugins._messages import PASSED_ON, canonical, in_words, one_line, spoken
-from flashinfer_bench.plugins.probes import Probe, ask_all
+from flashinfer_bench.plugins.probes import Probe
 from flashinfer_bench.plugins.records import (
     KINDS,
     Availability,
@@ -465,7 +465,11 @@ class Catalog:
     def check_all(self, entries: Optional[Iterable[Registered[Any]]] = None) -> None:
         """Ask the probes of `entries` (default: all), at the same time; their answers are kept."""
         chosen = self.records if entries is None else entries
-        ask_all(entry.check for entry in chosen if entry.check is not None)
+        probes = [entry.check for entry in chosen if entry.check is not None]
+        for probe in probes:  # all of them before the first answer is waited for
+            probe.start()
+        for probe in probes:
+            probe.answer()
 
     def survey(self, plugins: Optional[Sequence[PluginStatus]] = None) -> tuple[PluginStatus, ...]:
         """Return what became of `plugins` (default: all), with their probes asked.
@@ -554,18 +558,15 @@ class Catalog:
         if not anywhere:
             raise self._no_builder(plain, wanted, subject)
         fitting = [entry for entry in anywhere if entry.spec.serves(device)]
-        message, hint = f"No builder {subject} is for device {device!r}.", None
         if fitting:
-            try:
-                return self.builders.first_usable(fitting, subject)
-            except CapabilityError as error:
-                message, hint = error.message, error.hint
-        for entry in anywhere:
-            if entry not in fitting:
-                devices = entry.spec.devices
-                message += f" {entry.name} ({entry.origin}) is for {', '.join(devices)}."
-                hint = hint or f"choose another device, such as {devices[0]}"
-        raise CapabilityError(message, hint=hint)
+            return self.builders.first_usable(fitting, subject)
+        told = [
+            f"{one.name} ({one.origin}) is for {', '.join(one.spec.devices)}." for one in anywhere
+        ]
+        raise CapabilityError(
+            " ".join([f"No builder {subject} is for device {device!r}.", *told]),
+            hint=f"choose another device, such as {anywhere[0].spec.devices[0]}",
+        )
 
     def _no_builder(self, language: str, binding: Optional[str], subject: str) -> CapabilityError:
         registry: Registry[BuilderSpec] = self.builders

@@ -239,7 +239,7 @@ def _usable_cores() -> int:
 
 
 def _installed_versions() -> dict[str, str]:
-    from flashinfer_bench.plugins.languages import language_versions
+    from flashinfer_bench.plugins import language_versions
 
     found = language_versions()
     for distribution, name in _LIBRARIES.items():

@@ -7,14 +7,14 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
+from typing import Any, ClassVar, Optional
 
 import pytest
 
 from fib_testing.records import (
+    RecordCase,
     RecordConformance,
     construct,
-    factory_path,
     in_short,
     load_factory,
     look,
@@ -28,9 +28,6 @@ from fib_testing.records import (
 )
 from flashinfer_bench.routing import Adapter, PatchManager, PatchSpec, resolve
 
-if TYPE_CHECKING:
-    from flashinfer_bench.plugins import AdapterSpec
-
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
 _SEE_TARGETS = "test_its_targets_are_the_record_s"
@@ -38,7 +35,7 @@ _SEE_WRAPS = "test_it_wraps_each_target"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdapterCase:
+class AdapterCase(RecordCase):
     """An adapter, and calls of what it wraps.
 
     The original functions are not run: stand-ins with their signatures are wrapped and called.
@@ -55,9 +52,7 @@ class AdapterCase:
         The plugin's module, as in its entry point. Default: the top-level package of the factory.
     """
 
-    record: Union[AdapterSpec, str]
     arguments: Mapping[str, Callable[[], Arguments]] = field(default_factory=dict)
-    plugin: Optional[str] = None
 
 
 class Token:
@@ -180,7 +175,7 @@ class AdapterConformance(RecordConformance):
 
         To do: name targets by string, and import in the wrapper if at all; change nothing else.
         """
-        path = factory_path(given)
+        path = given.factory
         load_factory(given)
         libraries = self.libraries(given) or ("flashinfer",)
         step = look(construct=path, libraries=libraries)["construct"]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 
 from fib_testing.children import ChildReport, ChildTask, run_children
-from fib_testing.records import construct, keep, raised_by
+from fib_testing.records import RecordCase, construct, keep, raised_by
 from fib_testing.samples import default_workload, run_reference
 from flashinfer_bench.data import CompileOptions, Definition, Solution, SourceFile, Workload
 from flashinfer_bench.errors import BuildError
-from flashinfer_bench.plugins import BuilderSpec, Settings, discover
+from flashinfer_bench.plugins import Settings, discover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -47,7 +47,7 @@ class FailingSolution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuilderCase:
+class BuilderCase(RecordCase):
     """A builder, a correct solution for it, and what goes with them.
 
     Broken variants of the solution are derived from it.
@@ -94,7 +94,6 @@ class BuilderCase:
         help: the name as the failed test prints it, and why.
     """
 
-    record: Union[BuilderSpec, str]
     definition: Definition
     solution: Solution
     twin: Optional[Solution] = None
@@ -109,13 +108,7 @@ class BuilderCase:
     atol: Optional[float] = None
     other_options: Optional[CompileOptions] = None
     libraries: str = ""
-    plugin: Optional[str] = None
     tolerates: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def factory(self) -> str:
-        """Where the builder's class is."""
-        return self.record if isinstance(self.record, str) else self.record.factory
 
     @property
     def compiles(self) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 import pytest
 
 from fib_testing.records import (
+    RecordCase,
     RecordConformance,
     check_name_and_version,
     in_short,
@@ -16,6 +17,7 @@ from fib_testing.records import (
     must_work,
     record_of,
     require,
+    require_none,
 )
 from fib_testing.samples import default_workload, run_reference
 from flashinfer_bench.data import Correctness, Definition, Workload
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.bench.config import ResolvedEvalConfig
     from flashinfer_bench.bench.evaluators import Check, Trial
-    from flashinfer_bench.plugins import EvaluatorSpec
 
 Outputs = list[Any]
 
@@ -37,7 +38,7 @@ _DTYPE = "INCORRECT_DTYPE"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluatorCase:
+class EvaluatorCase(RecordCase):
     """An evaluator, and a definition whose solutions it judges.
 
     Parameters
@@ -65,7 +66,6 @@ class EvaluatorCase:
         The plugin's module, as in its entry point. Default: the top-level package of the factory.
     """
 
-    record: Union[EvaluatorSpec, str]
     definition: Definition
     workload: Optional[Workload] = None
     root: Optional[Path] = None
@@ -73,7 +73,6 @@ class EvaluatorCase:
     wrong: Mapping[str, Callable[[Trial, int], Sequence[Any]]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     checks_values: bool = True
-    plugin: Optional[str] = None
 
     def the_workload(self) -> Workload:
         """Return the workload, given or made."""
@@ -168,12 +167,6 @@ class EvaluatorKit:
                 json.dumps(check.correctness.model_dump(mode="json"), allow_nan=False)
         return check
 
-    def require_changed(
-        self, change: Callable[[Outputs], Outputs], what: str, *allowed: str
-    ) -> Check:
-        """Have right outputs judged that were changed in each call."""
-        return self.require_status([change(each) for each in self.correct()], what, *allowed)
-
 
 class EvaluatorConformance(RecordConformance):
     """All that an evaluator must keep to.
@@ -233,93 +226,50 @@ class EvaluatorConformance(RecordConformance):
         check = kit.require_status(kit.correct(), "the reference's own outputs", "PASSED")
         require(check.correctness is not None, "a Check that passed has no correctness")
 
-    def test_zeros_fail(self, sound: EvaluatorKit) -> None:
-        """Outputs of zeros are numerically wrong.
+    def test_wrong_outputs_fail(self, sound: EvaluatorKit) -> None:
+        """Wrong values, shapes, dtypes and numbers of outputs fail, as what they are.
 
-        Why it matters: a wrong solution would be ranked. A trace with INCORRECT_NUMERICAL is not
-        valid without the correctness, and its author learns nothing without the message.
+        Why it matters: a wrong solution would be ranked. The status is what users filter and count
+        by; a trace with INCORRECT_NUMERICAL is not valid without the correctness. Outputs come from
+        untrusted code: anything may come, and an evaluator that raises ends the run.
 
-        To do: compare all values, and return Check(status, Correctness(…), message).
+        To do: compare number, type, shape, dtype and values of all outputs, in this order, and
+        return Check(status, Correctness(…), message). A NaN is wrong wherever the reference has a
+        number; comparisons with it are false.
         """
-        if not sound.case.checks_values:
-            pytest.skip("the case says that zeros may be right (checks_values=False)")
-        if not any(bool(tensor.any()) for tensor in sound.trial.expected):
-            pytest.skip("the reference's outputs are zeros: give the case another workload")
-        check = sound.require_changed(
-            lambda outputs: [tensor.new_zeros(tensor.shape) for tensor in outputs],
-            "outputs of zeros",
-            _NUMERICAL,
-        )
-        require(
-            check.correctness is not None and check.message,
-            "a Check that failed numerically has no correctness, or no message",
-        )
-
-    def test_nan_fails(self, sound: EvaluatorKit) -> None:
-        """NaN in the place of numbers is wrong.
-
-        Why it matters: a wrong solution would be ranked.
-
-        To do: let a NaN be wrong wherever the reference has a number; comparisons with it are
-        false.
-        """
-        if not any(tensor.is_floating_point() for tensor in sound.trial.expected):
-            pytest.skip("the definition has no floating-point output")
-        sound.require_changed(sound.with_nan, "outputs of NaN", _NUMERICAL)
-
-    def test_a_wrong_shape_fails(self, sound: EvaluatorKit) -> None:
-        """Outputs with one dimension more, and with more elements, have the wrong shape.
-
-        Why it matters: the status is what users filter and count by, and outputs come from
-        untrusted code.
-
-        To do: compare every output's type, shape, dtype and values, in this order.
-        """
-        sound.require_changed(
-            lambda outputs: [tensor.unsqueeze(0) for tensor in outputs],
-            "outputs with one more dimension",
-            _SHAPE,
-        )
-        sound.require_changed(
-            lambda outputs: list(map(_doubled, outputs)), "outputs with twice the elements", _SHAPE
-        )
-
-    def test_a_wrong_dtype_fails(self, sound: EvaluatorKit) -> None:
-        """Outputs of another element type have the wrong dtype.
-
-        Why it matters: the status is what users filter and count by.
-
-        To do: compare every output's type, shape, dtype and values, in this order.
-        """
-        sound.require_changed(_other_dtypes, "outputs of another dtype", _DTYPE)
-
-    def test_a_missing_output_fails(self, sound: EvaluatorKit) -> None:
-        """Too few outputs, none, and too many have the wrong shape.
-
-        Why it matters: a solution that leaves an output out would be ranked.
-
-        To do: compare the number of outputs first.
-        """
-        sound.require_changed(lambda outputs: outputs[:-1], "one output less", _SHAPE)
-        sound.require_changed(lambda outputs: [], "no outputs", _SHAPE)
-        sound.require_changed(lambda outputs: [*outputs, outputs[-1]], "one output more", _SHAPE)
-
-    def test_what_is_no_output_fails(self, sound: EvaluatorKit) -> None:
-        """A Python number in place of a tensor, and a tensor without data, do not pass.
-
-        Why it matters: outputs come from untrusted code: anything may come, and an evaluator that
-        raises ends the run instead of the evaluation.
-
-        To do: look at number, type, shape and dtype first, and return a Check that says so.
-        """
-        sound.require_changed(
-            lambda outputs: [2**70 for _ in outputs], "Python integers", _SHAPE, _DTYPE, _NUMERICAL
-        )
-        sound.require_changed(
-            lambda outputs: [_doubled(tensor).to("meta") for tensor in outputs],
-            "tensors that were too large to be sent",
-            _SHAPE,
-        )
+        expected = sound.trial.expected
+        changes: dict[str, tuple[Callable[[Outputs], Outputs], tuple[str, ...]]] = {
+            "one more dimension": (lambda out: [one.unsqueeze(0) for one in out], (_SHAPE,)),
+            "twice the elements": (lambda out: list(map(_doubled, out)), (_SHAPE,)),
+            "another dtype": (_other_dtypes, (_DTYPE,)),
+            "one output less": (lambda out: out[:-1], (_SHAPE,)),
+            "no outputs": (lambda out: [], (_SHAPE,)),
+            "one output more": (lambda out: [*out, out[-1]], (_SHAPE,)),
+            "Python integers": (
+                lambda out: [2**70 for _ in out],
+                (_SHAPE, _DTYPE, _NUMERICAL),
+            ),
+            "tensors that were too large to be sent": (
+                lambda out: [_doubled(one).to("meta") for one in out],
+                (_SHAPE,),
+            ),
+        }
+        if any(tensor.is_floating_point() for tensor in expected):
+            changes["NaN"] = (sound.with_nan, (_NUMERICAL,))
+        if sound.case.checks_values and any(bool(tensor.any()) for tensor in expected):
+            changes["zeros"] = (
+                lambda out: [one.new_zeros(one.shape) for one in out],
+                (_NUMERICAL,),
+            )
+        wrong = []
+        for what, (change, allowed) in changes.items():
+            check = sound.check([change(each) for each in sound.correct()])
+            status = str(check.status.value)
+            if status not in allowed:
+                wrong.append(f"{what}: {status}, not {' or '.join(allowed)}")
+            elif what == "zeros" and not (check.correctness is not None and check.message):
+                wrong.append(f"{what}: the Check has no correctness, or no message")
+        require_none(wrong, "outputs that are wrong")
 
     def test_every_call_is_looked_at(self, sound: EvaluatorKit) -> None:
         """An output of the wrong shape fails in whichever call it is.
@@ -443,6 +393,10 @@ def _doubled(tensor: Any) -> Any:
     import torch
 
     return torch.cat([tensor, tensor]) if tensor.dim() else torch.stack([tensor, tensor])
+
+
+def _zeros(outputs: Outputs) -> Outputs:
+    return [tensor.new_zeros(tensor.shape) for tensor in outputs]
 
 
 def _other_dtypes(outputs: Outputs) -> Outputs:

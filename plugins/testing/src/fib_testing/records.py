@@ -12,8 +12,9 @@ import subprocess
 import sys
 import textwrap
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Optional, Union
 
 import pytest
 
@@ -291,6 +292,27 @@ def _answers(path: str, step: Step) -> list[dict[str, Any]]:
     return answers
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordCase:
+    """What the cases of all records have in common.
+
+    Parameters
+    ----------
+    record : Record or str
+        What the plugin registers, or the path of the factory.
+    plugin : str, optional
+        The plugin's module, as in its entry point. Default: the top-level package of the factory.
+    """
+
+    record: Union[Record, str]
+    plugin: Optional[str] = None
+
+    @property
+    def factory(self) -> str:
+        """Where the code is: ``"package.module:Name"``."""
+        return self.record if isinstance(self.record, str) else self.record.factory
+
+
 # ------------------------------------------------------------------------------- suites
 
 
@@ -362,7 +384,7 @@ class RecordConformance(Conformance):
     @pytest.fixture
     def factories(self, given: Any) -> list[tuple[str, str]]:
         """Return kind and path of the factory."""
-        return [(self.kind, factory_path(given))]
+        return [(self.kind, given.factory)]
 
     @pytest.fixture
     def made(self, given: Any, request: pytest.FixtureRequest) -> Any:
@@ -373,7 +395,7 @@ class RecordConformance(Conformance):
     @pytest.fixture
     def looked(self, request: pytest.FixtureRequest, given: Any) -> dict[str, tuple[str, Step]]:
         """Return what a fresh interpreter found out about plugin and probe."""
-        plugin = given.plugin or factory_path(given).partition(":")[0].partition(".")[0]
+        plugin = given.plugin or given.factory.partition(":")[0].partition(".")[0]
         names = {"plugin": plugin, "probe": getattr(given.record, "probe", None)}
         libraries = self.libraries(given)
         steps: dict[str, Step] = keep(
@@ -416,7 +438,7 @@ class RecordConformance(Conformance):
         """
         load_factory(given)
         self.require_available(given, request)
-        require_constructible(factory_path(given), *self.arguments(given))
+        require_constructible(given.factory, *self.arguments(given))
 
 
 def check_name_and_version(self: Any, given: Any, made: Any) -> None:
@@ -435,11 +457,6 @@ def check_name_and_version(self: Any, given: Any, made: Any) -> None:
     require(made.name == name, f"its name is {made.name!r}, and the record's {name!r}")
 
 
-def factory_path(case: Any) -> str:
-    """Return where the code of a case is: ``"package.module:Name"``."""
-    return str(getattr(case.record, "factory", case.record))
-
-
 def record_of(case: Any) -> Any:
     """Return the record of a case, or skip the test where it has none."""
     if isinstance(case.record, str):
@@ -449,7 +466,7 @@ def record_of(case: Any) -> Any:
 
 def load_factory(case: Any) -> Any:
     """Return the object that the record names, or skip the test where it cannot be imported."""
-    path = factory_path(case)
+    path = case.factory
     with needed(f"importing {path}", "test_the_factory_is_of_the_right_type"):
         return import_string(path)
 

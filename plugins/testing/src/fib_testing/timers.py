@@ -6,11 +6,12 @@ import gc
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 import pytest
 
 from fib_testing.records import (
+    RecordCase,
     RecordConformance,
     check_name_and_version,
     must_work,
@@ -23,7 +24,6 @@ from fib_testing.records import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flashinfer_bench.plugins import TimerSpec
 
 LONG_MS = 40.0
 SHORT_MS = 2.0
@@ -33,7 +33,7 @@ _SEE_CALL = "test_one_call_gives_a_latency_and_its_result"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimerCase:
+class TimerCase(RecordCase):
     """A timing backend, and work of a known length for it.
 
     Parameters
@@ -49,10 +49,8 @@ class TimerCase:
         The plugin's module, as in its entry point. Default: the top-level package of the factory.
     """
 
-    record: Union[TimerSpec, str]
     device: str = "cpu"
     work: Optional[Callable[[float], object]] = None
-    plugin: Optional[str] = None
 
     def run(self, milliseconds: float) -> None:
         """Keep the device busy."""

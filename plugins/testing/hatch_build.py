@@ -8,7 +8,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# As in flashinfer_bench.cli.plugin_new: what tools leave in a folder that they work in.
+# As in fib_plugin_new.command: what tools leave in a folder that they work in.
 _LEFT_BY_TOOLS = re.compile(
     r"__pycache__|\.(pytest|mypy|ruff)_cache|\.(venv|nox|tox|hypothesis)|build|dist|traces"
     r"|.*\.(pyc|egg-info)"
@@ -23,7 +23,7 @@ class TemplateHook(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":  # runs from the repository, and finds the example there
             return
         template = self._template()
-        target = "flashinfer_bench/_template" if self.target_name == "wheel" else "_template"
+        target = "fib_plugin_new/_template" if self.target_name == "wheel" else "_template"
         for path in sorted(template.rglob("*")):
             relative = path.relative_to(template)
             if path.is_file() and not any(map(_LEFT_BY_TOOLS.fullmatch, relative.parts)):
@@ -32,7 +32,7 @@ class TemplateHook(BuildHookInterface):  # type: ignore[type-arg]
     def _template(self) -> Path:
         root = Path(self.root)
         packed = root / "_template"
-        folder = packed if packed.is_dir() else root.parent / "examples" / "fib-builder-example"
+        folder = packed if packed.is_dir() else root.parents[1] / "examples" / "fib-builder-example"
         if not (folder / "pyproject.toml").is_file():
             raise FileNotFoundError(f"the example plugin is neither in {packed} nor in {folder}")
         return folder

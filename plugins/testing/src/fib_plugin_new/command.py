@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from flashinfer_bench._version import __version__
+from flashinfer_bench import __version__
 from flashinfer_bench.cli.options import option
 from flashinfer_bench.cli.output import emit, printable, talk
+from flashinfer_bench.cli.plugins import known_kind
 from flashinfer_bench.errors import CapabilityError, ConfigError, StorageError
-from flashinfer_bench.plugins import KINDS, Settings, canonical, discover
-from flashinfer_bench.plugins.records import hook_of
+from flashinfer_bench.plugins import KINDS, Settings, canonical, discover, hook_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flashinfer_bench.plugins import Catalog
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parent
 _IN_WHEEL = _PACKAGE / "_template"
-_IN_REPOSITORY = _PACKAGE.parents[2] / "examples" / "fib-builder-example"
-_SMALL = Path(__file__).with_name("plugin_template")
+_IN_REPOSITORY = _PACKAGE.parents[3] / "examples" / "fib-builder-example"
+_SMALL = _PACKAGE / "plugin_template"
 
 # What tools leave behind; importing an installed template compiles it, for one.
 _LEFT_BY_TOOLS = re.compile(
@@ -123,14 +123,6 @@ def new_plugin(
         remark = "\nIt still compiles C, and its README says which part of which file to change."
     test = "pip install -e '.[test]' && pytest"
     talk(f"{does}\n  cd {target}\n  {test}\n  fib plugins doctor {names.plugin}{remark}")
-
-
-def known_kind(value: str) -> str:
-    """Return a kind of records as it is spelled in `KINDS`, or raise `ConfigError`."""
-    kind = value.strip().lower().replace("-", "_")
-    if kind not in KINDS:
-        raise ConfigError(f"--kind {value!r} is unknown", hint=f"available: {', '.join(KINDS)}")
-    return kind
 
 
 def _checked(name: str, language: Optional[str], author: str, kind: str) -> Names:
@@ -235,7 +227,7 @@ def template_folder() -> Path:
             return folder
     raise CapabilityError(
         f"the example plugin, from which new ones are made, is missing: {_IN_WHEEL}",
-        hint="reinstall flashinfer-bench-core",
+        hint="reinstall fib-testing",
     )
 
 
