@@ -28,7 +28,7 @@ from flashinfer_bench import env
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from flashinfer_bench.routing.import_hook import ImportHook
+    from flashinfer_bench.routing.patch_manager import ImportHook
     from flashinfer_bench.routing.patch_points import Args, Call, Fallback, Kwargs, PatchPoint
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def at_startup() -> None:
         if _WAITS_FOR in sys.modules:
             prepare()
             return
-        from flashinfer_bench.routing.import_hook import ImportHook
+        from flashinfer_bench.routing.patch_manager import ImportHook
 
         _hook = ImportHook(prepare)
         _hook.wait_for({_WAITS_FOR})
@@ -143,9 +143,7 @@ class _Pending:
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
         """Return what enables everything, and then makes the call."""
-        from flashinfer_bench.routing.capture import is_capturing
-        from flashinfer_bench.routing.opaque import opaque
-        from flashinfer_bench.routing.patch_points import no_fallback, router
+        from flashinfer_bench.routing.patch_points import is_capturing, no_fallback, opaque, router
 
         @opaque
         def first(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:

@@ -27,7 +27,7 @@ def test_the_question_goes_to_torch(monkeypatch):
 
 def test_torch_is_not_imported_to_find_out():
     code = (
-        "import sys; from flashinfer_bench.routing.capture import is_capturing\n"
+        "import sys; from flashinfer_bench.routing.patch_points import is_capturing\n"
         "assert not is_capturing() and 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from flashinfer_bench.routing.import_hook import ImportHook, is_here
+from flashinfer_bench.routing.patch_manager import ImportHook, is_here
 
 
 @pytest.fixture

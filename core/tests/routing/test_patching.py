@@ -14,7 +14,7 @@ import pytest
 from flashinfer_bench.errors import CapabilityError, ConfigError
 from flashinfer_bench.routing import PatchSpec, PatchStatus, resolve
 from flashinfer_bench.routing.patch_manager import (
-    NotFoundError,
+    NotPatchedError,
     Order,
     look_up,
     replace_everywhere,
@@ -283,16 +283,16 @@ class TestLookUp:
     def test_nothing_is_imported_or_woken(self, world):
         name = world.write("lazy", "def __getattr__(name):\n    raise OSError(name)\n")
         world.write("lazy.sub", "def f(): pass\n")
-        with pytest.raises(NotFoundError) as caught:
+        with pytest.raises(NotPatchedError) as caught:
             look_up(f"{name}.sub.f")
         assert (caught.value.state, caught.value.module) == ("waiting", name)
         assert name not in sys.modules
         importlib.import_module(name)
-        with pytest.raises(NotFoundError) as caught:
+        with pytest.raises(NotPatchedError) as caught:
             look_up(f"{name}.sub.f")
         assert (caught.value.state, caught.value.module) == ("waiting", f"{name}.sub")
         assert f"{name}.sub" not in sys.modules
-        with pytest.raises(NotFoundError, match="makes some names on demand") as caught:
+        with pytest.raises(NotPatchedError, match="makes some names on demand") as caught:
             look_up(f"{name}.f")
         assert caught.value.state == "missing"
         importlib.import_module(f"{name}.sub")

@@ -34,8 +34,7 @@ from flashinfer_bench.apply.runtime import (
 )
 from flashinfer_bench.apply.wrappers import decorate
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.routing.opaque import opaque
-from flashinfer_bench.routing.patch_points import no_fallback, router
+from flashinfer_bench.routing.patch_points import no_fallback, opaque, router
 from flashinfer_bench.tracing import api as tracing
 
 if TYPE_CHECKING:

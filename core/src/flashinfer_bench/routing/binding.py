@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing import generated
-from flashinfer_bench.routing.opaque import opaque
+from flashinfer_bench.routing.patch_points import opaque
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

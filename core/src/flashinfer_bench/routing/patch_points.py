@@ -9,13 +9,13 @@ import threading
 import weakref
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Optional, Protocol, Union
-
-from flashinfer_bench.routing.opaque import opaque
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Optional, Protocol, TypeVar, Union
 
 if TYPE_CHECKING:
     import inspect
     from collections.abc import Callable
+    from types import CodeType
 
     Args = tuple[Any, ...]
     Kwargs = Optional[dict[str, Any]]
@@ -34,6 +34,68 @@ logger = logging.getLogger(__name__)
 _ANYTHING = (Exception,)
 _MOST_UNKNOWN = 1024
 _MOST_KNOWN = 65536
+
+# ------------------------------------------------------------- what compiles and captures calls
+#
+# ``torch.compiler.disable`` puts a wrapper around a function, which costs over a microsecond in
+# each call, compiled or not. Here the function's code itself is marked, so that other callers pay
+# nothing. Where a torch has no such mark the function is not made a part of a graph, but may be
+# compiled on its own: slower in its first calls, and as right.
+
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+
+
+def opaque(function: _Function) -> _Function:
+    """Have torch.compile break the graph at calls of `function`, and run what it calls as it is.
+
+    Parameters
+    ----------
+    function : callable
+        A Python function. Others with the same code are marked as well.
+
+    Returns
+    -------
+    callable
+        `function` itself.
+    """
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    code = getattr(function, "__code__", None)
+    torch = sys.modules.get("torch")  # nobody compiles without it
+    if torch is not None and code is not None:
+        _mark(torch, code)
+    return function
+
+
+def _mark(torch: Any, code: CodeType) -> None:
+    try:
+        frames = torch._C._dynamo.eval_frame
+        skip = frames._FrameAction.SKIP
+        # The second one is for what is called from there.
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
+    except _ANYTHING:  # not torch's public face: releases differ, and some builds have no compiler
+        logger.debug("torch.compile will look into %s", code.co_name, exc_info=True)
+
+
+@lru_cache(maxsize=1)
+def _capturing() -> Callable[[], bool]:
+    import torch
+
+    # Builds of torch without CUDA have the function, but it raises.
+    if not torch.cuda.is_available():
+        return lambda: False
+    return torch.cuda.is_current_stream_capturing
+
+
+def is_capturing() -> bool:
+    """Return whether the current stream is being captured into a CUDA graph.
+
+    Nothing may be copied to the CPU then: waiting for the device invalidates the capture.
+    """
+    # Without torch nobody captures; and at exit it must not be imported for the first time.
+    return "torch" in sys.modules and _capturing()()
+
+
+# -------------------------------------------------------------------------------------- points
 
 
 class Runtime(Protocol):

@@ -16,10 +16,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from flashinfer_bench.routing.binding import match, same_value
-from flashinfer_bench.routing.opaque import opaque
 from flashinfer_bench.routing.patch_manager import Adapter, PatchSpec
 from flashinfer_bench.routing.patch_manager import UnroutableError as UnroutableError
-from flashinfer_bench.routing.patch_points import PatchPoint, router
+from flashinfer_bench.routing.patch_points import PatchPoint, opaque, router
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

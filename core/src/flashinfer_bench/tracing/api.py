@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.routing.opaque import opaque
-from flashinfer_bench.routing.patch_points import router
+from flashinfer_bench.routing.patch_points import opaque, router
 
 if TYPE_CHECKING:
     from pathlib import Path

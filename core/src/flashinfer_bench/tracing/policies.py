@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from flashinfer_bench.errors import ConfigError, DuplicateNameError, UnknownNameError
 from flashinfer_bench.plugins import default_catalog
-from flashinfer_bench.routing.capture import is_capturing
+from flashinfer_bench.routing.patch_points import is_capturing
 from flashinfer_bench.tracing.config import positive
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.routing.capture import is_capturing
+from flashinfer_bench.routing.patch_points import is_capturing
 from flashinfer_bench.tracing.layout import Layout, OtherCallError, scalar_of
 from flashinfer_bench.tracing.policies import (
     OnlinePolicy,

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from flashinfer_bench import env
 from flashinfer_bench.data.loader import Problems, load_definitions
 from flashinfer_bench.errors import ConfigError, DatasetNotFoundError
-from flashinfer_bench.routing.capture import is_capturing
-from flashinfer_bench.routing.patch_points import router
+from flashinfer_bench.routing.patch_points import is_capturing, router
 from flashinfer_bench.tracing.config import TracingConfigRegistry, TracingLimits, as_registry
 from flashinfer_bench.tracing.layout import OtherCallError
 from flashinfer_bench.tracing.recorder import Recorders

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.routing import generated
 from flashinfer_bench.routing.binding import match, same_value
-from flashinfer_bench.routing.opaque import opaque
+from flashinfer_bench.routing.patch_points import opaque
 from flashinfer_bench.routing.routes import Canonical
 
 if TYPE_CHECKING:
