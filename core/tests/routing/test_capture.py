@@ -9,20 +9,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flashinfer_bench.routing import capture  # noqa: E402
+from flashinfer_bench.routing import patch_points as capture  # noqa: E402
 
 
-def test_the_question_goes_to_torch(monkeypatch):
+def test_the_capturing_goes_to_torch(monkeypatch):
     asked = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(
         torch.cuda, "is_current_stream_capturing", lambda: asked.append(1) or len(asked) > 1
     )
-    capture._question.cache_clear()
+    capture._capturing.cache_clear()
     try:
         assert [capture.is_capturing(), capture.is_capturing()] == [False, True]
     finally:
-        capture._question.cache_clear()
+        capture._capturing.cache_clear()
 
 
 def test_torch_is_not_imported_to_find_out():

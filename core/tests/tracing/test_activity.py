@@ -226,7 +226,7 @@ class TestFork:
         holding, done = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with tracing._recorders.lock, tracing._write_lock:
+            with tracing.lock, tracing._write_lock:
                 holding.set()
                 done.wait()
 

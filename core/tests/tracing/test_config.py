@@ -19,7 +19,7 @@ from flashinfer_bench.tracing import (
     get_default_configs,
 )
 from flashinfer_bench.tracing.config import AXES_ONLY, as_registry
-from flashinfer_bench.tracing.layout import Layout
+from flashinfer_bench.tracing.recorder import Layout
 
 FILTERS = (
     "keep_all keep_first keep_first_by_avg_seq_len keep_first_by_axes keep_first_k "

@@ -12,7 +12,7 @@ from flashinfer_bench import tracer
 from flashinfer_bench.apply import apply
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.tracer import TraceEntry, TracingRule, presets
-from flashinfer_bench.tracing.layout import Layout
+from flashinfer_bench.tracing.recorder import Layout
 
 RULES = (
     "gemm_rule mla_paged_prefill_rule mla_ragged_prefill_rule mla_paged_decode_rule "

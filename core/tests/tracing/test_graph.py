@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fib_tests.recorded import DECODE, GEMM, Sink, decode_inputs, gemm_inputs
-from flashinfer_bench.routing import capture
+from flashinfer_bench.routing import patch_points as capture
 from flashinfer_bench.tracing import TracingConfig, TracingLimits, TracingRuntime
 
 INT32 = TracingConfig("dump_int32", filter_policy="keep_first_by_axes")
@@ -18,7 +18,7 @@ INT32 = TracingConfig("dump_int32", filter_policy="keep_first_by_axes")
 def capturing(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Says that a stream is being captured, where there is no GPU to do so."""
     state = {"now": False}
-    monkeypatch.setattr(capture, "_question", lambda: lambda: state["now"])
+    monkeypatch.setattr(capture, "_capturing", lambda: lambda: state["now"])
     return state
 
 

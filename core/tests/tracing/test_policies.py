@@ -21,7 +21,6 @@ from fib_tests.recorded import (
     tensor,
 )
 from flashinfer_bench.tracing import FilterPolicy, TracingConfig, TracingRuntime, WorkloadEntry
-from flashinfer_bench.tracing.layout import Layout
 from flashinfer_bench.tracing.policies import (
     KeepAll,
     KeepFirstByAvgSeqLen,
@@ -31,6 +30,7 @@ from flashinfer_bench.tracing.policies import (
     KeepRandomK,
     OnlinePolicy,
 )
+from flashinfer_bench.tracing.recorder import Layout
 
 
 def entry(order: int, **axes: int) -> WorkloadEntry:

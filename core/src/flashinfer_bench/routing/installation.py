@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.plugins import AdapterSpec, Catalog, Registered
     from flashinfer_bench.routing.patch_points import Router
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 # Strict mode, a plugin that ends the program: whatever it is, the program that is running goes on.
 _ANYTHING = (Exception, SystemExit)
@@ -221,7 +221,7 @@ class Installation:
                 self._keep_up()
             except _ANYTHING:
                 self._done_for = None
-                logger.warning("adapters are not kept up with what is wanted", exc_info=True)
+                _logger.warning("adapters are not kept up with what is wanted", exc_info=True)
             finally:
                 self._busy = False
                 self._lock.release()
@@ -281,7 +281,7 @@ class Installation:
                 self._told.add(key)
                 level = logging.WARNING if status.state in WRONG else logging.DEBUG
                 about = (status.path, status.adapter, status.state, status.reason)
-                logger.log(level, "%s of adapter '%s': %s %s", *about)
+                _logger.log(level, "%s of adapter '%s': %s %s", *about)
 
     def _adapters(self) -> list[Chosen]:
         if self._chosen is None:
@@ -289,7 +289,7 @@ class Installation:
                 self._chosen = [Chosen(entry) for entry in self._catalog().adapters]
             except _ANYTHING as error:  # a broken plugin in strict mode
                 reason = told(error)
-                logger.warning("no adapter is installed: plugins cannot be loaded: %s", reason)
+                _logger.warning("no adapter is installed: plugins cannot be loaded: %s", reason)
                 self._chosen = []
         return self._chosen
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     """Looks at an original, and returns why this version of it is not supported; None if it is."""
     WrapperFactory = Callable[["PatchSpec", Callable[..., Any]], Callable[..., Any]]
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 Kind = Literal["function", "method"]
 """What a target is: a function of a module, or a method of a class."""
@@ -537,7 +537,7 @@ class ImportHook:
         try:
             self._imported()
         except _ANYTHING:  # the import must not notice
-            logger.warning("after an import", exc_info=True)
+            _logger.warning("after an import", exc_info=True)
 
 
 # ------------------------------------------------------------------------------ patching
@@ -591,7 +591,7 @@ def swap(module: Any, name: str, old: Any, new: Any) -> bool:
             return False
         setattr(module, name, new)
     except _ANYTHING:  # a module may refuse, in any way
-        logger.debug("%s.%s stays what it is", module, name, exc_info=True)
+        _logger.debug("%s.%s stays what it is", module, name, exc_info=True)
         return False
     return namespace(module).get(name) is new
 
@@ -720,7 +720,7 @@ class PatchManager:
                 except NotPatchedError as error:
                     found.append(order.status(error.state, error.reason))
                 except _ANYTHING as error:  # of the adapter, or of the library
-                    logger.debug("%s cannot be patched", order.spec.path, exc_info=True)
+                    _logger.debug("%s cannot be patched", order.spec.path, exc_info=True)
                     found.append(order.status("failed", told(error)))
                 else:
                     found.append(patch)
@@ -810,7 +810,7 @@ class PatchManager:
                 self.kept[path] = f"{_REPLACED}; it is left as it is"
         except _ANYTHING as error:
             self.kept[path] = f"it cannot be restored: {told(error)}"
-            logger.warning("%s: %s", path, self.kept[path])
+            _logger.warning("%s: %s", path, self.kept[path])
         del self._patches[path]
 
     def after_fork(self) -> None:

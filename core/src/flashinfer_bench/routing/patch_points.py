@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.data import Definition
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _ANYTHING = (Exception,)
 _MOST_UNKNOWN = 1024
@@ -73,7 +73,7 @@ def _mark(torch: Any, code: CodeType) -> None:
         # The second one is for what is called from there.
         frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
     except _ANYTHING:  # not torch's public face: releases differ, and some builds have no compiler
-        logger.debug("torch.compile will look into %s", code.co_name, exc_info=True)
+        _logger.debug("torch.compile will look into %s", code.co_name, exc_info=True)
 
 
 @lru_cache(maxsize=1)
@@ -256,7 +256,7 @@ def _watched(notes: list[Note], name: str, call: Call) -> Call:
                 if not (told or ending()):
                     told = True
                     message = "watching a call of '%s' failed; told once"
-                    logger.warning(message, name, exc_info=error)
+                    _logger.warning(message, name, exc_info=error)
         return call(args, kwargs, fallback)
 
     return watched
@@ -449,7 +449,7 @@ class Router:
             try:
                 found: Optional[Definition] = find(name) if find is not None else None
             except _ANYTHING:  # its file cannot be read any more, say
-                logger.debug("definition '%s' cannot be had", name, exc_info=True)
+                _logger.debug("definition '%s' cannot be had", name, exc_info=True)
                 continue
             if found is not None:
                 return found
@@ -545,7 +545,7 @@ def _asked(ask: Callable[..., Any], name: str, point: Optional[PatchPoint]) -> A
     try:
         return ask(name, point)
     except _ANYTHING:  # the program that is running must not notice
-        logger.warning("calls of definition '%s' do not reach %r", name, ask, exc_info=True)
+        _logger.warning("calls of definition '%s' do not reach %r", name, ask, exc_info=True)
         return None
 
 
@@ -575,7 +575,7 @@ def _install() -> None:
 
         installation.default().update()
     except _ANYTHING:  # calls of libraries stay what they are; everything else is as it should be
-        logger.warning("adapters are not kept up with what is wanted", exc_info=True)
+        _logger.warning("adapters are not kept up with what is wanted", exc_info=True)
 
 
 router.on_use(_install)

@@ -138,7 +138,7 @@ def reordered(call: Call, signature: Canonical, inputs: Sequence[str]) -> Call:
     return bound
 
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 ARGUMENTS = "arguments"
 """Reason: the arguments are not those of the function."""
@@ -184,7 +184,7 @@ class _Counters:
         self.refuse(reason)
         if reason not in self._told:
             self._told.add(reason)
-            logger.warning(
+            _logger.warning(
                 "%s: %s; such calls go to the original", self.label, reason, exc_info=error
             )
 

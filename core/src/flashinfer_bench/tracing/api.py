@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["disable_tracing", "enable_tracing"]
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _ANYTHING = (Exception, SystemExit)
 
@@ -135,9 +135,9 @@ def activate() -> None:
             if env.tracing_signals() and threading.current_thread() is threading.main_thread():
                 install_signal_handlers()
     except _ANYTHING as error:  # the program that is running must not notice
-        logger.debug("enabling tracing failed", exc_info=True)
+        _logger.debug("enabling tracing failed", exc_info=True)
         message = f"FIB_ENABLE_TRACING: tracing stays off: {type(error).__name__}: {error}"
         try:
             warnings.warn(message, UserWarning, stacklevel=2)
         except UserWarning:  # warnings are errors here, but nothing was called that could fail
-            logger.warning("%s", message)
+            _logger.warning("%s", message)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.plugins import Registered, TracingPolicySpec
     from flashinfer_bench.tracing.config import TracingConfig
-    from flashinfer_bench.tracing.layout import Layout
+    from flashinfer_bench.tracing.recorder import Layout
 
     InputValue = Union[torch.Tensor, bool, int, float]
     Axes = Mapping[str, int]
