@@ -152,6 +152,7 @@ class TestByValue:
             "patched",
             version="1.2.3",
             rebound=(f"{before.__name__}.scale",),
+            definitions=("*",),
         )
         assert before.scale is after.scale is lib.scale is not original
         world.manager.unpatch_all()
