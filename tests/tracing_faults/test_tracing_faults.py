@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -48,13 +47,10 @@ FAULTS = (
     "no_fault",
     "disk_full",
     "dataset_deleted",
-    "dataset_read_only",
     "threads",
-    "storm_of_enabling",
     "forked_workers",
     "bare_fork",
     "shutdown",
-    "broken_shutdown",
     "terminated",
 )
 
@@ -100,26 +96,8 @@ def workloads(folder):
     }
 
 
-@pytest.fixture
-def read_only():
-    """A dataset that nobody may write to, in a folder that everybody may pass.
-
-    Not in pytest's: whenever another pytest begins, it takes the right to pass away.
-    """
-    with tempfile.TemporaryDirectory() as made:
-        folder = write_definitions(Path(made))
-        folder.chmod(0o755)
-        paths = [folder / "dataset", *(folder / "dataset").rglob("*")]
-        for path in paths:
-            path.chmod(0o555 if path.is_dir() else 0o444)
-        yield folder
-        for path in paths:
-            path.chmod(0o755)
-
-
 @pytest.mark.parametrize("fault", FAULTS)
-def test_nothing_is_noticed(fault, request):
-    folder = request.getfixturevalue("read_only" if fault == "dataset_read_only" else "folder")
+def test_nothing_is_noticed(fault, folder):
     documents, err = noticed(fault, folder, -signal.SIGTERM if fault == "terminated" else 0)
     calls = sum(one["calls"] for one in documents)
     assert calls >= 50
@@ -144,12 +122,8 @@ def sound_and_counted(folder, documents):
     assert examine(folder / "dataset").issues == ()
 
 
-def not_made_again(folder, documents):
-    assert not (folder / "dataset").exists()
-
-
 def gone_and_counted(folder, documents):
-    not_made_again(folder, documents)
+    assert not (folder / "dataset").exists()
     lost_and_counted(folder, documents)
 
 
@@ -167,8 +141,6 @@ CHECKS = {
     "bare_fork": all_is_there,
     "disk_full": sound_and_counted,
     "dataset_deleted": gone_and_counted,
-    "dataset_read_only": lost_and_counted,
-    "broken_shutdown": not_made_again,
 }
 
 

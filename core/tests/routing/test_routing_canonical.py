@@ -35,17 +35,6 @@ def given_to(signature, inputs, *args):
 
 
 class TestReordered:
-    def test_the_same_inputs_cost_nothing(self):
-        def call(args, kwargs, fallback):
-            return args
-
-        assert reordered(call, signature_of("x", "y"), ["x", "y"]) is call
-
-    def test_fewer_in_another_order(self):
-        got, fallback = given_to(signature_of("x", "y", eps=None), ["y", "x"], 1, 2, None)
-        assert got == (2, 1)
-        assert fallback.order == (1, 0)
-
     @pytest.mark.parametrize("value", [2.0, 1, True, "1.0", [1.0], None, float("nan")])
     def test_an_extra_that_is_not_its_default(self, value):
         got, fallback = given_to(signature_of("x", eps=1.0), ["x"], 1, value)

@@ -66,14 +66,6 @@ def test_rules_by_keyword_into_the_dataset(root: Any, monkeypatch: Any) -> None:
     assert len(written(root)) == 2
 
 
-def test_rules_first_and_default_rules(root: Any, monkeypatch: Any) -> None:
-    monkeypatch.setenv("FIB_DATASET_PATH", str(root))
-    with tracer.enable_tracing({GEMM.name: presets.all_dump_rule}) as made:
-        made.collect(GEMM.name, {"A": gemm_inputs()[0], "B": gemm_inputs()[1]})
-    assert written(root)[0]["workload"]["inputs"]["A"]["type"] == "safetensors"
-    assert tracer.Tracer().names()
-
-
 @pytest.mark.parametrize(
     ("out", "blob"),
     [("traces/workloads", "blob/workloads"), ("workloads", None), ("", None), (None, "blob")],
@@ -137,14 +129,6 @@ class TestPolicies:
                 made.collect(DECODE.name, decode_inputs(batch))
         found = written(root.parent / "there")
         assert [each["workload"]["axes"]["num_kv_indices"] for each in found] == [4, 5, 9]
-
-    def test_random(self) -> None:
-        entries = self.entries()
-        first = presets.policy_keep_random_k(3, seed=1)(entries)
-        assert first == presets.policy_keep_random_k(3, seed=1)(entries)
-        assert len(first) == 3
-        assert len(presets.KEEP_RANDOM_ONE(entries)) == 1
-        assert presets.policy_keep_random_k(9)(entries) == entries
 
     def test_keys_keep_entries_apart(self, root: Any) -> None:
         rule = TracingRule([], presets.policy_keep_first_k(1), lambda e: e.axes["M"] % 3)

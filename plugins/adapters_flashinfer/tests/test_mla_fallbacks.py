@@ -27,15 +27,6 @@ def refuses(mla, reason, batch, plan=None, causal=False, raises=None, **options)
         assert not any(each.calls for each in solutions.values())
 
 
-def test_prefill_that_is_not_causal(mla):
-    refuses(mla, "not causal", calls.Batch([2, 1], [3, 4]))
-
-
-def test_sums_to_the_base_e(mla):
-    batch = calls.Batch([1], [3])
-    refuses(mla, "option of the run", batch, return_lse=True, return_lse_base_on_e=True)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -51,22 +42,6 @@ def test_options_that_the_original_refuses_here(mla, options):
     reason = "option of the run"
     batch = calls.Batch([1], [3])
     refuses(mla, reason, batch, raises=(ValueError, TypeError), **options)
-
-
-def test_a_profiler(mla):
-    batch = calls.Batch([1], [3])
-    buffer = torch.zeros(8)
-    refuses(mla, "option of the run", batch, {"use_profiler": True}, profiler_buffer=buffer)
-
-
-def test_another_dtype_than_the_definition_s(mla):
-    batch = calls.Batch([1], [3], dtype=torch.float16)
-    with calls.applied(calls.definition("decode")) as solutions:
-        wrapper = calls.wrapper()
-        batch.plan(wrapper)
-        assert wrapper.run(*batch.tensors).dtype == torch.float16
-        assert not any(each.calls for each in solutions.values())
-    assert mla.calls["mla.run"] == 1
 
 
 def test_lengths_that_do_not_fill_their_pages(mla):

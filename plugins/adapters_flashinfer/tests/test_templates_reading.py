@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hypothesis.strategies as st
 import pytest
 import template_fakes as fakes
 import torch
-from hypothesis import given
 from template_fakes import Const, Tensor, Var, api, template
 from template_worlds import Counted, World, rows
 
-from fib_adapters_flashinfer.templates import plan as names
 from fib_adapters_flashinfer.templates.results import UnsupportedError
 from fib_adapters_flashinfer.templates.route import TemplateRoute
 from flashinfer_bench.apply import enable_apply
@@ -149,19 +146,6 @@ def test_the_dataset_s_name_is_taken_if_only_that_is_enabled():
     assert [each.calls for each in both.values()] == [0, 1]  # FlashInfer's own name first
 
 
-SIZE = st.integers(1, 10**6)
-
-
-@given(size=SIZE, top_k=SIZE)
-def test_aliases_keep_the_sizes(size, top_k):
-    assert names.aliases(f"top_p_sampling_v{size}") == (f"top_p_sampling_from_probs_v{size}",)
-    tail = f"topk{top_k}_e8_h{size}_i{size}"
-    assert names.aliases(f"moe_fp8_block_scale_renormalize_routing_{tail}") == (
-        f"moe_fp8_block_scale_renorm_{tail}",
-    )
-    assert names.aliases(f"silu_and_mul_h{size}") == ()
-
-
 def test_a_size_that_no_tensor_has_comes_from_an_argument():
     described = api(fakes.route_tokens, *fakes.KINDS, choose=fakes.choose_kind)
     route = TemplateRoute(described)
@@ -170,12 +154,3 @@ def test_a_size_that_no_tensor_has_comes_from_an_argument():
         with pytest.raises(UnroutableError) as caught:
             route.understand(rows(), odd)
         assert caught.value.reason == "axis not known"
-
-
-def test_fixed_sizes_are_checked():
-    fixed = template("mm", axes={"n": Var(), "h": Const("k", value=16)})
-    route = TemplateRoute(api(fakes.scale, fixed))
-    assert route.understand(rows(h=16)).name == "mm_k16"
-    with pytest.raises(UnroutableError) as caught:
-        route.understand(rows(h=8))
-    assert caught.value.reason == "sizes differ"
