@@ -143,18 +143,14 @@ class _Pending:
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
         """Return what enables everything, and then makes the call."""
-        from flashinfer_bench.routing.patch_points import is_capturing, no_fallback, opaque, router
+        from flashinfer_bench.routing.patch_points import is_capturing, opaque, router
 
         @opaque
         def first(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
             call = None
             if not is_capturing() and self.enable():  # else at a later call
                 call = router.call_of(name) if point is None else _call_of(point, name)
-            if call is not None:
-                return call(args, kwargs, fallback)
-            if fallback is None:
-                raise RuntimeError(no_fallback(name))
-            return fallback(*args, **(kwargs or {}))
+            return (call or router.untaken(name))(args, kwargs, fallback)
 
         return first
 

@@ -273,5 +273,5 @@ class TestSelection:
         (status,) = installation.suspend(lib.__name__)
         assert (status.state, status.reason) == ("off", f"{lib.__name__} is left alone on request")
         assert not hasattr(lib.scale, "__wrapped__")
-        (status,) = installation.resume(lib.__name__)
+        (status,) = installation.suspend(lib.__name__, False)
         assert status.state == "patched"

@@ -28,14 +28,12 @@ from flashinfer_bench._lazy import exports
 
 if TYPE_CHECKING:
     from flashinfer_bench.routing.binding import *  # noqa: F403
-    from flashinfer_bench.routing.outputs import *  # noqa: F403
     from flashinfer_bench.routing.patch_manager import *  # noqa: F403
     from flashinfer_bench.routing.patch_points import *  # noqa: F403
     from flashinfer_bench.routing.routes import *  # noqa: F403
 
 _NAMES = {
-    "binding": "same_value",
-    "outputs": "Returns evaluated quick_binder returns_of write_back",
+    "binding": "Returns evaluated quick_binder returns_of same_value write_back",
     "patch_manager": "Adapter Kind PatchManager PatchSpec PatchStatus State Target "
     "get_manager resolve",
     "patch_points": "router",

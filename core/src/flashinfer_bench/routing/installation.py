@@ -308,15 +308,9 @@ class Installation:
 
     # ------------------------------------------------------------------------------------ others
 
-    def suspend(self, library: str) -> list[PatchStatus]:
-        """Restore a library, and leave it alone; return what became of each target."""
-        self._suspended |= {library}
-        self.update(imported=True)
-        return self.statuses()
-
-    def resume(self, library: str) -> list[PatchStatus]:
-        """End what `suspend` began; return what became of each target."""
-        self._suspended -= {library}
+    def suspend(self, library: str, suspended: bool = True) -> list[PatchStatus]:
+        """Restore a library and leave it alone, or end that; return what became of each target."""
+        self._suspended = self._suspended - {library} | ({library} if suspended else set())
         self.update(imported=True)
         return self.statuses()
 

@@ -83,8 +83,7 @@ class PatchStatus:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        lists = {"rebound": list(self.rebound), "definitions": list(self.definitions)}
-        return asdict(self) | lists
+        return asdict(self)
 
 
 class NotPatchedError(CapabilityError):
@@ -545,13 +544,9 @@ class ImportHook:
 _OWN = ("flashinfer_bench", "fib_")
 
 
-Place = tuple[Any, str, str]
-"""A module, a global name in it whose value was replaced, and both as ``"module.name"``."""
-
-
 def replace_everywhere(
     replacements: dict[int, tuple[Any, Any]], leave: Collection[Optional[tuple[int, str]]] = ()
-) -> dict[int, list[Place]]:
+) -> dict[int, list[str]]:
     """Replace values of global names in all imported modules, in one pass.
 
     Our own modules are left out, and modules that wake up when they are looked at stay asleep.
@@ -567,9 +562,9 @@ def replace_everywhere(
     Returns
     -------
     dict
-        By the identity of the old value: where it was.
+        By the identity of the old value: where it was, as ``"module.name"``.
     """
-    replaced: dict[int, list[Place]] = {}
+    replaced: dict[int, list[str]] = {}
     seen = set()
     for label, module in list(sys.modules.items()) if replacements else ():
         ours = label.startswith(_OWN[1]) or label.partition(".")[0] == _OWN[0]
@@ -579,21 +574,13 @@ def replace_everywhere(
         for name, value in namespace(module).copy().items():  # other threads may add names
             if id(value) not in replacements or (id(module), name) in leave:
                 continue
-            if swap(module, name, *replacements[id(value)]):
-                replaced.setdefault(id(value), []).append((module, name, f"{label}.{name}"))
+            try:
+                setattr(module, name, replacements[id(value)][1])
+            except _ANYTHING:  # a module may refuse, in any way
+                _logger.debug("%s.%s stays what it is", label, name, exc_info=True)
+            else:
+                replaced.setdefault(id(value), []).append(f"{label}.{name}")
     return replaced
-
-
-def swap(module: Any, name: str, old: Any, new: Any) -> bool:
-    """Give a global name of a module another value if it has the expected one; never raises."""
-    try:
-        if namespace(module).get(name) is not old:
-            return False
-        setattr(module, name, new)
-    except _ANYTHING:  # a module may refuse, in any way
-        _logger.debug("%s.%s stays what it is", module, name, exc_info=True)
-        return False
-    return namespace(module).get(name) is new
 
 
 _REPLACED = "something else has been put in the place of the wrapper since"
@@ -625,14 +612,13 @@ class _Patch:
     original: Any
     wrapper: Any
     stored: Any
-    places: list[Place] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
 
     def is_on(self) -> bool:
         return self.target.stored() is self.stored
 
     def status(self) -> PatchStatus:
-        labels = [label for _module, _name, label in self.places]
-        return self.order.status("patched", "" if self.is_on() else _REPLACED, labels)
+        return self.order.status("patched", "" if self.is_on() else _REPLACED, self.places)
 
 
 class PatchManager:
@@ -801,8 +787,6 @@ class PatchManager:
 
     def _take_off(self, patch: _Patch) -> None:
         path = patch.order.spec.path
-        for module, name, _label in patch.places:  # also in modules that nobody can find any more
-            swap(module, name, patch.wrapper, patch.original)
         try:
             if patch.is_on():
                 patch.target.restore()

@@ -103,7 +103,6 @@ class Runtime(Protocol):
 
     def names(self) -> Collection[str]:
         """Return the definitions whose calls it takes."""
-        ...
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
         """Return what is called for a definition.
@@ -123,11 +122,9 @@ class Runtime(Protocol):
         callable or None
             None if no call from there can be taken.
         """
-        ...
 
     def stop(self) -> None:
         """Be active no more."""
-        ...
 
 
 class Watcher(Protocol):
@@ -135,7 +132,6 @@ class Watcher(Protocol):
 
     def names(self) -> Collection[str]:
         """Return the definitions of whose calls it is told; asked when points are filled."""
-        ...
 
     def watch(self, name: str, point: Optional[PatchPoint]) -> Optional[Note]:
         """Return what is told of the calls of a definition that come from one place.
@@ -155,7 +151,6 @@ class Watcher(Protocol):
         callable or None
             None if calls from there do not matter.
         """
-        ...
 
 
 class PatchPoint:
@@ -494,7 +489,7 @@ class Router:
         @opaque
         def first(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
             call = self._compose(top, name, point)
-            taken = call or self._untaken(name)
+            taken = call or self.untaken(name)
             with self._lock:
                 if point is not None and point.call is first:
                     point.call = call
@@ -512,9 +507,9 @@ class Router:
         call: Optional[Call] = _asked(top.route, name, point) if top is not None and taken else None
         notes = [_asked(each.watch, name, point) for each in self._watchers_of(name)]
         notes = [note for note in notes if note is not None]
-        return _watched(notes, name, call or self._untaken(name)) if notes else call
+        return _watched(notes, name, call or self.untaken(name)) if notes else call
 
-    def _untaken(self, name: str) -> Call:
+    def untaken(self, name: str) -> Call:
         """Return what runs the fallback."""
 
         @opaque
@@ -558,9 +553,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=router.after_fork)
 
 
-def no_fallback(name: str, reason: str = "") -> str:
-    """Return the message for a call that nothing takes and that has no fallback."""
-    return router.no_fallback(name, reason)
+no_fallback = router.no_fallback
 
 
 def _install() -> None:

@@ -315,7 +315,7 @@ class Recorder:
             ]
         lines += ["        record(args, kwargs, order)", "    return note"]
         source = "\n".join([f"def make({', '.join(namespace)}):", *lines]) + "\n"
-        note: Note = generated.factory(source)(**namespace)
+        note: Note = generated.compile_source(source)(**namespace)
         return opaque(note)
 
     def record(self, args: Args, kwargs: Kwargs, order: Order) -> None:
@@ -388,16 +388,9 @@ class Recorder:
         except _ANYTHING as error:  # a user's policy
             self.fail(error)
             return []
-        sound = []
-        for entry in entries:
-            try:
-                own = entry.def_name == self.layout.name and type(entry.order) is int
-            except AttributeError:
-                own = False
-            if own:
-                sound.append(entry)
-            else:  # it must not cost what others have recorded
-                self.fail(ValueError(f"the policy keeps {entry!r}, which was not submitted to it"))
+        sound = [each for each in entries if getattr(each, "def_name", "") == self.layout.name]
+        for _ in range(len(entries) - len(sound)):  # they must not cost what others have recorded
+            self.fail(ValueError("the policy keeps what was not submitted to it"))
         return sound
 
     def settle(self, entry: WorkloadEntry) -> bool:
