@@ -30,8 +30,7 @@ from gqa import (
     routed,
 )
 
-from fib_adapters_flashinfer.attention import planned
-from fib_adapters_flashinfer.gqa import DecodeAdapter, DecodeRoute
+from fib_adapters_flashinfer.attention import DecodeAdapter, DecodeRoute, planned
 from flashinfer_bench import enable_apply
 from flashinfer_bench.routing.patch_points import router
 

@@ -21,7 +21,7 @@ from gqa import (
     routed,
 )
 
-from fib_adapters_flashinfer.gqa import DecodeAdapter, DecodeRoute
+from fib_adapters_flashinfer.attention import DecodeAdapter, DecodeRoute
 
 LABEL = DecodeRoute.label
 

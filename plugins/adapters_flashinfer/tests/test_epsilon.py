@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import enabled, patched, rmsnorm
 
-from fib_adapters_flashinfer.epsilon import (
+from fib_adapters_flashinfer.common import (
     epsilon_of,
     reference_epsilons,
     same_eps,

@@ -57,9 +57,9 @@ def test_lengths_that_do_not_fill_their_pages(mla):
 def test_a_buffer_of_another_shape_is_refused_by_the_original(mla):
     batch = calls.Batch([1], [3])
     wrong = torch.empty(2, calls.HEADS, calls.CKV, dtype=batch.dtype)
-    refuses(mla, "buffer of the caller", batch, raises=ValueError, out=wrong)
+    refuses(mla, "out buffer", batch, raises=ValueError, out=wrong)
     wrong = torch.empty(1, calls.HEADS, dtype=torch.float16)
-    refuses(mla, "buffer of the caller", batch, raises=ValueError, lse=wrong, return_lse=True)
+    refuses(mla, "lse buffer", batch, raises=ValueError, lse=wrong, return_lse=True)
 
 
 def test_what_the_original_need_not_be_asked_for():

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_adapters_flashinfer.views import Views
+from fib_adapters_flashinfer.attention import Views
 
 
 def halves(tensor):

@@ -544,9 +544,13 @@ class ImportHook:
 _OWN = ("flashinfer_bench", "fib_")
 
 
+Place = tuple[Any, str, str]
+"""A module, a global name in it whose value was replaced, and both as ``"module.name"``."""
+
+
 def replace_everywhere(
     replacements: dict[int, tuple[Any, Any]], leave: Collection[Optional[tuple[int, str]]] = ()
-) -> dict[int, list[str]]:
+) -> dict[int, list[Place]]:
     """Replace values of global names in all imported modules, in one pass.
 
     Our own modules are left out, and modules that wake up when they are looked at stay asleep.
@@ -562,9 +566,9 @@ def replace_everywhere(
     Returns
     -------
     dict
-        By the identity of the old value: where it was, as ``"module.name"``.
+        By the identity of the old value: where it was.
     """
-    replaced: dict[int, list[str]] = {}
+    replaced: dict[int, list[Place]] = {}
     seen = set()
     for label, module in list(sys.modules.items()) if replacements else ():
         ours = label.startswith(_OWN[1]) or label.partition(".")[0] == _OWN[0]
@@ -579,7 +583,7 @@ def replace_everywhere(
             except _ANYTHING:  # a module may refuse, in any way
                 _logger.debug("%s.%s stays what it is", label, name, exc_info=True)
             else:
-                replaced.setdefault(id(value), []).append(f"{label}.{name}")
+                replaced.setdefault(id(value), []).append((module, name, f"{label}.{name}"))
     return replaced
 
 
@@ -612,13 +616,14 @@ class _Patch:
     original: Any
     wrapper: Any
     stored: Any
-    places: list[str] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
 
     def is_on(self) -> bool:
         return self.target.stored() is self.stored
 
     def status(self) -> PatchStatus:
-        return self.order.status("patched", "" if self.is_on() else _REPLACED, self.places)
+        labels = [label for _module, _name, label in self.places]
+        return self.order.status("patched", "" if self.is_on() else _REPLACED, labels)
 
 
 class PatchManager:
@@ -787,6 +792,9 @@ class PatchManager:
 
     def _take_off(self, patch: _Patch) -> None:
         path = patch.order.spec.path
+        for module, name, _label in patch.places:  # also in modules that nobody can find any more
+            if namespace(module).get(name) is patch.wrapper:
+                setattr(module, name, patch.original)
         try:
             if patch.is_on():
                 patch.target.restore()
