@@ -15,7 +15,6 @@ import pytest
 pytest.importorskip("torch")
 
 from fib_datasets.repair import examine
-from fib_datasets.sanitize import Reason, sanitize
 from flashinfer_bench.data import TraceSet
 
 PATIENCE_S = 600  # for programs that import torch on a machine with other work
@@ -147,23 +146,6 @@ CHECKS = {
 def test_what_the_engine_raises_arrives_as_it_was(folder):
     [document], _ = noticed("no_fault", folder)
     assert document["errors of the engine"] == 5  # 13 rows, of 200 steps
-
-
-def test_ranks_and_a_restart(folder):
-    """Engines that do the same, side by side and once more: each workload is there once."""
-    for ranks in (3, 1):
-        processes = [start("no_fault", folder) for _ in range(ranks)]
-        for process in processes:
-            _, err = process.communicate(timeout=PATIENCE_S)
-            assert process.returncode == 0, err
-    trace_set = TraceSet.from_path(folder / "dataset")
-    for name in ("norm_h8", "ragged_h8"):
-        found = [trace.workload for trace in trace_set.workloads[name]]
-        assert len({one.uuid for one in found}) == len(found)
-    assert examine(folder / "dataset").issues == ()
-    cleaned = sanitize(folder / "dataset", dry_run=True)
-    # Every seventh step has sequences without a single token.
-    assert {one.kind for one in cleaned.dropped} <= {Reason.EMPTY_BATCH, Reason.UNUSED_BLOB}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import os
 import subprocess
 import sys
 import threading
@@ -290,31 +289,3 @@ class TestImports:
         """)
         assert done.stdout.split() == ["told", "called", "False"], done.stderr
         assert "patch_points: adapters are not kept up" in done.stderr
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_works_although_a_thread_held_the_lock(router, point):
-    router.push(Runtime("a", "d"))
-    held, done = threading.Event(), threading.Event()
-
-    def hold():
-        with router._lock:
-            held.set()
-            done.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(60)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            router.after_fork()
-            router.push(Runtime("b", "d"))
-            status = 0 if through(point)[0] == "b" else 2
-        finally:
-            os._exit(status)
-    done.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -191,19 +191,6 @@ class TestByValue:
         assert lib.Wrapper.plan is lib.Wrapper.begin is original
         assert user.Taken is lib.Wrapper
 
-    def test_a_base_and_what_inherits_from_it(self, world, lib):
-        original = lib.Wrapper.run
-        put_on(world.manager, f"{lib.__name__}.Wrapper.run", f"{lib.__name__}.Derived.run")
-        assert lib.Derived.run.__wrapped__ is lib.Wrapper.run.__wrapped__ is original
-        world.manager.unpatch({f"{lib.__name__}.Wrapper.run"})
-        world.manager.unpatch_all()
-        put_on(world.manager, f"{lib.__name__}.Wrapper.run")
-        put_on(world.manager, f"{lib.__name__}.Derived.run")
-        assert lib.Derived.run.__wrapped__ is original
-        world.manager.unpatch_all()
-        assert "run" not in vars(lib.Derived)
-        assert lib.Derived.run is lib.Wrapper.run is original
-
 
 class TestPeculiarTargets:
     @pytest.mark.parametrize(

@@ -161,14 +161,6 @@ class TestEnvironment:
         run(dedent(code) + dedent(PROGRAM), root)
         assert not (root / "workloads").exists()
 
-    def test_the_command_line_records_nothing(self, root: Any) -> None:
-        code = """
-            import flashinfer_bench.cli.main
-            import flashinfer_bench.tracing as tracing
-            assert tracing.TracingRuntime.get_instance() is None
-        """
-        run(code, root, FIB_ENABLE_TRACING="1")
-
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 class TestFork:

@@ -129,14 +129,3 @@ class TestPolicies:
                 made.collect(DECODE.name, decode_inputs(batch))
         found = written(root.parent / "there")
         assert [each["workload"]["axes"]["num_kv_indices"] for each in found] == [4, 5, 9]
-
-    def test_keys_keep_entries_apart(self, root: Any) -> None:
-        rule = TracingRule([], presets.policy_keep_first_k(1), lambda e: e.axes["M"] % 3)
-        with tracer.Tracer({GEMM.name: rule}, out_dir=root) as made:
-            for m in range(1, 700):
-                made.collect(GEMM.name, gemm_inputs(m))
-        assert [each["workload"]["axes"] for each in written(root)] == [
-            {"M": 1},
-            {"M": 2},
-            {"M": 3},
-        ]

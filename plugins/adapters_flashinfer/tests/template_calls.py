@@ -80,12 +80,6 @@ def as_result(outputs):
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def copied(value):
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    return type(value)(map(copied, value)) if isinstance(value, (tuple, list)) else value
-
-
 def same(left, right):
     """Whether two results are the same, NaN equal to itself."""
     if isinstance(left, (tuple, list)):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import weakref
 
 import pytest
 import torch
@@ -18,21 +16,17 @@ from gqa import (
     D,
     Pages,
     Refusals,
-    Solutions,
     agree,
     decode_name,
     decode_reference,
     decoder,
     i32,
-    patched,
     plan_decode,
     random,
     routed,
 )
 
 from fib_adapters_flashinfer.attention import DecodeAdapter, DecodeRoute, planned
-from flashinfer_bench import enable_apply
-from flashinfer_bench.routing.patch_points import router
 
 NAME = decode_name(16)
 
@@ -97,18 +91,6 @@ def test_plans_that_pass_by_ours_are_noticed(graph, tensor_cores, runtime):
     assert runtime.inputs["kv_indices"].tolist() == [7, 6, 5, 4]
     runtime.stop()
     agree(found, wrapper.run(q, pages.cache(), return_lse=True))
-
-
-def test_what_a_fast_plan_changes_goes_to_the_original(runtime):
-    pages, q = Pages(), random(3, HQ, D)
-    wrapper = plan_decode(decoder(Pages()), pages)
-    refusals = Refusals(DecodeRoute.label)
-    fast(wrapper, *pages.table, window_left=4)
-    wrapper.run(q, pages.cache())
-    fast(wrapper, *pages.table, sm_scale=0.3)
-    wrapper.run(q, pages.cache())
-    assert refusals.new() == {"sliding window": 1}
-    assert runtime.inputs["sm_scale"] == 0.3
 
 
 # ------------------------------------------------------------------------------ page numbers
@@ -199,31 +181,6 @@ def test_more_queries_than_were_planned_go_to_the_original_if_only_the_device_kn
 # --------------------------------------------------------------------------------------- leaks
 
 
-def test_what_was_enabled_is_not_kept_by_an_object_that_lives_on():
-    class Weights:
-        """Something large that a solution holds."""
-
-    def enable():
-        weights = Weights()
-
-        def solution(*args):
-            assert weights
-            return decode_reference(*args)
-
-        runtime = Solutions({NAME: solution})
-        with patched(DecodeAdapter()):
-            router.push(runtime)
-            wrapper.run(*tensors)
-            runtime.stop()
-            assert runtime.calls == 1
-        return weakref.ref(weights)
-
-    wrapper, tensors = KINDS["decode"].planned(), KINDS["decode"].tensors()
-    held = enable()
-    gc.collect()
-    assert held() is None
-
-
 @pytest.mark.parametrize("kind", ["prefill", "ragged"])
 def test_more_queries_than_keys_go_to_the_original_unless_there_are_no_keys(kind):
     """References make no number of a query that sees no key, and kernels make one."""
@@ -264,15 +221,3 @@ def test_outputs_to_compare_with_touch_no_buffer_of_the_caller(kind, layout):
 
 
 # ---------------------------------------------------------------------------------- patching
-
-
-def test_a_solution_that_does_not_know_partly_used_pages_is_not_asked():
-    pages, q = Pages(), random(3, HQ, D)
-    wrapper = plan_decode(decoder(pages), pages)
-    wanted = wrapper.run(q, pages.cache())
-
-    def solution(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale):
-        raise AssertionError("it would take the last pages for full")
-
-    with patched(DecodeAdapter()), enable_apply({NAME: solution}):
-        agree(wrapper.run(q, pages.cache()), wanted)

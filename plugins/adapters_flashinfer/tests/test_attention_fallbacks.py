@@ -14,11 +14,8 @@ from gqa import (
     PLACES,
     ROWS,
     D,
-    Pages,
     Refusals,
-    decoder,
     i32,
-    plan_decode,
     quiet,
     random,
     takes,
@@ -199,20 +196,6 @@ def test_other_forms_of_the_cache_are_for_the_original_to_refuse(kind, cache):
     with pytest.raises((KeyError, ValueError)):
         kind.planned().run(random(3, HQ, D), cache)
     assert refusals.new() == {"form of the kv cache": 1}
-
-
-@decode
-def test_several_queries_a_request(kind):
-    from flashinfer import BatchDecodeWithPagedKVCacheWrapper as Wrapper
-
-    if not hasattr(Wrapper, "_plan_impl"):
-        pytest.skip("this release plans for one query a request only")
-    pages = Pages(16)
-    table = (pages.indptr, pages.indices, i32(2, 2, 2))
-    made = decoder(pages, use_tensor_cores=True)
-    wrapper = plan_decode(made, pages, table=table, q_len_per_req=2)
-    with kind.refuses("several queries"):
-        wrapper.run(random(6, HQ, D), pages.cache())
 
 
 @ragged

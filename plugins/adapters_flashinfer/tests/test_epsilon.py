@@ -6,14 +6,11 @@ import types
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from making import enabled, patched, rmsnorm
 
 from fib_adapters_flashinfer.common import (
     epsilon_of,
     reference_epsilons,
-    same_eps,
 )
 
 H = 32
@@ -64,11 +61,6 @@ def test_what_decides_in_which_order():
     assert epsilon_of(definition("EPS = 1e-5", tags=["eps:small"])) == 1e-5
     assert epsilon_of(definition(two)) is None
     assert epsilon_of(definition(two, tags=["eps:1e-6"])) == 1e-6
-
-
-@given(st.floats(1e-12, 1e-2))
-def test_an_epsilon_in_float32_is_the_same(eps):
-    assert same_eps(torch.tensor(eps, dtype=torch.float32).item(), eps)
 
 
 CALLS = {

@@ -59,28 +59,6 @@ def test_buffers_of_the_caller_are_filled_and_returned(mla, return_lse):
     assert mla.calls["mla.run"] == 0
 
 
-def sglang_views(batch):
-    """Return tensors as SGLang passes them: all are views of wider ones."""
-    q = torch.cat([batch.q_nope, batch.q_pe], dim=-1)
-    pool = torch.cat([batch.ckv, batch.kpe], dim=-1)
-    cut = calls.CKV
-    return q[..., :cut], q[..., cut:], pool[..., :cut], pool[..., cut:]
-
-
-@pytest.mark.parametrize("shift", [0.0, 3.0], ids=["agrees", "disagrees"])
-def test_strided_views_where_the_definition_is_known_are_compared_first(shift, mla):
-    """Solutions were judged on contiguous tensors: what others make of them is looked at."""
-    batch = calls.Batch([1, 1, 1], [4, 5, 2])
-    with calls.applied(calls.definition("decode"), shift=shift) as solutions:
-        wrapper = calls.wrapper()
-        batch.plan(wrapper)
-        for _ in range(3):
-            calls.close(wrapper.run(*sglang_views(batch)), batch.expected()[0])
-    ran = len(next(iter(solutions.values())).calls)
-    # The first call is the original's; and once more it is asked for its outputs.
-    assert (ran, mla.calls["mla.run"]) == ((1, 4) if shift else (3, 2))
-
-
 @given(data=st.data())
 def test_any_batch_computes_what_the_original_computes(data):
     page_size = data.draw(st.sampled_from([1, 2, 5]))

@@ -76,20 +76,6 @@ def test_fused_works_in_place(flashinfer, cpu_norm, tmp_path, outputs, kind):
     torch.testing.assert_close(x, norm)
 
 
-def test_fused_without_a_definition_is_told_by_the_number_of_outputs(flashinfer):
-    w, x, r = weight(), rows(3, H, seed=1), rows(3, H, seed=2)
-    norm, total = x.clone(), r.clone()
-    flashinfer.norm.fused_add_rmsnorm(norm, total, w)
-    for outputs in [("output",), ("output", "residual_out")]:
-        solution = Solution(fused(H, outputs=outputs))
-        a, b = x.clone(), r.clone()
-        with enable_apply({f"fused_add_rmsnorm_h{H}": solution}):
-            flashinfer.norm.fused_add_rmsnorm(a, b, w)
-        assert len(solution.calls) == 1
-        assert torch.equal(b, total)
-        torch.testing.assert_close(a, norm)
-
-
 def test_gemma_s_norm_has_definitions_of_its_own(flashinfer, cpu_norm, tmp_path):
     plain, own = rmsnorm(H), rmsnorm(H, kind="gemma_rmsnorm")
     solutions = {f"rmsnorm_h{H}": Solution(plain), f"gemma_rmsnorm_h{H}": Solution(own, tag=3.0)}

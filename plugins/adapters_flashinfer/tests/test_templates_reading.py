@@ -69,51 +69,7 @@ def test_what_a_template_does_not_tell_is_not_routed(reason):
         TemplateRoute(api(function, *templates))
 
 
-def test_one_template_of_several_may_be_of_no_use():
-    bad = template("bad", inputs={"w": Tensor(ROWS)})
-    route = TemplateRoute(api(fakes.scale, bad, template(), choose=lambda **_: bad))
-    assert [plan.template.name_prefix for plan in route.plans.values()] == ["scale"]
-    world = World(route._api, "scale_h8", lambda x: x)
-    world(rows())
-    assert world.reasons == ["no template for the call"]
-
-
 # ------------------------------------------------------------------------------------- comparing
-
-
-def test_outputs_for_comparison_leave_the_call_s_tensors_alone():
-    for described, args, kwargs in (
-        (api(fakes.scale), (rows(),), {"out": rows(fill=0.0)}),
-        (api(fakes.merge, fakes.MERGE), (rows(), torch.ones(3), rows()), {}),
-        (api(fakes.append, fakes.APPEND), (rows(), (rows(fill=0.0), rows(fill=0.0))), {}),
-        (
-            api(fakes.attend, fakes.ATTEND),
-            (torch.ones(3, 4, 8), (torch.ones(2, 16, 2, 8), torch.ones(2, 16, 2, 8))),
-            {},
-        ),
-    ):
-        route = TemplateRoute(described)
-        understood = route.understand(*args, **kwargs)
-        copies = tuple(
-            each.clone() if isinstance(each, torch.Tensor) else each for each in understood.inputs
-        )
-        before = [t.clone() for t in _tensors((args, kwargs))]
-        outputs = route.outputs(described.function, understood, copies)
-        after = _tensors((args, kwargs))
-        assert all(map(torch.equal, before, after)), described.path
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        assert len(outputs) == len(next(iter(route.plans.values())).results.outputs)
-        expected = described.function(*args, **kwargs)
-        first = expected if isinstance(expected, torch.Tensor) else _tensors((args, kwargs))
-        assert any(torch.equal(outputs[0], each) for each in _tensors(first))
-
-
-def _tensors(value):
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return _tensors(list(value.values()))
-    return [t for each in value for t in _tensors(each)] if isinstance(value, (tuple, list)) else []
 
 
 # ---------------------------------------------------------------------------------------- names

@@ -133,14 +133,6 @@ def _lenient(x, factor=2.0, out=None, enable_pdl=None, *rest):
 _lenient.__signature__ = inspect.signature(fakes.scale)
 
 
-def test_an_option_that_the_definition_does_not_know_goes_to_the_original(tmp_path):
-    folder = definition(tmp_path, "scale_h8", {"x": ROWS}, {"y": ROWS}, {"h": 8})
-    world = World(api(fakes.scale), "scale_h8", lambda x: x + 40, folder)
-    assert torch.equal(world(rows(), 2.0), rows(fill=41.0))
-    assert torch.equal(world(rows(), 7.0), rows(fill=7.0))
-    assert (world.solution.calls, world.original.calls) == (1, 1)
-
-
 def test_a_definition_with_more_outputs_is_another_one(tmp_path):
     outputs = {"y": ROWS, "z": ROWS}
     folder = definition(tmp_path, "scale_h8", {"x": ROWS}, outputs, {"h": 8})
@@ -206,38 +198,3 @@ def test_the_chooser_s_template_gives_the_name():
     assert world.original.calls == 1
     world(rows(), 2, kind=1)
     assert world.reasons == ["no template for the call"]
-
-
-def test_what_a_chooser_raises_is_an_adapter_s_failure():
-    def broken(**values):
-        raise KeyError("kind")
-
-    world = World(api(fakes.scale, template(), choose=broken), "scale_h8", lambda x: x + 40)
-    assert torch.equal(world(rows()), rows(fill=2.0))
-    assert world.reasons == ["adapter failed"]
-
-
-def plain(x: torch.Tensor, *, deterministic: bool = True) -> torch.Tensor:
-    """Repeatable, unless the caller can do without."""
-    return x + 1
-
-
-def quick(x: torch.Tensor, *, deterministic: bool = False) -> torch.Tensor:
-    """Repeatable only if that is asked for."""
-    return x + 1
-
-
-@pytest.mark.parametrize(
-    ("function", "deterministic", "answered"),
-    [
-        (plain, True, True),
-        (plain, False, True),
-        (quick, False, True),
-        (quick, True, False),
-    ],
-)
-def test_who_asks_for_repeatable_results_gets_the_original(function, deterministic, answered):
-    world = World(api(function), "scale_h8", lambda x: x + 40)
-    world(rows(), deterministic=deterministic)
-    assert world.solution.calls == int(answered)
-    assert world.original.calls == int(not answered)

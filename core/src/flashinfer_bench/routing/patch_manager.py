@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec
@@ -793,8 +794,9 @@ class PatchManager:
     def _take_off(self, patch: _Patch) -> None:
         path = patch.order.spec.path
         for module, name, _label in patch.places:  # also in modules that nobody can find any more
-            if namespace(module).get(name) is patch.wrapper:
-                setattr(module, name, patch.original)
+            with suppress(Exception):
+                if namespace(module).get(name) is patch.wrapper:
+                    setattr(module, name, patch.original)
         try:
             if patch.is_on():
                 patch.target.restore()
