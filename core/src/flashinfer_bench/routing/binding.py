@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing import generated
 from flashinfer_bench.routing.patch_manager import UnroutableError
-from flashinfer_bench.routing.patch_points import opaque
+from flashinfer_bench.routing.patch_points import Args, Call, Kwargs, opaque
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.routing.patch_points import Args, Call, Kwargs
 
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -134,22 +133,33 @@ def match(
     positional = [name for name, each in named.items() if each.kind in _BY_POSITION]
     taken = {name: name for name in (*inputs, *outputs) if name in named}
     if by_position and not all(name in taken for name in inputs):
-        _take_positions(taken, named, positional, [*inputs, *outputs], len(inputs))
+        wanted = [*inputs, *outputs]
+        for index, name in enumerate(positional):
+            # An output has to be passed in each call: a parameter with a default may be anything.
+            passed = index < len(inputs) or named[name].default is Parameter.empty
+            if name not in taken:
+                if passed and index < len(wanted) and wanted[index] not in taken:
+                    taken[wanted[index]] = name
+            elif wanted.index(name) != index:
+                raise ConfigError(
+                    f"parameter '{name}' is at position {index}, but '{name}' of the definition "
+                    f"at {wanted.index(name)}, and not all inputs have a parameter of their name"
+                )
     missing = [name for name in inputs if name not in taken]
     if missing:
         raise ConfigError(f"no parameter is input '{missing[0]}'")
-    passed = tuple(taken[name] for name in outputs if name in taken)
-    if len(passed) < len(outputs):  # some of them are of no use
-        passed = ()
-    used = {*(taken[name] for name in inputs), *passed}
+    found = tuple(taken[name] for name in outputs if name in taken)
+    if len(found) < len(outputs):  # some of them are of no use
+        found = ()
+    used = {*(taken[name] for name in inputs), *found}
     extras = tuple(name for name in named if name not in used)
     unknown = [name for name in extras if named[name].default is Parameter.empty]
     if unknown:
         raise ConfigError(f"parameter '{unknown[0]}' is neither an input nor an output")
     return Binding(
         inputs=tuple(taken[name] for name in inputs),
-        outputs=passed,
-        may_lack=tuple(name for name in passed if named[name].default is not Parameter.empty),
+        outputs=found,
+        may_lack=tuple(name for name in found if named[name].default is not Parameter.empty),
         extras=extras,
         rest=tuple(each.name for each in signature.parameters.values() if each.kind in _VARIABLE),
     )
@@ -160,30 +170,6 @@ def _drop_object(named: dict[str, Parameter], known: set[str]) -> None:
     first = next(iter(named), None)
     if first in ("self", "cls") and first not in known:
         del named[first]
-
-
-def _take_positions(
-    taken: dict[str, str],
-    named: dict[str, Parameter],
-    positional: list[str],
-    wanted: list[str],
-    inputs: int,
-) -> None:
-    """Take parameters of other names by their position.
-
-    An output has to be passed in each call for that: a parameter with a default may be anything.
-    """
-    for index, name in enumerate(positional):
-        if name in taken:
-            if wanted.index(name) != index:
-                raise ConfigError(
-                    f"parameter '{name}' is at position {index}, but '{name}' of the definition "
-                    f"at {wanted.index(name)}, and not all inputs have a parameter of their name"
-                )
-            continue
-        passed = index < inputs or named[name].default is Parameter.empty
-        if passed and index < len(wanted) and wanted[index] not in taken:
-            taken[wanted[index]] = name
 
 
 def same_value(value: Any, default: Any) -> bool:

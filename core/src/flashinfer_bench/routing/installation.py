@@ -29,13 +29,12 @@ from flashinfer_bench.routing.patch_manager import (
     told,
     version_of,
 )
-from flashinfer_bench.routing.patch_points import router
+from flashinfer_bench.routing.patch_points import Router, router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from flashinfer_bench.plugins import AdapterSpec, Catalog, Registered
-    from flashinfer_bench.routing.patch_points import Router
 
 _logger = logging.getLogger(__name__)
 

@@ -401,8 +401,11 @@ def _next(owner: Any, name: str, part: str) -> Any:
         return found
     if found is not _NOTHING:
         raise NotPatchedError("missing", f"{inner} is neither a module nor a class")
-    if not isinstance(owner, type) and _is_installed(inner):
-        raise NotPatchedError("waiting", f"{inner} is not imported yet", inner)
+    if not isinstance(owner, type):
+        with suppress(Exception):  # the finders of others may raise what they like
+            found = importlib.util.find_spec(inner)
+        if isinstance(found, ModuleSpec):
+            raise NotPatchedError("waiting", f"{inner} is not imported yet", inner)
     raise NotPatchedError("missing", f"{name} has no {part!r}")
 
 
@@ -410,13 +413,6 @@ def _attribute(owner: Any, name: str) -> Any:
     if isinstance(owner, type):
         return inspect.getattr_static(owner, name, _NOTHING)
     return namespace(owner).get(name, _NOTHING)
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except _ANYTHING:  # the finders of others may raise what they like
-        return False
 
 
 # ------------------------------------------------------------------------- noticing imports

@@ -7,27 +7,26 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Optional, Protocol, TypeVar, Union
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable
     from types import CodeType
 
-    Args = tuple[Any, ...]
-    Kwargs = Optional[dict[str, Any]]
-    Fallback = Optional[Callable[..., Any]]
-    Call = Callable[[Args, Kwargs, Fallback], Any]
-    """Takes the arguments of a call by position and by name (or None), and what to run instead."""
-    Observer = Callable[[str, "Optional[PatchPoint]", Args, Kwargs], None]
-    """Is told of a call: the definition, the point (None for the function form), the arguments."""
-    Note = Callable[[Args, Kwargs], None]
-    """Is told of a call of one definition from one place: its arguments by position and by name."""
-
     from flashinfer_bench.data import Definition
+
+Args = tuple[Any, ...]
+Kwargs = Optional[dict[str, Any]]
+Fallback = Optional[Callable[..., Any]]
+Call = Callable[[Args, Kwargs, Fallback], Any]
+"""Takes the arguments of a call by position and by name (or None), and what to run instead."""
+Observer = Callable[[str, "Optional[PatchPoint]", Args, Kwargs], None]
+"""Is told of a call: the definition, the point (None for the function form), the arguments."""
+Note = Callable[[Args, Kwargs], None]
+"""Is told of a call of one definition from one place: its arguments by position and by name."""
 
 _logger = logging.getLogger(__name__)
 

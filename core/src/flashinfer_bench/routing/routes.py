@@ -8,25 +8,19 @@ import os
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from inspect import Parameter, Signature
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from flashinfer_bench.routing.binding import match, same_value
-from flashinfer_bench.routing.patch_manager import Adapter, PatchSpec
+from flashinfer_bench.routing.binding import Binding, match, same_value
+from flashinfer_bench.routing.patch_manager import Adapter, Kind, PatchSpec
 from flashinfer_bench.routing.patch_manager import UnroutableError as UnroutableError
-from flashinfer_bench.routing.patch_points import PatchPoint, opaque, router
+from flashinfer_bench.routing.patch_points import Args, Call, Kwargs, PatchPoint, opaque, router
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from flashinfer_bench.routing.binding import Binding
-    from flashinfer_bench.routing.patch_manager import Kind
-    from flashinfer_bench.routing.patch_points import Args, Call, Kwargs
-
     Original = Callable[..., Any]
 
 RouteFactory = Callable[[], "Route"]

@@ -12,29 +12,25 @@ import logging
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from inspect import Parameter
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.data.constraints import parse_constraint
 from flashinfer_bench.routing import generated
 from flashinfer_bench.routing.binding import match, same_value
-from flashinfer_bench.routing.patch_points import opaque
+from flashinfer_bench.routing.patch_points import Note, PatchPoint, opaque
 from flashinfer_bench.routing.routes import Canonical
-from flashinfer_bench.tensors.operands import first_places, operands_of
-from flashinfer_bench.tracing.policies import OnlinePolicy, WorkloadEntry, is_number
+from flashinfer_bench.tensors.operands import Operand, first_places, operands_of
+from flashinfer_bench.tracing.policies import FastPath, OnlinePolicy, WorkloadEntry, is_number
 from flashinfer_bench.tracing.shutdown import held_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from inspect import Signature
 
     import torch
 
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.routing.patch_points import Note, PatchPoint
-    from flashinfer_bench.tensors.operands import Operand
     from flashinfer_bench.tracing.config import TracingConfig
-    from flashinfer_bench.tracing.policies import FastPath
     from flashinfer_bench.tracing.runtime import TracingRuntime
 
     Args = tuple[Any, ...]
@@ -159,7 +155,14 @@ def _read_tensor(each: Operand, value: Any, axes: dict[str, int]) -> None:
     assert each.shape is not None
     if not isinstance(value, torch.Tensor):
         raise OtherCallError("not a tensor")
-    _require_data(value)
+    # What could not be copied is refused before a policy takes the call for the one of its size:
+    # what comes next may be a real one.
+    if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise OtherCallError("tensor subclass")  # of fake, distributed and packed tensors
+    if value.layout is not torch.strided:
+        raise OtherCallError("not dense")
+    if value.is_meta:
+        raise OtherCallError("no data")
     if value.dtype != each.dtype:
         raise OtherCallError("dtype")
     if value.dim() != len(each.shape):
@@ -170,21 +173,6 @@ def _read_tensor(each: Operand, value: Any, axes: dict[str, int]) -> None:
                 raise OtherCallError("axes disagree")
         elif size != wanted:
             raise OtherCallError("constant axis")
-
-
-def _require_data(value: torch.Tensor) -> None:
-    """Refuse what could not be copied.
-
-    Before a policy takes the call for the one of its size: what comes next may be a real one.
-    """
-    import torch
-
-    if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        raise OtherCallError("tensor subclass")  # of fake, distributed and packed tensors
-    if value.layout is not torch.strided:
-        raise OtherCallError("not dense")
-    if value.is_meta:
-        raise OtherCallError("no data")
 
 
 def scalar_of(value: Any, kind: type) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
-from flashinfer_bench.data import TraceSet
+from flashinfer_bench.data import Definition, TraceSet
 from flashinfer_bench.data.loader import Problems, load_definitions
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.tracing.config import TracingConfig, TracingConfigRegistry
@@ -27,14 +27,13 @@ from flashinfer_bench.tracing.policies import (
     KeepFirstKByAxes,
     KeepRandomK,
     OnlinePolicy,
+    WorkloadEntry,
 )
 from flashinfer_bench.tracing.runtime import TracingRuntime
 
 if TYPE_CHECKING:
     import torch
 
-    from flashinfer_bench.data import Definition
-    from flashinfer_bench.tracing.policies import WorkloadEntry
     from flashinfer_bench.tracing.recorder import Layout
 
 _logger = logging.getLogger(__name__)

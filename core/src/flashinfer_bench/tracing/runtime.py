@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from flashinfer_bench import env
 from flashinfer_bench.data.loader import Problems, load_definitions
 from flashinfer_bench.errors import ConfigError, DatasetNotFoundError
-from flashinfer_bench.routing.patch_points import is_capturing, router
-from flashinfer_bench.tracing.config import TracingConfigRegistry, TracingLimits, as_registry
-from flashinfer_bench.tracing.policies import PolicyRegistry
+from flashinfer_bench.routing.patch_points import Note, PatchPoint, is_capturing, router
+from flashinfer_bench.tracing.config import (
+    TracingConfig,
+    TracingConfigRegistry,
+    TracingLimits,
+    as_registry,
+)
+from flashinfer_bench.tracing.policies import PolicyRegistry, WorkloadEntry
 from flashinfer_bench.tracing.recorder import OtherCallError, Recorder, record_of
 from flashinfer_bench.tracing.shutdown import flush_at_exit, held_back, runtimes, warn
 from flashinfer_bench.tracing.store import Added, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
     from types import TracebackType
 
     from flashinfer_bench.data import Definition, TraceSet
-    from flashinfer_bench.routing.patch_points import Note, PatchPoint
-    from flashinfer_bench.tracing.config import TracingConfig
-    from flashinfer_bench.tracing.policies import WorkloadEntry
 
     Dataset = Union[TraceSet, str, Path]
     Config = Union[TracingConfig, TracingConfigRegistry, Mapping[str, TracingConfig], None]
@@ -90,7 +91,12 @@ class TracingRuntime:
         self.policies = PolicyRegistry.get_instance()
         self.orders = count()
         self._check()
-        self._names = {name: None for name in self.definitions if self._wants(name)}
+        configs = {name: self.config.get(name) for name in self.definitions}
+        self._names = {
+            name: each
+            for name, each in configs.items()
+            if each is not None and each.filter_policy != "keep_none"
+        }
         self._made: dict[str, Recorder] = {}
         self._scope = threading.local()
         self._given = self._sink = store
@@ -120,10 +126,6 @@ class TracingRuntime:
                     f"input_dump_policy of '{name}': it has no tensor input '{missing[0]}'; "
                     f"it has {', '.join(tensors) or 'none'}"
                 )
-
-    def _wants(self, name: str) -> bool:
-        config = self.config.get(name)
-        return config is not None and config.filter_policy != "keep_none"
 
     def _begin(self) -> None:
         """Have nothing in memory, and nobody at work."""
@@ -271,9 +273,7 @@ class TracingRuntime:
         """Return the recorder of a definition, one of `names`."""
         with held_back(), self.lock:
             if name not in self._made:
-                config = self.config.get(name)
-                assert config is not None
-                self._made[name] = Recorder(self, self.definitions[name], config)
+                self._made[name] = Recorder(self, self.definitions[name], self._names[name])
             return self._made[name]
 
     def _note(self, name: Any) -> Optional[Note]:

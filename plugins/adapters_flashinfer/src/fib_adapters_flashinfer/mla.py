@@ -32,6 +32,7 @@ from flashinfer_bench.routing import (
     PatchSpec,
     Route,
     RouteAdapter,
+    RouteFactory,
     Understood,
     UnroutableError,
     signature_of,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from flashinfer_bench.routing import RouteFactory
 
 WRAPPER = "flashinfer.mla.BatchMLAPagedAttentionWrapper"
 DEFINITIONS = ("mla_paged_decode_h*", "mla_paged_prefill_causal_h*")
