@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
 
@@ -266,13 +265,6 @@ def _activate() -> None:
     if _COMMAND_LINE in sys.modules:
         return
     tracing.activate()
-    try:
+    with tracing.warned("FIB_ENABLE_APPLY: apply stays off"):
         if env.apply_enabled():
             enable_apply()
-    except (Exception, SystemExit) as error:  # the program that is running must not notice
-        logger.debug("enabling apply failed", exc_info=True)
-        message = f"FIB_ENABLE_APPLY: apply stays off: {type(error).__name__}: {error}"
-        try:
-            warnings.warn(message, UserWarning, stacklevel=2)
-        except UserWarning:  # warnings are errors here, but nothing was called that could fail
-            logger.warning("%s", message)

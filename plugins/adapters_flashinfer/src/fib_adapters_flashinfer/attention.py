@@ -16,6 +16,7 @@ import logging
 import math
 import weakref
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Optional, TypeVar
 
 from fib_adapters_flashinfer.common import capturing, expects, nobody, unit_scale, with_lse
@@ -209,6 +210,7 @@ class Shapes(NamedTuple):
 _NO_SHAPES = Shapes((), (), (), nobody, "", 0.0, (), None)
 
 
+@dataclass(slots=True, eq=False)
 class Planned:
     """What stays the same between two plans of one object.
 
@@ -238,20 +240,18 @@ class Planned:
         Of the latest call.
     """
 
-    __slots__ = (
-        *("dtype", "exact", "indices", "info", "keys", "learnt", "queries", "refusal", "shapes"),
-        *("starved", "total", "valid"),
-    )
-
-    def __init__(self, info: Any, keys: Any, indices: Any) -> None:
-        self.info, self.keys, self.indices = info, keys, indices
-        self.starved = self.learnt = self.exact = False
-        self.refusal: Optional[str] = None
-        self.queries: Optional[int] = None
-        self.total: Optional[int] = None
-        self.dtype: Any = None
-        self.valid: Any = None
-        self.shapes = _NO_SHAPES
+    info: Any
+    keys: Any
+    indices: Any
+    starved: bool = False
+    learnt: bool = False
+    refusal: Optional[str] = None
+    queries: Optional[int] = None
+    dtype: Any = None
+    total: Optional[int] = None
+    valid: Any = None
+    exact: bool = False
+    shapes: Shapes = _NO_SHAPES
 
 
 planned: Plans[Planned] = Plans()
@@ -369,7 +369,8 @@ class AttentionRoute(Route):
 
     def _fresh(self, wrapper: Any) -> Planned:
         names = ("_plan_info", self.key_buffer, self.index_buffer)
-        return Planned(*(getattr(wrapper, name, None) if name else None for name in names))
+        info, keys, indices = (getattr(wrapper, name, None) if name else None for name in names)
+        return Planned(info, keys, indices)
 
     def planned(self, wrapper: Any, q: torch.Tensor) -> Planned:
         """Return what is known of a planned object, learnt now if it was planned anew.
@@ -491,6 +492,21 @@ class AttentionRoute(Route):
             last_page_len=None if lengths is None or k.shape[1] == 1 else lengths,
         )
         return found
+
+    def outputs(
+        self, original: Callable[..., Any], understood: Understood, inputs: tuple[Any, ...]
+    ) -> Any:
+        """Return output and lse of the original, run on `inputs` with the plan as it is.
+
+        The page table is the plan's own: the original reads nothing else.
+        """
+        call: Call = understood.rest
+        q, *keys = inputs[:3]
+        if call.wrapper._kv_layout == "HND":
+            heads = 1 if self.index_buffer else 0
+            keys = [each.transpose(heads, heads + 1) for each in keys]
+        tensors = (tuple(keys),) if self.index_buffer else keys
+        return original(call.wrapper, q, *tensors, return_lse=True, enable_pdl=call.enable_pdl)
 
     def deliver(self, understood: Understood, result: Any) -> Any:
         """Return the output, or both outputs, in the caller's buffers if there are any."""
@@ -880,19 +896,6 @@ class PagedRoute(AttentionRoute):
             Call.of((wrapper, out, lse, return_lse, enable_pdl)),
         )
 
-    def outputs(
-        self, original: Callable[..., Any], understood: Understood, inputs: tuple[Any, ...]
-    ) -> Any:
-        """Return output and lse of the original, run on `inputs` with the plan as it is.
-
-        The page table is the plan's own: the original reads nothing else.
-        """
-        call: Call = understood.rest
-        q, k, v = inputs[:3]
-        if call.wrapper._kv_layout == "HND":
-            k, v = k.transpose(1, 2), v.transpose(1, 2)
-        return original(call.wrapper, q, (k, v), return_lse=True, enable_pdl=call.enable_pdl)
-
 
 class DecodeRoute(PagedRoute):
     """``BatchDecodeWithPagedKVCacheWrapper.run`` as ``gqa_paged_decode_h*_kv*_d*_ps*``."""
@@ -1049,16 +1052,6 @@ class RaggedRoute(AttentionRoute):
         if plan.total is None:
             self.measure(plan)
         return k[: plan.total], v[: plan.total]
-
-    def outputs(
-        self, original: Callable[..., Any], understood: Understood, inputs: tuple[Any, ...]
-    ) -> Any:
-        """Return output and lse of the original, run on `inputs` with the plan as it is."""
-        call: Call = understood.rest
-        q, k, v = inputs[:3]
-        if call.wrapper._kv_layout == "HND":
-            k, v = k.transpose(0, 1), v.transpose(0, 1)
-        return original(call.wrapper, q, k, v, return_lse=True, enable_pdl=call.enable_pdl)
 
 
 class DecodeAdapter(AttentionAdapter):
