@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -16,9 +17,10 @@ from fib_tests.recorded import (
     UNTOLD,
     decode_inputs,
     definition,
+    gemm_inputs,
     tensor,
 )
-from flashinfer_bench.tracing import WorkloadEntry
+from flashinfer_bench.tracing import FilterPolicy, TracingConfig, TracingRuntime, WorkloadEntry
 from flashinfer_bench.tracing.policies import (
     KeepAll,
     KeepFirstByAvgSeqLen,
@@ -156,6 +158,36 @@ class TestAverageLength:
             args = torch.empty(total, 4), torch.tensor([0, total], dtype=torch.int32)
             assert path(args) != fresh
             assert policy.admit({}, {"kv_indptr": args[1]}) == fresh
+
+
+@pytest.mark.parametrize("change", [{"def_name": "nowhere"}, {"order": "first"}, None])
+def test_a_users_policy_costs_only_its_own(root, sink, change):
+    """What it keeps is not what it was given: the calls of other definitions are written."""
+
+    class Forger(FilterPolicy):
+        def __init__(self):
+            self.kept = []
+
+        def submit(self, entry):
+            self.kept.append(entry)
+
+        def drain(self):
+            kept, self.kept = self.kept, []
+            return [change and dataclasses.replace(entry, **change) for entry in kept]
+
+        def reset(self):
+            self.kept = []
+
+    config = {
+        GEMM.name: TracingConfig(filter_policy=Forger),
+        DECODE.name: TracingConfig(),
+    }
+    tracing = TracingRuntime(root, config, store=sink)
+    tracing.collect(GEMM.name, gemm_inputs())
+    tracing.collect(DECODE.name, decode_inputs([2, 3]))
+    assert tracing.flush()["written"] == 1
+    assert [entry.def_name for entry in sink.entries] == [DECODE.name]
+    assert tracing.stats()["errors"] == 1
 
 
 @pytest.mark.parametrize(

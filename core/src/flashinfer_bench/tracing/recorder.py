@@ -376,7 +376,12 @@ class Recorder:
         except _ANYTHING as error:  # a user's policy
             self.fail(error)
             return []
-        sound = [each for each in entries if getattr(each, "def_name", "") == self.layout.name]
+        name = self.layout.name
+        sound = [
+            each
+            for each in entries
+            if isinstance(each, WorkloadEntry) and each.def_name == name and type(each.order) is int
+        ]
         for _ in range(len(entries) - len(sound)):  # they must not cost what others have recorded
             self.fail(ValueError("the policy keeps what was not submitted to it"))
         return sound
