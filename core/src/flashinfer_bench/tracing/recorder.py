@@ -372,7 +372,7 @@ class Recorder:
     def drain(self) -> list[WorkloadEntry]:
         """Return what is kept; what cannot be had, or is not what it should be, is counted."""
         try:
-            entries = list(self.policy.drain())
+            entries: list[Any] = list(self.policy.drain())
         except _ANYTHING as error:  # a user's policy
             self.fail(error)
             return []
