@@ -148,7 +148,7 @@ def planned(layout: str) -> Any:
 
 
 def decodes() -> Iterator[Case]:
-    from fib_adapters_flashinfer.gqa import DecodeAdapter
+    from fib_adapters_flashinfer.attention import DecodeAdapter
 
     q, pair, both = bf16(4, 8, 64), (bf16(20, 1, 2, 64), bf16(20, 1, 2, 64)), bf16(20, 2, 1, 2, 64)
     out, lse = bf16(4, 8, 64), torch.zeros(4, 8)

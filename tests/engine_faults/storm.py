@@ -9,8 +9,6 @@ from __future__ import annotations
 import atexit
 import json
 import multiprocessing
-import os
-import shutil
 import sys
 import threading
 import time
@@ -22,7 +20,6 @@ if __package__ in (None, ""):
 
 from tests.engine_faults.rig import Kernel, Rig
 
-LIMIT = 2000
 """Bytes that a file may have where the disk is full."""
 
 kept = []
@@ -54,58 +51,6 @@ def dataset_in(folder):
     root = folder / "dataset"
     answers.write_dataset(root)
     return root
-
-
-# ------------------------------------------------------------------------------------ the disk
-
-
-def no_fault(rig, folder):
-    """Nothing: the others are measured against this."""
-    _, end = enabled(rig, dataset_in(folder))
-    rig.run()
-    end()
-    return bool(rig.solutions) and any((folder / "dataset" / "workloads").rglob("*.jsonl"))
-
-
-def disk_full(rig, folder):
-    import resource
-    import signal
-
-    dataset = dataset_in(folder)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    tracing, end = enabled(rig, dataset)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, resource.RLIM_INFINITY))
-    rig.run()
-    tracing.flush()
-    rig.run()
-    end()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    return tracing.stats()["lost"]
-
-
-def dataset_deleted(rig, folder):
-    dataset = dataset_in(folder)
-    tracing, end = enabled(rig, dataset)
-    rig.run(1)
-    shutil.rmtree(dataset)
-    rig.run()
-    tracing.flush()
-    rig.run()
-    end()
-    return tracing.stats()["lost"]
-
-
-def dataset_blocked(rig, folder):
-    """Files lie where folders should be: nothing can be written, not even by root."""
-    dataset = dataset_in(folder)
-    for name in ("workloads", "blob"):
-        (dataset / name).write_text("in the way", encoding="utf-8")
-    tracing, end = enabled(rig, dataset)
-    rig.run()
-    tracing.flush()
-    rig.run()
-    end()
-    return tracing.stats()["lost"]
 
 
 # --------------------------------------------------------------------------------- definitions
@@ -310,27 +255,6 @@ def forked_workers(rig, folder):
     return len(workers)
 
 
-def bare_fork(rig, folder):
-    """A child of `os.fork` that ends by `os._exit`, while threads of the parent are calling."""
-    rig.may_capture = False
-    _, end = enabled(rig, dataset_in(folder))
-    caller = threading.Thread(target=rig.run, args=(4,))
-    caller.start()
-    for _ in range(3):
-        child = os.fork()
-        if child == 0:
-            rig.ours, rig.wrong = [], []
-            rig.run(1, ["vllm"])
-            os._exit(1 if rig.ours or rig.wrong else 0)
-        rig.calls += 5
-        status = os.waitpid(child, 0)[1]
-        if status:
-            rig.ours.append(f"a child ended with {status}")
-    caller.join()
-    end()
-    return True
-
-
 def shutdown(rig, folder):
     """Everything stays enabled while the interpreter ends, and engines go on calling.
 
@@ -366,9 +290,8 @@ def shutdown(rig, folder):
 FAULTS = {
     each.__name__: each
     for each in (
-        *(no_fault, disk_full, dataset_deleted, dataset_blocked),
         *(unknown_definitions, lying_definitions, wrong_shapes, kernels_raise, captures),
-        *(threads, storm_of_enabling, forked_workers, bare_fork, shutdown),
+        *(threads, storm_of_enabling, forked_workers, shutdown),
     )
 }
 

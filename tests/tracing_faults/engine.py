@@ -110,27 +110,6 @@ def dataset_deleted() -> None:
     report(stats=runtime.stats())
 
 
-def import_everything() -> None:
-    """Record into a copy of the dataset: whoever is nobody may not read the libraries any more."""
-    for path in ROOT.rglob("*.json"):
-        target = FOLDER / "copy" / path.relative_to(ROOT)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(path.read_bytes())
-    with enable_tracing(FOLDER / "copy"):
-        steps(20)
-
-
-def dataset_read_only() -> None:
-    import_everything()
-    if os.getuid() == 0:  # root may write anywhere
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
-    with enable_tracing(ROOT) as runtime:
-        steps(100)
-    report(stats=runtime.stats())
-
-
 def threads() -> None:
     with enable_tracing(ROOT) as runtime:
         stop = threading.Event()
@@ -148,22 +127,6 @@ def threads() -> None:
         stop.set()
         flusher.join()
     report(stats=runtime.stats())
-
-
-def storm_of_enabling() -> None:
-    done = threading.Event()
-
-    def toggle() -> None:
-        while not done.is_set():
-            with enable_tracing(ROOT):
-                pass
-
-    thread = threading.Thread(target=toggle)
-    thread.start()
-    steps(300)
-    done.set()
-    thread.join()
-    report()
 
 
 def worker(first: int) -> None:
@@ -201,13 +164,6 @@ def shutdown() -> None:
     steps(50)
     report()
     sys.stderr.close()
-
-
-def broken_shutdown() -> None:
-    enable_tracing(ROOT)
-    steps(50)
-    shutil.rmtree(ROOT)
-    report()
 
 
 def terminated() -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import pytest
 pytest.importorskip("torch")
 
 from fib_datasets.repair import examine
-from fib_datasets.sanitize import Reason, sanitize
 from flashinfer_bench.data import TraceSet
 
 PATIENCE_S = 600  # for programs that import torch on a machine with other work
@@ -48,13 +46,10 @@ FAULTS = (
     "no_fault",
     "disk_full",
     "dataset_deleted",
-    "dataset_read_only",
     "threads",
-    "storm_of_enabling",
     "forked_workers",
     "bare_fork",
     "shutdown",
-    "broken_shutdown",
     "terminated",
 )
 
@@ -100,26 +95,8 @@ def workloads(folder):
     }
 
 
-@pytest.fixture
-def read_only():
-    """A dataset that nobody may write to, in a folder that everybody may pass.
-
-    Not in pytest's: whenever another pytest begins, it takes the right to pass away.
-    """
-    with tempfile.TemporaryDirectory() as made:
-        folder = write_definitions(Path(made))
-        folder.chmod(0o755)
-        paths = [folder / "dataset", *(folder / "dataset").rglob("*")]
-        for path in paths:
-            path.chmod(0o555 if path.is_dir() else 0o444)
-        yield folder
-        for path in paths:
-            path.chmod(0o755)
-
-
 @pytest.mark.parametrize("fault", FAULTS)
-def test_nothing_is_noticed(fault, request):
-    folder = request.getfixturevalue("read_only" if fault == "dataset_read_only" else "folder")
+def test_nothing_is_noticed(fault, folder):
     documents, err = noticed(fault, folder, -signal.SIGTERM if fault == "terminated" else 0)
     calls = sum(one["calls"] for one in documents)
     assert calls >= 50
@@ -144,12 +121,8 @@ def sound_and_counted(folder, documents):
     assert examine(folder / "dataset").issues == ()
 
 
-def not_made_again(folder, documents):
-    assert not (folder / "dataset").exists()
-
-
 def gone_and_counted(folder, documents):
-    not_made_again(folder, documents)
+    assert not (folder / "dataset").exists()
     lost_and_counted(folder, documents)
 
 
@@ -167,31 +140,12 @@ CHECKS = {
     "bare_fork": all_is_there,
     "disk_full": sound_and_counted,
     "dataset_deleted": gone_and_counted,
-    "dataset_read_only": lost_and_counted,
-    "broken_shutdown": not_made_again,
 }
 
 
 def test_what_the_engine_raises_arrives_as_it_was(folder):
     [document], _ = noticed("no_fault", folder)
     assert document["errors of the engine"] == 5  # 13 rows, of 200 steps
-
-
-def test_ranks_and_a_restart(folder):
-    """Engines that do the same, side by side and once more: each workload is there once."""
-    for ranks in (3, 1):
-        processes = [start("no_fault", folder) for _ in range(ranks)]
-        for process in processes:
-            _, err = process.communicate(timeout=PATIENCE_S)
-            assert process.returncode == 0, err
-    trace_set = TraceSet.from_path(folder / "dataset")
-    for name in ("norm_h8", "ragged_h8"):
-        found = [trace.workload for trace in trace_set.workloads[name]]
-        assert len({one.uuid for one in found}) == len(found)
-    assert examine(folder / "dataset").issues == ()
-    cleaned = sanitize(folder / "dataset", dry_run=True)
-    # Every seventh step has sequences without a single token.
-    assert {one.kind for one in cleaned.dropped} <= {Reason.EMPTY_BATCH, Reason.UNUSED_BLOB}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -16,6 +16,7 @@ Light: importing this module imports neither torch nor pydantic.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import sys
@@ -28,7 +29,7 @@ from flashinfer_bench import env
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from flashinfer_bench.routing.import_hook import ImportHook
+    from flashinfer_bench.routing.patch_manager import ImportHook
     from flashinfer_bench.routing.patch_points import Args, Call, Fallback, Kwargs, PatchPoint
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ def at_startup() -> None:
         if _WAITS_FOR in sys.modules:
             prepare()
             return
-        from flashinfer_bench.routing.import_hook import ImportHook
+        from flashinfer_bench.routing.patch_manager import ImportHook
 
         _hook = ImportHook(prepare)
         _hook.wait_for({_WAITS_FOR})
@@ -76,8 +77,17 @@ def prepare() -> None:
         if _hook is not None:
             _hook.wait_for(())
         if not (_prepared or _COMMAND_LINE in sys.modules) and _anything_asked():
+            from flashinfer_bench.routing.patch_points import router
+
             _prepared = True
-            _wait_for_a_call()
+            names = frozenset(_names())
+            if names:
+                pending = _Pending(names)
+                router.deferred = pending.enable
+                router.push(pending)
+            else:
+                message = "nothing to apply or trace: there is no definition in %s"
+                logger.warning(message, env.dataset_path())
     except _ANYTHING:  # the engine that is starting must not notice
         logger.warning("neither apply nor tracing could be prepared", exc_info=True)
     finally:
@@ -86,20 +96,6 @@ def prepare() -> None:
 
 def _anything_asked() -> bool:
     return env.apply_mentioned() or env.tracing_mentioned()
-
-
-def _wait_for_a_call() -> None:
-    from flashinfer_bench.routing.patch_points import router
-
-    names = frozenset(_names())
-    if names:
-        pending = _Pending(names)
-        router.deferred = pending.enable
-        router.push(pending)
-    else:
-        logger.warning(
-            "nothing to apply or trace: there is no definition in %s", env.dataset_path()
-        )
 
 
 def _names() -> Iterator[str]:
@@ -143,20 +139,14 @@ class _Pending:
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
         """Return what enables everything, and then makes the call."""
-        from flashinfer_bench.routing.capture import is_capturing
-        from flashinfer_bench.routing.opaque import opaque
-        from flashinfer_bench.routing.patch_points import no_fallback, router
+        from flashinfer_bench.routing.patch_points import is_capturing, opaque, router
 
         @opaque
         def first(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
             call = None
             if not is_capturing() and self.enable():  # else at a later call
                 call = router.call_of(name) if point is None else _call_of(point, name)
-            if call is not None:
-                return call(args, kwargs, fallback)
-            if fallback is None:
-                raise RuntimeError(no_fallback(name))
-            return fallback(*args, **(kwargs or {}))
+            return (call or router.untaken(name))(args, kwargs, fallback)
 
         return first
 
@@ -185,17 +175,9 @@ def _call_of(point: PatchPoint, name: str) -> Optional[Call]:
 
 def _enable_all() -> None:
     """Enable what the environment asks for; the engine that is running must not notice errors."""
-    if env.apply_mentioned():
+    asked = {"apply": env.apply_mentioned(), "tracing": env.tracing_mentioned()}
+    for name in [name for name, is_asked in asked.items() if is_asked]:
         try:
-            from flashinfer_bench.apply.api import activate
-
-            activate()
+            importlib.import_module(f"flashinfer_bench.{name}.api").activate()
         except _ANYTHING:
-            logger.warning("apply stays off", exc_info=True)
-    if env.tracing_mentioned():
-        try:
-            from flashinfer_bench.tracing import api
-
-            api.activate()
-        except _ANYTHING:
-            logger.warning("tracing stays off", exc_info=True)
+            logger.warning("%s stays off", name, exc_info=True)

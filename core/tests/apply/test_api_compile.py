@@ -7,8 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flashinfer_bench.apply import apply  # noqa: E402
-from flashinfer_bench.routing.opaque import opaque  # noqa: E402
-from flashinfer_bench.routing.patch_points import router  # noqa: E402
+from flashinfer_bench.routing.patch_points import opaque, router  # noqa: E402
 
 
 class Runtime:

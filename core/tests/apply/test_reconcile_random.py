@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from flashinfer_bench.apply import apply, enable_apply  # noqa: E402
 from flashinfer_bench.data import Definition, TraceSet  # noqa: E402
-from flashinfer_bench.routing.outputs import Returns, returns_of  # noqa: E402
+from flashinfer_bench.routing.binding import Returns, returns_of  # noqa: E402
 
 EMPTY = inspect.Parameter.empty
 SIZE = 3

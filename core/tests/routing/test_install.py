@@ -144,13 +144,6 @@ class TestFailures:
         installation.update(imported=True)
         assert len(caplog.records) == told
 
-    @pytest.mark.parametrize("late", ["[3]", "property(lambda self: 1 / 0)"])
-    def test_targets_that_are_none(self, world, spec, runtime, caplog, late):
-        lib = load(world.library())
-        world.adapter(spec(f"{lib.__name__}.shift"), late=late)
-        _, states = self.states(world, runtime, caplog)
-        assert states[f"{lib.__name__}.shift"][0] == "failed"
-
     def test_a_version_that_is_not_known(self, world, spec, runtime, caplog):
         lib = load(world.library("lib", "def odd(y):\n    return y\n"))
         world.adapter(
@@ -272,10 +265,6 @@ class TestSelection:
         assert set(states.values()) <= {"patched", "off"}
         assert all("FIB_ADAPTERS" in s.reason for s in installation.statuses() if s.state == "off")
 
-    def test_names_of_nothing_are_told(self, world):
-        chosen = type(world.selection)(("a*", "b"), ("c",))
-        assert chosen.idle(["abc", "b"]) == ["c"]
-
     def test_a_library_is_left_alone_on_request(self, world, spec, runtime):
         lib = load(world.library())
         world.adapter(spec(f"{lib.__name__}.scale"))
@@ -284,5 +273,5 @@ class TestSelection:
         (status,) = installation.suspend(lib.__name__)
         assert (status.state, status.reason) == ("off", f"{lib.__name__} is left alone on request")
         assert not hasattr(lib.scale, "__wrapped__")
-        (status,) = installation.resume(lib.__name__)
+        (status,) = installation.suspend(lib.__name__, False)
         assert status.state == "patched"

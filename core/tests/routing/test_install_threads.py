@@ -16,38 +16,6 @@ def load(name):
 
 
 class TestThreads:
-    def test_storms_of_enabling_and_disabling(self, world, spec, runtime):
-        lib = load(world.library())
-        world.adapter(spec(f"{lib.__name__}.scale", "mul"), spec(f"{lib.__name__}.shift", "add"))
-        installation = world.install()
-        before = (lib.scale, lib.shift)
-        stop, wrong = threading.Event(), []
-
-        def call():
-            while not stop.is_set():
-                if lib.scale(3) != 6 or lib.shift(3) != 4:
-                    wrong.append(1)
-
-        def storm(name):
-            for _ in range(40):
-                active = runtime(name)
-                world.router.push(active)
-                world.router.remove(active)
-
-        callers = [threading.Thread(target=call) for _ in range(2)]
-        storms = [threading.Thread(target=storm, args=(name,)) for name in ("mul", "add", "mul")]
-        for each in callers + storms:
-            each.start()
-        for each in storms:
-            each.join()
-        stop.set()
-        for each in callers:
-            each.join()
-        assert wrong == []
-        assert (lib.scale, lib.shift) == before
-        assert world.manager.patched == ()
-        assert set(world.states(installation).values()) == {"unwanted"}
-
     def test_an_import_does_not_wait_for_who_is_at_it(self, world, spec, runtime):
         """A thread that discovers plugins may need what another thread is importing."""
         name = world.library()

@@ -16,14 +16,7 @@ def plan(self, indptr, page_size, *legacy, window=-1, **options):
     """Plan."""
 
 
-def flat(a, /, b, c=3, *, d=4):
-    """Take some."""
-
-
 class TestArgBinder:
-    def test_defaults_are_filled_in(self):
-        assert ArgBinder(flat).bind((1,), {"b": 2}) == {"a": 1, "b": 2, "c": 3, "d": 4}
-
     def test_options_stand_beside_the_others(self):
         """Of FlashInfer's plan: declared in one release, in ``**kwargs`` in the next."""
         bound = ArgBinder(plan).bind(("me", [0], 16, "NONE"), {"sm_scale": 0.5, "window": 3})
@@ -35,12 +28,6 @@ class TestArgBinder:
             "window": 3,
             "sm_scale": 0.5,
         }
-
-    def test_what_has_no_signature(self):
-        with pytest.raises(ValueError, match="signature"):
-            ArgBinder(min)
-        with pytest.raises(TypeError):
-            ArgBinder.from_callable(3)
 
     @given(
         st.lists(st.integers(), max_size=5),
@@ -88,10 +75,4 @@ class TestContextStore:
         assert len(store) == 100
         del things, thing
         gc.collect()
-        assert len(store) == 0
-
-    def test_what_cannot_be_referred_to_weakly(self):
-        store = ContextStore()
-        store.get(3)["x"] = 1
-        assert store.get(3) == {}
         assert len(store) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-import subprocess
 import sys
 import types
 
@@ -14,11 +13,10 @@ import pytest
 from flashinfer_bench.errors import CapabilityError, ConfigError
 from flashinfer_bench.routing import PatchSpec, PatchStatus, resolve
 from flashinfer_bench.routing.patch_manager import (
-    NotFoundError,
+    NotPatchedError,
     Order,
     look_up,
     replace_everywhere,
-    swap,
 )
 
 
@@ -76,11 +74,6 @@ class TestResolve:
             resolve(f"{lib.__name__}.{path}")
         with pytest.raises(CapabilityError, match="no_such_library_xyz cannot be imported"):
             resolve("no_such_library_xyz.a.b")
-
-    def test_a_module_that_lacks_a_library_of_its_own(self, world):
-        name = world.write("half_installed", "import no_such_library_xyz\n")
-        with pytest.raises(CapabilityError, match="No module named 'no_such_library_xyz'"):
-            resolve(f"{name}.run")
 
 
 class TestOnAndOff:
@@ -152,17 +145,11 @@ class TestByValue:
             "patched",
             version="1.2.3",
             rebound=(f"{before.__name__}.scale",),
+            definitions=("*",),
         )
         assert before.scale is after.scale is lib.scale is not original
         world.manager.unpatch_all()
         assert before.scale is after.scale is lib.scale is original
-
-    def test_what_has_changed_meanwhile_is_left(self, world, lib):
-        user, mine = user_of(world, lib), object()
-        put_on(world.manager, f"{lib.__name__}.scale")
-        user.scale = mine
-        world.manager.unpatch_all()
-        assert user.scale is mine
 
     def test_our_own_modules_are_left_alone(self, world, lib):
         own = types.ModuleType("fib_something_own")
@@ -190,7 +177,6 @@ class TestByValue:
         (status,) = put_on(world.manager, f"{lib.__name__}.scale")
         assert (status.state, status.rebound) == ("patched", ())
         assert vars(stubborn)["scale"] is original
-        assert not swap(stubborn, "scale", original, None)
         assert replace_everywhere({}) == {}
 
     def test_two_paths_of_one_function(self, world, lib):
@@ -204,28 +190,6 @@ class TestByValue:
         world.manager.unpatch_all()
         assert lib.Wrapper.plan is lib.Wrapper.begin is original
         assert user.Taken is lib.Wrapper
-
-    def test_a_place_that_wears_the_wrapper_of_another_path(self, world, lib):
-        user, original = user_of(world, lib), lib.scale
-        put_on(world.manager, f"{lib.__name__}.scale")
-        (status,) = world.manager.patch_all([order(f"{user.__name__}.scale", "b")])
-        assert (status.state, status.reason) == ("unwanted", "the adapter 'a' has it")
-        assert user.scale is lib.scale is not original
-        world.manager.unpatch_all()
-        assert user.scale is lib.scale is original
-
-    def test_a_base_and_what_inherits_from_it(self, world, lib):
-        original = lib.Wrapper.run
-        put_on(world.manager, f"{lib.__name__}.Wrapper.run", f"{lib.__name__}.Derived.run")
-        assert lib.Derived.run.__wrapped__ is lib.Wrapper.run.__wrapped__ is original
-        world.manager.unpatch({f"{lib.__name__}.Wrapper.run"})
-        world.manager.unpatch_all()
-        put_on(world.manager, f"{lib.__name__}.Wrapper.run")
-        put_on(world.manager, f"{lib.__name__}.Derived.run")
-        assert lib.Derived.run.__wrapped__ is original
-        world.manager.unpatch_all()
-        assert "run" not in vars(lib.Derived)
-        assert lib.Derived.run is lib.Wrapper.run is original
 
 
 class TestPeculiarTargets:
@@ -257,17 +221,6 @@ class TestPeculiarTargets:
         world.manager.unpatch_all()
         assert module.sqrt is math.sqrt
 
-    @pytest.mark.parametrize("made", [None, "same"])
-    def test_a_factory_that_makes_no_wrapper(self, world, lib, made):
-        bad = Order(
-            "a",
-            PatchSpec(f"{lib.__name__}.scale", "function", "x"),
-            lambda spec, orig: orig if made else None,
-        )
-        (status,) = world.manager.patch_all([bad])
-        assert status.state == "failed"
-        assert "no wrapper" in status.reason
-
     def test_one_failure_costs_only_itself(self, world, lib):
         path = lib.__name__
         statuses = put_on(world.manager, f"{path}.no", f"{path}.scale", f"{path}_no.x")
@@ -283,43 +236,17 @@ class TestLookUp:
     def test_nothing_is_imported_or_woken(self, world):
         name = world.write("lazy", "def __getattr__(name):\n    raise OSError(name)\n")
         world.write("lazy.sub", "def f(): pass\n")
-        with pytest.raises(NotFoundError) as caught:
+        with pytest.raises(NotPatchedError) as caught:
             look_up(f"{name}.sub.f")
         assert (caught.value.state, caught.value.module) == ("waiting", name)
         assert name not in sys.modules
         importlib.import_module(name)
-        with pytest.raises(NotFoundError) as caught:
+        with pytest.raises(NotPatchedError) as caught:
             look_up(f"{name}.sub.f")
         assert (caught.value.state, caught.value.module) == ("waiting", f"{name}.sub")
         assert f"{name}.sub" not in sys.modules
-        with pytest.raises(NotFoundError, match="makes some names on demand") as caught:
+        with pytest.raises(NotPatchedError, match="makes some names on demand") as caught:
             look_up(f"{name}.f")
         assert caught.value.state == "missing"
         importlib.import_module(f"{name}.sub")
         assert look_up(f"{name}.sub.f").function is sys.modules[f"{name}.sub"].f
-
-
-class TestSpecs:
-    @pytest.mark.parametrize(
-        ("patterns", "names", "wanted"),
-        [
-            (("*",), [], False),
-            (("*",), ["a"], True),
-            (("rmsnorm_h*",), ["fused_rmsnorm_h1"], False),
-            (("rmsnorm_h*", "x"), ["b", "x"], True),
-            ((), ["x"], False),
-        ],
-    )
-    def test_wanted(self, patterns, names, wanted):
-        spec = PatchSpec("a.b.c", "function", "c", definitions=patterns)
-        assert spec.wanted(names) is wanted
-        assert spec.library == "a"
-
-
-def test_nothing_heavy_is_imported():
-    code = (
-        "import sys, flashinfer_bench.routing\n"
-        "print({'torch', 'flashinfer', 'numpy', 'pydantic'} & set(sys.modules))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"

@@ -63,12 +63,6 @@ class TestTaken:
         assert library.calls[0][0] is rows
         assert library.calls[0][3:] == (out, True)
 
-    def test_definitions_that_nobody_has(self, library):
-        wrapper = wrap(library)
-        enable()
-        assert wrapper([1.0], 3) == [3.0]
-        assert counts() == {"calls": 1, "routed": 0, "refused": {routed.NOT_WANTED: 1}}
-
 
 class TestRefused:
     def test_unroutable(self, library):
@@ -102,13 +96,6 @@ class TestRefused:
             "library.scale: adapter failed; such calls go to the original"
         ]
         assert caplog.records[0].exc_info[1] is error
-
-    def test_what_the_original_raises_goes_on(self, library):
-        wrapper = wrap(library)
-        enable(missing)
-        with pytest.raises(TypeError, match=r"can't multiply|unsupported operand"):
-            wrapper([None, None], 2.0)
-        assert len(library.calls) == 1
 
     def test_undeliverable(self, library):
         wrapper, out = wrap(library), [0.0, 0.0]

@@ -79,12 +79,6 @@ def test_an_adapter_that_is_gone_is_not_told_of(code):
     assert done.stderr == ""
 
 
-def test_failures_before_that_are_told():
-    done = run(understand="1 // 0")
-    assert done.stdout == "[3.0, 6.0]\nTrue [3.0, 6.0]", done.stderr
-    assert done.stderr.count("adapter failed") == 1
-
-
 def test_a_watcher_that_is_gone_is_not_told_of():
     watching = "router.observe(lambda *_: fail()) and router.clear()"
     done = run(deliver="result", understand='"scale_h2"', enable=watching)

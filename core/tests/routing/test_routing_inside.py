@@ -31,14 +31,6 @@ class TestWatched:
         wrapper([1.0, 2.0], 3)
         assert notes == [("scale_h2", "library.scale", ([1.0, 2.0], 3, 1e-6), None)]
 
-    def test_calls_that_are_not_understood(self, library):
-        wrapper = wrap(library)
-        notes, end = watch("scale_h2")
-        wrapper((1.0, 2.0), 3)
-        wrapper([1.0], 3)
-        end()
-        assert notes == []
-
 
 class TestNested:
     def test_calls_inside_of_a_solution(self, library):
@@ -86,17 +78,6 @@ class TestAdapter:
             routes: ClassVar = {"library.lower.scale": Private, "library._Hidden.scale": ScaleRoute}
 
         assert [each.kind for each in Adapter().targets()] == ["method", "method"]
-
-    def test_expectations_of_the_route(self):
-        class Picky(ScaleRoute):
-            def expects(self, original):
-                return f"unlike {original}"
-
-        class Adapter(Scaling):
-            routes: ClassVar = {"library.scale": Picky}
-
-        (target,) = Adapter().targets()
-        assert target.expects("mine") == "unlike mine"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

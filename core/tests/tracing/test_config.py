@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from fib_tests.recorded import DECODE, GEMM
-from flashinfer_bench.errors import ConfigError, DuplicateNameError, UnknownNameError
+from flashinfer_bench.errors import ConfigError, DuplicateNameError
 from flashinfer_bench.tracing import (
     FilterPolicy,
     PolicyRegistry,
     TracingConfig,
     TracingConfigRegistry,
-    TracingLimits,
     get_default_configs,
 )
 from flashinfer_bench.tracing.config import AXES_ONLY, as_registry
-from flashinfer_bench.tracing.layout import Layout
+from flashinfer_bench.tracing.recorder import Layout
 
 FILTERS = (
     "keep_all keep_first keep_first_by_avg_seq_len keep_first_by_axes keep_first_k "
@@ -44,14 +41,6 @@ def test_what_is_not_allowed_is_refused_by_name(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(ConfigError, match=name):
         TracingConfig(**wrong)
-
-
-def test_a_config_is_a_value() -> None:
-    config = TracingConfig(["a"], filter_policy="keep_first_k", filter_policy_kwargs={"k": 2})
-    same = TracingConfig(("a",), {}, "keep_first_k", {"k": 2})  # type: ignore[arg-type]
-    assert config == same
-    assert config != TracingConfig(["a"])
-    assert TracingConfig(filter_policy_kwargs=None).filter_policy_kwargs == {}  # type: ignore[arg-type]
 
 
 def test_names_go_before_patterns_and_patterns_before_the_default() -> None:
@@ -92,14 +81,6 @@ def test_settings_in_any_form() -> None:
         as_registry(3)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("max_keys", 0), ("max_entries", 1.5), ("max_bytes", True)]
-)
-def test_limits_are_positive(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=name):
-        TracingLimits(**{name: value})
-
-
 class TestNames:
     def test_each_name_makes_its_policy(self) -> None:
         registry = PolicyRegistry()
@@ -109,25 +90,9 @@ class TestNames:
         assert FILTERS.split() == registry.filter_policies
         assert registry.dump_policies == ["dump_all", "dump_int32", "dump_integers", "dump_none"]
 
-    def test_an_unknown_name_lists_those_that_there_are(self) -> None:
-        registry = PolicyRegistry()
-        with pytest.raises(UnknownNameError, match="keep_first_by_axes"):
-            registry.make_filter_policy(TracingConfig(filter_policy="keep_some"))
-        with pytest.raises(UnknownNameError, match="dump_int32"):
-            registry.make_picker(TracingConfig("dump_some"), Layout(GEMM))
-
     @pytest.mark.parametrize("kwargs", [{"k": 0}, {"k": True}, {"k": "1"}, {"n": 1}])
     def test_parameters_are_checked(self, kwargs: dict[str, Any]) -> None:
         config = TracingConfig(filter_policy="keep_first_k", filter_policy_kwargs=kwargs)
-        with pytest.raises(ConfigError):
-            PolicyRegistry().make_filter_policy(config)
-
-    @pytest.mark.parametrize(
-        "kwargs", [{"by_batch": 1}, {"indptr": []}, {"indptr": ""}, {"indptr": [3]}]
-    )
-    def test_parameters_of_attention_are_checked(self, kwargs: dict[str, Any]) -> None:
-        name = "keep_first_by_avg_seq_len"
-        config = TracingConfig(filter_policy=name, filter_policy_kwargs=kwargs)
         with pytest.raises(ConfigError):
             PolicyRegistry().make_filter_policy(config)
 
@@ -164,12 +129,3 @@ class TestNames:
         with pytest.raises(ConfigError, match="lacks submit, drain, reset"):
             registry.make_filter_policy(TracingConfig(filter_policy="no_policy"))
         assert "no_policy" not in PolicyRegistry().filter_policies
-
-
-def test_settings_are_light() -> None:
-    code = (
-        "import sys, flashinfer_bench.tracing as t, flashinfer_bench as f\n"
-        "f.TracingConfig(); t.WorkloadEntry; t.enable_tracing\n"
-        "assert not {'torch', 'pydantic'} & set(sys.modules), 'heavy'"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

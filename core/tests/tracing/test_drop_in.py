@@ -12,7 +12,7 @@ from flashinfer_bench import tracer
 from flashinfer_bench.apply import apply
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.tracer import TraceEntry, TracingRule, presets
-from flashinfer_bench.tracing.layout import Layout
+from flashinfer_bench.tracing.recorder import Layout
 
 RULES = (
     "gemm_rule mla_paged_prefill_rule mla_ragged_prefill_rule mla_paged_decode_rule "
@@ -64,14 +64,6 @@ def test_rules_by_keyword_into_the_dataset(root: Any, monkeypatch: Any) -> None:
     tracer.disable_tracing()
     assert tracer.get_tracer() is None
     assert len(written(root)) == 2
-
-
-def test_rules_first_and_default_rules(root: Any, monkeypatch: Any) -> None:
-    monkeypatch.setenv("FIB_DATASET_PATH", str(root))
-    with tracer.enable_tracing({GEMM.name: presets.all_dump_rule}) as made:
-        made.collect(GEMM.name, {"A": gemm_inputs()[0], "B": gemm_inputs()[1]})
-    assert written(root)[0]["workload"]["inputs"]["A"]["type"] == "safetensors"
-    assert tracer.Tracer().names()
 
 
 @pytest.mark.parametrize(
@@ -137,22 +129,3 @@ class TestPolicies:
                 made.collect(DECODE.name, decode_inputs(batch))
         found = written(root.parent / "there")
         assert [each["workload"]["axes"]["num_kv_indices"] for each in found] == [4, 5, 9]
-
-    def test_random(self) -> None:
-        entries = self.entries()
-        first = presets.policy_keep_random_k(3, seed=1)(entries)
-        assert first == presets.policy_keep_random_k(3, seed=1)(entries)
-        assert len(first) == 3
-        assert len(presets.KEEP_RANDOM_ONE(entries)) == 1
-        assert presets.policy_keep_random_k(9)(entries) == entries
-
-    def test_keys_keep_entries_apart(self, root: Any) -> None:
-        rule = TracingRule([], presets.policy_keep_first_k(1), lambda e: e.axes["M"] % 3)
-        with tracer.Tracer({GEMM.name: rule}, out_dir=root) as made:
-            for m in range(1, 700):
-                made.collect(GEMM.name, gemm_inputs(m))
-        assert [each["workload"]["axes"] for each in written(root)] == [
-            {"M": 1},
-            {"M": 2},
-            {"M": 3},
-        ]

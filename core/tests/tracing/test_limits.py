@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from typing import Any
 
 import pytest
@@ -115,13 +114,3 @@ def test_rules_are_folded_in_bounded_buffers(root: Any) -> None:
     assert most <= 256 + 7
     tracing.flush()
     assert sorted(each["workload"]["axes"]["M"] for each in written(root)) == list(range(1, 8))
-
-
-def test_nothing_of_the_program_is_kept_alive(root: Any, sink: Sink) -> None:
-    tracing = TracingRuntime(root, TracingConfig("dump_all"), store=sink)
-    args = gemm_inputs()
-    gone = weakref.ref(args[0])
-    tracing.collect(GEMM.name, args)
-    del args
-    gc.collect()
-    assert gone() is None

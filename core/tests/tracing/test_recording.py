@@ -14,11 +14,9 @@ from fib_tests.recorded import (
     UNTOLD,
     Sink,
     decode_inputs,
-    definition,
     gemm_inputs,
-    tensor,
 )
-from flashinfer_bench.apply import apply, enable_apply
+from flashinfer_bench.apply import apply
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.errors import ConfigError, UnknownNameError
 from flashinfer_bench.routing.patch_points import PatchPoint, router
@@ -125,15 +123,6 @@ class TestForms:
         assert stats["unknown"] == 2
         assert stats["calls"] == 13
 
-    def test_together_with_apply(self, root: Any, sink: Sink) -> None:
-        a, b = gemm_inputs()
-        solution = {GEMM.name: lambda A, B: torch.ones(3, 8, dtype=torch.float16)}
-        with enable_apply(solution, dataset=root), runtime(root, sink, ALL):
-            out = apply(GEMM.name, args=(a, b), fallback=lambda *x: None)
-        assert out is not None
-        assert out.eq(1).all()
-        assert sink.axes() == [{"M": 3}]
-
 
 class TestWhatIsKept:
     def test_into_the_dataset(self, root: Any) -> None:
@@ -200,16 +189,6 @@ class TestWhatIsKept:
         }
         assert sink.axes() == [{"M": 3}], "what was rejected has not used up its size"
 
-    def test_axes_that_disagree_and_literal_sizes(self, tmp_path: Any, sink: Sink) -> None:
-        made = definition("s", {"x": tensor("n", "n"), "y": tensor("n")}, {}).model_dump()
-        made["inputs"]["y"]["shape"] = ["n", "3"]
-        dataset = TraceSet(root=tmp_path, definitions={"s": type(GEMM).model_validate(made)})
-        tracing = runtime(dataset, sink)
-        for x, y in (((2, 3), (2, 3)), ((2, 2), (2, 4)), ((2, 2), (2, 3))):
-            tracing.collect("s", [torch.empty(size, dtype=torch.float16) for size in (x, y)])
-        assert tracing.flush()["written"] == 1
-        assert tracing.stats()["rejected"] == {"axes disagree": 1, "constant axis": 1}
-
     def test_keep_none_is_not_even_wanted(self, root: Any, sink: Sink) -> None:
         config = {GEMM.name: TracingConfig(filter_policy="keep_none"), UNTOLD.name: ALL}
         with runtime(root, sink, config):
@@ -266,17 +245,6 @@ class TestErrors:
         stats = tracing.stats()
         assert (stats["written"], stats["lost"]) == (1, 3)
         assert sum("could not be written" in each.message for each in caplog.records) == 1
-
-    def test_arguments_that_cannot_even_be_listed(self, root: Any, sink: Sink) -> None:
-        def failing() -> Any:
-            yield gemm_inputs()[0]
-            raise RuntimeError("its own")
-
-        tracing = TracingRuntime(root, store=sink)
-        for given in (failing(), 3, None, iter(())):
-            tracing.collect(GEMM.name, given)
-        assert tracing.stats()["rejected"] == {"arguments": 4}
-        assert not sink.axes()
 
 
 def test_compiled_programs_are_recorded(root: Any, sink: Sink) -> None:

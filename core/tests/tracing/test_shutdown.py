@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -92,12 +91,6 @@ def test_a_program_that_ends(program, end, code):
     assert "flush" not in err
 
 
-def test_what_ends_without_a_farewell_or_is_gone_loses_it(program):
-    program.run("flush_at_exit(runtime)\nleft.append(1)\nos._exit(0)\n")
-    program.run("flush_at_exit(runtime)\nleft.append(1)\ndel runtime\n")
-    assert program.written() == []
-
-
 WORKERS = """
     import multiprocessing
 
@@ -129,37 +122,6 @@ def test_workers(program, start):
     assert sorted(program.written()) == ["0", "1", "2", "parent"]
 
 
-def test_workers_of_workers_pools_and_bare_forks(program):
-    program.run(
-        """
-        import multiprocessing
-        context = multiprocessing.get_context("fork")
-
-        def work(depth):
-            left[:] = [depth]
-            if depth < 2:
-                inner = context.Process(target=work, args=(depth + 1,))
-                inner.start()
-                inner.join()
-
-        def note(text):
-            left.append(text)
-
-        flush_at_exit(runtime)
-        work(0)
-        with context.Pool(2) as pool:
-            pool.map(note, "ab")
-            pool.close()
-            pool.join()
-        if os.fork() == 0:
-            left[:] = ["child"]
-            sys.exit(0)
-        os.wait()
-        """
-    )
-    assert set(program.written()) == {"0", "1", "2", "a", "b", "child"}
-
-
 # ------------------------------------------------------------------------------------- signals
 
 WAIT = """
@@ -188,24 +150,6 @@ def test_the_engines_own_handler_is_called_once(program):
     out, _ = program.signalled(wait(before), signal.SIGTERM, 7)
     assert out == f"engine {int(signal.SIGTERM)} True\n"
     assert program.written() == ["1"]
-
-
-def test_an_asyncio_engine(program):
-    script = """
-    import asyncio
-    async def main():
-        loop, stop = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_signal_handler(signal.SIGTERM, stop.set)
-        install_signal_handlers()
-        os.write(1, b"ready\\n")
-        await stop.wait()
-        print("stopped", *Path(sys.argv[1]).read_text().split())
-    flush_at_exit(runtime)
-    left.append(1)
-    asyncio.run(main())
-    """
-    out, _ = program.signalled(script, signal.SIGTERM, 0)
-    assert out == "stopped 1\n"  # it was written before the engine heard of it
 
 
 def test_a_flush_that_needs_a_lock_of_the_main_thread(program):
@@ -310,22 +254,6 @@ def test_installing_twice_flushes_once_and_uninstalling_puts_back_the_very_handl
     assert signal.getsignal(signal.SIGUSR1) is own
 
 
-def test_a_handler_that_was_set_since_stays(heard, flushes):
-    install_signal_handlers([signal.SIGUSR1])
-    ours = signal.getsignal(signal.SIGUSR1)
-
-    def later(number, frame):
-        heard.append("later")
-        ours(number, frame)
-
-    signal.signal(signal.SIGUSR1, later)
-    uninstall_signal_handlers()
-    assert signal.getsignal(signal.SIGUSR1) is later
-    signal.raise_signal(signal.SIGUSR1)
-    assert heard == ["later", signal.SIGUSR1]  # ours only passes it on
-    assert flushes == []
-
-
 def test_only_in_the_main_thread(heard):
     errors = []
 
@@ -374,21 +302,3 @@ def test_held_back_signals_come_afterwards_in_their_order(heard, flushes):
         signal.raise_signal(signal.SIGUSR1)
         uninstall_signal_handlers()
     assert len(heard) == 3
-
-
-def test_other_threads_hold_nothing_back(heard):
-    entered, leave = threading.Event(), threading.Event()
-    install_signal_handlers([signal.SIGUSR1])
-
-    def hold():
-        with held_back():
-            entered.set()
-            leave.wait(30)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    entered.wait(30)
-    os.kill(os.getpid(), signal.SIGUSR1)
-    assert heard == [signal.SIGUSR1]
-    leave.set()
-    thread.join()

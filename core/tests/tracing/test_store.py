@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 from textwrap import dedent
@@ -73,15 +72,6 @@ def test_a_workload_as_the_format_has_it(root, store):
     assert norm["workload"]["axes"] == {"M": 5}
     assert (root / "workloads" / "rmsnorm" / "norm%2Fh8.jsonl").is_file()
     assert_clean(root)
-
-
-def test_tensors_of_any_type_and_views_of_one_memory(root, store):
-    shared = torch.arange(16)
-    for dtype in (torch.float8_e4m3fn, torch.bool, torch.int64, torch.float64):
-        kept = shared.to(dtype)
-        store.add([calls.decode(4, q=kept, indptr=kept[:4])])
-    assert_clean(root)
-    assert len(blobs(root)) == 4
 
 
 # ------------------------------------------------------------------------------------ each once
@@ -214,16 +204,6 @@ def test_one_bad_entry_costs_only_itself(root, store, entry, message):
     assert len(records(root)) == 2
 
 
-@pytest.mark.parametrize("folder", ["workloads", "workloads/gqa", "blob", "blob/workloads/gqa"])
-def test_a_file_in_place_of_a_folder(root, store, folder):
-    (root / folder).parent.mkdir(parents=True, exist_ok=True)
-    (root / folder).write_text("")
-    assert store.add([calls.decode(1), calls.decode(2)]).lost == 2
-    (root / folder).unlink()
-    assert store.add([calls.decode(1), calls.decode(2)]) == Added(2)
-    assert len(records(root)) == 2
-
-
 def test_a_deleted_dataset_is_not_made_again(root, store):
     store.add([calls.decode(1), calls.norm(1)])
     shutil.rmtree(root)
@@ -233,34 +213,6 @@ def test_a_deleted_dataset_is_not_made_again(root, store):
     assert not root.exists()
     root.mkdir()
     assert store.add([calls.decode(3), calls.norm(2)]) == Added(2)
-
-
-TINY = """
-    from flashinfer_bench.data import TraceSet
-    from fib_datasets.repair import examine
-    lost, store = 0, Store(root, DEFINITIONS)
-    for number in range(1, 9):
-        big = decode(number, q=torch.full((1000, 1000), float(number)))
-        added = store.add([big, norm(number)])
-        assert added.problem is None or "space" in str(added.problem), added
-        lost += added.lost
-    assert examine(root).issues == (), examine(root).issues
-    print(lost, sum(map(len, TraceSet.from_path(root).workloads.values())))
-"""
-
-
-@pytest.mark.plugin("datasets")
-def test_a_disk_that_is_really_full(root, tmp_path):
-    """Eight tensors of 4 MB do not fit into 16 MB; no half of a file stays."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    shell = f'mount -t tmpfs -o size=16m none {disk} && cp -r {root}/. {disk} && exec "$@"'
-    prefix = ["unshare", "-rm", "sh", "-c", shell, "sh"]
-    if not shutil.which("unshare") or subprocess.run([*prefix, "true"], check=False).returncode:
-        pytest.skip("no file system can be mounted without privileges here")
-    lost, found = map(int, finish(start(TINY, disk, prefix=prefix)).split())
-    assert lost >= 4
-    assert lost + found == 16
 
 
 # -------------------------------------------------------------------------------- processes
@@ -308,34 +260,6 @@ def test_the_ranks_of_an_engine(root, ranks, locks):
         tensors = trace_set.get_workload_blob_tensor(trace.workload.inputs["indptr"].path)
         assert tensors["indptr"].tolist() == list(range(trace.workload.axes["batch"] + 1))
     assert len(blobs(root)) == 60
-
-
-FOR_EVER = """
-    store, number = Store(root, DEFINITIONS), int(sys.argv[2])
-    while True:
-        number += 1
-        store.add([decode(number), norm(number)])
-        print(number, flush=True)
-"""
-
-
-def test_killed_at_any_moment(root):
-    """Whatever was reported is there; what a killed process leaves disturbs nobody."""
-    reported = []
-    for attempt in range(3):
-        process = start(FOR_EVER, root, attempt * 1000)
-        reported.append(int(process.stdout.readline()))
-        time.sleep(0.02 + 0.017 * attempt)
-        process.kill()
-        rest, _ = process.communicate()
-        reported += [int(text) for text in rest.splitlines(keepends=True) if text.endswith(b"\n")]
-    Store(root, calls.DEFINITIONS).add([calls.decode(9999), calls.norm(9999)])
-    found = records(root)
-    assert set(reported) <= {record["workload"]["axes"].get("batch") for record in found}
-    assert len({record["workload"]["uuid"] for record in found}) == len(found)
-    trace_set = TraceSet.from_path(root)
-    for trace in trace_set.workloads["decode_h4"]:
-        trace_set.get_workload_blob_tensor(trace.workload.inputs["indptr"].path)
 
 
 def test_a_stopped_process_does_not_stop_the_others(root, store, monkeypatch):

@@ -10,7 +10,7 @@ import warnings
 
 import torch
 
-from fib_adapters_flashinfer.gqa import DecodeAdapter, PrefillAdapter, RaggedAdapter
+from fib_adapters_flashinfer.attention import DecodeAdapter, PrefillAdapter, RaggedAdapter
 from flashinfer_bench.routing.patch_manager import Order, PatchManager
 from flashinfer_bench.routing.patch_points import Everything, router
 from flashinfer_bench.routing.routes import route_stats

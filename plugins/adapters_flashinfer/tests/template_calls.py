@@ -4,25 +4,6 @@ import inspect
 
 import torch
 
-SMALL = {
-    "K": 128,
-    "K_doubled": 256,
-    "N": 256,
-    "O": 128,
-    "hidden_size": 256,
-    "intermediate_size": 256,
-    "kv_len": 16,
-    "max_seq_len": 64,
-    "num_experts": 16,
-    "num_heads": 4,
-    "num_kv_heads": 2,
-    "num_local_experts": 16,
-    "num_pages": 4,
-    "num_qo_heads": 8,
-    "seq_len": 16,
-    "sparse_mla_top_k": 32,
-    "vocab_size": 512,
-}
 """Sizes that FlashInfer's makers of inputs are asked for, where theirs are larger."""
 
 
@@ -34,22 +15,6 @@ def original_of(counter):
         return "original"
 
     return original
-
-
-def made_by_flashinfer(route, template):
-    """Arguments for a call, from the template's own maker of inputs; what it raises goes on."""
-    wanted = {}
-    for name, parameter in inspect.signature(template.init).parameters.items():
-        if name in ("device", "seed") or parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            continue
-        if parameter.default is inspect.Parameter.empty:
-            wanted[name] = 5 if "plus_1" in name else SMALL.get(name, 4)
-        elif name in SMALL and isinstance(parameter.default, int):
-            wanted[name] = min(parameter.default, SMALL[name])
-    made = template.init(device="cpu", **wanted)
-    parameters = parameters_of(route)
-    required = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty]
-    return {**dict.fromkeys(required), **{k: v for k, v in made.items() if k in parameters}}
 
 
 def parameters_of(route):
@@ -113,12 +78,6 @@ def made_up_outputs(plan, places):
 
 def as_result(outputs):
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-
-def copied(value):
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    return type(value)(map(copied, value)) if isinstance(value, (tuple, list)) else value
 
 
 def same(left, right):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import threading
-import weakref
 
 import pytest
 import torch
@@ -19,25 +16,17 @@ from gqa import (
     D,
     Pages,
     Refusals,
-    Solutions,
     agree,
     decode_name,
     decode_reference,
     decoder,
     i32,
-    patched,
     plan_decode,
-    ragged_reference,
     random,
     routed,
-    workspace,
 )
 
-from fib_adapters_flashinfer.attention import planned
-from fib_adapters_flashinfer.gqa import DecodeAdapter, DecodeRoute, RaggedAdapter
-from flashinfer_bench import enable_apply
-from flashinfer_bench.routing.patch_points import router
-from flashinfer_bench.routing.routes import UnroutableError
+from fib_adapters_flashinfer.attention import DecodeAdapter, DecodeRoute, planned
 
 NAME = decode_name(16)
 
@@ -56,39 +45,6 @@ def runtime():
 
 
 # ------------------------------------------------------------------------------ plans and runs
-
-
-def test_caches_of_several_sizes_take_turns(runtime):
-    """As layers of one model may have them: names and shapes follow the tensors, not the plan."""
-    pages, other = Pages(), Pages()
-    other.k = other.v = random(20, 16, HKV, D)
-    wrapper = plan_decode(decoder(Pages()), pages)
-    q = random(3, HQ, D)
-    for each in (pages, other, pages, other):
-        found = wrapper.run(q, each.cache())
-        agree(found, decode_reference(*runtime.inputs.values())[0])
-        assert runtime.inputs["k_cache"].shape == each.k.shape
-    assert runtime.calls == 4
-
-
-def test_an_object_that_was_never_planned_is_for_the_original_to_refuse(runtime):
-    refusals = Refusals(DecodeRoute.label)
-    with pytest.raises(AttributeError):
-        decoder(Pages()).run(random(3, HQ, D), Pages().cache())
-    assert refusals.new() == {"not planned": 1}
-
-
-def test_objects_are_forgotten_with_their_last_reference(runtime):
-    pages = Pages()
-    gc.collect()
-    before = len(planned)
-    wrappers = [plan_decode(decoder(Pages()), pages) for _ in range(4)]
-    for each in wrappers:
-        each.run(random(3, HQ, D), pages.cache())
-    assert len(planned) == before + 4
-    del wrappers, each, runtime.again
-    gc.collect()
-    assert len(planned) == before
 
 
 def test_one_plan_for_several_objects(runtime):
@@ -137,36 +93,7 @@ def test_plans_that_pass_by_ours_are_noticed(graph, tensor_cores, runtime):
     agree(found, wrapper.run(q, pages.cache(), return_lse=True))
 
 
-def test_what_a_fast_plan_changes_goes_to_the_original(runtime):
-    pages, q = Pages(), random(3, HQ, D)
-    wrapper = plan_decode(decoder(Pages()), pages)
-    refusals = Refusals(DecodeRoute.label)
-    fast(wrapper, *pages.table, window_left=4)
-    wrapper.run(q, pages.cache())
-    fast(wrapper, *pages.table, sm_scale=0.3)
-    wrapper.run(q, pages.cache())
-    assert refusals.new() == {"sliding window": 1}
-    assert runtime.inputs["sm_scale"] == 0.3
-
-
 # ------------------------------------------------------------------------------ page numbers
-
-
-def with_slack(pages):
-    slack = torch.full((9,), 10**6, dtype=torch.int32)
-    return pages.indptr, torch.cat([pages.indices, slack]), pages.last
-
-
-def test_pages_in_use_are_a_view_of_the_buffer_that_is_made_once_a_plan(runtime):
-    pages = Pages()
-    wrapper = plan_decode(decoder(Pages()), pages, table=with_slack(pages))
-    q = random(3, HQ, D)
-    wrapper.run(q, pages.cache())
-    first = runtime.inputs["kv_indices"]
-    wrapper.run(q, pages.cache())
-    assert runtime.inputs["kv_indices"] is first
-    assert first.data_ptr() == wrapper._paged_kv_indices_buf.data_ptr()
-    assert first.tolist() == pages.indices.tolist()
 
 
 def test_the_device_is_never_asked_while_a_graph_is_captured(runtime, kernels):
@@ -184,29 +111,6 @@ def test_the_device_is_never_asked_while_a_graph_is_captured(runtime, kernels):
     kernels.capturing = True  # also when it is known by now: replays have other plans
     wrapper.run(q, pages.cache())
     assert runtime.inputs["kv_indices"] is wrapper._paged_kv_indices_buf
-
-
-def test_fewer_pages_than_the_offsets_say_go_to_the_original(runtime, kernels):
-    pages = Pages()
-    wrapper = plan_decode(decoder(Pages()), pages)
-    wrapper._paged_kv_indices_buf = pages.indices[:4]
-    planned.forget(wrapper)
-    refusals = Refusals(DecodeRoute.label)
-    wrapper.run(random(3, HQ, D), pages.cache())
-    assert refusals.new() == {"plan without its pages": 1}
-    planned.forget(wrapper)
-    kernels.capturing = True
-    runtime.functions[NAME] = lambda q, *others: (torch.zeros_like(q), torch.zeros(q.shape[:2]))
-    wrapper.run(random(3, HQ, D), pages.cache())  # nobody can know
-    kernels.capturing = False
-    wrapper.run(random(3, HQ, D), pages.cache())
-    assert refusals.new() == {"plan without its pages": 2}
-
-
-def test_offsets_on_another_device_go_to_the_original():
-    route, wrapper = DecodeRoute(), plan_decode(decoder(Pages()), Pages())
-    with pytest.raises(UnroutableError, match="another device"):
-        route.planned(wrapper, torch.zeros(3, HQ, D, device="meta"))
 
 
 # ------------------------------------------------------------------------------------- buffers
@@ -274,83 +178,7 @@ def test_more_queries_than_were_planned_go_to_the_original_if_only_the_device_kn
 # --------------------------------------------------------------------------------------- sizes
 
 
-def test_latent_attention_has_a_key_head_for_each_query_head():
-    """The name of the definition has no number of key heads."""
-    from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
-
-    wrapper = BatchPrefillWithRaggedKVCacheWrapper(workspace(), "NHD")
-    wrapper.plan(
-        i32(0, 2, 5), i32(0, 4, 9), HQ, HKV, 192, head_dim_vo=128, causal=True, q_data_type=DTYPE
-    )
-    tensors = random(5, HQ, 192), random(9, HKV, 192), random(9, HKV, 128)
-    wanted = wrapper.run(*tensors)
-    with routed(
-        RaggedAdapter(), {f"mla_ragged_prefill_causal_h{HQ}_qk192_vo128": ragged_reference}
-    ) as runtime:
-        refusals = Refusals(KINDS["ragged"].label)
-        torch.testing.assert_close(wrapper.run(*tensors), wanted)
-    assert refusals.new() == {"shapes": 1}
-    assert runtime.calls == 0
-
-
-@pytest.mark.parametrize("kind", ["decode", "prefill"])
-def test_values_unlike_keys_go_to_the_original_however_often_others_came(kind):
-    wrapper, (q, (k, v)) = KINDS[kind].planned(), KINDS[kind].tensors()
-    with KINDS[kind].routed() as runtime:
-        wrapper.run(q, (k, v))
-        refusals = Refusals(KINDS[kind].label)
-        with contextlib.suppress(RuntimeError, AssertionError, ValueError):
-            wrapper.run(q, (k, v[:, :, :, : D // 2]))
-        assert refusals.new() == {"shapes": 1}
-        assert runtime.calls == 1
-
-
 # --------------------------------------------------------------------------------------- leaks
-
-
-def test_what_was_enabled_is_not_kept_by_an_object_that_lives_on():
-    class Weights:
-        """Something large that a solution holds."""
-
-    def enable():
-        weights = Weights()
-
-        def solution(*args):
-            assert weights
-            return decode_reference(*args)
-
-        runtime = Solutions({NAME: solution})
-        with patched(DecodeAdapter()):
-            router.push(runtime)
-            wrapper.run(*tensors)
-            runtime.stop()
-            assert runtime.calls == 1
-        return weakref.ref(weights)
-
-    wrapper, tensors = KINDS["decode"].planned(), KINDS["decode"].tensors()
-    held = enable()
-    gc.collect()
-    assert held() is None
-
-
-def test_page_tables_that_an_engine_dropped_are_not_kept():
-    """Engines plan past ours, and other tensors are the table then."""
-    pages = Pages()
-    wrapper, (q, cache) = KINDS["decode"].planned(), KINDS["decode"].tensors()
-    with KINDS["decode"].routed() as runtime:
-        wrapper.run(q, cache)
-        held = [
-            weakref.ref(getattr(wrapper, f"_paged_kv_{each}_buf"))
-            for each in ("indptr", "indices", "last_page_len")
-        ]
-        runtime.seen.clear()
-        del runtime.again
-        for each, tensor in zip(("indptr", "indices", "last_page_len"), pages.table, strict=True):
-            setattr(wrapper, f"_paged_kv_{each}_buf", tensor.clone())
-        wrapper._plan_info = type(wrapper._plan_info)(wrapper._plan_info)
-        wrapper.run(q, cache)
-        gc.collect()
-        assert [each() for each in held] == [None, None, None]
 
 
 @pytest.mark.parametrize("kind", ["prefill", "ragged"])
@@ -393,59 +221,3 @@ def test_outputs_to_compare_with_touch_no_buffer_of_the_caller(kind, layout):
 
 
 # ---------------------------------------------------------------------------------- patching
-
-
-def test_wrappers_of_several_threads_do_not_disturb_each_other(runtime):
-    failures = []
-
-    def work(seed):
-        try:
-            torch.manual_seed(seed)
-            pages = Pages()
-            wrapper = decoder(Pages())
-            for turn in range(8):
-                last = i32(*(1 + (seed + turn + i) % 16 for i in range(3)))
-                plan_decode(wrapper, pages, table=(pages.indptr, pages.indices, last))
-                q = random(3, HQ, D)
-                agree(
-                    wrapper.run(q, pages.cache()),
-                    decode_reference(
-                        q, pages.k, pages.v, pages.indptr, pages.indices, D**-0.5, last
-                    )[0],
-                )
-        except BaseException as error:  # noqa: BLE001 - of another thread
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert not failures
-    assert runtime.calls == 6 * 8
-
-
-def test_enabling_and_disabling_while_a_plan_stands(kernels):
-    pages, q = Pages(), random(3, HQ, D)
-    wrapper = plan_decode(decoder(Pages()), pages)
-    wanted = wrapper.run(q, pages.cache(), return_lse=True)
-    for turn in range(3):
-        with routed(DecodeAdapter(), {NAME: decode_reference}) as runtime:
-            agree(wrapper.run(q, pages.cache(), return_lse=True), wanted)
-            if turn == 1:
-                plan_decode(wrapper, pages)
-                agree(wrapper.run(q, pages.cache(), return_lse=True), wanted)
-        assert runtime.calls == 1 + (turn == 1)
-        agree(wrapper.run(q, pages.cache(), return_lse=True), wanted)
-
-
-def test_a_solution_that_does_not_know_partly_used_pages_is_not_asked():
-    pages, q = Pages(), random(3, HQ, D)
-    wrapper = plan_decode(decoder(pages), pages)
-    wanted = wrapper.run(q, pages.cache())
-
-    def solution(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale):
-        raise AssertionError("it would take the last pages for full")
-
-    with patched(DecodeAdapter()), enable_apply({NAME: solution}):
-        agree(wrapper.run(q, pages.cache()), wanted)

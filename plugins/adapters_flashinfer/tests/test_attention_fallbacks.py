@@ -14,15 +14,11 @@ from gqa import (
     PLACES,
     ROWS,
     D,
-    Pages,
     Refusals,
-    decoder,
     i32,
-    plan_decode,
     quiet,
     random,
     takes,
-    workspace,
 )
 
 
@@ -121,22 +117,6 @@ def test_options_of_plan(kind, reason, options):
     assert kind.runtime.calls == 1
 
 
-@rows(
-    (
-        (("decode", "prefill"), "sliding window", {"window_left": 4}),
-        (("decode", "prefill"), "logits soft cap", {"logits_soft_cap": 30.0}),
-        (PREFILLS, "not causal", {"causal": False}),
-    )
-)
-def test_what_forward_changes(kind, reason, options):
-    wrapper, tensors = kind.planned(), kind.tensors()
-    causal = {} if kind.name == "decode" else {"causal": True}
-    with kind.refuses(reason):
-        quiet(wrapper.forward)(*tensors, **{**causal, **options})
-    quiet(wrapper.forward)(*tensors, **causal)
-    assert kind.runtime.calls == 1
-
-
 every = pytest.mark.parametrize("kind", EVERY, indirect=True)
 decode = pytest.mark.parametrize("kind", ["decode"], indirect=True)
 prefill = pytest.mark.parametrize("kind", ["prefill"], indirect=True)
@@ -218,79 +198,6 @@ def test_other_forms_of_the_cache_are_for_the_original_to_refuse(kind, cache):
     assert refusals.new() == {"form of the kv cache": 1}
 
 
-@decode
-def test_custom_kernels(kind):
-    from flashinfer import decode
-
-    made = decode.get_batch_decode_module()
-
-    class Spec:
-        def build_and_load(self):
-            return made
-
-    kind.kernels.set(decode, "gen_customize_batch_decode_module", lambda *args: Spec())
-    kind.kernels.set(decode, "get_batch_decode_jit_module", lambda uri, module: module)
-    pages, q = Pages(16), random(3, HQ, D)
-    wrapper = plan_decode(decoder(pages, jit_args=["uri", *[[]] * 9]), pages)
-    refusals = Refusals(kind.label)
-    wrapper.run(q, pages.cache(), None, 0.0, 1.0)
-    wrapper.run_return_lse(q, pages.cache(), None, 0.0, 1.0)
-    assert refusals.new() == {"arguments for a custom kernel": 2}
-    with pytest.raises(TypeError):
-        wrapper.run(q, pages.cache())
-    assert refusals.new()["custom kernel"] == 1
-
-
-@decode
-def test_several_queries_a_request(kind):
-    from flashinfer import BatchDecodeWithPagedKVCacheWrapper as Wrapper
-
-    if not hasattr(Wrapper, "_plan_impl"):
-        pytest.skip("this release plans for one query a request only")
-    pages = Pages(16)
-    table = (pages.indptr, pages.indices, i32(2, 2, 2))
-    made = decoder(pages, use_tensor_cores=True)
-    wrapper = plan_decode(made, pages, table=table, q_len_per_req=2)
-    with kind.refuses("several queries"):
-        wrapper.run(random(6, HQ, D), pages.cache())
-
-
-@decode
-def test_a_definition_that_nobody_has(kind):
-    pages = Pages(32)
-    wrapper = plan_decode(decoder(pages), pages)
-    with kind.refuses("definition not enabled"):
-        wrapper.run(random(3, HQ, D), pages.cache())
-
-
-@prefill
-def test_heads_of_values_of_another_size(kind):
-    wrapper, pages = kind.planned(head_dim_vo=32), Pages(16)
-    with kind.refuses("shapes"):
-        found = wrapper.run(random(12, HQ, D), (pages.k, pages.v[..., :32].contiguous()))
-    assert found.shape == (12, HQ, 32)
-
-
-@prefill
-def test_masks_that_a_kernel_owns(kind):
-    """The wrapper for ranges of its own runs its parent's `run`, past all patches."""
-    import flashinfer
-
-    wrapper = getattr(flashinfer, "BatchPrefillWithCausalBidirectionalRangesWrapper", None)
-    if wrapper is None:
-        pytest.skip("this release has no such wrapper")
-    module, pages = flashinfer.prefill, Pages(16)
-    made = module.get_batch_prefill_module()
-    kind.kernels.set(module, "get_customize_batch_prefill_module", lambda *args, **kw: made)
-    kind.kernels.set(module, "get_batch_prefill_jit_module", lambda uri, module: module)
-    ranged = wrapper(workspace(), head_dim_qk=D, head_dim_vo=D)
-    ranged.plan(ROWS, *pages.table, HQ, HKV, D, 16)
-    with contextlib.suppress(TypeError):  # the stand-in takes the usual kernel's arguments
-        ranges = torch.full((12, 2), -1).int()
-        ranged.run(random(12, HQ, D), pages.cache(), bidirectional_ranges=ranges)
-    assert kind.runtime.calls == 0
-
-
 @ragged
 def test_sinks_that_an_engine_sets_on_the_object(kind):
     wrapper, tensors = kind.planned(), kind.tensors()
@@ -300,10 +207,3 @@ def test_sinks_that_an_engine_sets_on_the_object(kind):
     wrapper._sinks = None
     wrapper.run(*tensors)
     assert kind.runtime.calls == 1
-
-
-@ragged
-def test_values_of_another_dtype_than_keys(kind):
-    wrapper, (q, k, v) = kind.planned(), kind.tensors()
-    with kind.refuses("dtype"):
-        wrapper.run(q, k, v.half())

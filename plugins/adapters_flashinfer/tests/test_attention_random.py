@@ -23,7 +23,7 @@ from gqa import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fib_adapters_flashinfer.gqa import DecodeAdapter, PrefillAdapter, RaggedAdapter
+from fib_adapters_flashinfer.attention import DecodeAdapter, PrefillAdapter, RaggedAdapter
 
 few = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 layouts = st.sampled_from(["NHD", "HND"])

@@ -15,15 +15,13 @@ from gqa import (
     decode_name,
     decode_reference,
     decoder,
-    graph_buffers,
     plan_decode,
     quiet,
     random,
     routed,
-    workspace,
 )
 
-from fib_adapters_flashinfer.gqa import DecodeAdapter, DecodeRoute
+from fib_adapters_flashinfer.attention import DecodeAdapter, DecodeRoute
 
 LABEL = DecodeRoute.label
 
@@ -51,18 +49,6 @@ def planned(page_size=16, layout="NHD", graph=False, **options):
 # ------------------------------------------------------------------------------------- routed
 
 
-@pytest.mark.parametrize("layout", ["NHD", "HND"])
-@pytest.mark.parametrize("form", ["flat pair", "flat"])
-def test_the_dimension_of_one_place_may_be_left_out(form, layout, runtime):
-    wrapper, pages = planned(1, layout)
-    q, cache = random(3, HQ, D), pages.cache(layout, form)
-    found = wrapper.run(q, cache, return_lse=True)
-    assert runtime.name == decode_name(1)
-    assert runtime.inputs["k_cache"].shape == pages.k.shape
-    runtime.stop()
-    agree(found, wrapper.run(q, cache, return_lse=True))
-
-
 @pytest.mark.parametrize("way", ["run", "run_return_lse", "forward", "forward_return_lse"])
 @pytest.mark.parametrize("planner", ["plan", "begin_forward"])
 def test_all_names_of_plan_and_run_are_routed(planner, way, runtime):
@@ -76,23 +62,6 @@ def test_all_names_of_plan_and_run_are_routed(planner, way, runtime):
     wanted = getattr(wrapper, way)(q, pages.cache())
     assert isinstance(wanted, tuple) == way.endswith("return_lse")
     agree(found, wanted)
-
-
-def test_an_explicit_scale_is_not_lost(runtime):
-    wrapper, pages = planned(sm_scale=0.25)
-    q = random(3, HQ, D)
-    found = wrapper.run(q, pages.cache())
-    assert runtime.inputs["sm_scale"] == 0.25
-    runtime.stop()
-    agree(found, wrapper.run(q, pages.cache()))
-
-
-def test_legacy_positional_options_of_plan_are_read_from_the_object(runtime):
-    pages = Pages(16)
-    wrapper = decoder(pages)
-    quiet(wrapper.plan)(*pages.table, HQ, HKV, D, 16, "NONE", -1, None, DTYPE)
-    wrapper.run(random(3, HQ, D), pages.cache())
-    assert runtime.calls == 1
 
 
 def test_the_scale_that_forward_sets_counts(runtime):
@@ -124,17 +93,6 @@ def test_buffers_are_filled_and_returned(runtime):
     runtime.stop()
     agree(found, wrapper.run(q, pages.cache(), return_lse=True))
     assert bool((padded[3:] == 7).all())
-
-
-def test_subclasses_are_routed(runtime):
-    from flashinfer.decode import CUDAGraphBatchDecodeWithPagedKVCacheWrapper
-
-    pages = Pages(16)
-    buffers = graph_buffers(pages, "indptr", "indices", "last")
-    wrapper = plan_decode(CUDAGraphBatchDecodeWithPagedKVCacheWrapper(workspace(), *buffers), pages)
-    wrapper.run(random(3, HQ, D), pages.cache())
-    assert runtime.calls == 1
-    assert runtime.inputs["kv_indices"].tolist() == pages.indices.tolist()
 
 
 def test_a_solution_with_one_output_cannot_serve_who_wants_sums(cpu_decode):

@@ -41,23 +41,6 @@ def test_original_untouched_and_substituted_agree(mla, queries, keys, page_size,
     calls.close(original if return_lse else (original,), batch.expected(causal)[: 1 + return_lse])
 
 
-def test_inputs_are_the_definition_s():
-    batch = calls.Batch([2, 3], [70, 64], 64)
-    with calls.applied(calls.definition("prefill_causal", 64)) as solutions:
-        wrapper = calls.wrapper()
-        batch.plan(wrapper, causal=True)
-        wrapper.run(*batch.tensors)
-    (given,) = next(iter(solutions.values())).calls
-    assert given["q_nope"].data_ptr() == batch.q_nope.data_ptr()
-    assert given["ckv_cache"].data_ptr() == batch.ckv.data_ptr()
-    assert given["qo_indptr"].tolist() == [0, 2, 5]
-    assert given["kv_indptr"].tolist() == [0, 2, 3]
-    assert given["kv_last_page_len"].tolist() == [6, 64]
-    assert given["kv_last_page_len"].dtype == torch.int32
-    assert given["kv_indices"].tolist() == batch.kv_indices.tolist()
-    assert given["sm_scale"] == calls.SCALE
-
-
 @pytest.mark.parametrize("return_lse", [False, True])
 def test_buffers_of_the_caller_are_filled_and_returned(mla, return_lse):
     batch = calls.Batch([1, 1], [3, 4])
@@ -74,41 +57,6 @@ def test_buffers_of_the_caller_are_filled_and_returned(mla, return_lse):
     calls.close((out, lse), expected)
     assert (padded[2:] == 7.0).all()
     assert mla.calls["mla.run"] == 0
-
-
-def sglang_views(batch):
-    """Return tensors as SGLang passes them: all are views of wider ones."""
-    q = torch.cat([batch.q_nope, batch.q_pe], dim=-1)
-    pool = torch.cat([batch.ckv, batch.kpe], dim=-1)
-    cut = calls.CKV
-    return q[..., :cut], q[..., cut:], pool[..., :cut], pool[..., cut:]
-
-
-def test_strided_views_reach_a_solution_as_they_are(mla):
-    batch = calls.Batch([1, 1, 1], [4, 5, 2])
-    views = sglang_views(batch)
-    with calls.applied(calls.definition("decode"), known=False) as solutions:
-        wrapper = calls.wrapper()
-        batch.plan(wrapper)
-        calls.close(wrapper.run(*views), batch.expected()[0])
-    (given,) = next(iter(solutions.values())).calls
-    assert given["ckv_cache"].stride() == views[2].stride()
-    assert given["ckv_cache"].data_ptr() == views[2].data_ptr()
-    assert mla.calls["mla.run"] == 0
-
-
-@pytest.mark.parametrize("shift", [0.0, 3.0], ids=["agrees", "disagrees"])
-def test_strided_views_where_the_definition_is_known_are_compared_first(shift, mla):
-    """Solutions were judged on contiguous tensors: what others make of them is looked at."""
-    batch = calls.Batch([1, 1, 1], [4, 5, 2])
-    with calls.applied(calls.definition("decode"), shift=shift) as solutions:
-        wrapper = calls.wrapper()
-        batch.plan(wrapper)
-        for _ in range(3):
-            calls.close(wrapper.run(*sglang_views(batch)), batch.expected()[0])
-    ran = len(next(iter(solutions.values())).calls)
-    # The first call is the original's; and once more it is asked for its outputs.
-    assert (ran, mla.calls["mla.run"]) == ((1, 4) if shift else (3, 2))
 
 
 @given(data=st.data())

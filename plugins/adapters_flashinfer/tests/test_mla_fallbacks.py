@@ -27,15 +27,6 @@ def refuses(mla, reason, batch, plan=None, causal=False, raises=None, **options)
         assert not any(each.calls for each in solutions.values())
 
 
-def test_prefill_that_is_not_causal(mla):
-    refuses(mla, "not causal", calls.Batch([2, 1], [3, 4]))
-
-
-def test_sums_to_the_base_e(mla):
-    batch = calls.Batch([1], [3])
-    refuses(mla, "option of the run", batch, return_lse=True, return_lse_base_on_e=True)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -53,22 +44,6 @@ def test_options_that_the_original_refuses_here(mla, options):
     refuses(mla, reason, batch, raises=(ValueError, TypeError), **options)
 
 
-def test_a_profiler(mla):
-    batch = calls.Batch([1], [3])
-    buffer = torch.zeros(8)
-    refuses(mla, "option of the run", batch, {"use_profiler": True}, profiler_buffer=buffer)
-
-
-def test_another_dtype_than_the_definition_s(mla):
-    batch = calls.Batch([1], [3], dtype=torch.float16)
-    with calls.applied(calls.definition("decode")) as solutions:
-        wrapper = calls.wrapper()
-        batch.plan(wrapper)
-        assert wrapper.run(*batch.tensors).dtype == torch.float16
-        assert not any(each.calls for each in solutions.values())
-    assert mla.calls["mla.run"] == 1
-
-
 def test_lengths_that_do_not_fill_their_pages(mla):
     batch = calls.Batch([1, 1], [4, 5])
     batch.kv_lens = torch.tensor([3, 5], dtype=torch.int32)
@@ -82,9 +57,9 @@ def test_lengths_that_do_not_fill_their_pages(mla):
 def test_a_buffer_of_another_shape_is_refused_by_the_original(mla):
     batch = calls.Batch([1], [3])
     wrong = torch.empty(2, calls.HEADS, calls.CKV, dtype=batch.dtype)
-    refuses(mla, "buffer of the caller", batch, raises=ValueError, out=wrong)
+    refuses(mla, "out buffer", batch, raises=ValueError, out=wrong)
     wrong = torch.empty(1, calls.HEADS, dtype=torch.float16)
-    refuses(mla, "buffer of the caller", batch, raises=ValueError, lse=wrong, return_lse=True)
+    refuses(mla, "lse buffer", batch, raises=ValueError, lse=wrong, return_lse=True)
 
 
 def test_what_the_original_need_not_be_asked_for():

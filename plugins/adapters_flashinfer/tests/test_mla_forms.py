@@ -71,16 +71,6 @@ def test_pairs_where_the_plan_has_pairs(mla, structural):
     assert mla.calls["mla.run"] == 0
 
 
-def test_both_forms_at_once(structural):
-    batch = calls.Batch([1, 1], [3, 4])
-    whole = packed(batch)
-    both = {key: (value, tuple(value.split([128, 64], -1))) for key, value in whole.items()}
-    with calls.applied(calls.definition("decode"), known=False) as solutions:
-        wrapper = structural(batch)
-        calls.close(wrapper.run(**both), batch.expected()[0])
-    assert len(next(iter(solutions.values())).calls) == 1
-
-
 def test_adjacent_pairs_where_the_plan_has_whole_tensors(structural):
     batch = calls.Batch([1, 1], [3, 4])
     pairs = {key: tuple(value.split([128, 64], -1)) for key, value in packed(batch).items()}
@@ -106,18 +96,6 @@ def test_sums_that_were_not_planned_are_refused_by_the_original(structural):
         assert calls.refused()["sums differ from the plan"] >= 2
 
 
-def test_dense_metadata(structural):
-    batch = calls.Batch([1, 1], [70, 64], 64)
-    table = torch.zeros(2, 2, dtype=torch.int32)
-    table[0] = batch.kv_indices[:2]
-    table[1, 0] = batch.kv_indices[2]
-    dense = structural.metadata.dense(batch.qo_indptr, table, batch.kv_lens)
-    with calls.applied(calls.definition("decode", 64), known=False) as solutions:
-        wrapper = structural(batch, metadata=dense)
-        calls.close(wrapper.run(**packed(batch)), batch.expected()[0])
-    assert len(next(iter(solutions.values())).calls) == 1
-
-
 # ---------------------------------------------------------------------- comparing, signatures
 
 
@@ -136,13 +114,3 @@ def test_outputs_of_the_original_for_comparisons(mla, stage):
     found = route.outputs(type(wrapper).run, understood, copies)
     calls.close(found, batch.expected(stage != "decode"))
     assert (out == 5.0).all(), "the caller's buffer was written to"
-
-
-def test_outputs_for_comparisons_where_the_plan_has_no_sums(structural):
-    from fib_adapters_flashinfer.mla import MLARun
-
-    batch, route = calls.Batch([1, 1], [3, 4]), MLARun()
-    wrapper = structural(batch)
-    understood = route.understand(wrapper, **packed(batch))
-    found = route.outputs(type(wrapper).run, understood, understood.inputs)
-    calls.close(found, batch.expected())

@@ -13,23 +13,11 @@ from template_worlds import World, definition, rows
 # ------------------------------------------------------------------------------ what is handed on
 
 
-def test_a_call_gets_the_solution_s_result():
-    world = World(api(fakes.scale), "scale_h8", lambda x: x + 40)
-    assert torch.equal(world(rows()), rows(fill=41.0))
-    assert (world.solution.calls, world.original.calls) == (1, 0)
-
-
 def test_the_caller_s_buffer_is_filled_and_returned():
     world = World(api(fakes.scale), "scale_h8", lambda x: x + 40)
     out = rows(fill=0.0)
     assert world(rows(), out=out) is out
     assert torch.equal(out, rows(fill=41.0))
-
-
-def test_a_hint_changes_nothing():
-    world = World(api(fakes.scale), "scale_h8", lambda x: x + 40)
-    world(rows(), enable_pdl=True)
-    assert world.solution.calls == 1
 
 
 def test_an_option_that_the_solution_knows_is_handed_on():
@@ -95,14 +83,6 @@ def test_a_solution_may_write_into_its_inputs_itself():
     assert world.original.calls == 0
 
 
-def test_a_second_value_that_may_be_none_is_none():
-    described = api(fakes.route_tokens, *fakes.KINDS, choose=fakes.choose_kind)
-    world = World(described, "route_plain_h8_topk2", lambda x, top_k: x + top_k)
-    result = world(rows(), 2)
-    assert torch.equal(result[0], rows(fill=3.0))
-    assert result[1] is None
-
-
 def test_a_named_tuple_is_returned_as_one():
     def split(x: torch.Tensor) -> fakes.Pair:
         raise AssertionError
@@ -151,27 +131,6 @@ def _lenient(x, factor=2.0, out=None, enable_pdl=None, *rest):
 
 
 _lenient.__signature__ = inspect.signature(fakes.scale)
-
-
-def test_an_option_that_the_solution_does_not_know_goes_to_the_original():
-    world = World(api(fakes.scale), "scale_h8", lambda x: x + 40)
-    assert torch.equal(world(rows(), 7.0), rows(fill=7.0))
-    assert (world.solution.calls, world.original.calls) == (0, 1)
-
-
-def test_an_option_that_the_definition_does_not_know_goes_to_the_original(tmp_path):
-    folder = definition(tmp_path, "scale_h8", {"x": ROWS}, {"y": ROWS}, {"h": 8})
-    world = World(api(fakes.scale), "scale_h8", lambda x: x + 40, folder)
-    assert torch.equal(world(rows(), 2.0), rows(fill=41.0))
-    assert torch.equal(world(rows(), 7.0), rows(fill=7.0))
-    assert (world.solution.calls, world.original.calls) == (1, 1)
-
-
-def test_another_type_than_the_definition_s_goes_to_the_original(tmp_path):
-    folder = definition(tmp_path, "scale_h8", {"x": ROWS}, {"y": ROWS}, {"h": 8})
-    world = World(api(fakes.scale), "scale_h8", lambda x: x + 40, folder)
-    world(rows(dtype=torch.float32))
-    assert (world.solution.calls, world.original.calls) == (0, 1)
 
 
 def test_a_definition_with_more_outputs_is_another_one(tmp_path):
@@ -239,47 +198,3 @@ def test_the_chooser_s_template_gives_the_name():
     assert world.original.calls == 1
     world(rows(), 2, kind=1)
     assert world.reasons == ["no template for the call"]
-
-
-def test_a_chooser_may_make_templates_anew():
-    def anew(**values):
-        return template("scale")
-
-    world = World(api(fakes.scale, template(), choose=anew), "scale_h8", lambda x: x + 40)
-    world(rows())
-    assert world.solution.calls == 1
-
-
-def test_what_a_chooser_raises_is_an_adapter_s_failure():
-    def broken(**values):
-        raise KeyError("kind")
-
-    world = World(api(fakes.scale, template(), choose=broken), "scale_h8", lambda x: x + 40)
-    assert torch.equal(world(rows()), rows(fill=2.0))
-    assert world.reasons == ["adapter failed"]
-
-
-def plain(x: torch.Tensor, *, deterministic: bool = True) -> torch.Tensor:
-    """Repeatable, unless the caller can do without."""
-    return x + 1
-
-
-def quick(x: torch.Tensor, *, deterministic: bool = False) -> torch.Tensor:
-    """Repeatable only if that is asked for."""
-    return x + 1
-
-
-@pytest.mark.parametrize(
-    ("function", "deterministic", "answered"),
-    [
-        (plain, True, True),
-        (plain, False, True),
-        (quick, False, True),
-        (quick, True, False),
-    ],
-)
-def test_who_asks_for_repeatable_results_gets_the_original(function, deterministic, answered):
-    world = World(api(function), "scale_h8", lambda x: x + 40)
-    world(rows(), deterministic=deterministic)
-    assert world.solution.calls == int(answered)
-    assert world.original.calls == int(not answered)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
 
@@ -34,8 +33,7 @@ from flashinfer_bench.apply.runtime import (
 )
 from flashinfer_bench.apply.wrappers import decorate
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.routing.opaque import opaque
-from flashinfer_bench.routing.patch_points import no_fallback, router
+from flashinfer_bench.routing.patch_points import no_fallback, opaque, router
 from flashinfer_bench.tracing import api as tracing
 
 if TYPE_CHECKING:
@@ -267,13 +265,6 @@ def _activate() -> None:
     if _COMMAND_LINE in sys.modules:
         return
     tracing.activate()
-    try:
+    with tracing.warned("FIB_ENABLE_APPLY: apply stays off"):
         if env.apply_enabled():
             enable_apply()
-    except (Exception, SystemExit) as error:  # the program that is running must not notice
-        logger.debug("enabling apply failed", exc_info=True)
-        message = f"FIB_ENABLE_APPLY: apply stays off: {type(error).__name__}: {error}"
-        try:
-            warnings.warn(message, UserWarning, stacklevel=2)
-        except UserWarning:  # warnings are errors here, but nothing was called that could fail
-            logger.warning("%s", message)

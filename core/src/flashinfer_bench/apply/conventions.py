@@ -28,15 +28,16 @@ from typing import TYPE_CHECKING, Any, Optional
 from flashinfer_bench.apply.apis import Bound
 from flashinfer_bench.apply.wrappers import tell_once
 from flashinfer_bench.errors import ConfigError, DataError
-from flashinfer_bench.routing.binding import _drop_object as drop_object
-from flashinfer_bench.routing.binding import match, same_value
-from flashinfer_bench.routing.outputs import (
+from flashinfer_bench.routing.binding import (
     ANYTHING,
     Returns,
+    match,
     quick_binder,
     returns_of,
+    same_value,
     write_back,
 )
+from flashinfer_bench.routing.binding import _drop_object as drop_object
 from flashinfer_bench.routing.routes import EXTRAS as CANONICAL_EXTRAS
 from flashinfer_bench.routing.routes import Canonical, UnroutableError
 

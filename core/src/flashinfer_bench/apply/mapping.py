@@ -37,9 +37,8 @@ from flashinfer_bench.errors import (
     DatasetNotFoundError,
     DuplicateNameError,
 )
-from flashinfer_bench.routing.opaque import opaque
-from flashinfer_bench.routing.outputs import memory_of
-from flashinfer_bench.routing.patch_points import Everything, no_fallback, router
+from flashinfer_bench.routing.binding import memory_of
+from flashinfer_bench.routing.patch_points import Everything, no_fallback, opaque, router
 from flashinfer_bench.routing.routes import Canonical, UnroutableError, reordered
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from flashinfer_bench.errors import (
     StorageError,
 )
 from flashinfer_bench.routing.binding import bind
-from flashinfer_bench.routing.opaque import opaque
-from flashinfer_bench.routing.patch_points import Runtime, router
+from flashinfer_bench.routing.patch_points import Runtime, opaque, router
 from flashinfer_bench.routing.routes import Canonical, reordered
 
 if TYPE_CHECKING:

@@ -123,11 +123,11 @@ def decorate(
     point = Decorated(target if isinstance(target, str) else None, label, signature)
     point.bind = bind
     if isinstance(target, str):
-        make = generated.factory(_source(_NAMED, signature))
+        make = generated.compile_source(_source(_NAMED, signature))
         wrapper = make(function, point)
     else:
         asked = _asked(target, signature)
-        make = generated.factory(_source(_RESOLVED, signature, asked=asked))
+        make = generated.compile_source(_source(_RESOLVED, signature, asked=asked))
         message = f"the resolver of {label} failed; its calls go to the original"
         wrapper = make(function, point, target, functools.partial(tell_once, message))
     if signature is not None:

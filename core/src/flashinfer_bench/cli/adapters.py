@@ -13,18 +13,16 @@ from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, command_group
 from flashinfer_bench.cli.output import Column, emit_document, table, talk
 from flashinfer_bench.plugins import Settings, discover
-from flashinfer_bench.routing.installation import Selection, survey
+from flashinfer_bench.routing.installation import WRONG, Selection, survey
 
 COLUMNS = (
-    Column("target", "status.path"),
-    Column("adapter", "status.adapter"),
-    Column("state", "status.state"),
-    Column("version", "status.version"),
+    Column("target", "path"),
+    Column("adapter", "adapter"),
+    Column("state", "state"),
+    Column("version", "version"),
     Column("definitions", lambda found: " ".join(found.definitions)),
-    Column("reason", "status.reason"),
+    Column("reason", "reason"),
 )
-
-_WRONG = ("failed", "mismatch")
 
 app = command_group(
     "adapters", "Show which functions of libraries can be routed through apply and tracing."
@@ -63,5 +61,5 @@ def list_adapters(
         for word in idle:
             talk(f"FIB_ADAPTERS names {word!r}, and there is no such adapter")
         table("Adapters", COLUMNS, found)
-    if check and any(each.status.state in _WRONG for each in found):
+    if check and any(each.state in WRONG for each in found):
         raise typer.Exit(ExitCode.FINDINGS)

@@ -27,36 +27,13 @@ from typing import TYPE_CHECKING
 from flashinfer_bench._lazy import exports
 
 if TYPE_CHECKING:
-    from flashinfer_bench.routing.binding import same_value as same_value
-    from flashinfer_bench.routing.outputs import Returns as Returns
-    from flashinfer_bench.routing.outputs import evaluated as evaluated
-    from flashinfer_bench.routing.outputs import quick_binder as quick_binder
-    from flashinfer_bench.routing.outputs import returns_of as returns_of
-    from flashinfer_bench.routing.outputs import write_back as write_back
-    from flashinfer_bench.routing.patch_manager import Adapter as Adapter
-    from flashinfer_bench.routing.patch_manager import Kind as Kind
-    from flashinfer_bench.routing.patch_manager import PatchManager as PatchManager
-    from flashinfer_bench.routing.patch_manager import PatchSpec as PatchSpec
-    from flashinfer_bench.routing.patch_manager import PatchStatus as PatchStatus
-    from flashinfer_bench.routing.patch_manager import State as State
-    from flashinfer_bench.routing.patch_manager import Target as Target
-    from flashinfer_bench.routing.patch_manager import get_manager as get_manager
-    from flashinfer_bench.routing.patch_manager import resolve as resolve
-    from flashinfer_bench.routing.patch_points import router as router
-    from flashinfer_bench.routing.routes import Again as Again
-    from flashinfer_bench.routing.routes import Canonical as Canonical
-    from flashinfer_bench.routing.routes import Route as Route
-    from flashinfer_bench.routing.routes import RouteAdapter as RouteAdapter
-    from flashinfer_bench.routing.routes import RouteFactory as RouteFactory
-    from flashinfer_bench.routing.routes import Understood as Understood
-    from flashinfer_bench.routing.routes import UnroutableError as UnroutableError
-    from flashinfer_bench.routing.routes import route_calls as route_calls
-    from flashinfer_bench.routing.routes import route_stats as route_stats
-    from flashinfer_bench.routing.routes import signature_of as signature_of
+    from flashinfer_bench.routing.binding import *  # noqa: F403
+    from flashinfer_bench.routing.patch_manager import *  # noqa: F403
+    from flashinfer_bench.routing.patch_points import *  # noqa: F403
+    from flashinfer_bench.routing.routes import *  # noqa: F403
 
 _NAMES = {
-    "binding": "same_value",
-    "outputs": "Returns evaluated quick_binder returns_of write_back",
+    "binding": "Returns evaluated quick_binder returns_of same_value write_back",
     "patch_manager": "Adapter Kind PatchManager PatchSpec PatchStatus State Target "
     "get_manager resolve",
     "patch_points": "router",

@@ -13,23 +13,26 @@ of them has them written to and gets them back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from inspect import Parameter
-from typing import TYPE_CHECKING, Any, Optional
+import ast
+import inspect
+import typing
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional
 
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing import generated
-from flashinfer_bench.routing.opaque import opaque
+from flashinfer_bench.routing.patch_manager import UnroutableError
+from flashinfer_bench.routing.patch_points import Args, Call, Kwargs, opaque
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from inspect import Signature
+    from collections.abc import Callable, Mapping, Sequence
 
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.routing.patch_points import Call
 
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_ANYTHING = (Exception,)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Binding:
     outputs: tuple[str, ...] = ()
     may_lack: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
-    rest: tuple[str, ...] = field(default=())
+    rest: tuple[str, ...] = ()
 
     def is_plain(self, signature: Signature) -> bool:
         """Return whether all arguments by position are all inputs, and outputs, in order."""
@@ -93,7 +96,7 @@ def bind(call: Call, definition: Definition, signature: Optional[Signature]) -> 
     defaults = {
         name: signature.parameters[name].default for name in (*binding.extras, *binding.may_lack)
     }
-    make = generated.factory(_source(signature, binding))
+    make = generated.compile_source(_source(signature, binding))
     bound: Call = make(call, defaults, same_value)
     return opaque(bound)
 
@@ -130,22 +133,33 @@ def match(
     positional = [name for name, each in named.items() if each.kind in _BY_POSITION]
     taken = {name: name for name in (*inputs, *outputs) if name in named}
     if by_position and not all(name in taken for name in inputs):
-        _take_positions(taken, named, positional, [*inputs, *outputs], len(inputs))
+        wanted = [*inputs, *outputs]
+        for index, name in enumerate(positional):
+            # An output has to be passed in each call: a parameter with a default may be anything.
+            passed = index < len(inputs) or named[name].default is Parameter.empty
+            if name not in taken:
+                if passed and index < len(wanted) and wanted[index] not in taken:
+                    taken[wanted[index]] = name
+            elif wanted.index(name) != index:
+                raise ConfigError(
+                    f"parameter '{name}' is at position {index}, but '{name}' of the definition "
+                    f"at {wanted.index(name)}, and not all inputs have a parameter of their name"
+                )
     missing = [name for name in inputs if name not in taken]
     if missing:
         raise ConfigError(f"no parameter is input '{missing[0]}'")
-    passed = tuple(taken[name] for name in outputs if name in taken)
-    if len(passed) < len(outputs):  # some of them are of no use
-        passed = ()
-    used = {*(taken[name] for name in inputs), *passed}
+    found = tuple(taken[name] for name in outputs if name in taken)
+    if len(found) < len(outputs):  # some of them are of no use
+        found = ()
+    used = {*(taken[name] for name in inputs), *found}
     extras = tuple(name for name in named if name not in used)
     unknown = [name for name in extras if named[name].default is Parameter.empty]
     if unknown:
         raise ConfigError(f"parameter '{unknown[0]}' is neither an input nor an output")
     return Binding(
         inputs=tuple(taken[name] for name in inputs),
-        outputs=passed,
-        may_lack=tuple(name for name in passed if named[name].default is not Parameter.empty),
+        outputs=found,
+        may_lack=tuple(name for name in found if named[name].default is not Parameter.empty),
         extras=extras,
         rest=tuple(each.name for each in signature.parameters.values() if each.kind in _VARIABLE),
     )
@@ -156,30 +170,6 @@ def _drop_object(named: dict[str, Parameter], known: set[str]) -> None:
     first = next(iter(named), None)
     if first in ("self", "cls") and first not in known:
         del named[first]
-
-
-def _take_positions(
-    taken: dict[str, str],
-    named: dict[str, Parameter],
-    positional: list[str],
-    wanted: list[str],
-    inputs: int,
-) -> None:
-    """Take parameters of other names by their position.
-
-    An output has to be passed in each call for that: a parameter with a default may be anything.
-    """
-    for index, name in enumerate(positional):
-        if name in taken:
-            if wanted.index(name) != index:
-                raise ConfigError(
-                    f"parameter '{name}' is at position {index}, but '{name}' of the definition "
-                    f"at {wanted.index(name)}, and not all inputs have a parameter of their name"
-                )
-            continue
-        passed = index < inputs or named[name].default is Parameter.empty
-        if passed and index < len(wanted) and wanted[index] not in taken:
-            taken[wanted[index]] = name
 
 
 def same_value(value: Any, default: Any) -> bool:
@@ -242,3 +232,207 @@ def _call(again: str, passed: tuple[str, ...], written: tuple[str, ...] = ()) ->
     outputs = written[0] if len(written) == 1 else generated.tuple_of(written)
     returned = f"return {outputs} if _fib_result is None else _fib_result"
     return [*lines, f"_fib_result = {call}", returned]
+
+
+# --------------------------------------------------------------------------------- outputs
+
+
+def write_back(results: list[Any], buffers: Mapping[int, Any]) -> None:
+    """Copy outputs into buffers, as if all were copied at the same time.
+
+    A solution may return views of its inputs, which may be buffers themselves.
+
+    Parameters
+    ----------
+    results : list
+        All outputs. Those that writing would change are replaced by copies.
+    buffers : mapping of int to torch.Tensor
+        Where some go, by their position.
+    """
+    memory = {memory_of(buffer) for buffer in buffers.values()}
+    for index, result in enumerate(results):
+        if memory_of(result) in memory and not _is_view_of(result, buffers.get(index)):
+            results[index] = result.clone()
+    for index, buffer in buffers.items():
+        result = results[index]
+        if isinstance(result, (bool, int, float)):
+            buffer.fill_(result)
+        elif not _is_view_of(result, buffer):
+            buffer.copy_(result)
+
+
+def memory_of(value: Any) -> Any:
+    """Return where a tensor's memory begins; for anything else, what no tensor has."""
+    storage = getattr(value, "untyped_storage", None)
+    if storage is None:
+        return None
+    try:
+        return value.device, storage().data_ptr()
+    except _ANYTHING:  # of a fake tensor, or a sparse one
+        return None, id(value)
+
+
+def _is_view_of(result: Any, buffer: Any) -> bool:
+    """Return whether both are the same elements of memory, in the same order."""
+    if result is buffer:
+        return True
+    if buffer is None or memory_of(result) != memory_of(buffer):
+        return False
+    same: bool = (
+        result.data_ptr() == buffer.data_ptr()
+        and result.shape == buffer.shape
+        and result.stride() == buffer.stride()
+    )
+    return same
+
+
+def quick_binder(
+    signature: Signature,
+) -> Callable[[Args, Kwargs], dict[str, Any]]:
+    """Return what tells the arguments of a call apart, by name and with defaults.
+
+    Parameters
+    ----------
+    signature : Signature
+        Of the function that is called.
+
+    Returns
+    -------
+    callable
+        ``binder(args, kwargs)`` returns the arguments by name; ``*args`` as a tuple and
+        ``**kwargs`` as a dict, under their own names. It raises `UnroutableError` for arguments
+        that do not fit: the original says best what is wrong with them.
+    """
+    parameters = signature.parameters.values()
+    plain = {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}
+    if not {each.kind for each in parameters} <= plain:
+
+        def bind_slowly(args: Args, kwargs: Kwargs) -> dict[str, Any]:
+            try:
+                bound = signature.bind(*args, **(kwargs or {}))
+            except TypeError:
+                raise UnroutableError("arguments") from None
+            bound.apply_defaults()
+            return bound.arguments
+
+        return bind_slowly
+    positional = [each.name for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    names = frozenset(signature.parameters)
+    defaults = {
+        each.name: each.default for each in parameters if each.default is not Parameter.empty
+    }
+
+    def bind(args: Args, kwargs: Kwargs) -> dict[str, Any]:
+        values = {**defaults, **dict(zip(positional, args, strict=False)), **(kwargs or {})}
+        twice = kwargs and not kwargs.keys().isdisjoint(positional[: len(args)])
+        if len(args) > len(positional) or twice or values.keys() != names:
+            raise UnroutableError("arguments")
+        return values
+
+    return bind
+
+
+# ------------------------------------------------------------------------------ what is returned
+
+Kind = Literal["any", "none", "one", "tuple", "list", "dict"]
+"""What outputs are returned in. ``"any"``: one as itself, several as a tuple, none as None."""
+
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("tuple", "Tuple"), "tuple"),
+    **dict.fromkeys(("list", "List"), "list"),
+    **dict.fromkeys(("dict", "Dict"), "dict"),
+    **dict.fromkeys(("None", "NoneType"), "none"),
+    "Tensor": "one",
+}
+
+
+class Returns(NamedTuple):
+    """How a function returns its outputs.
+
+    Attributes
+    ----------
+    kind : str
+        What they are in.
+    number : int or None
+        How many there are, where the annotation tells.
+    make : callable or None
+        The class of a named tuple.
+    """
+
+    kind: Kind = "any"
+    number: Optional[int] = None
+    make: Optional[Callable[..., Any]] = None
+
+    def wrap(self, values: list[Any], names: list[str]) -> Any:
+        """Return outputs as the function would."""
+        if self.make is not None and len(values) == self.number:
+            return self.make(*values)
+        if self.kind == "dict":
+            return dict(zip(names, values, strict=True))
+        if self.kind == "list":
+            return values
+        if (self.kind == "tuple" and self.make is None) or len(values) > 1:
+            return tuple(values)
+        return values[0] if values else None
+
+
+ANYTHING = Returns()
+"""What a function without an annotation returns."""
+
+
+def returns_of(annotation: Any, function: Optional[Callable[..., Any]] = None) -> Returns:
+    """Read what a function returns off its annotation.
+
+    Parameters
+    ----------
+    annotation : Any
+        A type, or the text of one.
+    function : callable, optional
+        Whose annotation it is: names in a text are looked up where it was defined.
+    """
+    annotation = evaluated(annotation, function)
+    if isinstance(annotation, str):
+        return _of_text(annotation)
+    if annotation is None:
+        return Returns("none", 0)
+    origin = typing.get_origin(annotation) or annotation
+    fields = getattr(origin, "_fields", None)
+    if isinstance(origin, type) and issubclass(origin, tuple) and fields:
+        return Returns("tuple", len(fields), origin)
+    name = getattr(origin, "__name__", "")
+    return _named(name if isinstance(origin, type) else "", list(typing.get_args(annotation)))
+
+
+def evaluated(annotation: Any, function: Optional[Callable[..., Any]] = None) -> Any:
+    """Return an annotation as the type that it names; its text, if that cannot be looked up."""
+    if not isinstance(annotation, str):
+        return annotation
+    scope = getattr(inspect.unwrap(function), "__globals__", {}) if function else {}
+    try:
+        return eval(annotation, dict(scope))  # as `typing.get_type_hints` does
+    except _ANYTHING:  # imported for type checkers alone, as a rule
+        return annotation
+
+
+def _of_text(text: str) -> Returns:
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, SystemError):  # the latter of Python 3.11, if several threads parse
+        return ANYTHING
+    items: list[Any] = []
+    if isinstance(node, ast.Subscript):
+        inner = node.slice
+        items = list(inner.elts) if isinstance(inner, ast.Tuple) else [inner]
+        items = [... if getattr(item, "value", None) is ... else item for item in items]
+        node = node.value
+    if isinstance(node, ast.Constant):
+        return _of_text(node.value) if isinstance(node.value, str) else _named(str(node.value), [])
+    return _named(getattr(node, "attr", getattr(node, "id", "")), items)
+
+
+def _named(name: str, items: list[Any]) -> Returns:
+    """Return what a type of that name with those arguments is."""
+    kind = _KINDS.get(name, "any")
+    known = kind == "tuple" and items and ... not in items
+    counts: dict[str, Optional[int]] = {"none": 0, "one": 1}
+    return Returns(kind, len(items) if known else counts.get(kind))

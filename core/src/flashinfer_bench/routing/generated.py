@@ -43,9 +43,6 @@ def compile_source(
     return made
 
 
-factory = compile_source
-
-
 @lru_cache(maxsize=1024)
 def _compiled(source: str, title: str) -> CodeType:
     digest = sha256(source.encode()).hexdigest()[:12]

@@ -8,40 +8,44 @@ import logging
 import os
 import sys
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from flashinfer_bench import env
-from flashinfer_bench.routing.import_hook import ImportHook, is_here
 from flashinfer_bench.routing.patch_manager import (
     Adapter,
-    NotFoundError,
+    ImportHook,
+    NotPatchedError,
     Order,
     PatchManager,
     PatchSpec,
     PatchStatus,
+    State,
     get_manager,
+    is_here,
     look_up,
+    told,
     version_of,
 )
-from flashinfer_bench.routing.patch_points import router
+from flashinfer_bench.routing.patch_points import Router, router
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from flashinfer_bench.plugins import AdapterSpec, Catalog, Registered
-    from flashinfer_bench.routing.patch_manager import State
-    from flashinfer_bench.routing.patch_points import Router
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 # Strict mode, a plugin that ends the program: whatever it is, the program that is running goes on.
 _ANYTHING = (Exception, SystemExit)
 
 # What our own program examines is not wrapped behind its back.
 COMMAND_LINE = "flashinfer_bench.cli.main"
+
+WRONG = ("failed", "mismatch")
+"""States that somebody should know of."""
 
 _UNWANTED = "nothing is applied or traced that its calls could be of"
 
@@ -65,14 +69,13 @@ class Selection(NamedTuple):
             tuple(word[1:].strip() for word in words if word.startswith("-")),
         )
 
-    def refusal(self, name: str) -> Optional[str]:
-        """Return why an adapter is not used; None if it is."""
+    def check(self, name: str) -> None:
+        """Raise `NotPatchedError` if an adapter is not used."""
         for pattern in self.leave:
             if fnmatchcase(name, pattern):
-                return f"FIB_ADAPTERS leaves it out (-{pattern})"
+                raise NotPatchedError("off", f"FIB_ADAPTERS leaves it out (-{pattern})")
         if self.use and not any(fnmatchcase(name, pattern) for pattern in self.use):
-            return f"FIB_ADAPTERS uses {', '.join(self.use)} only"
-        return None
+            raise NotPatchedError("off", f"FIB_ADAPTERS uses {', '.join(self.use)} only")
 
     def idle(self, names: Sequence[str]) -> list[str]:
         """Return the patterns that are of no adapter there is."""
@@ -83,50 +86,32 @@ class Selection(NamedTuple):
         ]
 
 
-class Problem(NamedTuple):
-    """Why an adapter cannot be used."""
-
-    state: State
-    reason: str
-
-
 class Chosen:
     """An adapter of the catalog, made when its library is there."""
 
     def __init__(self, entry: Registered[AdapterSpec]) -> None:
         self.entry = entry
-        self.name = entry.name
         self.paths = tuple(entry.spec.targets)
         self.libraries = tuple(dict.fromkeys(path.partition(".")[0] for path in self.paths))
-        self._made: Union[Adapter, Problem, None] = None
-        self._told: set[str] = set()
+        self._made: Union[Adapter, NotPatchedError, None] = None
 
-    def _adapter(self) -> Union[Adapter, Problem]:
+    def _adapter(self) -> Union[Adapter, NotPatchedError]:
         answer, probe = self.entry.availability(), self.entry.check
         # The library is there, and its signatures are looked at: a probe that a busy program
         # has kept from answering in time says nothing against it.
         if not answer and not (probe is not None and probe.is_late):
-            told = f"{answer.reason} ({answer.remedy})" if answer.remedy else answer.reason
-            return Problem("mismatch", told)
+            remedy = f" ({answer.remedy})" if answer.remedy else ""
+            return NotPatchedError("mismatch", f"{answer.reason}{remedy}")
         try:
             made: Any = self.entry.load()()
+            if not isinstance(made, Adapter):
+                raise TypeError(f"{self.entry.spec.factory} made {made!r}, which is no Adapter")
         except _ANYTHING as error:  # a plugin's code may raise anything, and costs only itself
-            return self._failure("it cannot be made", error)
-        if isinstance(made, Adapter):
-            return made
-        wrong = TypeError(f"{self.entry.spec.factory} made {made!r}, which is no Adapter")
-        return self._failure("it cannot be made", wrong)
+            return NotPatchedError("failed", f"it cannot be made: {told(error)}")
+        return made
 
-    def _failure(self, what: str, error: BaseException) -> Problem:
-        """Tell once that it cannot be used: it may be asked again."""
-        reason = f"{what}: {type(error).__name__}: {error}".splitlines()[0]
-        if reason not in self._told:
-            self._told.add(reason)
-            logger.warning("adapter '%s' is not used: %s", self.name, reason, exc_info=error)
-        return Problem("failed", reason)
-
-    def orders(self, *, late: bool = True) -> Union[list[Order], Problem]:
-        """Return its targets, or why it cannot be used.
+    def orders(self, *, late: bool = True) -> list[Order]:
+        """Return its targets; raise `NotPatchedError` if it cannot be used.
 
         Parameters
         ----------
@@ -136,23 +121,28 @@ class Chosen:
         if self._made is None:
             self._made = self._adapter()
         adapter = self._made
-        if isinstance(adapter, Problem):
-            return adapter
+        if isinstance(adapter, NotPatchedError):
+            raise adapter
         try:
             specs: list[Any] = [*adapter.targets(), *(adapter.late_targets() if late else ())]
             wrong = [each for each in specs if not isinstance(each, PatchSpec)]
             if wrong:
                 raise TypeError(f"its targets have {wrong[0]!r}, which is no PatchSpec")
         except _ANYTHING as error:
-            return self._failure("it has no targets", error)
+            raise NotPatchedError("failed", f"it has no targets: {told(error)}") from None
         if late and not specs:
-            return Problem("missing", "the adapter names no target")
-        return [Order(self.name, spec, adapter.make_wrapper) for spec in specs]
+            raise NotPatchedError("missing", "the adapter names no target")
+        name, origin = self.entry.name, self.entry.origin
+        return [Order(name, spec, adapter.make_wrapper, origin) for spec in specs]
 
     def statuses(self, state: State, reason: str) -> list[PatchStatus]:
         """Return the same for all targets of its record."""
+        about = (self.entry.name, state, reason)
         return [
-            PatchStatus(path, self.name, state, reason, version_of(path.partition(".")[0]))
+            PatchStatus(
+                *(path, *about, version_of(path.partition(".")[0])),
+                provided_by=self.entry.origin,
+            )
             for path in self.paths
         ]
 
@@ -230,7 +220,7 @@ class Installation:
                 self._keep_up()
             except _ANYTHING:
                 self._done_for = None
-                logger.warning("adapters are not kept up with what is wanted", exc_info=True)
+                _logger.warning("adapters are not kept up with what is wanted", exc_info=True)
             finally:
                 self._busy = False
                 self._lock.release()
@@ -250,48 +240,55 @@ class Installation:
         self._hook.wait_for(())
         self._manager.unpatch_all()
         self._statuses = tuple(
-            self._unwanted(each.path, each.adapter, each.version)
-            if each.state in ("patched", "waiting")
-            else each
+            self._unwanted(each) if each.state in ("patched", "waiting") else each
             for each in self._statuses
         )
 
-    def _unwanted(self, path: str, adapter: str, version: str = "") -> PatchStatus:
-        reason = self._manager.kept.get(path, _UNWANTED)
-        return PatchStatus(path, adapter, "unwanted", reason, version)
+    def _unwanted(self, status: PatchStatus) -> PatchStatus:
+        reason = self._manager.kept.get(status.path, _UNWANTED)
+        return replace(status, state="unwanted", reason=reason, rebound=())
 
     def _install(self, wanted: Sequence[str]) -> None:
         statuses: list[PatchStatus] = []
         orders: list[Order] = []
         selection = self._selection()
         for chosen in self._adapters():
-            refusal = selection.refusal(chosen.name) or self._suspension(chosen)
-            if refusal is not None:
-                statuses += chosen.statuses("off", refusal)
-            elif not any(is_here(library) for library in chosen.libraries):
-                statuses += [_waiting(chosen.name, path) for path in chosen.paths]
-            else:
-                found = chosen.orders()
-                if isinstance(found, Problem):
-                    statuses += chosen.statuses(*found)
-                else:
-                    orders += found
+            try:
+                selection.check(chosen.entry.name)
+                left_alone = self._suspended.intersection(chosen.libraries)
+                if left_alone:
+                    libraries = ", ".join(sorted(left_alone))
+                    raise NotPatchedError("off", f"{libraries} is left alone on request")
+                if not any(is_here(library) for library in chosen.libraries):
+                    look_up(chosen.paths[0])  # raises what it waits for
+                orders += chosen.orders()
+            except NotPatchedError as error:
+                statuses += chosen.statuses(error.state, error.reason)
         statuses += self._patch(orders, wanted)
         self._statuses = tuple(statuses)
-        self._hook.wait_for({*_awaited(self._statuses)})
-        self._tell(statuses)
-
-    def _suspension(self, chosen: Chosen) -> Optional[str]:
-        left_alone = self._suspended.intersection(chosen.libraries)
-        return f"{', '.join(sorted(left_alone))} is left alone on request" if left_alone else None
+        awaited = set()
+        for status in statuses:
+            try:
+                if status.state == "waiting":
+                    look_up(status.path)
+            except NotPatchedError as error:
+                awaited.add(error.module)
+        self._hook.wait_for(awaited - {""})
+        for status in statuses:
+            key = (status.path, f"{status.state} {status.reason}")
+            if key not in self._told:
+                self._told.add(key)
+                level = logging.WARNING if status.state in WRONG else logging.DEBUG
+                about = (status.path, status.adapter, status.state, status.reason)
+                _logger.log(level, "%s of adapter '%s': %s %s", *about)
 
     def _adapters(self) -> list[Chosen]:
         if self._chosen is None:
             try:
                 self._chosen = [Chosen(entry) for entry in self._catalog().adapters]
             except _ANYTHING as error:  # a broken plugin in strict mode
-                told = f"{type(error).__name__}: {error}"
-                logger.warning("no adapter is installed: plugins cannot be loaded: %s", told)
+                reason = told(error)
+                _logger.warning("no adapter is installed: plugins cannot be loaded: %s", reason)
                 self._chosen = []
         return self._chosen
 
@@ -306,30 +303,13 @@ class Installation:
         worn = [status for status in map(manager.status, manager.patched) if status is not None]
         manager.unpatch([each.path for each in worn if each.adapter != first.get(each.path)])
         statuses = manager.patch_all(on)
-        return statuses + [self._unwanted(order.spec.path, order.adapter) for order in off]
-
-    def _tell(self, statuses: Iterable[PatchStatus]) -> None:
-        """Log what somebody should know, once."""
-        for status in statuses:
-            key = (status.path, f"{status.state} {status.reason}")
-            if key in self._told:
-                continue
-            self._told.add(key)
-            level = logging.WARNING if status.state in ("failed", "mismatch") else logging.DEBUG
-            told = (status.path, status.adapter, status.state, status.reason)
-            logger.log(level, "%s of adapter '%s': %s %s", *told)
+        return statuses + [self._unwanted(order.status("unwanted")) for order in off]
 
     # ------------------------------------------------------------------------------------ others
 
-    def suspend(self, library: str) -> list[PatchStatus]:
-        """Restore a library, and leave it alone; return what became of each target."""
-        self._suspended |= {library}
-        self.update(imported=True)
-        return self.statuses()
-
-    def resume(self, library: str) -> list[PatchStatus]:
-        """End what `suspend` began; return what became of each target."""
-        self._suspended -= {library}
+    def suspend(self, library: str, suspended: bool = True) -> list[PatchStatus]:
+        """Restore a library and leave it alone, or end that; return what became of each target."""
+        self._suspended = self._suspended - {library} | ({library} if suspended else set())
         self.update(imported=True)
         return self.statuses()
 
@@ -342,29 +322,8 @@ class Installation:
     def after_fork(self) -> None:
         """Work in a forked child: another thread may have been at it, and be gone."""
         self._lock = threading.RLock()
-        self._hook.after_fork()
         if self._busy:
             self._busy, self._done_for = False, None
-
-
-def _waiting(adapter: str, path: str) -> PatchStatus:
-    """Return what a target waits for, whose library is not imported."""
-    try:
-        look_up(path)
-    except NotFoundError as error:
-        return PatchStatus(path, adapter, error.state, error.reason)
-    return PatchStatus(path, adapter, "waiting", "its library is being imported")
-
-
-def _awaited(statuses: Iterable[PatchStatus]) -> Iterator[str]:
-    """Yield the modules whose import may make a waiting target available."""
-    for status in statuses:
-        try:
-            if status.state == "waiting":
-                look_up(status.path)
-        except NotFoundError as error:
-            if error.module:
-                yield error.module
 
 
 made: Optional[Installation] = None
@@ -389,31 +348,7 @@ def default() -> Installation:
 _LATER = "patched when it is imported, while a definition that it routes is applied or traced"
 
 
-@dataclass(frozen=True)
-class Surveyed:
-    """One target, as `fib adapters list` shows it.
-
-    Parameters
-    ----------
-    status : PatchStatus
-        What became of it, or would.
-    definitions : tuple of str
-        Patterns of the definitions that its calls can be of; empty if they are not known.
-    provided_by : str
-        The distribution that has the adapter, and its version.
-    """
-
-    status: PatchStatus
-    definitions: tuple[str, ...]
-    provided_by: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        rest = {"definitions": list(self.definitions), "provided_by": self.provided_by}
-        return self.status.as_dict() | rest
-
-
-def survey(catalog: Catalog, selection: Selection, *, check: bool = False) -> list[Surveyed]:
+def survey(catalog: Catalog, selection: Selection, *, check: bool = False) -> list[PatchStatus]:
     """Return what there is to say of each target of each adapter.
 
     Parameters
@@ -428,62 +363,50 @@ def survey(catalog: Catalog, selection: Selection, *, check: bool = False) -> li
 
     Returns
     -------
-    list of Surveyed
+    list of PatchStatus
         In the order of selection. Refused adapters, whose name is claimed twice, come last.
     """
-    found: list[Surveyed] = []
+    found: list[PatchStatus] = []
     manager = PatchManager()
     try:
-        for entry in catalog.adapters:
-            chosen = Chosen(entry)
-            statuses, specs = _of_adapter(chosen, selection, manager if check else None)
-            patterns = {spec.path: spec.definitions for spec in specs}
-            for each in statuses:
-                found.append(Surveyed(_dated(each), patterns.get(each.path, ()), entry.origin))
+        for chosen in map(Chosen, catalog.adapters):
+            try:
+                selection.check(chosen.entry.name)
+                _require(chosen.libraries, import_them=check)
+                orders = chosen.orders(late=check)
+            except NotPatchedError as error:
+                found += chosen.statuses(error.state, error.reason)
+                continue
+            if check:
+                found += manager.patch_all(orders)
+            else:
+                statuses = [order.status("waiting", _LATER) for order in orders]
+                known = {each.path for each in statuses}
+                late = (e for e in chosen.statuses("waiting", _LATER) if e.path not in known)
+                found += [*statuses, *late]
     finally:
         manager.unpatch_all()
     for conflict in catalog.conflicts:
         for claim in conflict.claims if conflict.kind == "adapter" else ():
-            statuses = Chosen(claim).statuses("failed", conflict.sentence())
-            found += [Surveyed(_dated(each), (), claim.origin) for each in statuses]
-    return found
+            found += Chosen(claim).statuses("failed", conflict.sentence())
+    return [_dated(each) for each in found]
 
 
-def _of_adapter(
-    chosen: Chosen, selection: Selection, manager: Optional[PatchManager]
-) -> tuple[list[PatchStatus], list[PatchSpec]]:
-    """Return what there is to say of its targets, patched if there is a manager, and these."""
-    refusal = selection.refusal(chosen.name)
-    if refusal is not None:
-        return chosen.statuses("off", refusal), []
-    absent = _absent(chosen.libraries, import_them=manager is not None)
-    if absent:
-        return chosen.statuses("missing", absent), []
-    orders = chosen.orders(late=manager is not None)
-    if isinstance(orders, Problem):
-        return chosen.statuses(*orders), []
-    specs = [order.spec for order in orders]
-    if manager is not None:
-        return manager.patch_all(orders), specs
-    paths = dict.fromkeys([*(spec.path for spec in specs), *chosen.paths])
-    return [PatchStatus(path, chosen.name, "waiting", _LATER) for path in paths], specs
-
-
-def _absent(libraries: Sequence[str], *, import_them: bool) -> str:
-    """Return which library is not there, and why; empty if all are."""
+def _require(libraries: Sequence[str], *, import_them: bool) -> None:
+    """Raise if a library is not there."""
     for library in libraries:
+        missing = f"{library} is not installed"
         try:
             if import_them:
                 importlib.import_module(library)
             elif importlib.util.find_spec(library) is None:
-                return f"{library} is not installed"
-        except ModuleNotFoundError as error:
-            if error.name == library:
-                return f"{library} is not installed"
-            return f"{library} cannot be imported: {error}"
+                raise NotPatchedError("missing", missing)
+        except NotPatchedError:
+            raise
         except _ANYTHING as error:  # a library may raise anything when it is imported
-            return f"{library} cannot be imported: {type(error).__name__}: {error}"
-    return ""
+            if not (isinstance(error, ModuleNotFoundError) and error.name == library):
+                missing = f"{library} cannot be imported: {told(error)}"
+            raise NotPatchedError("missing", missing) from None
 
 
 def _dated(status: PatchStatus) -> PatchStatus:

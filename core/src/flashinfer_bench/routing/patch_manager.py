@@ -6,13 +6,16 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 import logging
 import os
 import sys
 import threading
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
+from importlib.machinery import ModuleSpec
 from types import BuiltinFunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Union, cast
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     """Looks at an original, and returns why this version of it is not supported; None if it is."""
     WrapperFactory = Callable[["PatchSpec", Callable[..., Any]], Callable[..., Any]]
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 Kind = Literal["function", "method"]
 """What a target is: a function of a module, or a method of a class."""
@@ -64,6 +67,10 @@ class PatchStatus:
         Version of the installed library; empty if there is none, or it does not say.
     rebound : tuple of str
         Where else the original was found and replaced: ``"module.name"``.
+    definitions : tuple of str
+        Patterns of the definitions that its calls can be of; empty if they are not known.
+    provided_by : str
+        The distribution that has the adapter, and its version.
     """
 
     path: str
@@ -72,10 +79,32 @@ class PatchStatus:
     reason: str = ""
     version: str = ""
     rebound: tuple[str, ...] = ()
+    definitions: tuple[str, ...] = ()
+    provided_by: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        return asdict(self) | {"rebound": list(self.rebound)}
+        return asdict(self)
+
+
+class NotPatchedError(CapabilityError):
+    """A target is not patched, now.
+
+    Parameters
+    ----------
+    state : str
+        See `State`; ``"waiting"`` if it may be patched when something is imported.
+    reason : str
+        Why.
+    module : str
+        What would have to be imported, if it waits.
+    """
+
+    def __init__(self, state: State, reason: str, module: str = "") -> None:
+        super().__init__(reason)
+        self.state: State = state
+        self.reason = reason
+        self.module = module
 
 
 class UnroutableError(Exception):
@@ -185,6 +214,7 @@ class Adapter(ABC):
 
 
 _NOTHING = object()
+_MARK = "_initializing"
 _ANYTHING = (Exception,)
 
 # Has no public name. A library's own modules that make names on demand are another matter.
@@ -192,26 +222,6 @@ _LAZY = getattr(importlib.util, "_LazyModule", None)
 
 # What is looked up on an object, and does not get called as it is stored.
 _COMPUTED = (property, functools.cached_property)
-
-
-class NotFoundError(Exception):
-    """There is nothing to wrap at a path, now.
-
-    Parameters
-    ----------
-    state : str
-        ``"waiting"`` if that may change when something is imported, else ``"missing"``.
-    reason : str
-        What is not there.
-    module : str
-        What would have to be imported, if it waits.
-    """
-
-    def __init__(self, state: State, reason: str, module: str = "") -> None:
-        super().__init__(reason)
-        self.state = state
-        self.reason = reason
-        self.module = module
 
 
 @dataclass(frozen=True)
@@ -248,16 +258,6 @@ class Target:
     def place(self) -> tuple[int, str]:
         """The owner's identity, and the attribute."""
         return id(self.owner), self.attribute
-
-    def refusal(self) -> Optional[str]:
-        """Return why it cannot be wrapped; None if it can."""
-        if isinstance(self.found, _COMPUTED):
-            return "is a property: it is read, not called"
-        if isinstance(self.found, type):
-            return "is a class: name one of its methods"
-        if not callable(self.function):
-            return f"is a {type(self.found).__name__}, which cannot be called"
-        return None
 
     def dressed(self, wrapper: Callable[..., Any]) -> Any:
         """Return `wrapper` as it has to be stored to be called like what is there now."""
@@ -300,15 +300,16 @@ def namespace(owner: Any) -> dict[str, Any]:
 
 def is_complete(module: Any) -> bool:
     """Return whether a module has been run to its end."""
-    if is_lazy(module):
+    if type(module) is _LAZY:  # it is loaded when somebody looks into it (`importlib.util`)
         return False
     spec = namespace(module).get("__spec__")
-    return not getattr(spec, "_initializing", False)
+    return not getattr(spec, _MARK, False)
 
 
-def is_lazy(module: Any) -> bool:
-    """Return whether a module is loaded when somebody looks into it (`importlib.util`)."""
-    return type(module) is _LAZY
+def is_here(name: str) -> bool:
+    """Return whether a module is imported, to its end."""
+    module = sys.modules.get(name)
+    return module is not None and is_complete(module)
 
 
 def version_of(library: str) -> str:
@@ -336,21 +337,17 @@ def resolve(path: str) -> Target:
     CapabilityError
         If there is nothing of that name, or its module cannot be imported.
     """
-    parts = path.split(".")[:-1]
-    for length in range(1, len(parts) + 1):
-        name = ".".join(parts[:length])
+    library, *inner = path.split(".")[:-1]
+    for name in itertools.accumulate(inner, "{}.{}".format, initial=library):
         try:
             importlib.import_module(name)
         except ImportError as error:
             # Of a class the import says that it is no module; a module that lacks a library is
             # another matter.
-            if isinstance(error, ModuleNotFoundError) and error.name == name and length > 1:
+            if isinstance(error, ModuleNotFoundError) and error.name == name != library:
                 break
             raise CapabilityError(f"{path}: {name} cannot be imported: {error}") from error
-    try:
-        return look_up(path)
-    except NotFoundError as error:
-        raise CapabilityError(f"{path}: {error.reason}") from None
+    return look_up(path)
 
 
 def look_up(path: str) -> Target:
@@ -368,7 +365,7 @@ def look_up(path: str) -> Target:
 
     Raises
     ------
-    NotFoundError
+    NotPatchedError
         If there is none, and whether it is worth to wait.
     """
     parts = path.split(".")
@@ -379,18 +376,18 @@ def look_up(path: str) -> Target:
     if found is _NOTHING:
         on_demand = "__getattr__" in namespace(owner) and not isinstance(owner, type)
         more = " of its own; it makes some names on demand" if on_demand else ""
-        raise NotFoundError("missing", f"{name} has no {parts[-1]!r}{more}")
+        raise NotPatchedError("missing", f"{name} has no {parts[-1]!r}{more}")
     return Target(owner, parts[-1], found, parts[-1] in namespace(owner))
 
 
 def _loaded(name: str) -> Any:
     module = sys.modules.get(name)
     if module is None:
-        raise NotFoundError("waiting", f"{name} is not imported yet", name)
-    if is_lazy(module):
-        raise NotFoundError("waiting", f"{name} is loaded when it is first used", name)
+        raise NotPatchedError("waiting", f"{name} is not imported yet", name)
+    if type(module) is _LAZY:
+        raise NotPatchedError("waiting", f"{name} is loaded when it is first used", name)
     if not is_complete(module):
-        raise NotFoundError("waiting", f"{name} is being imported", name)
+        raise NotPatchedError("waiting", f"{name} is being imported", name)
     return module
 
 
@@ -403,10 +400,13 @@ def _next(owner: Any, name: str, part: str) -> Any:
     if isinstance(found, (type, ModuleType)):
         return found
     if found is not _NOTHING:
-        raise NotFoundError("missing", f"{inner} is neither a module nor a class")
-    if not isinstance(owner, type) and _is_installed(inner):
-        raise NotFoundError("waiting", f"{inner} is not imported yet", inner)
-    raise NotFoundError("missing", f"{name} has no {part!r}")
+        raise NotPatchedError("missing", f"{inner} is neither a module nor a class")
+    if not isinstance(owner, type):
+        with suppress(Exception):  # the finders of others may raise what they like
+            found = importlib.util.find_spec(inner)
+        if isinstance(found, ModuleSpec):
+            raise NotPatchedError("waiting", f"{inner} is not imported yet", inner)
+    raise NotPatchedError("missing", f"{name} has no {part!r}")
 
 
 def _attribute(owner: Any, name: str) -> Any:
@@ -415,23 +415,134 @@ def _attribute(owner: Any, name: str) -> Any:
     return namespace(owner).get(name, _NOTHING)
 
 
-def _is_installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except _ANYTHING:  # the finders of others may raise what they like
-        return False
+# ------------------------------------------------------------------------- noticing imports
+#
+# A finder in `sys.meta_path` looks out for the modules that are waited for. It finds nothing
+# itself: it asks the others, and has the module spec that they found say when its module is
+# complete. The import system marks a spec before it runs the module, and takes the mark away
+# afterwards, in whatever way that ended; meanwhile the spec is of a class of ours that notices. The
+# module, its loader and the import are what they would be without. While nothing is waited for
+# there is no finder.
 
+
+class _NoticingSpec(ModuleSpec):
+    """The spec of a module that is being imported; an ordinary one again afterwards."""
+
+
+def _get_mark(spec: ModuleSpec) -> Any:
+    return vars(spec).get(_MARK, False)
+
+
+def _set_mark(spec: ModuleSpec, value: Any) -> None:
+    vars(spec)[_MARK] = value
+    if not value:
+        imported = vars(spec).pop("_fib_imported", None)
+        spec.__class__ = ModuleSpec
+        if imported is not None:
+            imported()
+
+
+# The mark is a plain attribute of the base class, which is declared nowhere.
+setattr(_NoticingSpec, _MARK, property(_get_mark, _set_mark))
+
+
+class ImportHook:
+    """Tells when one of some modules has been imported.
+
+    Parameters
+    ----------
+    imported : callable
+        Called after the import, also one that failed, in its thread, which holds the lock of the
+        module. What it raises is logged. Now and then it is called without need.
+
+    Attributes
+    ----------
+    names : frozenset of str
+        The modules that are waited for.
+    """
+
+    def __init__(self, imported: Callable[[], None]) -> None:
+        self._imported = imported
+        self.names: frozenset[str] = frozenset()
+        self._asking = threading.local()
+
+    def wait_for(self, names: Collection[str]) -> None:
+        """Wait for these modules, and for no others.
+
+        One that is being imported at this moment is told of, too. One that is complete is not.
+
+        Parameters
+        ----------
+        names : collection of str
+            Full names of modules. Empty: nothing is waited for.
+        """
+        self.names = frozenset(names)
+        there = any(each is self for each in sys.meta_path)
+        if there and not self.names:
+            sys.meta_path.remove(self)
+        elif self.names and not there:
+            sys.meta_path.insert(0, self)
+        for name in self.names:
+            spec = namespace(sys.modules.get(name)).get("__spec__")
+            if getattr(spec, _MARK, False):
+                self._notice(spec)
+                if not getattr(spec, _MARK, False):  # it has ended just now, and perhaps unnoticed
+                    self._told()
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Optional[Sequence[str]] = None,
+        target: Optional[ModuleType] = None,
+    ) -> Optional[ModuleSpec]:
+        """Return what the other finders find; see `importlib.abc.MetaPathFinder`.
+
+        Raises
+        ------
+        Exception
+            What they raise.
+        """
+        if fullname not in self.names:
+            # Some come in ways that cannot be noticed: they are told of at the next import of any.
+            if any(is_here(name) for name in self.names):
+                self._told()
+            return None
+        # Another such finder asks all finders, too, and must not be asked in turn without end.
+        asking: set[str] = vars(self._asking).setdefault("names", set())
+        if fullname in asking:
+            return None
+        asking.add(fullname)
+        try:
+            for finder in list(sys.meta_path):
+                find = getattr(finder, "find_spec", None)
+                spec: Any = None if find is None else find(fullname, path, target)
+                if spec is not None:
+                    self._notice(spec)
+                    return cast("ModuleSpec", spec)
+        finally:
+            asking.discard(fullname)
+        return None
+
+    def _notice(self, spec: Any) -> None:
+        """Be told once the import of a module has ended, unless its spec is of an unknown class."""
+        if type(spec) is ModuleSpec:
+            vars(spec)["_fib_imported"] = self._told
+            spec.__class__ = _NoticingSpec
+
+    def _told(self) -> None:
+        try:
+            self._imported()
+        except _ANYTHING:  # the import must not notice
+            _logger.warning("after an import", exc_info=True)
+
+
+# ------------------------------------------------------------------------------ patching
 
 _OWN = ("flashinfer_bench", "fib_")
 
 
-class Place(NamedTuple):
-    """A global name of a module whose value was replaced."""
-
-    module: Any
-    name: str
-    label: str
-    """``"module.name"``."""
+Place = tuple[Any, str, str]
+"""A module, a global name in it whose value was replaced, and both as ``"module.name"``."""
 
 
 def replace_everywhere(
@@ -464,22 +575,13 @@ def replace_everywhere(
         for name, value in namespace(module).copy().items():  # other threads may add names
             if id(value) not in replacements or (id(module), name) in leave:
                 continue
-            if swap(module, name, *replacements[id(value)]):
-                place = Place(module, name, f"{label}.{name}")
-                replaced.setdefault(id(value), []).append(place)
+            try:
+                setattr(module, name, replacements[id(value)][1])
+            except _ANYTHING:  # a module may refuse, in any way
+                _logger.debug("%s.%s stays what it is", label, name, exc_info=True)
+            else:
+                replaced.setdefault(id(value), []).append((module, name, f"{label}.{name}"))
     return replaced
-
-
-def swap(module: Any, name: str, old: Any, new: Any) -> bool:
-    """Give a global name of a module another value if it has the expected one; never raises."""
-    try:
-        if namespace(module).get(name) is not old:
-            return False
-        setattr(module, name, new)
-    except _ANYTHING:  # a module may refuse, in any way
-        logger.debug("%s.%s stays what it is", module, name, exc_info=True)
-        return False
-    return namespace(module).get(name) is new
 
 
 _REPLACED = "something else has been put in the place of the wrapper since"
@@ -493,6 +595,13 @@ class Order(NamedTuple):
     """Name of the adapter, for the status."""
     spec: PatchSpec
     make_wrapper: WrapperFactory
+    provided_by: str = ""
+
+    def status(self, state: State, reason: str = "", rebound: Sequence[str] = ()) -> PatchStatus:
+        """Return what became of it."""
+        path, version = self.spec.path, version_of(self.spec.library)
+        about = (tuple(rebound), self.spec.definitions, self.provided_by)
+        return PatchStatus(path, self.adapter, state, reason, version, *about)
 
 
 @dataclass
@@ -506,16 +615,12 @@ class _Patch:
     stored: Any
     places: list[Place] = field(default_factory=list)
 
-    @property
-    def path(self) -> str:
-        return self.order.spec.path
-
     def is_on(self) -> bool:
         return self.target.stored() is self.stored
 
     def status(self) -> PatchStatus:
-        reason = "" if self.is_on() else _REPLACED
-        return _status(self.order, "patched", reason, tuple(place.label for place in self.places))
+        labels = [label for _module, _name, label in self.places]
+        return self.order.status("patched", "" if self.is_on() else _REPLACED, labels)
 
 
 class PatchManager:
@@ -571,10 +676,11 @@ class PatchManager:
         with self._lock:
             if spec.path in self._patches:
                 return True
-            found = self._prepare(Order("", spec, wrapper_factory), {})
-            if isinstance(found, _Patch):
-                found = self._put_on([found])[spec.path]
-            return found.state == "patched"
+            try:
+                patch = self._prepared(Order("", spec, wrapper_factory), {})
+            except NotPatchedError:
+                return False
+            return not self._put_on([patch])
 
     def patch_all(self, orders: Iterable[Order]) -> list[PatchStatus]:
         """Put wrappers on targets whose libraries are imported.
@@ -595,77 +701,59 @@ class PatchManager:
         """
         with self._lock:
             taken = {patch.target.place: patch.order for patch in self._patches.values()}
-            ready: list[_Patch] = []
             found: list[Union[_Patch, PatchStatus]] = []
             for order in orders:
                 try:
-                    prepared = self._prepare(order, taken)
+                    patch = self._prepared(order, taken)
+                except NotPatchedError as error:
+                    found.append(order.status(error.state, error.reason))
                 except _ANYTHING as error:  # of the adapter, or of the library
-                    logger.debug("%s cannot be patched", order.spec.path, exc_info=True)
-                    prepared = _status(order, "failed", _told(error))
-                if isinstance(prepared, _Patch):
-                    ready.append(prepared)
-                    taken[prepared.target.place] = order
-                found.append(prepared)
-            put_on = self._put_on(ready)
-            return [put_on[each.path] if isinstance(each, _Patch) else each for each in found]
+                    _logger.debug("%s cannot be patched", order.spec.path, exc_info=True)
+                    found.append(order.status("failed", told(error)))
+                else:
+                    found.append(patch)
+                    taken[patch.target.place] = patch.order
+            known = [*self._patches.values()]
+            failed = self._put_on([p for p in found if isinstance(p, _Patch) and p not in known])
+            return [
+                failed.get(each.order.spec.path) or each.status()
+                if isinstance(each, _Patch)
+                else each
+                for each in found
+            ]
 
-    def _prepare(
-        self, order: Order, taken: Mapping[tuple[int, str], Order]
-    ) -> Union[_Patch, PatchStatus]:
-        """Return a patch that only has to be put on, or why there is none."""
+    def _prepared(self, order: Order, taken: Mapping[tuple[int, str], Order]) -> _Patch:
+        """Return a patch that only has to be put on, or that is on already."""
         known = self._patches.get(order.spec.path)
         if known is not None and known.order.adapter == order.adapter:
-            return known.status()
-        try:
-            target = look_up(order.spec.path)
-        except NotFoundError as error:
-            return _status(order, error.state, error.reason)
-        # Of the place itself, or of another one whose function it had by value, or inherits.
-        worn = next((p.order for p in self._patches.values() if p.wrapper is target.function), None)
-        if (other := taken.get(target.place, worn)) is not None:
-            return _status(order, "unwanted", f"the adapter '{other.adapter}' has it")
-        return self._check(order, target) or self._make(order, target)
-
-    def _check(self, order: Order, target: Target) -> Optional[PatchStatus]:
-        """Return why a target is not to be wrapped; None if it is."""
-        refusal = target.refusal()
-        if refusal is not None:
-            return _status(order, "failed", f"{order.spec.path} {refusal}")
-        if order.spec.expects is None:
-            return None
-        try:
-            reason = order.spec.expects(target.function)
-        except UnroutableError as error:  # whatever the version: nothing is wrong here
-            return _status(order, "unroutable", error.reason)
-        except _ANYTHING as error:
-            reason = f"its signature cannot be judged: {_told(error)}"
-        if reason is None:
-            return None
-        told = reason if reason.startswith(_MISMATCH) else f"{_MISMATCH}: {reason}"
-        return _status(order, "mismatch", told)
-
-    def _make(self, order: Order, target: Target) -> _Patch:
+            return known
+        target = look_up(order.spec.path)
         original = target.function  # of some kinds a new one each time
+        # Of the place itself, or of another one whose function it had by value, or inherits.
+        worn = next((p.order for p in self._patches.values() if p.wrapper is original), None)
+        if (other := taken.get(target.place, worn)) is not None:
+            raise NotPatchedError("unwanted", f"the adapter '{other.adapter}' has it")
+        _check(order.spec, target, original)
         wrapper: Any = order.make_wrapper(order.spec, original)
         if not callable(wrapper) or wrapper is original:
             raise TypeError(f"make_wrapper returned {wrapper!r}, which is no wrapper")
         return _Patch(order, target, original, wrapper, target.dressed(wrapper))
 
     def _put_on(self, patches: Sequence[_Patch]) -> dict[str, PatchStatus]:
-        """Put wrappers on, all targets first, then all other places; return what came of each."""
+        """Put wrappers on, all targets first, then all other places; return what failed."""
         failed: dict[str, PatchStatus] = {}
         for patch in patches:
+            path = patch.order.spec.path
             # Before it is put on: a child that is forked in between can take it off.
-            self._patches[patch.path] = patch
-            self.kept.pop(patch.path, None)
+            self._patches[path] = patch
+            self.kept.pop(path, None)
             try:
                 patch.target.replace(patch.stored)
             except _ANYTHING as error:  # a frozen class, a built-in one, a module of its own kind
-                del self._patches[patch.path]
-                failed[patch.path] = _status(patch.order, "failed", _told(error))
-        self._rebind([patch for patch in patches if patch.path not in failed])
-        return {p.path: failed.get(p.path) or p.status() for p in patches}
+                del self._patches[path]
+                failed[path] = patch.order.status("failed", told(error))
+        self._rebind([patch for patch in patches if patch.order.spec.path not in failed])
+        return failed
 
     def _rebind(self, patches: Sequence[_Patch]) -> None:
         # Of several patches of one function the first one counts.
@@ -700,17 +788,20 @@ class PatchManager:
             self.unpatch(self.patched)
 
     def _take_off(self, patch: _Patch) -> None:
-        for place in patch.places:  # also in modules that nobody can find any more
-            swap(place.module, place.name, patch.wrapper, patch.original)
+        path = patch.order.spec.path
+        for module, name, _label in patch.places:  # also in modules that nobody can find any more
+            with suppress(Exception):
+                if namespace(module).get(name) is patch.wrapper:
+                    setattr(module, name, patch.original)
         try:
             if patch.is_on():
                 patch.target.restore()
             else:
-                self.kept[patch.path] = f"{_REPLACED}; it is left as it is"
+                self.kept[path] = f"{_REPLACED}; it is left as it is"
         except _ANYTHING as error:
-            self.kept[patch.path] = f"it cannot be restored: {_told(error)}"
-            logger.warning("%s: %s", patch.path, self.kept[patch.path])
-        del self._patches[patch.path]
+            self.kept[path] = f"it cannot be restored: {told(error)}"
+            _logger.warning("%s: %s", path, self.kept[path])
+        del self._patches[path]
 
     def after_fork(self) -> None:
         """Work in a forked child: another thread may have held the lock."""
@@ -728,14 +819,29 @@ def _birthplace(function: Any) -> Optional[tuple[int, str]]:
     return None
 
 
-def _status(
-    order: Order, state: State, reason: str = "", rebound: tuple[str, ...] = ()
-) -> PatchStatus:
-    spec = order.spec
-    return PatchStatus(spec.path, order.adapter, state, reason, version_of(spec.library), rebound)
+def _check(spec: PatchSpec, target: Target, original: Any) -> None:
+    """Raise if a target is not to be wrapped."""
+    found = target.found
+    if isinstance(found, _COMPUTED):
+        raise NotPatchedError("failed", f"{spec.path} is a property: it is read, not called")
+    if isinstance(found, type):
+        raise NotPatchedError("failed", f"{spec.path} is a class: name one of its methods")
+    if not callable(original):
+        kind = type(found).__name__
+        raise NotPatchedError("failed", f"{spec.path} is a {kind}, which cannot be called")
+    try:
+        reason = None if spec.expects is None else spec.expects(original)
+    except UnroutableError as error:  # whatever the version: nothing is wrong here
+        raise NotPatchedError("unroutable", error.reason) from None
+    except _ANYTHING as error:
+        reason = f"its signature cannot be judged: {told(error)}"
+    if reason is not None:
+        prefix = "" if reason.startswith(_MISMATCH) else f"{_MISMATCH}: "
+        raise NotPatchedError("mismatch", prefix + reason)
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
+    """Return an error in one line."""
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -7,33 +7,94 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Optional, Protocol, Union
-
-from flashinfer_bench.routing.opaque import opaque
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Optional, Protocol, TypeVar, Union
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable
-
-    Args = tuple[Any, ...]
-    Kwargs = Optional[dict[str, Any]]
-    Fallback = Optional[Callable[..., Any]]
-    Call = Callable[[Args, Kwargs, Fallback], Any]
-    """Takes the arguments of a call by position and by name (or None), and what to run instead."""
-    Observer = Callable[[str, "Optional[PatchPoint]", Args, Kwargs], None]
-    """Is told of a call: the definition, the point (None for the function form), the arguments."""
-    Note = Callable[[Args, Kwargs], None]
-    """Is told of a call of one definition from one place: its arguments by position and by name."""
+    from types import CodeType
 
     from flashinfer_bench.data import Definition
 
-logger = logging.getLogger(__name__)
+Args = tuple[Any, ...]
+Kwargs = Optional[dict[str, Any]]
+Fallback = Optional[Callable[..., Any]]
+Call = Callable[[Args, Kwargs, Fallback], Any]
+"""Takes the arguments of a call by position and by name (or None), and what to run instead."""
+Observer = Callable[[str, "Optional[PatchPoint]", Args, Kwargs], None]
+"""Is told of a call: the definition, the point (None for the function form), the arguments."""
+Note = Callable[[Args, Kwargs], None]
+"""Is told of a call of one definition from one place: its arguments by position and by name."""
+
+_logger = logging.getLogger(__name__)
 
 _ANYTHING = (Exception,)
 _MOST_UNKNOWN = 1024
 _MOST_KNOWN = 65536
+
+# ------------------------------------------------------------- what compiles and captures calls
+#
+# ``torch.compiler.disable`` puts a wrapper around a function, which costs over a microsecond in
+# each call, compiled or not. Here the function's code itself is marked, so that other callers pay
+# nothing. Where a torch has no such mark the function is not made a part of a graph, but may be
+# compiled on its own: slower in its first calls, and as right.
+
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+
+
+def opaque(function: _Function) -> _Function:
+    """Have torch.compile break the graph at calls of `function`, and run what it calls as it is.
+
+    Parameters
+    ----------
+    function : callable
+        A Python function. Others with the same code are marked as well.
+
+    Returns
+    -------
+    callable
+        `function` itself.
+    """
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    code = getattr(function, "__code__", None)
+    torch = sys.modules.get("torch")  # nobody compiles without it
+    if torch is not None and code is not None:
+        _mark(torch, code)
+    return function
+
+
+def _mark(torch: Any, code: CodeType) -> None:
+    try:
+        frames = torch._C._dynamo.eval_frame
+        skip = frames._FrameAction.SKIP
+        # The second one is for what is called from there.
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
+    except _ANYTHING:  # not torch's public face: releases differ, and some builds have no compiler
+        _logger.debug("torch.compile will look into %s", code.co_name, exc_info=True)
+
+
+@lru_cache(maxsize=1)
+def _capturing() -> Callable[[], bool]:
+    import torch
+
+    # Builds of torch without CUDA have the function, but it raises.
+    if not torch.cuda.is_available():
+        return lambda: False
+    return torch.cuda.is_current_stream_capturing
+
+
+def is_capturing() -> bool:
+    """Return whether the current stream is being captured into a CUDA graph.
+
+    Nothing may be copied to the CPU then: waiting for the device invalidates the capture.
+    """
+    # Without torch nobody captures; and at exit it must not be imported for the first time.
+    return "torch" in sys.modules and _capturing()()
+
+
+# -------------------------------------------------------------------------------------- points
 
 
 class Runtime(Protocol):
@@ -41,7 +102,6 @@ class Runtime(Protocol):
 
     def names(self) -> Collection[str]:
         """Return the definitions whose calls it takes."""
-        ...
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
         """Return what is called for a definition.
@@ -61,11 +121,9 @@ class Runtime(Protocol):
         callable or None
             None if no call from there can be taken.
         """
-        ...
 
     def stop(self) -> None:
         """Be active no more."""
-        ...
 
 
 class Watcher(Protocol):
@@ -73,7 +131,6 @@ class Watcher(Protocol):
 
     def names(self) -> Collection[str]:
         """Return the definitions of whose calls it is told; asked when points are filled."""
-        ...
 
     def watch(self, name: str, point: Optional[PatchPoint]) -> Optional[Note]:
         """Return what is told of the calls of a definition that come from one place.
@@ -93,7 +150,6 @@ class Watcher(Protocol):
         callable or None
             None if calls from there do not matter.
         """
-        ...
 
 
 class PatchPoint:
@@ -194,7 +250,7 @@ def _watched(notes: list[Note], name: str, call: Call) -> Call:
                 if not (told or ending()):
                     told = True
                     message = "watching a call of '%s' failed; told once"
-                    logger.warning(message, name, exc_info=error)
+                    _logger.warning(message, name, exc_info=error)
         return call(args, kwargs, fallback)
 
     return watched
@@ -387,7 +443,7 @@ class Router:
             try:
                 found: Optional[Definition] = find(name) if find is not None else None
             except _ANYTHING:  # its file cannot be read any more, say
-                logger.debug("definition '%s' cannot be had", name, exc_info=True)
+                _logger.debug("definition '%s' cannot be had", name, exc_info=True)
                 continue
             if found is not None:
                 return found
@@ -432,7 +488,7 @@ class Router:
         @opaque
         def first(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
             call = self._compose(top, name, point)
-            taken = call or self._untaken(name)
+            taken = call or self.untaken(name)
             with self._lock:
                 if point is not None and point.call is first:
                     point.call = call
@@ -450,9 +506,9 @@ class Router:
         call: Optional[Call] = _asked(top.route, name, point) if top is not None and taken else None
         notes = [_asked(each.watch, name, point) for each in self._watchers_of(name)]
         notes = [note for note in notes if note is not None]
-        return _watched(notes, name, call or self._untaken(name)) if notes else call
+        return _watched(notes, name, call or self.untaken(name)) if notes else call
 
-    def _untaken(self, name: str) -> Call:
+    def untaken(self, name: str) -> Call:
         """Return what runs the fallback."""
 
         @opaque
@@ -483,7 +539,7 @@ def _asked(ask: Callable[..., Any], name: str, point: Optional[PatchPoint]) -> A
     try:
         return ask(name, point)
     except _ANYTHING:  # the program that is running must not notice
-        logger.warning("calls of definition '%s' do not reach %r", name, ask, exc_info=True)
+        _logger.warning("calls of definition '%s' do not reach %r", name, ask, exc_info=True)
         return None
 
 
@@ -496,9 +552,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=router.after_fork)
 
 
-def no_fallback(name: str, reason: str = "") -> str:
-    """Return the message for a call that nothing takes and that has no fallback."""
-    return router.no_fallback(name, reason)
+no_fallback = router.no_fallback
 
 
 def _install() -> None:
@@ -513,7 +567,7 @@ def _install() -> None:
 
         installation.default().update()
     except _ANYTHING:  # calls of libraries stay what they are; everything else is as it should be
-        logger.warning("adapters are not kept up with what is wanted", exc_info=True)
+        _logger.warning("adapters are not kept up with what is wanted", exc_info=True)
 
 
 router.on_use(_install)

@@ -8,26 +8,19 @@ import os
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from inspect import Parameter, Signature
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from flashinfer_bench.routing.binding import match, same_value
-from flashinfer_bench.routing.opaque import opaque
-from flashinfer_bench.routing.patch_manager import Adapter, PatchSpec
+from flashinfer_bench.routing.binding import Binding, match, same_value
+from flashinfer_bench.routing.patch_manager import Adapter, Kind, PatchSpec
 from flashinfer_bench.routing.patch_manager import UnroutableError as UnroutableError
-from flashinfer_bench.routing.patch_points import PatchPoint, router
+from flashinfer_bench.routing.patch_points import Args, Call, Kwargs, PatchPoint, opaque, router
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from flashinfer_bench.routing.binding import Binding
-    from flashinfer_bench.routing.patch_manager import Kind
-    from flashinfer_bench.routing.patch_points import Args, Call, Kwargs
-
     Original = Callable[..., Any]
 
 RouteFactory = Callable[[], "Route"]
@@ -139,7 +132,7 @@ def reordered(call: Call, signature: Canonical, inputs: Sequence[str]) -> Call:
     return bound
 
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 ARGUMENTS = "arguments"
 """Reason: the arguments are not those of the function."""
@@ -185,7 +178,7 @@ class _Counters:
         self.refuse(reason)
         if reason not in self._told:
             self._told.add(reason)
-            logger.warning(
+            _logger.warning(
                 "%s: %s; such calls go to the original", self.label, reason, exc_info=error
             )
 

@@ -16,21 +16,10 @@ from flashinfer_bench._lazy import exports
 from flashinfer_bench.tracing.api import disable_tracing, enable_tracing
 
 if TYPE_CHECKING:
-    from flashinfer_bench.tracing.config import TracingConfig as TracingConfig
-    from flashinfer_bench.tracing.config import TracingConfigRegistry as TracingConfigRegistry
-    from flashinfer_bench.tracing.config import TracingLimits as TracingLimits
-    from flashinfer_bench.tracing.config import (
-        get_attention_only_configs as get_attention_only_configs,
-    )
-    from flashinfer_bench.tracing.config import get_default_configs as get_default_configs
-    from flashinfer_bench.tracing.config import get_full_configs as get_full_configs
-    from flashinfer_bench.tracing.policies import FilterPolicy as FilterPolicy
-    from flashinfer_bench.tracing.policies import KeyedPolicy as KeyedPolicy
-    from flashinfer_bench.tracing.policies import OnlinePolicy as OnlinePolicy
-    from flashinfer_bench.tracing.policies import PolicyRegistry as PolicyRegistry
-    from flashinfer_bench.tracing.policies import WorkloadEntry as WorkloadEntry
-    from flashinfer_bench.tracing.runtime import TracingRuntime as TracingRuntime
-    from flashinfer_bench.tracing.shutdown import install_signal_handlers as install_signal_handlers
+    from flashinfer_bench.tracing.config import *  # noqa: F403
+    from flashinfer_bench.tracing.policies import *  # noqa: F403
+    from flashinfer_bench.tracing.runtime import *  # noqa: F403
+    from flashinfer_bench.tracing.shutdown import *  # noqa: F403
 
 _NAMES = {
     "config": "TracingConfig TracingConfigRegistry TracingLimits "

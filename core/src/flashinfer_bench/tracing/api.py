@@ -9,13 +9,13 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.routing.opaque import opaque
-from flashinfer_bench.routing.patch_points import router
+from flashinfer_bench.routing.patch_points import opaque, router
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["disable_tracing", "enable_tracing"]
 
-logger = logging.getLogger(__name__)
-
-_ANYTHING = (Exception, SystemExit)
+_logger = logging.getLogger(__name__)
 
 # In our own program nothing is recorded behind the back of what it examines.
 _COMMAND_LINE = "flashinfer_bench.cli.main"
@@ -127,7 +125,7 @@ def activate() -> None:
     _asked = True
     if _COMMAND_LINE in sys.modules:
         return
-    try:
+    with warned("FIB_ENABLE_TRACING: tracing stays off"):
         if env.tracing_enabled():
             from flashinfer_bench.tracing.runtime import TracingRuntime
             from flashinfer_bench.tracing.shutdown import install_signal_handlers
@@ -135,10 +133,17 @@ def activate() -> None:
             TracingRuntime().start()
             if env.tracing_signals() and threading.current_thread() is threading.main_thread():
                 install_signal_handlers()
-    except _ANYTHING as error:  # the program that is running must not notice
-        logger.debug("enabling tracing failed", exc_info=True)
-        message = f"FIB_ENABLE_TRACING: tracing stays off: {type(error).__name__}: {error}"
+
+
+@contextmanager
+def warned(consequence: str) -> Iterator[None]:
+    """Make a failure a warning: the program that is running must not notice."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        _logger.debug("%s", consequence, exc_info=True)
+        message = f"{consequence}: {type(error).__name__}: {error}"
         try:
-            warnings.warn(message, UserWarning, stacklevel=2)
+            warnings.warn(message, UserWarning, stacklevel=4)
         except UserWarning:  # warnings are errors here, but nothing was called that could fail
-            logger.warning("%s", message)
+            _logger.warning("%s", message)

@@ -14,18 +14,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from flashinfer_bench.errors import ConfigError, DuplicateNameError, UnknownNameError
-from flashinfer_bench.plugins import default_catalog
-from flashinfer_bench.routing.capture import is_capturing
-from flashinfer_bench.tracing.config import positive
+from flashinfer_bench.plugins import Registered, TracingPolicySpec, default_catalog
+from flashinfer_bench.routing.patch_points import is_capturing
+from flashinfer_bench.tracing.config import TracingConfig, positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     import torch
 
-    from flashinfer_bench.plugins import Registered, TracingPolicySpec
-    from flashinfer_bench.tracing.config import TracingConfig
-    from flashinfer_bench.tracing.layout import Layout
+    from flashinfer_bench.tracing.recorder import Layout
 
     InputValue = Union[torch.Tensor, bool, int, float]
     Axes = Mapping[str, int]

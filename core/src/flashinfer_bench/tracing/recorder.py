@@ -1,23 +1,27 @@
-"""Turns the calls of definitions into entries, which wait in bounded memory to be written."""
+"""Turns the calls of one definition into entries.
+
+Whoever calls must not notice that tracing is on. So the function that is told of calls from one
+place is written while the program runs, and holds what can be decided beforehand: which sizes make
+up the key, and where they stand among the arguments of that place. A call like one before it costs
+these sizes and one look-up; only another one is examined.
+"""
 
 from __future__ import annotations
 
 import logging
-import threading
+import re
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import count
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.routing.capture import is_capturing
-from flashinfer_bench.tracing.layout import Layout, OtherCallError, scalar_of
-from flashinfer_bench.tracing.policies import (
-    OnlinePolicy,
-    PolicyRegistry,
-    WorkloadEntry,
-    is_number,
-)
+from flashinfer_bench.data.constraints import parse_constraint
+from flashinfer_bench.routing import generated
+from flashinfer_bench.routing.binding import match, same_value
+from flashinfer_bench.routing.patch_points import Note, PatchPoint, opaque
+from flashinfer_bench.routing.routes import Canonical
+from flashinfer_bench.tensors.operands import Operand, first_places, operands_of
+from flashinfer_bench.tracing.policies import FastPath, OnlinePolicy, WorkloadEntry, is_number
 from flashinfer_bench.tracing.shutdown import held_back
 
 if TYPE_CHECKING:
@@ -26,21 +30,175 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.tracing.config import (
-        TracingConfig,
-        TracingConfigRegistry,
-        TracingLimits,
-    )
-    from flashinfer_bench.tracing.policies import FastPath
+    from flashinfer_bench.tracing.config import TracingConfig
+    from flashinfer_bench.tracing.runtime import TracingRuntime
 
     Args = tuple[Any, ...]
     Kwargs = Optional[Mapping[str, Any]]
     Order = Callable[[Args, Kwargs], Optional[Sequence[Any]]]
     """Returns all inputs, in declaration order; None for a call that is not of the definition."""
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _ANYTHING = (Exception,)
+_LAST = r"(?P<input>\w+)\[-1\](?:\.item\(\))?"
+_TOTAL = re.compile(rf"(?P<axis>\w+) *== *{_LAST}")
+_TOTAL_BEHIND = re.compile(rf"{_LAST} *== *(?P<axis>\w+)")
+
+
+class OtherCallError(Exception):
+    """A call is not one of the definition; the reason is one of few constant texts."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Layout:
+    """The inputs of a definition.
+
+    Parameters
+    ----------
+    definition : Definition
+        The definition.
+
+    Attributes
+    ----------
+    inputs : tuple of Operand
+        The inputs, and their `names`.
+    places : dict of str to (int, int)
+        Where each variable axis is first seen: position of the input, and dimension.
+    totals : dict of str to str
+        The axis that is the last element of an index pointer, by the name of that input; from
+        constraints such as ``num_kv_indices == kv_indptr[-1].item()``.
+
+    Raises
+    ------
+    CapabilityError
+        If torch is too old for one of the dtypes.
+    """
+
+    def __init__(self, definition: Definition) -> None:
+        self._constants = definition.const_axes
+        self._constraints = [parse_constraint(text) for text in definition.constraints]
+        self.name = definition.name
+        self.inputs = operands_of(definition.inputs, self._constants)
+        self.names = tuple(each.name for each in self.inputs)
+        found = first_places(self.inputs)
+        self.places = {axis: found[axis] for axis in definition.var_axes if axis in found}
+        matches = [
+            pattern.fullmatch(text.strip())
+            for text in definition.constraints
+            for pattern in (_TOTAL, _TOTAL_BEHIND)
+        ]
+        self.totals = {
+            match["input"]: match["axis"]
+            for match in matches
+            if match is not None and match["axis"] in self.places
+        }
+
+    def size_of(self, axis: str) -> str:
+        """Return Python for the size of an axis, with ``a0``, ``a1``, … for the inputs."""
+        position, dimension = self.places[axis]
+        return f"a{position}.shape[{dimension}]"
+
+    def tensors(self, dtypes: Optional[tuple[str, ...]] = None) -> tuple[str, ...]:
+        """Return the inputs that are tensors, of some dtypes of torch or all, by name."""
+        return tuple(
+            each.name
+            for each in self.inputs
+            if each.shape is not None
+            and (dtypes is None or str(each.dtype).removeprefix("torch.") in dtypes)
+        )
+
+    def read(self, args: Optional[Sequence[Any]]) -> tuple[dict[str, int], dict[str, Any]]:
+        """Check the inputs of a call against the definition.
+
+        Parameters
+        ----------
+        args : sequence, optional
+            All inputs, in declaration order; None if they could not be found.
+
+        Returns
+        -------
+        tuple of (dict, dict)
+            Value of each variable axis, in declaration order; and of each scalar, by name. A scalar
+            that is on a GPU is still a tensor there.
+
+        Raises
+        ------
+        OtherCallError
+            If it is no call of the definition.
+        """
+        if args is None:
+            raise OtherCallError("arguments")
+        if len(args) != len(self.inputs):
+            raise OtherCallError("number of arguments")
+        axes: dict[str, int] = {}
+        scalars: dict[str, Any] = {}
+        for each, value in zip(self.inputs, args, strict=True):
+            if each.shape is None:
+                scalars[each.name] = scalar_of(value, each.scalar)
+            else:
+                _read_tensor(each, value, axes)
+        ordered = {axis: axes[axis] for axis in self.places}
+        sizes = {**self._constants, **ordered}
+        for constraint in self._constraints:
+            if constraint.decidable(sizes) and not constraint.evaluate(sizes):
+                raise OtherCallError("constraint")
+        return ordered, scalars
+
+
+def _read_tensor(each: Operand, value: Any, axes: dict[str, int]) -> None:
+    import torch
+
+    assert each.shape is not None
+    if not isinstance(value, torch.Tensor):
+        raise OtherCallError("not a tensor")
+    # What could not be copied is refused before a policy takes the call for the one of its size:
+    # what comes next may be a real one.
+    if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise OtherCallError("tensor subclass")  # of fake, distributed and packed tensors
+    if value.layout is not torch.strided:
+        raise OtherCallError("not dense")
+    if value.is_meta:
+        raise OtherCallError("no data")
+    if value.dtype != each.dtype:
+        raise OtherCallError("dtype")
+    if value.dim() != len(each.shape):
+        raise OtherCallError("rank")
+    for size, wanted in zip(value.shape, each.shape, strict=True):
+        if isinstance(wanted, str):
+            if axes.setdefault(wanted, int(size)) != size:
+                raise OtherCallError("axes disagree")
+        elif size != wanted:
+            raise OtherCallError("constant axis")
+
+
+def scalar_of(value: Any, kind: type) -> Any:
+    """Return a scalar input as a number of Python; one on a GPU as it is.
+
+    Raises
+    ------
+    OtherCallError
+        If it is no number, or none of that kind.
+    """
+    if getattr(value, "is_cuda", False) is True and value.numel() == 1:
+        return value
+    item = getattr(value, "item", None)  # also of NumPy
+    try:
+        number = value if item is None else item()
+        fits = isinstance(number, (bool, int, float))
+        converted = kind(number) if fits else None
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        converted = None
+    # A NaN is not equal to itself.
+    if converted is None or not (converted == number or number != number):
+        raise OtherCallError("scalar")
+    return converted
+
+
+# ------------------------------------------------------------------------------------ calls
 
 
 @dataclass
@@ -54,7 +212,7 @@ class Counters:
     rejected: Counter[str] = field(default_factory=Counter)
 
 
-def _record_of(parts: Sequence[Counters]) -> dict[str, Any]:
+def record_of(parts: Sequence[Counters]) -> dict[str, Any]:
     """Return the counts of some definitions together, as plain data."""
     names = ("recorded", "duplicates", "too_large", "errors")
     counts = {name: sum(getattr(each, name) for each in parts) for name in names}
@@ -68,7 +226,7 @@ class Recorder:
 
     Parameters
     ----------
-    owner : Recorders
+    owner : TracingRuntime
         Holds what all recorders share.
     definition : Definition
         The definition.
@@ -76,7 +234,10 @@ class Recorder:
         What is recorded of it.
     """
 
-    def __init__(self, owner: Recorders, definition: Definition, config: TracingConfig) -> None:
+    def __init__(
+        self, owner: TracingRuntime, definition: Definition, config: TracingConfig
+    ) -> None:
+        self.definition = definition
         self.layout = Layout(definition)
         self.counters = Counters()
         self.policy = owner.policies.make_filter_policy(config)
@@ -90,6 +251,60 @@ class Recorder:
         if isinstance(self.policy, OnlinePolicy):
             self.policy.bound(owner.limits.max_keys)
             self.fast_path = self.policy.fast_path(self.layout)
+
+    def note(self, point: Optional[PatchPoint]) -> Note:
+        """Return what is told of calls from `point`, or in the form of the definition.
+
+        Parameters
+        ----------
+        point : PatchPoint, optional
+            Where calls come from. None, or one without a signature: arguments are the definition's.
+
+        Raises
+        ------
+        ConfigError
+            If no call from there can be one of the definition; the message says why.
+        """
+        signature = None if point is None else point.signature
+        names = self.layout.names
+        namespace: dict[str, Any] = {"counters": self.counters, "record": self.record}
+        lines: list[str] = []
+        if signature is None:
+            namespace["order"] = _plain_order(self.definition)
+            where = [f"(kwargs[{n!r}] if kwargs else args[{i}])" for i, n in enumerate(names)]
+        else:
+            if isinstance(signature, Canonical):
+                binding = signature.match(names)
+            else:
+                binding = match(signature, names, list(self.definition.outputs))
+            where = [_place(signature, name) for name in binding.inputs]
+            others = [_place(signature, name) for name in binding.rest]
+            for index, name in enumerate(binding.extras):
+                others.append(f"not same({_place(signature, name)}, default{index})")
+                namespace[f"default{index}"] = signature.parameters[name].default
+            namespace["same"] = same_value
+            refused = f"None if {' or '.join(others)} else " if others else ""
+            lines += [
+                "    def order(args, kwargs):",
+                f"        return {refused}[{', '.join(where)}]",
+            ]
+        lines.append("    def note(args, kwargs):")
+        path = self.fast_path
+        if path is not None:
+            namespace |= path.namespace
+            lines += [
+                "        try:",
+                *(f"            a{each} = {where[each]}" for each in sorted(path.positions)),
+                f"            if {path.condition}:",
+                "                counters.duplicates += 1",
+                "                return",
+                "        except Exception:  # examined below",
+                "            pass",
+            ]
+        lines += ["        record(args, kwargs, order)", "    return note"]
+        source = "\n".join([f"def make({', '.join(namespace)}):", *lines]) + "\n"
+        note: Note = generated.compile_source(source)(**namespace)
+        return opaque(note)
 
     def record(self, args: Args, kwargs: Kwargs, order: Order) -> None:
         """Take a call that the fast path has not recognised, as it came. Never raises."""
@@ -118,7 +333,7 @@ class Recorder:
         if not self._told:
             self._told = True
             message = "a call of '%s' was not recorded; told once"
-            logger.warning(message, self.layout.name, exc_info=error)
+            _logger.warning(message, self.layout.name, exc_info=error)
 
     def _record(self, args: Optional[Sequence[Any]]) -> None:
         owner, policy = self._owner, self.policy
@@ -157,20 +372,18 @@ class Recorder:
     def drain(self) -> list[WorkloadEntry]:
         """Return what is kept; what cannot be had, or is not what it should be, is counted."""
         try:
-            entries = list(self.policy.drain())
+            entries: list[Any] = list(self.policy.drain())
         except _ANYTHING as error:  # a user's policy
             self.fail(error)
             return []
-        sound = []
-        for entry in entries:
-            try:
-                own = entry.def_name == self.layout.name and type(entry.order) is int
-            except AttributeError:
-                own = False
-            if own:
-                sound.append(entry)
-            else:  # it must not cost what others have recorded
-                self.fail(ValueError(f"the policy keeps {entry!r}, which was not submitted to it"))
+        name = self.layout.name
+        sound = [
+            each
+            for each in entries
+            if isinstance(each, WorkloadEntry) and each.def_name == name and type(each.order) is int
+        ]
+        for _ in range(len(entries) - len(sound)):  # they must not cost what others have recorded
+            self.fail(ValueError("the policy keeps what was not submitted to it"))
         return sound
 
     def settle(self, entry: WorkloadEntry) -> bool:
@@ -189,161 +402,6 @@ class Recorder:
                 return False
             entry.inputs_to_dump, entry.is_deferred = entry.values(), False
         return True
-
-
-class Recorders:
-    """Makes the recorder of a definition when its first call comes, and drains them all.
-
-    Parameters
-    ----------
-    definitions : mapping of str to Definition
-        Of the dataset.
-    config : TracingConfigRegistry
-        What is recorded of each.
-    limits : TracingLimits
-        How much memory may be used.
-    deferring : callable
-        Whether copies must wait, as a CUDA graph is captured.
-    overflow : callable
-        Called, without the lock, when too much is held; drains.
-
-    Attributes
-    ----------
-    lock : threading.RLock
-        Held while a call is recorded, not while anything is written.
-    busy : bool
-        Whether a call is being recorded; read and written under the lock.
-
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        If a policy cannot be made, or a definition's own settings name an input that it lacks.
-    """
-
-    def __init__(
-        self,
-        definitions: Mapping[str, Definition],
-        config: TracingConfigRegistry,
-        limits: TracingLimits,
-        deferring: Callable[[], bool],
-        overflow: Callable[[], object],
-    ) -> None:
-        self.policies = PolicyRegistry.get_instance()
-        self.limits = limits
-        self.deferring = deferring
-        self.orders = count()
-        self._definitions = definitions
-        self._config = config
-        self._overflow = overflow
-        self._made: dict[str, Recorder] = {}
-        self._waiting: list[WorkloadEntry] = []
-        self._begin()
-        self._check()
-        self.names = {name: None for name in definitions if self._wants(name)}
-
-    def _begin(self) -> None:
-        self.lock = threading.RLock()
-        self.busy = False
-        self._emptied()
-
-    def _emptied(self) -> None:
-        self._entries = self._nbytes = 0
-        self._deferred: list[WorkloadEntry] = []
-
-    def _check(self) -> None:
-        """Have mistakes in the settings show now, and not in a log during the run."""
-        for config in self._config.configs():
-            self.policies.make_filter_policy(config)
-            if isinstance(config.input_dump_policy, str):
-                self.policies.require_dump_policy(config.input_dump_policy)
-        for name, config in self._config.per_definition.items():
-            definition, wanted = self._definitions.get(name), config.input_dump_policy
-            if definition is None or not isinstance(wanted, list):
-                continue
-            tensors = [each for each, spec in definition.inputs.items() if spec.shape is not None]
-            missing = [each for each in wanted if each not in tensors]
-            if missing:
-                raise ConfigError(
-                    f"input_dump_policy of '{name}': it has no tensor input '{missing[0]}'; "
-                    f"it has {', '.join(tensors) or 'none'}"
-                )
-
-    def _wants(self, name: str) -> bool:
-        config = self._config.get(name)
-        return config is not None and config.filter_policy != "keep_none"
-
-    def get(self, name: str) -> Recorder:
-        """Return the recorder of a definition, one of `names`."""
-        with held_back(), self.lock:
-            if name not in self._made:
-                config = self._config.get(name)
-                assert config is not None
-                self._made[name] = Recorder(self, self._definitions[name], config)
-            return self._made[name]
-
-    def took(self, entry: WorkloadEntry, displaced: Optional[WorkloadEntry]) -> None:
-        """Note that an entry is held now, perhaps in the place of another."""
-        self._entries += 1
-        self._nbytes += entry.nbytes()
-        if entry.is_deferred:
-            self._deferred.append(entry)
-        if displaced is not None:
-            self._entries -= 1
-            self._nbytes -= displaced.nbytes()
-
-    def relieve(self) -> None:
-        """Have everything written if it is too much."""
-        if self._entries >= self.limits.max_entries or self._nbytes >= self.limits.max_bytes:
-            self._overflow()
-
-    def settle(self) -> int:
-        """Copy now what deferred entries refer to; return how many there were."""
-        with held_back(), self.lock:
-            deferred = [*self._waiting, *self._deferred]
-            return sum(self._made[entry.def_name].settle(entry) for entry in deferred)
-
-    def drain(self, *, last: bool) -> list[WorkloadEntry]:
-        """Return what is kept, ready to be written, in the order of the calls.
-
-        Entries of CUDA graphs that cannot be read now, or need not yet, are kept for the next time.
-
-        Parameters
-        ----------
-        last : bool
-            Whether they are read although nobody has asked for a snapshot of them.
-        """
-        with held_back(), self.lock:
-            entries = [*self._waiting]
-            for recorder in list(self._made.values()):
-                entries += recorder.drain()
-            self._emptied()
-            self._waiting = []
-            readable = not is_capturing()
-            ready = []
-            for entry in sorted(entries, key=lambda entry: entry.order):
-                fresh = entry.is_deferred and entry.cuda_graph_snapshot is None
-                early = fresh and not last and len(self._waiting) < self.limits.max_entries // 2
-                if entry.is_deferred and (early or not readable):
-                    self._waiting.append(entry)
-                elif self._made[entry.def_name].finish(entry):
-                    ready.append(entry)
-            return ready
-
-    def stats(self) -> dict[str, Any]:
-        """Return what became of all calls, and of those of each definition."""
-        counters = {name: made.counters for name, made in list(self._made.items())}
-        return {
-            **_record_of(list(counters.values())),
-            "buffered": {"entries": self._entries, "bytes": self._nbytes},
-            "definitions": {name: _record_of([each]) for name, each in counters.items()},
-        }
-
-    def after_fork(self) -> None:
-        """Forget what is kept, but not what has been seen."""
-        self._begin()
-        self._waiting = []
-        for recorder in self._made.values():
-            recorder.drain()
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -368,3 +426,38 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
         if (last + 1) * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise RuntimeError("the memory of a tensor has been given back")
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+# ------------------------------------------------------------------------------------ notes
+
+
+def _plain_order(definition: Definition) -> Order:
+    """Return what orders arguments that are inputs, or inputs and outputs, of the definition."""
+    names = list(definition.inputs)
+    known = [*names, *definition.outputs]
+
+    def order(args: Args, kwargs: Optional[Mapping[str, Any]]) -> Optional[list[Any]]:
+        kwargs = kwargs or {}
+        total = len(args) + len(kwargs)
+        given = {**dict(zip(known, args, strict=False)), **kwargs}
+        if total not in (len(names), len(known)) or len(given) != total:
+            return None
+        if not all(name in given for name in names) or not given.keys() <= {*known}:
+            return None
+        return [given[name] for name in names]
+
+    return order
+
+
+def _place(signature: Signature, name: str) -> str:
+    """Return Python for an argument; of ``*args`` and ``**kwargs``, for all that is in them."""
+    kind = signature.parameters[name].kind
+    index = list(signature.parameters).index(name)
+    if kind is Parameter.KEYWORD_ONLY:
+        return f"kwargs[{name!r}]"
+    if kind is Parameter.VAR_POSITIONAL:
+        return f"args[{index}:]"
+    if kind is Parameter.VAR_KEYWORD:
+        named = [p.name for p in signature.parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
+        return f"[key for key in kwargs or () if key not in {named!r}]"
+    return f"args[{index}]"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
-from flashinfer_bench.data import TraceSet
+from flashinfer_bench.data import Definition, TraceSet
 from flashinfer_bench.data.loader import Problems, load_definitions
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.tracing.config import TracingConfig, TracingConfigRegistry
@@ -27,17 +27,16 @@ from flashinfer_bench.tracing.policies import (
     KeepFirstKByAxes,
     KeepRandomK,
     OnlinePolicy,
+    WorkloadEntry,
 )
 from flashinfer_bench.tracing.runtime import TracingRuntime
 
 if TYPE_CHECKING:
     import torch
 
-    from flashinfer_bench.data import Definition
-    from flashinfer_bench.tracing.layout import Layout
-    from flashinfer_bench.tracing.policies import WorkloadEntry
+    from flashinfer_bench.tracing.recorder import Layout
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _MOST_UNFOLDED = 256
 """How many new entries a rule's policy is given at once."""
@@ -206,7 +205,7 @@ def _target(
         return None
     root = roots[0]
     if root != roots[-1]:
-        logger.warning("blob_dir=%s is not in the dataset %s: tensors go there", blob_dir, root)
+        _logger.warning("blob_dir=%s is not in the dataset %s: tensors go there", blob_dir, root)
     root.mkdir(parents=True, exist_ok=True)
     definitions: dict[str, Definition] = {}
     for each in (env.dataset_path(), root):

@@ -5,44 +5,42 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
 from flashinfer_bench.data.loader import Problems, load_definitions
 from flashinfer_bench.errors import ConfigError, DatasetNotFoundError
-from flashinfer_bench.routing.capture import is_capturing
-from flashinfer_bench.routing.patch_points import router
-from flashinfer_bench.tracing.config import TracingConfigRegistry, TracingLimits, as_registry
-from flashinfer_bench.tracing.layout import OtherCallError
-from flashinfer_bench.tracing.recorder import Recorders
-from flashinfer_bench.tracing.shutdown import flush_at_exit, held_back, warn
+from flashinfer_bench.routing.patch_points import Note, PatchPoint, is_capturing, router
+from flashinfer_bench.tracing.config import (
+    TracingConfig,
+    TracingConfigRegistry,
+    TracingLimits,
+    as_registry,
+)
+from flashinfer_bench.tracing.policies import PolicyRegistry, WorkloadEntry
+from flashinfer_bench.tracing.recorder import OtherCallError, Recorder, record_of
+from flashinfer_bench.tracing.shutdown import flush_at_exit, held_back, runtimes, warn
 from flashinfer_bench.tracing.store import Added, Store
-from flashinfer_bench.tracing.watching import note_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
     from types import TracebackType
 
     from flashinfer_bench.data import Definition, TraceSet
-    from flashinfer_bench.routing.patch_points import Note, PatchPoint
-    from flashinfer_bench.tracing.config import TracingConfig
-    from flashinfer_bench.tracing.policies import WorkloadEntry
 
     Dataset = Union[TraceSet, str, Path]
     Config = Union[TracingConfig, TracingConfigRegistry, Mapping[str, TracingConfig], None]
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _MOST_PROBLEMS = 1024
 _ANYTHING = (Exception,)
 
 _lock = threading.RLock()
 _active: Optional[TracingRuntime] = None
-_all: weakref.WeakSet[TracingRuntime] = weakref.WeakSet()
 
 
 def active() -> Optional[TracingRuntime]:
@@ -90,19 +88,60 @@ class TracingRuntime:
         self.root, self.definitions = _dataset(trace_set)
         self.config = as_registry(config)
         self.limits = TracingLimits() if limits is None else limits
+        self.policies = PolicyRegistry.get_instance()
+        self.orders = count()
+        self._check()
+        configs = {name: self.config.get(name) for name in self.definitions}
+        self._names = {
+            name: each
+            for name, each in configs.items()
+            if each is not None and each.filter_policy != "keep_none"
+        }
+        self._made: dict[str, Recorder] = {}
         self._scope = threading.local()
         self._given = self._sink = store
-        self._begin_writing()
-        self._recorders = Recorders(
-            self.definitions, self.config, self.limits, self._deferring, self._write
-        )
+        self._begin()
         self._notes: dict[str, Optional[Note]] = {}
         self._unknown = 0
         self.problems: dict[str, str] = {}
         self._end: Optional[Callable[[], None]] = None
         self._replaced: Optional[TracingRuntime] = None
         self._entered = False
-        _all.add(self)
+        flush_at_exit(self)
+
+    def _check(self) -> None:
+        """Have mistakes in the settings show now, and not in a log during the run."""
+        for config in self.config.configs():
+            self.policies.make_filter_policy(config)
+            if isinstance(config.input_dump_policy, str):
+                self.policies.require_dump_policy(config.input_dump_policy)
+        for name, config in self.config.per_definition.items():
+            definition, wanted = self.definitions.get(name), config.input_dump_policy
+            if definition is None or not isinstance(wanted, list):
+                continue
+            tensors = [each for each, spec in definition.inputs.items() if spec.shape is not None]
+            missing = [each for each in wanted if each not in tensors]
+            if missing:
+                raise ConfigError(
+                    f"input_dump_policy of '{name}': it has no tensor input '{missing[0]}'; "
+                    f"it has {', '.join(tensors) or 'none'}"
+                )
+
+    def _begin(self) -> None:
+        """Have nothing in memory, and nobody at work."""
+        self.lock = (
+            threading.RLock()
+        )  # held while a call is recorded, not while anything is written
+        self.busy = False  # whether a call is being recorded; under the lock
+        self._waiting: list[WorkloadEntry] = []
+        self._emptied()
+        self._write_lock = threading.RLock()
+        self._writing = self._told = False
+        self._totals = dict.fromkeys(("written", "known", "lost"), 0)
+
+    def _emptied(self) -> None:
+        self._entries = self._nbytes = 0
+        self._deferred: list[WorkloadEntry] = []
 
     def __repr__(self) -> str:
         return f"<TracingRuntime of {str(self.root)!r}>"
@@ -132,7 +171,6 @@ class TracingRuntime:
                 if not before._entered:  # it will give nothing back
                     before._replaced = None
             self._replaced = before
-            flush_at_exit(self)
             _active = self
             self._end = router.watch(self)
         return self
@@ -179,7 +217,7 @@ class TracingRuntime:
 
     def names(self) -> Collection[str]:
         """Return the definitions whose calls are recorded."""
-        return self._recorders.names
+        return self._names
 
     def definition(self, name: str) -> Optional[Definition]:
         """Return one of the dataset's definitions, if there is one of that name."""
@@ -188,13 +226,12 @@ class TracingRuntime:
     def watch(self, name: str, point: Optional[PatchPoint]) -> Optional[Note]:
         """Return what is told of calls of a definition that come from one place, or None."""
         try:
-            recorder = self._recorders.get(name)
-            return note_of(recorder, self.definitions[name], point)
+            return self._recorder(name).note(point)
         except _ANYTHING as error:
             place = name if point is None else f"{point.label} as {name}"
             if len(self.problems) < _MOST_PROBLEMS:
                 self.problems[place] = str(error)
-            logger.debug("calls of %s are not recorded", place, exc_info=True)
+            _logger.debug("calls of %s are not recorded", place, exc_info=True)
             return None
 
     def collect(
@@ -228,9 +265,16 @@ class TracingRuntime:
             try:
                 given = tuple(runtime_args)
             except _ANYTHING:  # nothing that can be listed, or it fails itself
-                self._recorders.get(name).fail(OtherCallError("arguments"))
+                self._recorder(name).fail(OtherCallError("arguments"))
             else:
                 note(given, kwargs)  # type: ignore[arg-type]
+
+    def _recorder(self, name: str) -> Recorder:
+        """Return the recorder of a definition, one of `names`."""
+        with held_back(), self.lock:
+            if name not in self._made:
+                self._made[name] = Recorder(self, self.definitions[name], self._names[name])
+            return self._made[name]
 
     def _note(self, name: Any) -> Optional[Note]:
         if isinstance(name, str) and name in self.names():
@@ -255,7 +299,8 @@ class TracingRuntime:
         finally:
             self._scope.depth -= 1
 
-    def _deferring(self) -> bool:
+    def deferring(self) -> bool:
+        """Return whether copies must wait, as a CUDA graph is captured."""
         return getattr(self._scope, "depth", 0) > 0 or is_capturing()
 
     def snapshot_graph_tensors(self) -> int:
@@ -266,7 +311,11 @@ class TracingRuntime:
         int
             For how many entries that was done; 0 while a stream is being captured.
         """
-        return 0 if is_capturing() else self._recorders.settle()
+        if is_capturing():
+            return 0
+        with held_back(), self.lock:
+            deferred = [*self._waiting, *self._deferred]
+            return sum(self._made[entry.def_name].settle(entry) for entry in deferred)
 
     # ------------------------------------------------------------------------------ writing
 
@@ -281,20 +330,57 @@ class TracingRuntime:
         """
         return self._write(last=True)
 
-    def _begin_writing(self) -> None:
-        self._write_lock = threading.RLock()
-        self._writing = self._told = False
-        self._totals = dict.fromkeys(("written", "known", "lost"), 0)
+    def took(self, entry: WorkloadEntry, displaced: Optional[WorkloadEntry]) -> None:
+        """Note that an entry is held now, perhaps in the place of another."""
+        self._entries += 1
+        self._nbytes += entry.nbytes()
+        if entry.is_deferred:
+            self._deferred.append(entry)
+        if displaced is not None:
+            self._entries -= 1
+            self._nbytes -= displaced.nbytes()
+
+    def relieve(self) -> None:
+        """Write everything if it is too much."""
+        if self._entries >= self.limits.max_entries or self._nbytes >= self.limits.max_bytes:
+            self._write()
+
+    def _drain(self, *, last: bool) -> list[WorkloadEntry]:
+        """Return what is kept, ready to be written, in the order of the calls.
+
+        Entries of CUDA graphs that cannot be read now, or need not yet, are kept for the next time.
+
+        Parameters
+        ----------
+        last : bool
+            Whether they are read although nobody has asked for a snapshot of them.
+        """
+        with held_back(), self.lock:
+            entries = [*self._waiting]
+            for recorder in list(self._made.values()):
+                entries += recorder.drain()
+            self._emptied()
+            self._waiting = []
+            readable = not is_capturing()
+            ready = []
+            for entry in sorted(entries, key=lambda entry: entry.order):
+                fresh = entry.is_deferred and entry.cuda_graph_snapshot is None
+                early = fresh and not last and len(self._waiting) < self.limits.max_entries // 2
+                if entry.is_deferred and (early or not readable):
+                    self._waiting.append(entry)
+                elif self._made[entry.def_name].finish(entry):
+                    ready.append(entry)
+            return ready
 
     def _write(self, *, last: bool = False) -> dict[str, int]:
-        """Write in one thread at a time; see `Recorders.drain`."""
+        """Write in one thread at a time; see `_drain`."""
         done = {"entries": 0, **dict.fromkeys(self._totals, 0)}
         with held_back(), self._write_lock:
             if self._writing:  # a signal's handler, or what writing has called
                 return done
             self._writing = True
             try:
-                entries = self._recorders.drain(last=last)
+                entries = self._drain(last=last)
                 if entries:
                     added = self._add(entries)
                     counts = {"written": added.written, "known": added.known, "lost": added.lost}
@@ -321,14 +407,24 @@ class TracingRuntime:
 
     def stats(self) -> dict[str, Any]:
         """Return what became of all calls, as plain data, with ``definitions`` one by one."""
-        found = self._recorders.stats()
-        more = {"unknown": self._unknown, "problems": dict(self.problems)}
-        return {**found, **self._totals, **more}
+        counters = {name: made.counters for name, made in list(self._made.items())}
+        return {
+            **record_of(list(counters.values())),
+            "buffered": {"entries": self._entries, "bytes": self._nbytes},
+            "definitions": {name: record_of([each]) for name, each in counters.items()},
+            **self._totals,
+            "unknown": self._unknown,
+            "problems": dict(self.problems),
+        }
 
     def after_fork(self) -> None:
-        """Work in a forked child: what its parent has recorded is the parent's to write."""
-        self._recorders.after_fork()
-        self._begin_writing()  # another thread of the parent may have been writing
+        """Work in a forked child: what its parent has recorded is the parent's to write.
+
+        What has been seen is remembered. Another thread of the parent may have been at work.
+        """
+        self._begin()
+        for recorder in self._made.values():
+            recorder.drain()
         self._sink = self._given
 
 
@@ -353,14 +449,14 @@ def _dataset(trace_set: Optional[Dataset]) -> tuple[Path, dict[str, Definition]]
     problems = Problems("collect")
     definitions = load_definitions(path, problems)
     for error in problems.errors:
-        logger.warning("a definition is left out: %s", error)
+        _logger.warning("a definition is left out: %s", error)
     return path, definitions
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()
-    for runtime in list(_all):
+    for runtime in runtimes():
         runtime.after_fork()
 
 

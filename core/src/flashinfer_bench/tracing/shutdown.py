@@ -67,12 +67,16 @@ def _finalize(_: object = None) -> None:
     multiprocessing.util.Finalize(None, flush_all, exitpriority=_FINALIZER_PRIORITY)
 
 
+def runtimes() -> list[TracingRuntime]:
+    """Return all runtimes that there are."""
+    found = [reference() for reference in _flushed.valuerefs()]
+    return [each for each in found if each is not None]
+
+
 def flush_all() -> None:
     """Write what is in memory now."""
-    for reference in _flushed.valuerefs():
-        target = reference()
-        if target is not None:
-            target.flush()
+    for each in runtimes():
+        each.flush()
 
 
 def warn(message: str, *values: object, exc_info: Union[bool, BaseException, None] = None) -> None:

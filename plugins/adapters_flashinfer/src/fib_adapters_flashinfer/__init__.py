@@ -20,17 +20,17 @@ _ADAPTERS: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (
         "linear layers without a bias, as matrix products",
     ),
     (
-        *("flashinfer.decode", "gqa:DecodeAdapter"),
+        *("flashinfer.decode", "attention:DecodeAdapter"),
         *("flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper", _PLANNED),
         "grouped-query attention: decode on paged keys and values",
     ),
     (
-        *("flashinfer.prefill", "gqa:PrefillAdapter"),
+        *("flashinfer.prefill", "attention:PrefillAdapter"),
         *("flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper", _PLANNED),
         "grouped-query attention: causal prefill on paged keys and values",
     ),
     (
-        *("flashinfer.ragged", "gqa:RaggedAdapter"),
+        *("flashinfer.ragged", "attention:RaggedAdapter"),
         *("flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper", _PLANNED),
         "grouped-query and latent attention: causal prefill on ragged keys and values",
     ),

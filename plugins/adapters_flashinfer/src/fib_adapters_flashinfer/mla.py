@@ -19,13 +19,20 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 
-from fib_adapters_flashinfer.attention import FAILED, Call, Plans, note_plans, on_host
-from fib_adapters_flashinfer.common import capturing, with_lse
-from fib_adapters_flashinfer.signatures import expects
+from fib_adapters_flashinfer.attention import (
+    FAILED,
+    Call,
+    Plans,
+    note_plans,
+    on_host,
+    refuse_buffers,
+)
+from fib_adapters_flashinfer.common import capturing, expects, with_lse
 from flashinfer_bench.routing import (
     PatchSpec,
     Route,
     RouteAdapter,
+    RouteFactory,
     Understood,
     UnroutableError,
     signature_of,
@@ -36,7 +43,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from flashinfer_bench.routing import RouteFactory
 
 WRAPPER = "flashinfer.mla.BatchMLAPagedAttentionWrapper"
 DEFINITIONS = ("mla_paged_decode_h*", "mla_paged_prefill_causal_h*")
@@ -60,6 +66,9 @@ _PLAN_SIGNATURES = (
 
 ARRAYS = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
 """What a plan is made of. The wrapper keeps each in a buffer, ``_qo_indptr_buf``."""
+
+FORM = "form of queries or keys"
+"""Reason: they are in a form that a release to come may have."""
 
 REPLACED = "plan replaced by the caller"
 """Reason: what the wrapper has may be of an earlier plan."""
@@ -361,10 +370,8 @@ class MLARun(Route):
         wanted = bool(return_lse) or lse is not None
         if plan.lse is not LSE_ANY and wanted is not (plan.lse is LSE_ALWAYS):
             raise UnroutableError("sums differ from the plan")
-        if out is not None:
-            _check_buffer(out, q_nope.shape, q_nope.dtype, q_nope.device)
-        if lse is not None:
-            _check_buffer(lse, q_nope.shape[:2], _sums(), q_nope.device)
+        if out is not None or lse is not None:
+            refuse_buffers(out, lse, q_nope.shape, q_nope)
         offsets = None if plan.host.stage == "decode" else plan.qo_indptr
         inputs = (
             *(q_nope, q_pe, ckv_cache, kpe_cache, plan.kv_indptr, plan.indices()),
@@ -397,27 +404,14 @@ class MLARun(Route):
 
     def expects(self, original: Callable[..., Any]) -> Optional[str]:
         """Return why the parameters of ``run`` are not those that are known."""
-        return _expects_run(original)
+        return expects(*_RUN_SIGNATURES)(original)
 
 
-_expects_run = expects(*_RUN_SIGNATURES)
 _BACKEND_OPTIONS = (
     *("out", "lse", "profiler_buffer", "kv_len", "page_table", "o_scale", "ckv_scale"),
     *("ckv_scale_arr", "kpe_scale", "sinks", "skip_softmax_threshold_scale_factor"),
     *("bmm1_scale", "bmm2_scale"),
 )
-
-
-def _sums() -> torch.dtype:
-    import torch
-
-    return torch.float32
-
-
-def _is_tensor(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor)
 
 
 def _pair(
@@ -436,46 +430,24 @@ def _pair(
     wrapper : object
         Knows where one tensor is to be split.
     """
-    if both is not None and first is None and second is None:
-        both = _simplest(both)
-        if _is_tensor(both):
+    import torch
+
+    if both is not None:
+        if first is not None or second is not None:
+            raise UnroutableError(FORM)
+        if type(both) is tuple:  # in both forms, the other one says nothing more
+            whole = [each for each in both if isinstance(each, torch.Tensor)]
+            both = whole[0] if len(whole) == 1 else both
+        if isinstance(both, torch.Tensor):
             width = owner_of(wrapper)._head_dim_ckv
             return both[..., :width], both[..., width:]
-        first, second = both
-    elif both is not None:
-        raise UnroutableError("form of queries or keys")
-    if not _is_tensor(first) or not _is_tensor(second):
-        raise UnroutableError("form of queries or keys")
-    if packed and not _side_by_side(first, second):
-        raise UnroutableError("form of queries or keys")
-    return first, second
-
-
-def _simplest(both: Any) -> Any:
-    """Return a tensor, or a pair of them, of what may hold both forms."""
-    if _is_tensor(both):
-        return both
-    if type(both) is tuple and len(both) == 2:
-        whole = [each for each in both if _is_tensor(each)]
-        if len(whole) == 2:
-            return both
-        if len(whole) == 1:
-            return whole[0]
-    raise UnroutableError("form of queries or keys")
-
-
-def _side_by_side(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return whether two tensors are the parts of one, without a copy."""
+        first, second = both if type(both) is tuple and len(both) == 2 else (None, None)
+    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
+        raise UnroutableError(FORM)
     after = first.data_ptr() + first.shape[-1] * first.element_size()
-    return first.stride() == second.stride() and after == second.data_ptr()
-
-
-def _check_buffer(
-    buffer: torch.Tensor, shape: torch.Size, dtype: torch.dtype, device: torch.device
-) -> None:
-    """Refuse a buffer that the original would refuse, so that it does."""
-    if buffer.shape != shape or buffer.dtype != dtype or buffer.device != device:
-        raise UnroutableError("buffer of the caller")
+    if packed and (first.stride() != second.stride() or after != second.data_ptr()):
+        raise UnroutableError(FORM)  # they are not parts of one tensor
+    return first, second
 
 
 # ------------------------------------------------------------------------------------ adapter

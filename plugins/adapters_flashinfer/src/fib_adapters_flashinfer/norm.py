@@ -10,9 +10,16 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
 
-from fib_adapters_flashinfer.common import PerDefinition, as_matrix
-from fib_adapters_flashinfer.epsilon import DEFAULT_EPS, OTHER_EPS, epsilon_of, same_eps, takes_eps
-from fib_adapters_flashinfer.signatures import expects
+from fib_adapters_flashinfer.common import (
+    DEFAULT_EPS,
+    OTHER_EPS,
+    PerDefinition,
+    as_matrix,
+    epsilon_of,
+    expects,
+    same_eps,
+    takes_eps,
+)
 from flashinfer_bench.routing import (
     Route,
     RouteAdapter,

@@ -23,8 +23,7 @@ from flashinfer_bench.apply.dispatch.target import (
     keep_for_ever,
     packed,
 )
-from flashinfer_bench.routing.capture import is_capturing
-from flashinfer_bench.routing.opaque import opaque
+from flashinfer_bench.routing.patch_points import is_capturing, opaque
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,7 +28,7 @@ def install_flashinfer_integrations() -> list[PatchStatus]:
     """
     from flashinfer_bench.routing import installation
 
-    return _of_flashinfer(installation.default().resume(_LIBRARY))
+    return _of_flashinfer(installation.default().suspend(_LIBRARY, False))
 
 
 def uninstall_flashinfer_integrations() -> list[PatchStatus]:
