@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import functools
 import typing
 
 import pytest
 
-from flashinfer_bench.compile.toolkit import choose_style, read_arity
+from flashinfer_bench.compile.toolkit import choose_style
 from flashinfer_bench.errors import BuildError
 
 
@@ -15,22 +14,6 @@ def function(signature: str, returns: str = ""):
     namespace: dict[str, typing.Any] = {"typing": typing, "Tensor": int}
     exec(f"def run({signature}){arrow}: pass", namespace)
     return namespace["run"]
-
-
-class TestArity:
-    def test_a_keyword_only_parameter_without_default_cannot_be_passed(self):
-        with pytest.raises(BuildError, match="'flag' is keyword-only"):
-            read_arity(function("a, *, flag"))
-
-    def test_wrapped_and_partial_functions_are_looked_through(self):
-        plain = function("a, b, c")
-
-        @functools.wraps(plain)
-        def wrapper(*args):
-            return plain(*args)
-
-        assert read_arity(wrapper) == (3, 3)
-        assert read_arity(functools.partial(plain, 1)) == (2, 2)
 
 
 class TestUndeclaredStyle:
@@ -98,9 +81,3 @@ class TestDeclaredStyle:
         assert caught.value.hint == (
             f"It fits the other convention: set destination_passing_style to {fix}."
         )
-
-
-class TestReturnAnnotation:
-    def test_another_length_is_refused(self, definition, make_solution):
-        with pytest.raises(BuildError, match="return a tuple of 2, but 'add_k4' has 1 outputs: z"):
-            choose_style(function("x, y", "tuple[int, int]"), definition, make_solution())

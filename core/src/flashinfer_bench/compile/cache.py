@@ -6,11 +6,12 @@ import atexit
 import hashlib
 import logging
 import os
+import re
 import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Optional
 
@@ -43,9 +44,9 @@ ToolGuard = Callable[[Path], AbstractContextManager[Optional[Callable[[], None]]
 _overlay: Optional[Path] = None
 _scratch: Optional[Path] = None
 _guard: ToolGuard = lambda cwd: nullcontext()  # noqa: E731 - of that type
-# Scratch folders of this process with their locks and owners. The last one is in use; none is
-# dropped: in a forked child, collecting a lock of its parent would unlock the file for both.
-_claims: list[tuple[Path, filelock.BaseFileLock, int]] = []
+# Scratch folders and their locks, by process and place. None is dropped: in a forked child,
+# collecting a lock of its parent would unlock the file for both.
+_claims: dict[tuple[int, Path], tuple[Path, filelock.BaseFileLock]] = {}
 
 
 def use_overlay(folder: Path) -> None:
@@ -299,45 +300,35 @@ def scratch_folder(prefix: str) -> Path:
 
 def _claimed(base: Path) -> Path:
     """Return this process's folder in `base`; a forked child does not use its parent's."""
-    if _claims:
-        folder, _, owner = _claims[-1]
-        if owner == os.getpid() and folder.parent == base and folder.is_dir():
-            return folder
+    owner = (os.getpid(), base)
+    if owner in _claims and _claims[owner][0].is_dir():
+        return _claims[owner][0]
     base.mkdir(parents=True, exist_ok=True)
     for left in base.glob("*.lock"):
-        if is_scratch_name(left.stem):  # the cache folder may be set to any folder
-            _remove_unless_locked(left)
+        with suppress(OSError):  # somebody else's
+            # The cache folder may be set to any folder. Who holds a lock lives, or is at it.
+            lock = try_lock(left) if is_scratch_name(left.stem) else None
+            if lock is not None:
+                _remove_scratch(left.with_suffix(""), lock)
     lock = None
     while lock is None:  # unless another process sweeps it away between being made and locked
         folder = base / f"{os.getpid()}-{uuid.uuid4().hex}"
         lock = try_lock(lock_of(folder))
     folder.mkdir()
-    _claims.append((folder, lock, os.getpid()))
-    atexit.register(_give_up, *_claims[-1])
+    _claims[owner] = (folder, lock)
+    atexit.register(_remove_scratch, folder, lock, os.getpid())
     return folder
 
 
 def is_scratch_name(name: str) -> bool:
     """Return whether a folder in ``scratch`` may belong to a process: ``<pid>-<32 hex digits>``."""
-    pid, _, token = name.partition("-")
-    return pid.isdecimal() and len(token) == 32 and set(token) <= set("0123456789abcdef")
+    return re.fullmatch(r"\d+-[0-9a-f]{32}", name) is not None
 
 
-def _remove_unless_locked(path: Path) -> None:
-    try:
-        lock = try_lock(path)
-    except OSError:
-        return
-    if lock is not None:  # else its owner lives, or another process is at it
-        shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-        path.unlink(missing_ok=True)
-        lock.release()
-
-
-def _give_up(folder: Path, lock: filelock.BaseFileLock, owner: int) -> None:
-    if owner == os.getpid():
+def _remove_scratch(folder: Path, lock: filelock.BaseFileLock, owner: Optional[int] = None) -> None:
+    if owner in (None, os.getpid()):
         shutil.rmtree(folder, ignore_errors=True)
-        Path(lock.lock_file).unlink(missing_ok=True)
+        lock_of(folder).unlink(missing_ok=True)
         lock.release()
 
 

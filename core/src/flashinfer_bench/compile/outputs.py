@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Optional
 from flashinfer_bench.tensors.operands import first_places, operands_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.tensors.operands import Size
 
 
 def list_outputs(result: Any, definition: Optional[Definition]) -> list[Any]:
@@ -66,13 +65,10 @@ def _in_order(result: dict[str, Any], definition: Optional[Definition]) -> list[
     given = [*dict.keys(result)]
     if any(type(name) is not str for name in given) or {*given} != {*names}:
         raise ValueError(
-            f"returned outputs {_names(given)}, but {definition.name!r} declares {_names(names)}"
+            f"returned outputs {', '.join(map(str, given)) or 'none'}, "
+            f"but {definition.name!r} declares {', '.join(names) or 'none'}"
         )
     return [dict.__getitem__(result, name) for name in names]
-
-
-def _names(names: Iterable[object]) -> str:
-    return ", ".join(str(name) for name in names) or "none"
 
 
 def copy_outputs(
@@ -96,28 +92,27 @@ def copy_outputs(
     """
     if len(results) != len(destinations):
         raise ValueError(
-            f"returned {len(results)} outputs for {len(destinations)} destinations: {_names(names)}"
+            f"returned {len(results)} outputs for {len(destinations)} destinations: "
+            f"{', '.join(names) or 'none'}"
         )
     for name, result, destination in zip(names, results, destinations, strict=True):
-        _copy_output(name, result, destination)
+        if isinstance(result, (bool, int, float)):
+            destination.fill_(result)
+            continue
+        if result.shape != destination.shape or result.dtype != destination.dtype:
+            raise ValueError(
+                f"output {name!r}: returned {list(result.shape)} of {result.dtype}, "
+                f"but the destination is {list(destination.shape)} of {destination.dtype}"
+            )
+        destination.copy_(result)
 
 
-def _copy_output(name: str, result: Any, destination: torch.Tensor) -> None:
-    if isinstance(result, (bool, int, float)):
-        destination.fill_(result)
-        return
-    if tuple(result.shape) != tuple(destination.shape) or result.dtype != destination.dtype:
-        raise ValueError(
-            f"output {name!r}: returned {list(result.shape)} of {result.dtype}, "
-            f"but the destination is {list(destination.shape)} of {destination.dtype}"
-        )
-    destination.copy_(result)
-
-
-class OutputAllocator:
-    """Allocates the outputs of a definition from the inputs of a call.
+def output_allocator(definition: Definition) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
+    """Return a function that allocates the outputs of a definition from the inputs of a call.
 
     Where each size comes from is worked out once, so that a call does little more than allocate.
+    Outputs are uninitialised, in declaration order, and on the device of the first input tensor;
+    a scalar output is a tensor without dimensions.
 
     Parameters
     ----------
@@ -129,53 +124,34 @@ class OutputAllocator:
     ValueError
         If an output has a variable axis that no input shows.
     """
+    import torch
 
-    def __init__(self, definition: Definition) -> None:
-        operands = operands_of(definition.inputs, definition.const_axes)
-        places = first_places(operands)
-        tensors = (index for index, each in enumerate(operands) if each.shape is not None)
-        self._first = next(tensors, None)
-        self._outputs = [
-            ([_source(each.name, size, places) for size in each.shape or ()], each.dtype)
-            for each in operands_of(definition.outputs, definition.const_axes)
-        ]
+    operands = operands_of(definition.inputs, definition.const_axes)
+    outputs = operands_of(definition.outputs, definition.const_axes)
+    places: dict[Any, Any] = dict(first_places(operands))
+    first = next((index for index, each in enumerate(operands) if each.shape is not None), None)
+    for each in outputs:
+        for size in each.shape or ():
+            if isinstance(size, str) and size not in places:
+                raise ValueError(
+                    f"output {each.name!r} cannot be allocated: no input has axis {size!r}; "
+                    "call in destination-passing style instead"
+                )
+    # For each size the input and its dimension that has it; or None and the size if it is fixed.
+    sources = [
+        ([places.get(size, (None, size)) for size in each.shape or ()], each.dtype)
+        for each in outputs
+    ]
 
-    def allocate(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Allocate uninitialised outputs on the device of the first input tensor.
-
-        Parameters
-        ----------
-        inputs : sequence
-            The inputs of the call in declaration order.
-
-        Returns
-        -------
-        list of torch.Tensor
-            In declaration order; a scalar output is a tensor without dimensions.
-        """
-        import torch
-
-        first: Any = inputs[self._first] if self._first is not None else None
-        device = first.device if first is not None else None
+    def allocate(inputs: Sequence[Any]) -> list[torch.Tensor]:
+        device = None if first is None else inputs[first].device
         return [
             torch.empty(
                 [size if source is None else inputs[source].size(size) for source, size in sizes],
                 dtype=dtype,
                 device=device,
             )
-            for sizes, dtype in self._outputs
+            for sizes, dtype in sources
         ]
 
-
-def _source(
-    name: str, size: Size, places: Mapping[str, tuple[int, int]]
-) -> tuple[Optional[int], int]:
-    """Return the input and its dimension that has a size; or None and the size if it is fixed."""
-    if isinstance(size, int):
-        return None, size
-    if size not in places:
-        raise ValueError(
-            f"output {name!r} cannot be allocated: no input has axis {size!r}; "
-            "call in destination-passing style instead"
-        )
-    return places[size]
+    return allocate

@@ -7,8 +7,7 @@ import logging
 import threading
 import traceback
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Optional, TypeVar
 
 from flashinfer_bench.compile.builder import Builder, content_digest
 from flashinfer_bench.compile.cache import build_lock, cache_folder, own_place
@@ -33,12 +32,12 @@ _Choice = tuple[str, Builder]  # how users know a builder, and the builder
 
 # A builder is a plugin: it may raise anything, and a library that it uses may call sys.exit.
 _ANYTHING = (Exception, SystemExit)
+_BUILDER = "flashinfer_bench.compile.Builder"
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Compilation:
+class Compilation(NamedTuple):
     """Answer to `BuilderRegistry.compile`.
 
     Attributes
@@ -60,14 +59,13 @@ class _Build:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.runnable: Optional[Runnable] = None
-        self.failure: Optional[tuple[str, Optional[str], str]] = None
+        self.failure: Optional[BuildError] = None
 
     def outcome(self) -> Optional[Runnable]:
         """Return what was built, None if nothing was, or raise the failure anew."""
         if self.failure is not None:
             # A new exception each time: raising one object again would let its traceback grow.
-            message, hint, log = self.failure
-            raise BuildError(message, hint=hint, log=log)
+            raise BuildError(self.failure.message, hint=self.failure.hint, log=self.failure.log)
         if self.runnable is not None and self.runnable.closed:
             self.runnable = None
         return self.runnable
@@ -280,7 +278,7 @@ def _attempt(
     except (BuildCapabilityError, StorageError):
         raise
     except BuildError as error:
-        build.failure = (error.message, error.hint, error.log)
+        build.failure = BuildError(error.message, hint=error.hint, log=error.log)
         raise
 
 
@@ -325,70 +323,56 @@ class _CatalogBuilders:
         try:
             catalog = default_catalog() if self._given is None else self._given
             for entry in catalog.builders_for(*language, device=self._device):
-                builder = self._try_make(entry) if entry.availability() else None
+                builder = self._make(entry) if entry.availability() else None
                 if builder is not None and builder.can_build(solution):
                     return entry.name, builder
             # Raises if none can be used.
             catalog.select_builder(*language, solution=solution.name, device=self._device)
         except (CapabilityError, PluginError) as error:
             raise BuildCapabilityError(error.message, hint=error.hint) from error
-        raise self._nobody(solution, catalog.builders_for(*language))
-
-    def _nobody(self, solution: Solution, entries: Sequence[Registered[BuilderSpec]]) -> BuildError:
-        """Make the error for a solution that every usable builder of its language declines."""
-        spec = solution.spec
-        usable = [
-            e
-            for e in entries
-            if e.spec.serves(self._device) and e.availability() and e.name not in self._broken
-        ]
-        names = ", ".join(repr(entry.name) for entry in usable)
+        declining, others, remedies = [], [], []
+        for entry in catalog.builders_for(*language):
+            available = entry.availability()
+            if not entry.spec.serves(self._device):
+                others.append(
+                    f"{entry.name} ({entry.origin}) is for {', '.join(entry.spec.devices)}"
+                )
+            elif not available or entry.name in self._broken:
+                reason = self._broken.get(entry.name) or available.reason.rstrip(".")
+                others.append(f"{entry.name} ({entry.origin}) cannot be used here: {reason}")
+                remedies.append(available.remedy)
+            else:
+                declining.append(repr(entry.name))
         message = f"no builder takes solution {solution.name!r}"
-        if usable:
+        if declining:
             message += (
-                f", although {names} handle{'s' if len(usable) == 1 else ''} "
-                f"language {str(spec.language)!r} with binding {spec.binding!r}"
+                f", although {', '.join(declining)} handle{'s' if len(declining) == 1 else ''} "
+                f"language {str(language[0])!r} with binding {language[1]!r}"
             )
-        others = [e for e in entries if e not in usable]
         if not others:
-            return BuildError(message)
-        remedies = (e.availability().remedy for e in others if e.spec.serves(self._device))
-        return BuildCapabilityError(
-            "; ".join([message, *map(self._why_not, others)]),
-            hint="; ".join(filter(None, dict.fromkeys(remedies))) or None,
-        )
+            raise BuildError(message)
+        hint = "; ".join(filter(None, dict.fromkeys(remedies))) or None
+        raise BuildCapabilityError("; ".join([message, *others]), hint=hint)
 
-    def _why_not(self, entry: Registered[BuilderSpec]) -> str:
-        label = f"{entry.name} ({entry.origin})"
-        if not entry.spec.serves(self._device):
-            return f"{label} is for {', '.join(entry.spec.devices)}"
-        reason = self._broken.get(entry.name) or entry.availability().reason.rstrip(".")
-        return f"{label} cannot be used here: {reason}"
-
-    def _try_make(self, entry: Registered[BuilderSpec]) -> Optional[Builder]:
+    def _make(self, entry: Registered[BuilderSpec]) -> Optional[Builder]:
         """Return the builder, or None if its plugin is broken: that must not keep the next away."""
-        try:
-            return self._make(entry)
-        except PluginError as error:
-            reason = error.message
-        except _ANYTHING as error:
-            reason = f"{type(error).__name__}: {error}"
-        if entry.name not in self._broken:
-            logger.warning("builder %s (%s) is broken: %s", entry.name, entry.origin, reason)
-        self._broken[entry.name] = reason
-        return None
-
-    def _make(self, entry: Registered[BuilderSpec]) -> Builder:
         with self._lock:
-            if entry.name not in self._made:
-                made: Any = entry.load()()
-                if not isinstance(made, Builder):
-                    raise PluginError(
-                        f"builder {entry.name!r}: its factory made a {type(made).__name__}, not a "
-                        "flashinfer_bench.compile.Builder"
-                    )
-                self._made[entry.name] = made
-            return self._made[entry.name]
+            if entry.name in self._made:
+                return self._made[entry.name]
+            try:
+                made = entry.load()()
+                if isinstance(made, Builder):
+                    self._made[entry.name] = made
+                    return made
+                reason = f"its factory made a {type(made).__name__}, not a {_BUILDER}"
+            except PluginError as error:
+                reason = error.message
+            except _ANYTHING as error:
+                reason = f"{type(error).__name__}: {error}"
+            if entry.name not in self._broken:
+                logger.warning("builder %s (%s) is broken: %s", entry.name, entry.origin, reason)
+            self._broken[entry.name] = reason
+            return None
 
 
 def reference_solution(definition: Definition) -> Solution:
@@ -440,6 +424,4 @@ def reset_default_registry() -> None:
         registry.cleanup()
 
 
-def get_registry() -> BuilderRegistry:
-    """Return `default_registry`, under its old name."""
-    return default_registry()
+get_registry = default_registry  # its name in older releases

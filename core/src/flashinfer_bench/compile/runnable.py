@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from pydantic import BaseModel, Field
 
-from flashinfer_bench.compile.outputs import OutputAllocator, copy_outputs, list_outputs, unpack
+from flashinfer_bench.compile.outputs import copy_outputs, list_outputs, output_allocator, unpack
 from flashinfer_bench.data import Definition
 from flashinfer_bench.errors import BuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Runnable:
         self._plain: type = type(None)
         self._cleaner = cleaner
         self._explain = explain
-        self._allocator: Optional[OutputAllocator] = None
+        self._allocate: Optional[Callable[[Sequence[Any]], list[Any]]] = None
         self._lock = threading.Lock()
         self.closed = False
 
@@ -206,9 +206,9 @@ class Runnable:
         self._check_count(args, len(self._inputs))
         if not self.metadata.destination_passing_style:
             return self._unpack(self._call(*args))
-        if self._allocator is None:
-            self._allocator = OutputAllocator(self._require_definition())
-        outputs = self._allocator.allocate(args)
+        if self._allocate is None:
+            self._allocate = output_allocator(self._require_definition())
+        outputs = self._allocate(args)
         self._call(*args, *outputs)
         return outputs[0] if len(outputs) == 1 else unpack(tuple(outputs), None)
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import calendar
 import re
-import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from flashinfer_bench import env
-from flashinfer_bench.compile.builder import SOURCES
 from flashinfer_bench.compile.cache import (
     BUILD_INFO,
     COMPLETE,
@@ -48,13 +45,14 @@ class CacheEntry:
         The folder or file.
     bytes : int
         Size of all files in it.
-    created, last_used : float
+    created : str
+        When, in UTC: ``2025-01-31T12:00:00Z``.
+    last_used : float
         Seconds since 1970.
     state : str
         ``complete``; ``partial``: being built, or left by a build that was killed; ``damaged``: not
-        as it was made, and built anew when it is next wanted; ``lock``: the lock file of something
-        that is not there; ``scratch``: the files of one process; ``other``: not made by builders,
-        and never removed.
+        as it was made, and built anew when it is next wanted; ``scratch``: the files of one
+        process; ``other``: not made by builders, and never removed.
     """
 
     builder: str
@@ -62,20 +60,19 @@ class CacheEntry:
     language: str
     path: Path
     bytes: int
-    created: float
+    created: str
     last_used: float
     state: str
 
 
-@dataclass(frozen=True)
-class PruneResult:
+class PruneResult(NamedTuple):
     """What was, or would be, removed from the cache.
 
-    Parameters
+    Attributes
     ----------
-    removed : tuple of CacheEntry
+    removed : list of CacheEntry
         In the order in which they went.
-    busy : tuple of CacheEntry
+    busy : list of CacheEntry
         What would have gone, had not a living process been at work on it or used it just then.
     bytes_freed : int
         Size of what was removed.
@@ -83,33 +80,31 @@ class PruneResult:
         Size of all that is left.
     """
 
-    removed: tuple[CacheEntry, ...]
-    busy: tuple[CacheEntry, ...]
+    removed: list[CacheEntry]
+    busy: list[CacheEntry]
     bytes_freed: int
     bytes_left: int
 
 
-def list_entries(root: Optional[Path] = None, *, verify: bool = False) -> list[CacheEntry]:
-    """Return what is in the cache, least recently used first.
+def list_entries(*, verify: bool = False) -> list[CacheEntry]:
+    """Return what is in ``FIB_CACHE_PATH``, least recently used first.
 
     Parameters
     ----------
-    root : Path, optional
-        The cache folder. Default: ``FIB_CACHE_PATH``.
     verify : bool
         Whether to read each library to see that it is as it was made; otherwise its size is enough.
 
     Returns
     -------
     list of CacheEntry
-        Nothing where there is no folder.
+        Nothing where there is no folder. Lock files are not among them.
 
     Raises
     ------
     StorageError
         If the folder cannot be read.
     """
-    base = env.cache_path() if root is None else root
+    base = env.cache_path()
     try:
         folders = [path for path in base.iterdir() if path.is_dir() and not path.is_symlink()]
     except FileNotFoundError:
@@ -126,7 +121,6 @@ def prune(
     max_bytes: Optional[int] = None,
     everything: bool = False,
     dry_run: bool = False,
-    root: Optional[Path] = None,
 ) -> PruneResult:
     """Remove builds from the cache, least recently used first, and always what nobody can use.
 
@@ -144,8 +138,6 @@ def prune(
         Remove all builds.
     dry_run : bool
         Remove nothing, and say what would be.
-    root : Path, optional
-        The cache folder. Default: ``FIB_CACHE_PATH``.
 
     Returns
     -------
@@ -157,10 +149,15 @@ def prune(
     StorageError
         If the folder cannot be read, or something in it cannot be removed.
     """
-    entries = list_entries(root)
+    entries = list_entries()
+    oldest = time.time() - older_than if older_than is not None else float("-inf")
+    size = sum(entry.bytes for entry in entries if entry.state == "complete")
     doomed = [entry for entry in entries if entry.state not in ("complete", "other")]
-    builds = [entry for entry in entries if entry.state == "complete"]
-    doomed += builds if everything else _outdated(builds, older_than, max_bytes)
+    for entry in entries:
+        too_much = max_bytes is not None and size > max_bytes
+        if entry.state == "complete" and (everything or too_much or entry.last_used < oldest):
+            size -= entry.bytes
+            doomed.append(entry)
     removed: list[CacheEntry] = []
     busy: list[CacheEntry] = []
     failed: list[StorageError] = []
@@ -173,41 +170,28 @@ def prune(
             (removed if gone else busy).append(entry)
     if failed:
         raise failed[0]
+    for lock in [] if dry_run else env.cache_path().glob("*/*.lock"):
+        with suppress(OSError):
+            _remove_orphan(lock)
     freed = sum(entry.bytes for entry in removed)
-    left = sum(entry.bytes for entry in entries) - freed
-    return PruneResult(tuple(removed), tuple(busy), freed, left)
-
-
-def _outdated(
-    builds: list[CacheEntry], older_than: Optional[float], max_bytes: Optional[int]
-) -> Iterator[CacheEntry]:
-    oldest = time.time() - older_than if older_than is not None else float("-inf")
-    total = sum(entry.bytes for entry in builds)
-    for entry in builds:
-        too_much = max_bytes is not None and total > max_bytes
-        if too_much or entry.last_used < oldest:
-            total -= entry.bytes
-            yield entry
+    return PruneResult(removed, busy, freed, sum(entry.bytes for entry in entries) - freed)
 
 
 def _remove(entry: CacheEntry, *, dry_run: bool, whatever: bool) -> bool:
     """Remove an entry unless it is in use; return whether it went (or would go)."""
-    path = entry.path
-    guard = path if entry.state == "lock" else lock_of(_final(path))
+    # A partial folder is guarded by the lock of the one that it is to become.
+    guard = lock_of(entry.path.with_name(entry.path.name.partition(PARTIAL)[0]))
     if dry_run and not guard.exists():
         return True
     lock = try_lock(guard)
     if lock is None:
         return False
     try:
-        is_build = entry.state in ("complete", "damaged")
         # Somebody may have used a build, or made it anew, after it was listed.
-        wanted = whatever or not is_build or _last_used(path) <= entry.last_used
+        is_build = entry.state in ("complete", "damaged")
+        wanted = whatever or not is_build or _last_used(entry.path) <= entry.last_used
         if wanted and not dry_run:
-            if is_build:
-                remove_result(path)
-            elif entry.state != "lock":
-                shutil.rmtree(path, ignore_errors=True)
+            remove_result(entry.path)
             with suppress(OSError):  # another system than Unix keeps files that are open
                 guard.unlink()
         return wanted
@@ -215,24 +199,26 @@ def _remove(entry: CacheEntry, *, dry_run: bool, whatever: bool) -> bool:
         lock.release()
 
 
-def _final(path: Path) -> Path:
-    """Return the folder that a partial one becomes, and that others are anyway."""
-    return path.with_name(path.name.partition(PARTIAL)[0])
+def _remove_orphan(path: Path) -> None:
+    """Remove a lock file of ours if there is nothing that it locks, and nobody holds it."""
+    name = path.stem.removesuffix(".building")
+    ours = is_scratch_name(name) if path.parent.name == "scratch" else _BUILD.fullmatch(name)
+    if not ours or path.with_name(name).exists() or path.stat().st_size:
+        return
+    lock = try_lock(path)
+    if lock is not None:
+        path.unlink()
+        lock.release()
 
 
 def _entries_in(folder: Path, verify: bool) -> Iterator[CacheEntry]:
-    """Yield what is in one folder of the cache."""
-    try:
-        paths = sorted(path for path in folder.iterdir() if path.name != MARKER)
-    except OSError:  # it went away meanwhile, or is somebody else's
-        return
-    states = {path: _state_of(path, verify) for path in paths}
-    if paths and set(states.values()) == {"other"}:
-        yield _entry(folder, folder, "other")
-        return
-    things = {_final(path).name for path, state in states.items() if state != "lock"}
-    for path, state in states.items():
-        if state != "lock" or _locked_by(path) not in things:
+    """Yield what is in one folder of the cache; it alone if nothing there is ours."""
+    with suppress(OSError):  # it went away meanwhile, or is somebody else's
+        paths = [path for path in folder.iterdir() if path.name != MARKER]
+        states = {path: _state_of(path, verify) for path in paths if path.suffix != ".lock"}
+        if states and set(states.values()) == {"other"}:
+            states = {folder: "other"}
+        for path, state in states.items():
             with suppress(FileNotFoundError):  # somebody else removes it just now
                 yield _entry(folder, path, state)
 
@@ -242,29 +228,15 @@ def _state_of(path: Path, verify: bool) -> str:
 
     The cache folder may be any folder, so a name alone proves nothing.
     """
-    in_scratch = path.parent.name == "scratch"
-    try:
-        if path.is_symlink():
-            return "other"
-        if _is_empty_file(path):
-            name = _locked_by(path)
-            ours = is_scratch_name(name) if in_scratch else _BUILD.fullmatch(name)
-            return "lock" if ours and path.suffix == ".lock" else "other"
-        if in_scratch:
-            owned = is_scratch_name(path.name) and _is_empty_file(lock_of(path))
-            return "scratch" if owned and path.is_dir() else "other"
-        ours = _BUILD.fullmatch(_final(path).name) and (path.parent / MARKER).is_file()
-        if not ours or not path.is_dir():
-            return "other"
-        return "partial" if PARTIAL in path.name else _state_of_build(path, verify)
-    except OSError:  # nobody can tell what it is
+    name, partial, _ = path.name.partition(PARTIAL)
+    if path.is_symlink() or not path.is_dir():
         return "other"
-
-
-def _state_of_build(path: Path, verify: bool) -> str:
-    signs = (path / COMPLETE, path / BUILD_INFO, path / SOURCES, lock_of(path))
-    if not any(sign.exists() for sign in signs):
+    if path.parent.name == "scratch":
+        return "scratch" if is_scratch_name(name) and lock_of(path).is_file() else "other"
+    if not _BUILD.fullmatch(name) or not (path.parent / MARKER).is_file():
         return "other"
+    if partial:
+        return "partial"
     info = BuildInfo.read(path)
     if info is None:
         # A builder that keeps its results in another way than `CompiledBuilder` has no such file.
@@ -274,43 +246,26 @@ def _state_of_build(path: Path, verify: bool) -> str:
     return "complete" if sound and is_complete(path) else "damaged"
 
 
-def _is_empty_file(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size == 0
-
-
-def _locked_by(lock: Path) -> str:
-    """Return the name of the folder that a lock file is for."""
-    return lock.name.removesuffix(".lock").removesuffix(".building")
-
-
 def _entry(folder: Path, path: Path, state: str) -> CacheEntry:
     info = BuildInfo.read(path) if state in ("complete", "damaged") else None
-    last_used = created = _last_used(path)
-    if info is not None:
-        with suppress(ValueError):
-            created = calendar.timegm(time.strptime(info.created, "%Y-%m-%dT%H:%M:%SZ"))
+    last_used = _last_used(path)
+    files = [path, *path.rglob("*")]
     return CacheEntry(
         builder=folder.name,
         solution=info.solution if info else "",
         language=info.language if info else "",
         path=path,
-        bytes=sum(_sizes(path)),
-        created=float(created),
+        bytes=sum(file.lstat().st_size for file in files if file.is_symlink() or file.is_file()),
+        created=info.created if info else utc(last_used),
         last_used=last_used,
         state=state,
     )
 
 
 def _last_used(path: Path) -> float:
-    for candidate in (path / COMPLETE, path):
-        with suppress(OSError):
-            return candidate.stat().st_mtime
-    return 0.0
+    return next((p.stat().st_mtime for p in (path / COMPLETE, path) if p.exists()), 0.0)
 
 
-def _sizes(path: Path) -> Iterator[int]:
-    files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
-    for file in files:
-        with suppress(OSError):
-            if file.is_symlink() or not file.is_dir():
-                yield file.lstat().st_size
+def utc(seconds: float) -> str:
+    """Return a time as text: ``2025-01-31T12:00:00Z``."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
