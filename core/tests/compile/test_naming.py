@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashinfer_bench.compile.toolkit import content_digest, declared_style, package_name
+from flashinfer_bench.compile.toolkit import content_digest, package_name
 from flashinfer_bench.data import Solution
 
 
@@ -51,19 +51,6 @@ def test_the_interface_of_the_definition_counts(make_definition, make_solution, 
     assert content_digest(make_definition(), solution) != content_digest(
         make_definition(**change), solution
     )
-
-
-@pytest.mark.parametrize("style", [None, True, False])
-def test_what_was_not_stated_stays_so_on_the_way_to_another_process(make_solution, style):
-    stated = {} if style is None else {"destination_passing_style": style}
-    for written in (
-        make_solution(**stated).model_dump_json(),
-        make_solution(**stated).to_json(),
-        make_solution(**stated).with_unique_name().model_dump_json(exclude_none=True),
-    ):
-        again = Solution.model_validate_json(written)
-        assert declared_style(again.spec) is style
-        assert declared_style(Solution.model_validate(again.model_dump()).spec) is style
 
 
 NAMES = st.text(min_size=1, max_size=60)

@@ -59,18 +59,6 @@ class Failing(Builder):
         return Runnable(lambda *args: None, metadata)
 
 
-class TestBuild:
-    def test_the_reference_becomes_a_function(self, registry, definition):
-        runnable = registry.build_reference(definition)
-        assert torch.equal(runnable(X, X), X + X)
-        assert runnable.metadata.destination_passing_style is False
-        assert runnable.metadata.solution_name == "add_k4__reference"
-
-    def test_without_one_that_can_the_language_is_named(self, registry, definition, make_solution):
-        with pytest.raises(BuildError, match=r"language 'mojo' .*'x'.*CountingBuilder"):
-            registry.build(definition, make_solution(language="mojo", name="x"))
-
-
 class TestCache:
     def test_the_same_content_is_built_once(self, registry, builder, definition, make_solution):
         first = registry.build(definition, make_solution())
@@ -146,43 +134,6 @@ class TestFailures:
         assert caught.value.hint == "install CUDA"
         registry.build(definition, make_solution())
         assert builder.asked == 2
-
-    @pytest.mark.parametrize("error", [StorageError("disk full"), KeyboardInterrupt()])
-    def test_what_is_no_fault_of_the_solution_is_tried_again(
-        self, definition, make_solution, error
-    ):
-        builder = Failing(error)
-        registry = BuilderRegistry([builder])
-        with pytest.raises(type(error)):
-            registry.build(definition, make_solution())
-        registry.build(definition, make_solution())
-        assert builder.asked == 2
-
-
-class Compiling(Failing):
-    """Compiles into a shared set, as others do into a cache."""
-
-    def __init__(self, *errors: BaseException, cache=None) -> None:
-        super().__init__(*errors)
-        self.cache = set() if cache is None else cache
-        self.compiled = 0
-
-    def compile(self, definition, solution):
-        if self.errors:
-            raise self.errors.pop(0)
-        self.compiled += 1
-        fresh = solution.hash() not in self.cache
-        self.cache.add(solution.hash())
-        return type("Artefact", (), {"fresh": fresh})()
-
-
-class TestCompile:
-    def test_what_was_there_is_not_fresh(self, definition, make_solution):
-        cache = set()
-        first, second = (BuilderRegistry([Compiling(cache=cache)]) for _ in range(2))
-        assert first.compile(definition, make_solution()).fresh
-        assert not second.compile(definition, make_solution()).fresh
-        assert second.compile(definition, make_solution()).builder == "Compiling"
 
 
 class TestCleanup:
@@ -347,14 +298,6 @@ class TestCatalog:
         assert "b (fib-test 1.0) cannot be used here: torch is not installed" in message
         assert "c (fib-test 1.0) is for cuda" in message
         assert caught.value.hint == "pip install torch"
-
-    def test_if_all_decline_and_there_is_no_other_the_solution_is_at_fault(
-        self, catalog, definition, make_solution
-    ):
-        registry = BuilderRegistry.from_catalog(catalog(("A", (("python", None),), {})))
-        with pytest.raises(BuildError, match="although 'a' handles") as caught:
-            registry.build(definition, make_solution("# not A\n"))
-        assert not isinstance(caught.value, CapabilityError)
 
     @pytest.mark.parametrize(
         ("source", "message"),

@@ -33,13 +33,6 @@ def held(base: Path) -> list[str]:
     return sorted(path.stem for path in base.glob("*.lock"))
 
 
-def test_a_process_that_ends_takes_its_folders_along(cache_folder):
-    process = start(0, "a", "b")
-    output, _ = process.communicate()
-    assert len(output.split()) == 2
-    assert list((cache_folder / "scratch").iterdir()) == []
-
-
 def test_a_process_may_be_given_a_folder_of_its_own(cache_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "_scratch", None)
     cache.use_scratch(tmp_path)

@@ -58,16 +58,6 @@ class TestUndeclaredStyle:
 
 
 class TestDeclaredStyle:
-    @pytest.mark.parametrize("signature", ["x, y", "x, y=None", "*args", "x, y, z=None"])
-    def test_value_returning(self, definition, make_solution, signature):
-        solution = make_solution(destination_passing_style=False)
-        assert choose_style(function(signature), definition, solution) is False
-
-    @pytest.mark.parametrize("signature", ["x, y, z", "*args", "x, y, z=None", "a, b, c, d=0"])
-    def test_destination_passing(self, definition, make_solution, signature):
-        solution = make_solution(destination_passing_style=True)
-        assert choose_style(function(signature), definition, solution) is True
-
     @pytest.mark.parametrize(
         ("style", "signature", "fix"),
         [(True, "x, y", "false"), (False, "x, y, z", "true")],

@@ -107,7 +107,7 @@ class TestLinks:
 
 
 def test_a_full_disk_is_a_storage_error(tmp_path, monkeypatch):
-    def full(*args):
+    def full(*args, **options):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "mkdir", full)

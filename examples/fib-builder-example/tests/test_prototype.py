@@ -13,7 +13,6 @@ from fib_builder_example.prototype import (
     C_TYPES,
     definition_check,
     header,
-    is_identifier,
     parameters_of,
     prototype,
 )
@@ -65,12 +64,6 @@ def test_a_scalar_is_a_number_and_a_tensor_is_its_bits(make_definition, dtype, s
     assert (first.declared, second.declared) == (scalar, tensor)
 
 
-def test_a_function_without_parameters(make_definition):
-    definition = make_definition(axes={}, inputs={}, outputs={}, reference="def run():\n    pass\n")
-    assert prototype("f", parameters_of(definition)) == "void f(void);"
-    assert header("f", parameters_of(definition), {}) == "void f(void);\n"
-
-
 def test_an_axis_that_nothing_shows_is_refused(make_definition):
     axes = {
         "tokens": {"type": "var"},
@@ -105,13 +98,3 @@ def test_the_header_stands_alone(tmp_path, make_definition):
 def test_constant_axes_are_macros_where_their_names_allow_it():
     text = header("f", (), {"hidden": 8, "head-dim": 64, "7": 7})
     assert text == "#define AXIS_hidden 8\nvoid f(void);\n"
-
-
-@pytest.mark.parametrize("name", ["run", "_run2", "RMSNorm"])
-def test_names_of_functions(name):
-    assert is_identifier(name)
-
-
-@pytest.mark.parametrize("name", ["", "2run", "a-b", "ns::run", "läuft", "run ", "run;"])
-def test_what_cannot_name_a_function(name):
-    assert not is_identifier(name)

@@ -8,13 +8,8 @@ import fib_builder_tvmffi
 from fib_builder_tvmffi import probe as module
 from fib_builder_tvmffi.probe import probe, probe_cuda
 from fib_native_toolkit import CompiledBuilder
-from flashinfer_bench.compile import (
-    BuilderRegistry,
-    default_registry,
-    reset_default_registry,
-)
-from flashinfer_bench.errors import BuildError, CapabilityError
-from flashinfer_bench.plugins import Catalog, discover
+from flashinfer_bench.errors import CapabilityError
+from flashinfer_bench.plugins import discover
 
 
 @pytest.fixture
@@ -38,11 +33,6 @@ class TestRecords:
 
 
 class TestProbes:
-    def test_it_says_what_is_used(self):
-        assert probe().ok
-        assert probe().reason.startswith("apache-tvm-ffi 0.")
-        assert "c++ " in probe().reason
-
     def test_cuda_too(self, nvcc, monkeypatch):
         monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a 10.0a")
         assert probe_cuda().ok
@@ -57,22 +47,3 @@ class TestProbes:
             assert not answer.ok
             assert "apache-tvm-ffi is not installed" in answer.reason
             assert answer.remedy == "pip install it"
-
-
-class TestRegistry:
-    def test_the_shared_one_builds_with_it(self, definition, make_solution, inputs):
-        reset_default_registry()
-        try:
-            registry = default_registry()
-            runnable = registry.build(definition, make_solution())
-            assert runnable.metadata.build_type == "tvm_ffi"
-            x, y, scale = inputs
-            assert runnable.call_value_returning(*inputs).equal((x + y) * scale)
-        finally:
-            reset_default_registry()
-
-    def test_cuda_is_not_for_the_cpu(self, records, definition, make_solution):
-        catalog = Catalog.of(*records.values())
-        registry = BuilderRegistry.from_catalog(catalog, device="cpu")
-        with pytest.raises(BuildError, match="cuda"):
-            registry.build(definition, make_solution(language="cuda"))

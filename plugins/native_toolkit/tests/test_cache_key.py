@@ -35,10 +35,6 @@ def test_flags(c, folder_of, options):
     assert folder_of() != folder_of(c.solution(compile_options=options))
 
 
-def test_the_definition(c, folder_of):
-    assert folder_of() != folder_of(definition=c.definition(name="other"))
-
-
 def test_an_environment_variable_of_the_compiler(folder_of, monkeypatch, tmp_path):
     plain = folder_of()
     monkeypatch.setenv("CPATH", str(tmp_path))

@@ -76,13 +76,10 @@ class TestBinding:
         [
             (PYBIND, "torch"),
             (LIBRARY, "torch"),
-            (STABLE, "torch"),
-            ("PYBIND11_MODULE(a, b)", "torch"),
             (FFI, "tvm-ffi"),
             (PYBIND + FFI, "tvm-ffi"),
             ("void run(float* x) {}", "tvm-ffi"),
             ("// see my_torch/extension.html", "tvm-ffi"),
-            ("int MY_PYBIND11_MODULES;", "tvm-ffi"),
         ],
     )
     def test_it_is_guessed_from_the_sources(self, text, binding):

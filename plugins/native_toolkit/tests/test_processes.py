@@ -117,7 +117,7 @@ exec cc "$@"
 
 
 class TestFullDisk:
-    @pytest.mark.parametrize("limit", [0, 64, 4096, 100_000])
+    @pytest.mark.parametrize("limit", [0, 4096])
     def test_a_limit_on_the_size_of_files(self, c, start, limit):
         out = output_of(start(BUILD_WITHOUT_ROOM, limit))
         assert out.startswith("full: "), out

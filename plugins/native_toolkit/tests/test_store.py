@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fib_native_toolkit import build_once, scratch_folder
+from fib_native_toolkit import scratch_folder
 from flashinfer_bench.compile.store import list_entries, prune
 
 NAME = "fib_x_" + "0123456789abcdef" * 4
@@ -52,20 +52,6 @@ def solutions(entries):
 
 
 class TestList:
-    def test_a_build(self, build):
-        artefact = build(2, age=50)
-        (entry,) = list_entries()
-        assert entry.builder == "c"
-        assert entry.solution == "times 2"
-        assert entry.language == "c"
-        assert entry.path == artefact.folder
-        assert entry.state == "complete"
-        assert entry.bytes == sum(
-            path.stat().st_size for path in artefact.folder.rglob("*") if path.is_file()
-        )
-        assert 45 < time.time() - entry.last_used < 60
-        assert entry.created.startswith("20")
-
     @pytest.mark.parametrize(
         "damage",
         [
@@ -86,12 +72,6 @@ class TestList:
         library.write_bytes(bytes(content))
         assert [entry.state for entry in list_entries()] == ["complete"]
         assert [entry.state for entry in list_entries(verify=True)] == ["damaged"]
-
-    def test_the_result_of_a_builder_without_a_description(self, cache_folder):
-        build_once(cache_folder / "x" / NAME, lambda folder: (folder / "file").write_text("12345"))
-        (entry,) = list_entries()
-        assert (entry.builder, entry.state, entry.bytes) == ("x", "complete", 5)
-        assert entry.solution == entry.language == ""
 
     def test_what_only_has_such_a_name_is_left_alone(self, cache_folder, build):
         build(1)
@@ -114,39 +94,6 @@ class TestList:
 
 
 class TestPrune:
-    def test_by_age(self, build):
-        build(1, age=1000)
-        build(2, age=10)
-        result = prune(older_than=100)
-        assert solutions(result.removed) == ["times 1"]
-        assert solutions(list_entries()) == ["times 2"]
-        assert result.bytes_freed == result.removed[0].bytes
-
-    def test_by_size(self, build):
-        for number in (1, 2, 3):
-            build(number, age=100 - number)
-        each = max(entry.bytes for entry in list_entries())
-        result = prune(max_bytes=2 * each)
-        assert solutions(result.removed) == ["times 1"]
-        assert result.bytes_left <= 2 * each
-        assert prune(max_bytes=0).bytes_left == 0
-
-    def test_everything(self, build, cache_folder):
-        build(1)
-        build(2)
-        assert len(prune(everything=True).removed) == 2
-        assert [path.name for path in (cache_folder / "c").iterdir()] == [".fib-builds"]
-        assert list_entries() == []
-
-    def test_a_dry_run_removes_nothing(self, build):
-        artefact = build(1)
-        artefact.folder.with_name(f"{artefact.folder.name}.lock").unlink()
-        before = sorted(artefact.folder.parent.rglob("*"))
-        result = prune(everything=True, dry_run=True)
-        assert solutions(result.removed) == ["times 1"]
-        assert result.bytes_left == 0
-        assert sorted(artefact.folder.parent.rglob("*")) == before
-
     def test_what_is_locked_stays(self, build, start):
         artefact = build(1)
         lock = artefact.folder.with_name(f"{artefact.folder.name}.lock")

@@ -6,8 +6,8 @@ import errno
 import logging
 import threading
 import traceback
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, NamedTuple, Optional, TypeVar
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 from flashinfer_bench.compile.builder import Builder, content_digest
 from flashinfer_bench.compile.cache import build_lock, cache_folder, own_place
@@ -56,19 +56,50 @@ class Compilation(NamedTuple):
 class _Build:
     """One build: not done yet, done, or failed for good."""
 
-    def __init__(self) -> None:
+    def __init__(self, builder: Builder, digest: str) -> None:
+        self.builder = builder
         self.lock = threading.Lock()
-        self.runnable: Optional[Runnable] = None
-        self.failure: Optional[BuildError] = None
+        self._digest = digest
+        self._runnable: Optional[Runnable] = None
+        self._failure: Optional[BuildError] = None
 
     def outcome(self) -> Optional[Runnable]:
         """Return what was built, None if nothing was, or raise the failure anew."""
-        if self.failure is not None:
+        if self._failure is not None:
             # A new exception each time: raising one object again would let its traceback grow.
-            raise BuildError(self.failure.message, hint=self.failure.hint, log=self.failure.log)
-        if self.runnable is not None and self.runnable.closed:
-            self.runnable = None
-        return self.runnable
+            raise BuildError(self._failure.message, hint=self._failure.hint, log=self._failure.log)
+        if self._runnable is not None and self._runnable.closed:
+            self._runnable = None
+        return self._runnable
+
+    def attempt(self, definition: Definition, solution: Solution, *, load: bool) -> Any:
+        """Do the builder's work; if it fails by the solution's fault, it has failed for good."""
+        builder, name = self.builder, _name_of(self.builder)
+        lock: AbstractContextManager[None] = nullcontext()
+        if builder.shares_builds:
+            folder = own_place(cache_folder(builder.build_dir_name))
+            lock = build_lock(folder / f"{builder.package_prefix}_{self._digest}.building.lock")
+
+        def work() -> Any:
+            with lock:
+                if not load:
+                    return builder.compile(definition, solution)
+                made: Any = builder.build(definition, solution)
+            if not isinstance(made, Runnable):
+                raise BuildError(
+                    f"solution {solution.name!r}: builder {name} returned a "
+                    f"{type(made).__name__}, not a Runnable"
+                )
+            self._runnable = made
+            return made
+
+        try:
+            return _reporting(solution, f"builder {name} raised", work)
+        except (BuildCapabilityError, StorageError):
+            raise
+        except BuildError as error:
+            self._failure = BuildError(error.message, hint=error.hint, log=error.log)
+            raise
 
 
 class BuilderRegistry:
@@ -149,22 +180,11 @@ class BuilderRegistry:
         StorageError
             If the build could not be stored; the next call tries again.
         """
-        _, builder = self._choose(solution)
-
-        def make() -> Runnable:
-            made = builder.build(definition, solution)
-            if not isinstance(made, Runnable):
-                raise BuildError(
-                    f"solution {solution.name!r}: builder {_name_of(builder)} returned "
-                    f"a {type(made).__name__}, not a Runnable"
-                )
-            return made
-
-        build, digest = self._entry(builder, definition, solution)
+        _, build = self._entry(definition, solution)
         with build.lock:
             known = build.outcome()
             if known is None:
-                known = build.runnable = _attempt(build, builder, digest, solution, make)
+                known = build.attempt(definition, solution, load=True)
             return known
 
     def compile(self, definition: Definition, solution: Solution) -> Compilation:
@@ -189,15 +209,12 @@ class BuilderRegistry:
         BuildCapabilityError, BuildError, StorageError
             As of `build`.
         """
-        label, builder = self._choose(solution)
-        build, digest = self._entry(builder, definition, solution)
+        label, build = self._entry(definition, solution)
         with build.lock:
             if build.outcome() is not None:
                 return Compilation(label, fresh=False)
-            made = _attempt(
-                build, builder, digest, solution, lambda: builder.compile(definition, solution)
-            )
-        does_something = type(builder).compile is not Builder.compile
+            made = build.attempt(definition, solution, load=False)
+        does_something = type(build.builder).compile is not Builder.compile
         return Compilation(label, fresh=bool(getattr(made, "fresh", does_something)))
 
     def builder_of(self, solution: Solution) -> str:
@@ -229,12 +246,13 @@ class BuilderRegistry:
             builds = list(self._builds.values())
             self._builds.clear()
         for build in builds:
-            with build.lock:
+            with build.lock, suppress(BuildError):
+                runnable = build.outcome()
                 try:
-                    if build.runnable is not None:
-                        build.runnable.cleanup()
+                    if runnable is not None:
+                        runnable.cleanup()
                 except _ANYTHING:
-                    logger.warning("cleaning up %r failed", build.runnable, exc_info=True)
+                    logger.warning("cleaning up %r failed", runnable, exc_info=True)
 
     clear = cleanup
 
@@ -251,35 +269,11 @@ class BuilderRegistry:
             f"(solution {solution.name!r}); there are {names}"
         )
 
-    def _entry(
-        self, builder: Builder, definition: Definition, solution: Solution
-    ) -> tuple[_Build, str]:
-        kind = _name_of(builder)
-        digest = content_digest(definition, solution, kind)
+    def _entry(self, definition: Definition, solution: Solution) -> tuple[str, _Build]:
+        label, builder = self._choose(solution)
+        key = (_name_of(builder), content_digest(definition, solution, _name_of(builder)))
         with self._lock:
-            return self._builds.setdefault((kind, digest), _Build()), digest
-
-
-def _attempt(
-    build: _Build, builder: Builder, digest: str, solution: Solution, make: Callable[[], _Made]
-) -> _Made:
-    """Do a builder's work; if it fails, and by the solution's fault, it has failed for good."""
-    lock: AbstractContextManager[None] = nullcontext()
-    if builder.shares_builds:
-        folder = own_place(cache_folder(builder.build_dir_name))
-        lock = build_lock(folder / f"{builder.package_prefix}_{digest}.building.lock")
-
-    def work() -> _Made:
-        with lock:
-            return make()
-
-    try:
-        return _reporting(solution, f"builder {_name_of(builder)} raised", work)
-    except (BuildCapabilityError, StorageError):
-        raise
-    except BuildError as error:
-        build.failure = BuildError(error.message, hint=error.hint, log=error.log)
-        raise
+            return label, self._builds.setdefault(key, _Build(builder, key[1]))
 
 
 def _reporting(solution: Solution, what: str, work: Callable[[], _Made]) -> _Made:

@@ -1,7 +1,7 @@
 """What authors of builders build on: stable, and documented for use outside of this project.
 
 For a language that lives in Python this module is enough: `load_python` does it all. What builders
-of compiled languages need besides (compilers, CUDA, ninja, `CompiledBuilder`) is in the
+of compiled languages need besides (compilers, CUDA, `CompiledBuilder`) is in the
 distribution ``fib-native-toolkit``; its names can be imported from here, too.
 
 =================  ============================================================================

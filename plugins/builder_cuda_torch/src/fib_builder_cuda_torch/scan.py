@@ -37,11 +37,6 @@ def includes_cuda(solution: Solution) -> bool:
     return any(_CUDA_HEADER.search(source.content) for source in solution.sources)
 
 
-def registers_operators(solution: Solution) -> bool:
-    """Return whether loading the library registers operators with torch."""
-    return any(_OPERATORS.search(_code(source.content)) for source in solution.sources)
-
-
 def check_names(solution: Solution) -> None:
     """Refuse operators under a name of the solution's own.
 
@@ -77,7 +72,8 @@ def check_namespace(library: Path, solution: Solution) -> None:
     BuildError
         If that has happened.
     """
-    if registers_operators(solution) and _UNEXPANDED in library.read_bytes():
+    registers = any(_OPERATORS.search(_code(source.content)) for source in solution.sources)
+    if registers and _UNEXPANDED in library.read_bytes():
         raise BuildError(
             f"solution {solution.name!r}: this torch calls the operators {MODULE_NAME!r} instead "
             "of what that stands for",

@@ -8,16 +8,16 @@ asked once for a file as long as the file does not change.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import re
 import shlex
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 from fib_native_toolkit.run import run_tool
 from flashinfer_bench import env
@@ -34,6 +34,7 @@ _COMPILERS = ("c++", "cc", "nvcc")
 _NUMBER = re.compile(r"\bV?(\d+\.\d+[\w.]*)")
 _PLACES = re.compile(r"^(InstalledDir|Configuration file): .*\n?", re.MULTILINE)
 
+_LARGEST_SCRIPT = 1 << 20
 _ANSWER_S = 5.0
 """What a program may take to say its version."""
 
@@ -123,18 +124,18 @@ def find_nvcc() -> Tool:
 
 
 def find_ninja() -> Tool:
-    """Return ninja: on PATH, beside this Python, or in the Python package ``ninja``.
+    """Return ninja: on PATH, or beside this Python, where pip installs it.
 
     Raises
     ------
     CapabilityError
         If there is none that runs.
     """
-    paths = [*_on_path("ninja"), Path(sys.executable).parent / "ninja", *_packaged_ninja()]
+    paths = [*_on_path("ninja"), Path(sys.executable).parent / "ninja"]
     return _first_working(
         "ninja",
         ((path, ()) for path in paths),
-        searched="PATH, the folder of this Python, the package ninja",
+        searched="PATH, the folder of this Python",
         hint="pip install ninja",
     )
 
@@ -142,7 +143,7 @@ def find_ninja() -> Tool:
 def cuda_home() -> Path:
     """Return the root of the CUDA toolkit: the folder with ``bin``, ``include`` and libraries.
 
-    This is the real one even where the nvcc on PATH is a script or a link that leads elsewhere.
+    This is the real one even where the nvcc on PATH is a link that leads elsewhere.
 
     Raises
     ------
@@ -180,15 +181,6 @@ def _on_path(name: str) -> Iterator[Path]:
     located = shutil.which(name)
     if located is not None:
         yield Path(located).absolute()
-
-
-def _packaged_ninja() -> Iterator[Path]:
-    try:
-        spec = importlib.util.find_spec("ninja")
-    except (ImportError, ValueError):
-        return
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        yield Path(folder) / "data" / "bin" / "ninja"
 
 
 def _first_working(name: str, commands: Iterable[Command], *, searched: str, hint: str) -> Tool:
@@ -233,21 +225,13 @@ def _scripts(name: str, path: Path, arguments: tuple[str, ...]) -> str:
 
     They may add flags, and say the version of what they start.
     """
-    if name not in _COMPILERS:
-        return ""
-    wrapped = shutil.which(arguments[0]) if arguments else None
-    files = [path, *([Path(wrapped)] if wrapped else [])]
-    return "".join(f"\nscript {digest}" for digest in map(_script_digest, files) if digest)
-
-
-def _script_digest(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            if stream.read(2) != b"#!":
-                return ""
-        return hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError:  # it has just run: nobody can tell what it was
-        return ""
+    found = ""
+    for file in (path, *(_on_path(arguments[0]) if arguments else ())):
+        with suppress(OSError):  # it has just run: nobody can tell what it was
+            content = file.read_bytes() if file.stat().st_size < _LARGEST_SCRIPT else b""
+            if name in _COMPILERS and content.startswith(b"#!"):
+                found += f"\nscript {hashlib.sha256(content).hexdigest()}"
+    return found
 
 
 @cache
@@ -255,9 +239,6 @@ def _home_of(nvcc: Tool) -> Path:
     for path in (nvcc.path, nvcc.path.resolve()):
         if _is_toolkit(path.parent.parent):
             return path.parent.parent
-    home = _home_by_asking(nvcc)
-    if home is not None:
-        return home
     if _is_toolkit(_USUAL_CUDA):
         return _USUAL_CUDA
     raise CapabilityError(
@@ -265,23 +246,8 @@ def _home_of(nvcc: Tool) -> Path:
     )
 
 
-def _home_by_asking(nvcc: Tool) -> Optional[Path]:
-    """Have nvcc say where it is: it prints its settings before the commands of a dry run."""
-    command = [str(nvcc.path), "--dryrun", "-E", "-x", "cu", os.devnull]
-    result = run_tool(command, cwd=Path(os.sep), timeout_s=_ANSWER_S)
-    found = re.search(r"^#\$ TOP=(.+)$", result.output, re.MULTILINE)
-    if found is None:
-        return None
-    home = Path(os.path.normpath(found.group(1).strip()))
-    return home if _is_toolkit(home) else None
-
-
 def _is_toolkit(folder: Path) -> bool:
     """Return whether `folder` has CUDA's compiler and its runtime's headers."""
-    if not (folder / "bin" / "nvcc").is_file():
-        return False
-    headers = (
-        folder / "include" / "cuda_runtime.h",
-        *folder.glob("targets/*/include/cuda_runtime.h"),
-    )
-    return any(header.is_file() for header in headers)
+    headers = [folder / "include" / "cuda_runtime.h"]
+    headers += folder.glob("targets/*/include/cuda_runtime.h")
+    return (folder / "bin" / "nvcc").is_file() and any(header.is_file() for header in headers)
