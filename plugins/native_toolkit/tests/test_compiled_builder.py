@@ -123,7 +123,7 @@ class TestDamage:
         assert c.CBuilder().compile(c.definition(), c.solution()).fresh
 
     def test_what_goes_away_before_it_is_loaded_is_built_anew(self, c):
-        from flashinfer_bench.compile.store import prune
+        from flashinfer_bench.compile.cache import prune
 
         class Unlucky(c.CBuilder):
             pruned = 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flashinfer_bench.compile.store import list_entries, prune
+from flashinfer_bench.compile.cache import list_entries, prune
 from flashinfer_bench.errors import StorageError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 from flashinfer_bench import env
 from flashinfer_bench.cli.options import AsJson, command_group, option
 from flashinfer_bench.cli.output import Column, document_of, emit_document, table, talk
-from flashinfer_bench.compile.store import CacheEntry, list_entries, prune, utc
+from flashinfer_bench.compile.cache import CacheEntry, list_entries, prune, utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
