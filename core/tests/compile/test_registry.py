@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import errno
-import subprocess
 import sys
 import threading
 import time
 
 import pytest
-import torch
 
 from flashinfer_bench.compile import (
     Builder,
@@ -22,11 +19,8 @@ from flashinfer_bench.errors import (
     BuildCapabilityError,
     BuildError,
     CapabilityError,
-    StorageError,
 )
 from flashinfer_bench.plugins import Availability, BuilderSpec, Catalog, reset_default_catalog
-
-X = torch.ones(2, 4)
 
 
 @pytest.fixture
@@ -113,15 +107,6 @@ class TestFailures:
             registry.build(definition, make_solution())
         assert "Traceback" in caught.value.log
 
-    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-    def test_a_full_disk_is_no_fault_of_the_solution_whoever_notices(
-        self, definition, make_solution, number
-    ):
-        registry = BuilderRegistry([Failing(OSError(number, "it is full", "/cache/x"))])
-        with pytest.raises(StorageError, match=r"'solution': .*it is full.*/cache/x"):
-            registry.build(definition, make_solution())
-        registry.build(definition, make_solution())
-
     def test_a_missing_capability_is_told_apart_and_looked_for_again(
         self, definition, make_solution
     ):
@@ -167,50 +152,6 @@ class TestCleanup:
 
 
 SOURCE = "def run(x, y):\n    return x + y\n"
-
-SHARING = """
-import sys, time
-from pathlib import Path
-from flashinfer_bench.compile import Builder, BuilderRegistry, Runnable, RunnableMetadata
-from flashinfer_bench.compile.toolkit import build_once
-from flashinfer_bench.data import Definition, Solution
-
-log = Path(sys.argv[1])
-
-class Sharing(Builder):
-    def __init__(self):
-        super().__init__("sharing", "sharing")
-    def can_build(self, solution):
-        return True
-    def build(self, definition, solution):
-        def produce(folder):
-            with log.open("a") as stream:
-                stream.write("compiled\\n")
-            time.sleep(0.3)
-            (folder / "lib").write_text("42")
-        folder = build_once(self.build_path(definition, solution), produce)
-        text = (folder / "lib").read_text()
-        metadata = RunnableMetadata(build_type="s", definition_name="d", solution_name="s")
-        return Runnable(lambda: int(text), metadata)
-
-definition = Definition.model_validate_json(sys.argv[2])
-solution = Solution.model_validate_json(sys.argv[3])
-print(BuilderRegistry([Sharing()]).build(definition, solution)())
-"""
-
-
-def test_processes_that_want_one_build_compile_it_once(
-    tmp_path, definition, make_solution, cache_folder
-):
-    log = tmp_path / "log"
-    arguments = [definition.model_dump_json(), make_solution().model_dump_json()]
-    command = [sys.executable, "-c", SHARING, str(log), *arguments]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    assert [process.communicate()[0] for process in processes] == ["42\n"] * 3
-    assert log.read_text() == "compiled\n"
-    # … and a later process, with a lock left behind, compiles it no more.
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "42\n"
-    assert log.read_text() == "compiled\n"
 
 
 PLUGIN = """

@@ -64,10 +64,6 @@ class TestCall:
             assert runnable(X, Y) == expected
             assert runnable(x=X, y=Y) == expected
 
-    def test_without_a_definition_names_go_to_the_function(self, make):
-        runnable = make(lambda *, left, right: (left - right,), of=None)
-        assert runnable(left=3, right=1) == 2
-
 
 class TestValueReturning:
     def test_several_outputs_of_several_types(self, make, make_definition):
@@ -89,15 +85,6 @@ class TestValueReturning:
         assert b.tolist() == [True, True]
         assert c.item() == 9
         assert c.shape == ()
-
-    def test_outputs_are_on_the_device_of_the_first_tensor(self, make, make_definition):
-        inputs = {"s": {"shape": None, "dtype": "float32"}, "x": MATRIX, "y": MATRIX}
-        for outputs in ({"z": MATRIX}, {"z": MATRIX, "w": {"shape": ["n"], "dtype": "int8"}}):
-            definition = make_definition(inputs, outputs)
-            seen = []
-            runnable = make(lambda *args, seen=seen: seen.extend(args[3:]), of=definition, dps=True)
-            runnable.call_value_returning(0.5, X.to("meta"), Y)
-            assert {tensor.device.type for tensor in seen} == {"meta"}
 
     @pytest.mark.parametrize("dps", [True, False])
     @pytest.mark.parametrize("count", [0, 1, 3, 5])

@@ -38,14 +38,6 @@ class TestUndeclaredStyle:
         assert choose_style(function(signature), definition, make_solution()) is expected
 
     @pytest.mark.parametrize(
-        ("returns", "expected"), [("None", True), ("Tensor", False), ("'Unknown'", False)]
-    )
-    def test_where_both_numbers_fit_the_annotation_decides(
-        self, definition, make_solution, returns, expected
-    ):
-        assert choose_style(function("*args", returns), definition, make_solution()) is expected
-
-    @pytest.mark.parametrize(
         ("signature", "count"), [("x", "1"), ("x, y, z, w", "4"), ("", "0"), ("x=0", "0 to 1")]
     )
     def test_where_neither_fits_both_numbers_are_told(

@@ -80,13 +80,6 @@ def test_whatever_the_paths_nothing_is_written_elsewhere(tmp_path_factory, paths
         assert ".." not in file.parts
 
 
-@given(content=st.text())
-def test_contents_are_written_byte_for_byte(tmp_path_factory, content):
-    root = tmp_path_factory.mktemp("root")
-    (file,) = write_sources(root, [source("f", content)])
-    assert file.read_bytes() == content.encode("utf-8", "surrogatepass")
-
-
 @pytest.mark.parametrize(
     "paths", [["a.py", "a.py"], ["a.py", "./a.py"], ["a", "a/b"], ["a/b/c", "a/b"]]
 )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-
 import pytest
 from flashinfer_bench.data import DType
 from flashinfer_bench.errors import BuildError
 
 from fib_builder_example.prototype import (
     C_TYPES,
-    definition_check,
     header,
     parameters_of,
     prototype,
@@ -72,27 +68,6 @@ def test_an_axis_that_nothing_shows_is_refused(make_definition):
     }
     with pytest.raises(BuildError, match="no input or output of 'scaled_add_h8' has the axis 'k'"):
         parameters_of(make_definition(axes=axes))
-
-
-def test_the_header_stands_alone(tmp_path, make_definition):
-    inputs = {f"in_{dtype}": {"shape": ["tokens"], "dtype": dtype} for dtype in C_TYPES}
-    reference = f"def run({', '.join(inputs)}):\n    return in_float32\n"
-    parameters = parameters_of(make_definition(inputs=inputs, reference=reference))
-    text = header("run", parameters, {"hidden": 8})
-    assert "#include" not in text
-    types = prototype("run", parameters).removesuffix(";")
-    source = (
-        f"{text}#include <stdbool.h>\n#include <stdint.h>\n{types} {{}}\n{definition_check('run')}"
-    )
-    (tmp_path / "all.c").write_text(source)
-    compiler = shutil.which("cc")
-    assert compiler, "these tests need a C compiler"
-    for standard in ("c99", "gnu99", "c11"):
-        subprocess.run(
-            [compiler, f"-std={standard}", "-Wall", "-Werror", "-c", "all.c"],
-            cwd=tmp_path,
-            check=True,
-        )
 
 
 def test_constant_axes_are_macros_where_their_names_allow_it():

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from fib_builder_cuda_torch.builder import TorchBuilder
-from flashinfer_bench.errors import CapabilityError
 
 
 class TestWithoutAGpu:
@@ -25,14 +24,6 @@ class TestWithoutAGpu:
         assert b"fib_name" in made
         assert b"sm_90a" in made or b"compute_90a" in made
 
-    def test_an_architecture_that_nvcc_does_not_know(
-        self, definition, make_solution, cuda_torch, own_cache, monkeypatch
-    ):
-        monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "3.5")
-        solution = make_solution(files={"kernel.cu": "//\n"}, language="cuda")
-        with pytest.raises(CapabilityError, match="compute_35"):
-            TorchBuilder().compile(definition, solution)
-
 
 @pytest.fixture
 def on_gpu(inputs):
@@ -47,9 +38,6 @@ def check(runnable, arguments):
 
 @pytest.mark.gpu
 class TestOnAGpu:
-    def test_operators_with_the_stable_abi(self, build, make_solution, on_gpu):
-        check(build(make_solution("stable.cu", language="cuda")), on_gpu)
-
     def test_a_cpp_solution_that_uses_cuda(self, build, make_solution, source, on_gpu):
         text = "#include <c10/cuda/CUDAStream.h>\n" + source("module.cpp").replace(
             "PYBIND11_MODULE",

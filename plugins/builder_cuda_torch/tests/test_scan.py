@@ -40,10 +40,3 @@ class TestOperators:
             scan.check_names(solution)
         assert f"ops/a.cpp: {macro}(my_ops, …)" in str(caught.value)
         assert f"Write {macro}(TORCH_EXTENSION_NAME, …)" in caught.value.hint
-
-    def test_a_torch_that_takes_the_name_as_it_is_written(self, make_solution, tmp_path):
-        library = tmp_path / "library.so"
-        library.write_bytes(b"\0TORCH_EXTENSION_NAME\0")
-        scan.check_namespace(library, make_solution("bare.cpp"))
-        with pytest.raises(BuildError, match="#define LIBRARY"):
-            scan.check_namespace(library, make_solution("returns.cpp"))

@@ -103,9 +103,3 @@ class TestOtherErrors:
         error = failed(old, new)
         assert type(error) is kind
         assert text in str(error)
-
-    def test_a_full_disk_is_not_the_kernel_s_fault(self, failed):
-        error = failed(
-            "    @T.prim_func", "    raise OSError(28, 'No space left')\n    @T.prim_func"
-        )
-        assert type(error) is OSError

@@ -54,9 +54,6 @@ def gemm(M, N, K):
 RETURNS = KERNEL.replace("OPTIONS", "out_idx=[-1],") + (
     "\ndef run(a, b):\n    return gemm(a.shape[0], b.shape[1], a.shape[1])(a, b)\n"
 )
-WRITES = KERNEL.replace("OPTIONS", "") + (
-    "\ndef run(a, b, c):\n    gemm(a.shape[0], b.shape[1], a.shape[1])(a, b, c)\n"
-)
 TOO_MUCH = RETURNS.replace("(128, 64)", "(128, 65536)")
 
 

@@ -93,12 +93,6 @@ SOURCES = {
     ),
     "its own disk": raising("    raise OSError(28, 'No space left on device')"),
 }
-FILES = {
-    "main.py": compiling(
-        "def kernel(x, n):\n    tl.store(x, helpers.half(n))\n", head=HEAD + "import helpers\n"
-    ),
-    "helpers.py": "import triton\n\n\n@triton.jit\ndef half(n):\n    m = n\n    return m // two\n",
-}
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +108,7 @@ def outcomes(in_child, tmp_path_factory):
         "outputs": {"out": matrix},
         "reference": "def run(x, y, scale):\n    return x\n",
     }
-    cases = {"files": FILES} | {name: {"main.py": source} for name, source in SOURCES.items()}
+    cases = {name: {"main.py": source} for name, source in SOURCES.items()}
     solutions = [
         {
             "name": "s",
@@ -160,12 +154,6 @@ class TestCompiler:
         assert cause in ("CompilationError", "CompileTimeAssertionFailure")
         assert f"at {line - 5}:" in log
         assert any(text.strip() == "^" for text in log.splitlines())
-
-    def test_a_mistake_in_another_file_is_placed_there(self, outcomes):
-        kind, message, log, _ = outcomes["files"]
-        assert kind == "BuildError"
-        assert "helpers.py:7: NameError('two is not defined')" in message
-        assert "helpers.half(n)" in log
 
     @pytest.mark.parametrize("case", ["no C compiler", "bad C compiler"])
     def test_a_launcher_that_cannot_be_compiled_is_not_the_kernel_s_fault(self, outcomes, case):

@@ -12,19 +12,6 @@ from flashinfer_bench.errors import BuildError
 pytestmark = pytest.mark.gpu
 
 HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
-LARGE = """
-@triton.jit
-def kernel(a, b, c, N: tl.constexpr):
-    row, column = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
-    left = tl.load(a + row * N + column)
-    right = tl.load(b + row * N + column)
-    tl.store(c + row * N + column, tl.dot(left, right))
-
-def run(x, y, scale):
-    a, b = (torch.ones(256, 256, dtype=torch.float16, device=x.device) for _ in range(2))
-    kernel[(1,)](a, b, torch.empty(256, 256, device=x.device), N=256, num_warps=8)
-    return x
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -79,10 +66,3 @@ def test_what_the_compiler_refuses_at_the_first_call(
         assert "compiling the kernel failed" in str(caught.value)
         assert reason in str(caught.value)
         assert any(line.strip() == "^" for line in caught.value.log.splitlines())
-
-
-def test_a_kernel_that_needs_more_than_the_gpu_has(build, make_solution, on_gpu):
-    runnable = build(make_solution(HEAD + LARGE))
-    for _ in range(2):
-        with pytest.raises(BuildError, match="does not fit on the GPU: out of resource"):
-            runnable(*on_gpu)

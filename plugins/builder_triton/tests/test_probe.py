@@ -56,17 +56,6 @@ class TestCompiled:
         assert answer.reason.startswith("Triton compiles its launchers with a C compiler: cc not ")
         assert "CC" in answer.remedy
 
-    def test_with_arguments_in_the_variable(self, machine, monkeypatch):
-        machine(architectures=("9.0",))
-        monkeypatch.setattr(toolkit, "find_cc", find_cc)
-        compiler = find_cc().path
-        monkeypatch.setenv("CC", f"{compiler} -O1")
-        answer = probe()
-        assert not answer.ok
-        assert f"the name of one file, and it is '{compiler} -O1'" in answer.reason
-        monkeypatch.setenv("CC", str(compiler))
-        assert probe().ok
-
 
 class TestInterpreted:
     @pytest.mark.parametrize("value", ["", "0", "false", "2", " 1"])

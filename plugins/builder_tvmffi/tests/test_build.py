@@ -7,7 +7,6 @@ import torch
 
 from fib_builder_tvmffi.builder import TVMFFIBuilder
 
-WRITES = "TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Add)"
 RETURNS = "TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Sum)"
 
 

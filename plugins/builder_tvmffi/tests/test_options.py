@@ -9,8 +9,6 @@ import torch
 
 from flashinfer_bench.errors import BuildError
 
-MACRO = "EXPORT(run) { return add(args, FACTOR); }"
-
 
 class TestFlags:
     @pytest.mark.parametrize(("flags", "standard"), [((), 2017), (("-std=c++20",), 2020)])

@@ -7,8 +7,6 @@ import time
 
 import pytest
 
-from fib_native_toolkit import read_dependencies
-
 TEXT = "#include <factor.h>\ndouble run(double x) { return FACTOR * x; }\n"
 
 
@@ -61,13 +59,6 @@ def plain(c, headers):
     return c.solution(TEXT, compile_options={"include_paths": [str(headers)]})
 
 
-def test_another_text_of_the_same_size_is_a_change(c, plain, headers):
-    c.CBuilder().compile(c.definition(), plain)
-    (headers / "deep" / "er.h").write_text("#define FACTOR 4\n")
-    age(headers / "deep" / "er.h", seconds=50)
-    assert c.CBuilder().build(c.definition(), plain)(1.0) == 4.0
-
-
 def test_headers_of_the_solution_are_not_listed_and_those_of_the_system_are(c, headers):
     solution = c.solution(
         '#include <stdio.h>\n#include "own.h"\ndouble run(double x) { return OWN * x; }\n',
@@ -91,13 +82,3 @@ def test_a_header_that_is_changed_while_it_is_compiled(c, plain, headers):
     assert Slow().build(c.definition(), plain)(1.0) == 3.0
     age(headers / "deep" / "er.h")
     assert c.CBuilder().build(c.definition(), plain)(1.0) == 9.0
-
-
-class TestDepfiles:
-    def read(self, folder, text):
-        (folder / "a.d").write_text(text)
-        return {str(path) for path in read_dependencies(folder)}
-
-    def test_blanks_and_special_characters(self, tmp_path):
-        found = self.read(tmp_path, "a.o: /x/with\\ blank.h /x/sharp\\#.h /x/dollar$$.h\n")
-        assert found == {"/x/with blank.h", "/x/sharp#.h", "/x/dollar$.h"}

@@ -119,16 +119,6 @@ class TestPrune:
         prune()
         assert (free.exists(), held.exists()) == (False, True)
 
-    def test_others_are_never_touched(self, cache_folder, tmp_path):
-        (cache_folder / "photos" / "holiday").mkdir(parents=True)
-        (cache_folder / "photos" / "holiday" / "beach.jpg").write_text("x")
-        (cache_folder / "x").mkdir()
-        (cache_folder / "x" / "fib_x_0123").mkdir()
-        (cache_folder / "x" / NAME).symlink_to(cache_folder / "photos")
-        assert prune(everything=True, older_than=0, max_bytes=0).removed == []
-        assert (cache_folder / "photos" / "holiday" / "beach.jpg").exists()
-        assert (cache_folder / "x" / "fib_x_0123").exists()
-
     def test_the_scratch_of_the_dead_goes_and_that_of_the_living_stays(self, cache_folder, start):
         process = start(SCRATCH)
         assert process.stdout.readline() == "there\n"

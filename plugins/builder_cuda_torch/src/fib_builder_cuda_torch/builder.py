@@ -9,7 +9,7 @@ from fib_builder_cuda_torch.entry import find_entry_point
 from fib_builder_cuda_torch.loading import load_library
 from fib_builder_cuda_torch.probe import probe_cpp
 from fib_builder_cuda_torch.recipe import make_recipe
-from fib_builder_cuda_torch.scan import MODULE_NAME, check_namespace
+from fib_builder_cuda_torch.scan import MODULE_NAME
 from fib_native_toolkit import (
     BuildPlan,
     CompiledBuilder,
@@ -70,9 +70,7 @@ class TorchBuilder(CompiledBuilder):
         # have that loaded still, and neither modules nor operators can be there twice.
         name = f"{self.package_prefix}_{uuid4().hex}"
         flags = [f"-D{MODULE_NAME}={name}"]
-        library = run_recipe(solution, plan.settings, folder, f"{name}.so", flags=flags)
-        check_namespace(folder / library, solution)
-        return library
+        return run_recipe(solution, plan.settings, folder, f"{name}.so", flags=flags)
 
     def load(self, definition: Definition, solution: Solution, artefact: Artefact) -> LoadedLibrary:
         """Load the library, find the entry point, and check how it can be called.

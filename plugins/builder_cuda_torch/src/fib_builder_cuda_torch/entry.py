@@ -136,7 +136,8 @@ def from_docstring(doc: Optional[str], symbol: str) -> Optional[Signature]:
     except (SyntaxError, ValueError, RecursionError):
         return None
     overloaded = more.startswith("Overloaded function.")
-    if overloaded or not isinstance(parsed, ast.FunctionDef) or parsed.returns is None:
+    named = text.startswith(f"{symbol}(") and not overloaded
+    if not named or not isinstance(parsed, ast.FunctionDef) or parsed.returns is None:
         return None
     empty, args = Parameter.empty, parsed.args
     positional = len(args.posonlyargs) + len(args.args)
