@@ -41,16 +41,6 @@ Remark: The warnings can be suppressed with "-diag-suppress <warning-number>"
 k.cu(7): error: identifier "foo" is undefined
 """
 
-PTXAS = """\
-ptxas /tmp/tmpxft_00001660_00000000-6_a.ptx, line 27; error   : Unknown modifier '.an'
-ptxas fatal   : Ptx assembly aborted due to errors
-"""
-
-
-GOLD = """\
-/tmp/ccwO9E37.o:u.cpp:function run: error: undefined reference to 'missing()'
-collect2: error: ld returned 1 exit status
-"""
 
 RELOCATION = """\
 /usr/bin/ld: warning: x.o: missing .note.GNU-stack section implies executable stack
@@ -60,8 +50,6 @@ RELOCATION = """\
 collect2: error: ld returned 1 exit status
 """
 
-
-COLOURED = "\x1b[01m\x1b[Kwe.cpp:1:14:\x1b[m\x1b[K \x1b[01;31m\x1b[Kerror: \x1b[m\x1b[Kunused\n"
 
 SNIPPET = """\
 a.cpp:3:5: warning: comparison of integers [-Wsign-compare]
@@ -76,10 +64,7 @@ a.cpp:9:5: error: 'x' was not declared
         (NINJA, "t.cpp:4:68: error: no matching function"),
         (NINJA_SAYS_NOTHING, "Killed"),
         (NVCC_WARNS_FIRST, 'k.cu(7): error: identifier "foo" is undefined'),
-        (PTXAS, "ptxas /tmp/tmpxft_00001660_00000000-6_a.ptx, line 27; error   : Unknown"),
-        (GOLD, "/tmp/ccwO9E37.o:u.cpp:function run: error: undefined reference"),
         (RELOCATION, "/usr/bin/ld: u.o: relocation R_X86_64_32"),
-        (COLOURED, "we.cpp:1:14: error: unused"),
         (SNIPPET, "a.cpp:9:5: error: 'x' was not declared"),
         ("nvlink error   : Undefined reference to 'f' in 'e.o'", "nvlink error   : Undefined"),
         ("note: x\nc++: fatal error: Killed signal terminated program cc1plus", "c++: fatal"),

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
 
 import pytest
 
@@ -18,7 +16,6 @@ from flashinfer_bench.compile import (
 from flashinfer_bench.errors import (
     BuildCapabilityError,
     BuildError,
-    CapabilityError,
 )
 from flashinfer_bench.plugins import Availability, BuilderSpec, Catalog, reset_default_catalog
 
@@ -60,28 +57,6 @@ class TestCache:
         assert registry.build(definition.model_copy(deep=True), make_solution()) is first
         assert builder.asked == ["solution"]
 
-    def test_threads_that_want_the_same_build_get_the_same(self, definition, make_solution):
-        class Slow(Failing):
-            def build(self, definition, solution):
-                time.sleep(0.1)
-                return super().build(definition, solution)
-
-        builder = Slow()
-        registry = BuilderRegistry([builder])
-        found = []
-        threads = [
-            threading.Thread(
-                target=lambda: found.append(registry.build(definition, make_solution()))
-            )
-            for _ in range(6)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert builder.asked == 1
-        assert len({id(runnable) for runnable in found}) == 1
-
 
 class TestFailures:
     def test_a_failed_build_fails_again_without_another_try(self, definition, make_solution):
@@ -106,19 +81,6 @@ class TestFailures:
         ) as caught:
             registry.build(definition, make_solution())
         assert "Traceback" in caught.value.log
-
-    def test_a_missing_capability_is_told_apart_and_looked_for_again(
-        self, definition, make_solution
-    ):
-        error = CapabilityError("nvcc was not found", hint="install CUDA")
-        builder = Failing(error)
-        registry = BuilderRegistry([builder])
-        with pytest.raises(BuildError, match="'solution': nvcc was not found") as caught:
-            registry.build(definition, make_solution())
-        assert isinstance(caught.value, CapabilityError)
-        assert caught.value.hint == "install CUDA"
-        registry.build(definition, make_solution())
-        assert builder.asked == 2
 
 
 class TestCleanup:

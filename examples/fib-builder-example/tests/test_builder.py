@@ -133,12 +133,6 @@ class TestWrong:
         assert "linking failed" in error.message
         assert "other" in error.log
 
-    def test_a_function_that_is_not_declared(self, refused):
-        assert "other" in refused(f"{HEAD}{SIGNATURE} {{ other(); }}\n").message
-
     def test_an_entry_file_of_another_kind(self, refused):
         error = refused(files={"main.cpp": "void run() {}"}, entry="main.cpp::run")
         assert "must be a .c file, not 'main.cpp'" in error.message
-
-    def test_a_symbol_that_is_no_name(self, refused):
-        assert "'a b' cannot be the name" in refused(entry="main.c::a b").message

@@ -76,19 +76,3 @@ def test_what_is_no_such_tensor_never_reaches_c(run, inputs, out, wrong):
 def test_a_shape_that_does_not_fit(run, inputs, out, shape):
     with pytest.raises(ValueError, match=r"'y' has shape .*, not \[tokens, hidden\] with"):
         run(inputs[0], torch.zeros(shape), inputs[2], out)
-
-
-def test_small_floats_are_their_bits(build, make_definition, make_solution):
-    half = {"shape": ["tokens"], "dtype": "bfloat16"}
-    definition = make_definition(
-        inputs={"x": half}, outputs={"out": half}, reference="def run(x):\n    return -x\n"
-    )
-    source = """#include <stdint.h>
-    void run(const uint16_t *x, uint16_t *out, int64_t tokens)
-    {
-        for (int64_t i = 0; i < tokens; i++)
-            out[i] = x[i] ^ 0x8000;
-    }
-    """
-    x = torch.randn(100).bfloat16()
-    assert torch.equal(build(make_solution(source), definition).call_value_returning(x), -x)

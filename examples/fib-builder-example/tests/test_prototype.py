@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from flashinfer_bench.data import DType
-from flashinfer_bench.errors import BuildError
 
 from fib_builder_example.prototype import (
     C_TYPES,
@@ -58,16 +57,6 @@ def test_a_scalar_is_a_number_and_a_tensor_is_its_bits(make_definition, dtype, s
     )
     first, second, *_ = parameters_of(definition)
     assert (first.declared, second.declared) == (scalar, tensor)
-
-
-def test_an_axis_that_nothing_shows_is_refused(make_definition):
-    axes = {
-        "tokens": {"type": "var"},
-        "hidden": {"type": "const", "value": 8},
-        "k": {"type": "var"},
-    }
-    with pytest.raises(BuildError, match="no input or output of 'scaled_add_h8' has the axis 'k'"):
-        parameters_of(make_definition(axes=axes))
 
 
 def test_constant_axes_are_macros_where_their_names_allow_it():

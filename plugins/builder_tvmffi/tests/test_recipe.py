@@ -68,14 +68,6 @@ class TestCuda:
         assert "-gencode=arch=compute_80,code=sm_80" not in made.compilers["cuda"]
         assert key["cuda_architectures"] == ""
 
-    @pytest.mark.parametrize(
-        "flags", [["-arch=native"], ["-arch", "native"], ["-gencode arch=compute_native,code=x"]]
-    )
-    def test_native_means_the_gpus_here(self, cuda_recipe, flags):
-        _, key = cuda_recipe(flags)
-        assert "gpus" in key
-        assert "gpus" not in cuda_recipe(["-arch=sm_90"])[1]
-
     def test_the_host_compiler_is_the_one_for_cpp(self, cuda_recipe, monkeypatch):
         made, _ = cuda_recipe()
         command = made.compilers["cuda"]
@@ -106,13 +98,6 @@ class TestCuda:
         made, _ = cuda_recipe(flags)
         assert bool(made.device_link) is linked
         assert ("-lcudadevrt" in made.libraries) is linked
-
-
-class TestKey:
-    def test_it_tells_no_places(self, make_solution):
-        _, key = make_recipe(make_solution())
-        assert str(Path(recipe.__file__).parent) not in str(key)
-        assert "site-packages" not in str(key)
 
 
 @pytest.mark.parametrize(

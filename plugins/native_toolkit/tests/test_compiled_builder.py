@@ -70,12 +70,6 @@ class TestWarm:
         assert c.CBuilder().build(c.definition(), c.solution())(1.0) == 2.0
         assert counting_cc() == 1
 
-    def test_a_use_is_noted(self, c):
-        artefact = c.CBuilder().compile(c.definition(), c.solution())
-        os.utime(artefact.folder / ".complete", (1000, 1000))
-        c.CBuilder().compile(c.definition(), c.solution())
-        assert (artefact.folder / ".complete").stat().st_mtime > 1000
-
 
 def flipped(library):
     content = bytearray(library.read_bytes())

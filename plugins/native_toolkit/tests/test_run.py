@@ -104,6 +104,7 @@ def test_an_interrupt_ends_the_tool(tmp_path, start):
         if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip():
             break
         time.sleep(0.02)
+    time.sleep(0.3)  # until Popen, which cannot be interrupted without leaving it, has returned
     process.send_signal(2)
     _, err = process.communicate(timeout=600)
     assert "KeyboardInterrupt" in err

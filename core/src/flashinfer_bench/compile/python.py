@@ -29,7 +29,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from itertools import chain, count
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from flashinfer_bench.compile.builder import (
@@ -297,9 +297,10 @@ class SourcePackage(MetaPathFinder):
         return self._place(parent) / last
 
     def _with_own_import(self) -> Optional[dict[str, Any]]:
-        found = [PurePath(file) for _, _, files in os.walk(self.root) for file in files]
-        names = {path.name.partition(".")[0] for path in found if path.suffix == ".py"}
-        names.update(folder for _, folders, _ in os.walk(self.root) for folder in folders)
+        names: set[str] = set()
+        for _, folders, files in os.walk(self.root):
+            names.update(folders)
+            names.update(file.partition(".")[0] for file in files if file.endswith(".py"))
         if len(names) < 2:
             return None  # a single file has nothing to import from beside it
         names -= {"__init__", *sys.stdlib_module_names}

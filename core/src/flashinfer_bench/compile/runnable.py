@@ -212,7 +212,7 @@ class Runnable:
             self._allocate = output_allocator(self._require_definition())
         outputs = self._allocate(args)
         self._call(*args, *outputs)
-        return outputs[0] if len(outputs) == 1 else unpack(tuple(outputs), None)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
 
     def cleanup(self) -> None:
         """Release what the build holds; idempotent. The runnable cannot be called afterwards."""
@@ -256,9 +256,12 @@ class Runnable:
             del explained, error
 
     def _unpack(self, result: Any) -> Any:
-        if isinstance(result, (tuple, dict)):
-            return unpack(result, self._definition)
-        self._plain = type(result)
+        if isinstance(result, dict) and self._definition is not None:
+            result = tuple(_in_order(result, self._definition))
+        if isinstance(result, tuple) and len(result) < 2:
+            return result[0] if result else None
+        if not isinstance(result, (tuple, dict)):
+            self._plain = type(result)
         return result
 
     def _call_named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -320,18 +323,6 @@ def list_outputs(result: Any, definition: Optional[Definition]) -> list[Any]:
     if issubclass(kind, tuple):
         return [*tuple.__iter__(result)]
     return [*list.__iter__(result)] if issubclass(kind, list) else [result]
-
-
-def unpack(result: Any, definition: Optional[Definition]) -> Any:
-    """Return a single output as itself, several as a tuple, none as None.
-
-    A mapping from output name to output is put into declaration order where `definition` is given.
-    """
-    if isinstance(result, dict) and definition is not None:
-        result = tuple(_in_order(result, definition))
-    if isinstance(result, tuple) and len(result) < 2:
-        return result[0] if result else None
-    return result
 
 
 def _in_order(result: dict[str, Any], definition: Optional[Definition]) -> list[Any]:
