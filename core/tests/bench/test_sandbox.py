@@ -17,7 +17,7 @@ from flashinfer_bench.bench.executors.base import Confinement
 from flashinfer_bench.bench.plan import Build
 from flashinfer_bench.bench.pool import WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox, pick_sandbox, writable_folders
-from flashinfer_bench.compile.store import list_entries
+from flashinfer_bench.compile.cache import list_entries
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.plugins import Catalog, SandboxSpec
 

@@ -128,8 +128,6 @@ def test_best(fib, two):
     assert (best["solution"], best["runner_up"]) == ("baseline_double", None)
 
 
-
-
 @pytest.mark.parametrize("command", ["summary", "best"])
 def test_reports_are_made_from_the_index(fib, maker, monkeypatch, command):
     """They read no trace: a dataset may have a hundred thousand."""

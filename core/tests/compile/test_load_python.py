@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flashinfer_bench.compile.toolkit import LoadedPython, load_python
-from flashinfer_bench.errors import BuildError, UnsafePathError
+from flashinfer_bench.errors import BuildError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,43 +36,6 @@ def scratch_files(cache_folder: Path) -> list[Path]:
     return list((cache_folder / "scratch").rglob("*.py"))
 
 
-def test_a_package_of_many_files(load, make_solution):
-    loaded = load(
-        make_solution(
-            files={
-                "src/main.py": "import ops\nfrom .lib import scale\n"
-                "def run(x, y):\n    return ops.add(x, y) * scale.FACTOR",
-                "src/lib/scale.py": "FACTOR = 3",
-                "ops/__init__.py": "from .add import add",
-                "ops/add.py": "def add(a, b):\n    return a + b",
-            },
-            entry_point="src/main.py::run",
-        )
-    )
-    assert torch.equal(loaded.function(X, X), 6 * X)
-
-
-def test_files_that_are_not_python_lie_beside_it(load, make_solution):
-    source = (
-        "from pathlib import Path\n"
-        "TEXT = (Path(__file__).parent / 'kernels' / 'k.cu').read_text()\n"
-        "def run(x, y):\n    return TEXT\n"
-    )
-    loaded = load(make_solution(files={"main.py": source, "kernels/k.cu": "// kernel"}))
-    assert loaded.function(None, None) == "// kernel"
-
-
-def test_cleaning_removes_files_and_modules_and_can_be_repeated(load, make_solution, cache_folder):
-    loaded = load(make_solution())
-    assert len(scratch_files(cache_folder)) == 1
-    assert f"{loaded.package}.main" in sys.modules
-    loaded.cleaner()
-    loaded.cleaner()
-    assert scratch_files(cache_folder) == []
-    assert loaded.package not in sys.modules
-    assert f"{loaded.package}.main" not in sys.modules
-
-
 def test_a_cleaned_solution_is_freed(definition, make_solution):
     source = "class Big: pass\nbig = Big()\ndef run(x, y):\n    return big\n"
     loaded = load_python(definition, make_solution(source), prefix="test")
@@ -90,10 +53,6 @@ class TestErrors:
             load(solution)
         assert repr(solution.name) in caught.value.message
         return caught.value
-
-    def test_an_entry_that_is_no_python_file(self, load, make_solution):
-        solution = make_solution(files={"kernel.cu": "x"}, entry_point="kernel.cu::run")
-        assert "must be a .py file, not 'kernel.cu'" in str(self.fails(load, solution))
 
     def test_a_syntax_error(self, load, make_solution):
         error = self.fails(load, make_solution("import torch\ndef run(x, y)\n    return x\n"))
@@ -120,11 +79,6 @@ class TestErrors:
         assert "main.py defines no 'run'" in str(error)
         assert error.hint == "Did you mean 'rum'?"
 
-    def test_a_symbol_that_cannot_be_called(self, load, make_solution):
-        assert "'run' is a int, which cannot be called" in str(
-            self.fails(load, make_solution("run = 3\n"))
-        )
-
     @pytest.mark.parametrize(
         "source",
         ["import nowhere_xyz", "def run(x): pass", "x = 1", "def f(:", "raise SystemExit"],
@@ -135,19 +89,6 @@ class TestErrors:
         assert set(sys.modules) == modules
         assert sys.meta_path == meta_path
         assert scratch_files(cache_folder) == []
-
-    def test_unsafe_paths_are_refused_before_anything_runs(self, definition, make_solution):
-        solution = make_solution()
-        evil = solution.model_copy(
-            update={
-                "sources": [
-                    *solution.sources,
-                    solution.sources[0].model_copy(update={"path": "../evil.py"}),
-                ]
-            }
-        )
-        with pytest.raises(UnsafePathError):
-            load_python(definition, evil, prefix="test")
 
 
 @pytest.mark.parametrize("entry", ["json.py", "types.py", "__init__.py", "__main__.py"])

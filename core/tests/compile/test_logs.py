@@ -2,34 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from flashinfer_bench.compile.logs import shorten
 from flashinfer_bench.compile.toolkit import build_failed, describe_exception, first_error
-
-GCC = """\
-In file included from kernel.cpp:1:
-kernel.h:3:10: warning: unused variable 'error_count' [-Wunused-variable]
-kernel.cpp:7:5: error: 'foo' was not declared in this scope; did you mean 'for'?
-    7 |     foo(1);
-kernel.cpp:9:1: error: expected ';' before '}' token
-ninja: build stopped: subcommand failed.
-"""
 
 NVCC = """\
 kernel.cu(12): warning #177-D: variable "x" was declared but never referenced
 kernel.cu(14): error: identifier "blockIdxx" is undefined
 1 error detected in the compilation of "kernel.cu".
-"""
-
-LINKER = """\
-/usr/bin/ld: kernel.o: in function `run':
-kernel.cpp:(.text+0x5): undefined reference to `missing()'
-collect2: error: ld returned 1 exit status
-"""
-
-PYTHON = """\
-Traceback (most recent call last):
-  File "main.py", line 3, in <module>
-ImportError: libcudart.so.13: cannot open shared object file: No such file or directory
 """
 
 
@@ -63,21 +41,6 @@ Remark: The warnings can be suppressed with "-diag-suppress <warning-number>"
 k.cu(7): error: identifier "foo" is undefined
 """
 
-PTXAS = """\
-ptxas /tmp/tmpxft_00001660_00000000-6_a.ptx, line 27; error   : Unknown modifier '.an'
-ptxas fatal   : Ptx assembly aborted due to errors
-"""
-
-TWICE = """\
-/usr/bin/ld: /tmp/ccoTG88q.o: in function `g()':
-d2.cpp:(.text+0x0): multiple definition of `g()'; d1.o:d1.cpp:(.text+0x0): first defined here
-collect2: error: ld returned 1 exit status
-"""
-
-GOLD = """\
-/tmp/ccwO9E37.o:u.cpp:function run: error: undefined reference to 'missing()'
-collect2: error: ld returned 1 exit status
-"""
 
 RELOCATION = """\
 /usr/bin/ld: warning: x.o: missing .note.GNU-stack section implies executable stack
@@ -87,9 +50,6 @@ RELOCATION = """\
 collect2: error: ld returned 1 exit status
 """
 
-ASSEMBLER = "as.cpp: Assembler messages:\nas.cpp:1: Error: no such instruction: `frobnicate %eax'\n"
-
-COLOURED = "\x1b[01m\x1b[Kwe.cpp:1:14:\x1b[m\x1b[K \x1b[01;31m\x1b[Kerror: \x1b[m\x1b[Kunused\n"
 
 SNIPPET = """\
 a.cpp:3:5: warning: comparison of integers [-Wsign-compare]
@@ -104,47 +64,25 @@ a.cpp:9:5: error: 'x' was not declared
         (NINJA, "t.cpp:4:68: error: no matching function"),
         (NINJA_SAYS_NOTHING, "Killed"),
         (NVCC_WARNS_FIRST, 'k.cu(7): error: identifier "foo" is undefined'),
-        (PTXAS, "ptxas /tmp/tmpxft_00001660_00000000-6_a.ptx, line 27; error   : Unknown"),
-        (TWICE, "d2.cpp:(.text+0x0): multiple definition"),
-        (GOLD, "/tmp/ccwO9E37.o:u.cpp:function run: error: undefined reference"),
         (RELOCATION, "/usr/bin/ld: u.o: relocation R_X86_64_32"),
-        (ASSEMBLER, "as.cpp:1: Error: no such instruction"),
-        (COLOURED, "we.cpp:1:14: error: unused"),
         (SNIPPET, "a.cpp:9:5: error: 'x' was not declared"),
-        ("nvcc fatal   : Unsupported gpu architecture 'sm_35'\n", "nvcc fatal   : Unsupported"),
-        ("ptxas error   : Entry function 'k' uses too much shared data", "ptxas error   : Entry"),
         ("nvlink error   : Undefined reference to 'f' in 'e.o'", "nvlink error   : Undefined"),
-        ("g++: error: unrecognized command-line option '-x'", "g++: error: unrecognized"),
         ("note: x\nc++: fatal error: Killed signal terminated program cc1plus", "c++: fatal"),
         ("ninja: error: 'tt.cpp', needed by 'u.o', missing", "ninja: error: 'tt.cpp'"),
         ("ld.lld: error: undefined symbol: missing()", "ld.lld: error: undefined symbol"),
-        ("error[E0425]: cannot find value", "error[E0425]"),
         (
             "/usr/bin/ld: cannot find -lx: No such file\ncollect2: error: ld returned 1",
             "/usr/bin/ld",
         ),
-        ("collect2: error: ld returned 1 exit status", "collect2: error: ld returned"),
         ("ninja: build stopped: subcommand failed.\n", ""),
         ("warning.cpp:3:4: error: 'note: x'\nb.cpp:1: error: y", "warning.cpp:3:4: error"),
-        (GCC, "kernel.cpp:7:5: error: 'foo' was not declared"),
         (NVCC, 'kernel.cu(14): error: identifier "blockIdxx" is undefined'),
-        (LINKER, "kernel.cpp:(.text+0x5): undefined reference"),
-        (PYTHON, "ImportError: libcudart"),
-        ("sh: 1: nvcc: not found\n", "sh: 1: nvcc: not found"),
-        ("cannot find -lcublas\nmore\n", "cannot find -lcublas"),
-        ("a.h: No such file or directory\ncompilation terminated.\n", "a.h: No such file"),
         ("nothing that looks so\nthe end\n\n", "the end"),
         ("", ""),
-        ("\n \n", ""),
     ],
 )
 def test_the_first_error_is_found(log, expected):
     assert first_error(log).startswith(expected)
-
-
-def test_one_endless_line_is_shortened():
-    assert len(first_error("error: " + "x" * 10_000)) == 600
-    assert shorten("short") == "short"
 
 
 def test_a_build_error_says_the_first_error_and_keeps_the_whole_log():
@@ -179,15 +117,3 @@ def test_a_syntax_error_is_placed_where_it_is(tmp_path):
     headline, log = describe_exception(error, tmp_path)
     assert headline == "sub/m.py:2: SyntaxError: invalid syntax"
     assert "def f(:" in log
-
-
-def test_exceptions_may_be_malicious(tmp_path):
-    text = (
-        "class Odd(Exception):\n"
-        "    def __str__(self):\n"
-        "        raise RuntimeError('no message for you')\n"
-        "raise Odd()\n"
-    )
-    headline, _ = describe_exception(raised_by(tmp_path, {"m.py": text}, "m.py"), tmp_path)
-    assert headline.startswith("m.py:4: ")
-    assert "Odd" in headline

@@ -25,7 +25,7 @@ NVML = r"""
 #include <string.h>
 static const int capabilities[][2] = {CAPABILITIES};
 static int opened = 0;
-int nvmlInit_v2(void) { opened = 1; return INIT; }
+int nvmlInit_v2(void) { opened = 1; return 0; }
 int nvmlShutdown(void) { opened = 0; return 0; }
 int nvmlDeviceGetCount_v2(unsigned *count) {
     *count = sizeof(capabilities) / sizeof(capabilities[0]);
@@ -39,7 +39,7 @@ int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
     return snprintf(uuid, length, "GPU-%lu-uuid", (unsigned long)device - 0x7f0000000000ul) < 0;
 }
 int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending) {
-    *current = DIVIDED;
+    *current = 0;
     return 0;
 }
 int nvmlDeviceGetName(void *device, char *name, unsigned length) {
@@ -73,15 +73,14 @@ def ask(tmp_path):
     if sys.platform != "linux" or shutil.which("cc") is None:
         pytest.skip("needs Linux and a C compiler")
 
-    def run(*capabilities, init=0, divided=0, text=NVML, **variables):
+    def run(*capabilities):
         rows = ",".join(f"{{{c.replace('.', ',')}}}" for c in capabilities)
-        (tmp_path / "nvml.c").write_text(text)
+        (tmp_path / "nvml.c").write_text(NVML)
         library = tmp_path / "libnvidia-ml.so.1"
-        command = ["cc", "-shared", "-fPIC", f"-DCAPABILITIES={rows}", f"-DINIT={init}"]
-        command.append(f"-DDIVIDED={divided}")
+        command = ["cc", "-shared", "-fPIC", f"-DCAPABILITIES={rows}"]
         subprocess.run([*command, "-o", library, tmp_path / "nvml.c"], check=True)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("CUDA_")}
-        environment.update(variables, LD_LIBRARY_PATH=str(tmp_path))
+        environment["LD_LIBRARY_PATH"] = str(tmp_path)
         out = subprocess.run(
             [sys.executable, "-c", ASK], check=True, capture_output=True, env=environment
         ).stdout
@@ -97,20 +96,6 @@ def test_the_driver_is_asked(ask):
         ["8.9", "9.0a", "10.0a"],
         False,
     ]
-
-
-def test_a_device_that_does_not_answer_is_left_out_and_a_divided_one_has_no_name(ask):
-    assert ask("0.0", "9.0", divided=1)[:2] == [[None], ["9.0"]]
-
-
-def test_a_driver_that_does_not_answer(ask):
-    _, found, message, _ = ask("9.0", init=9)
-    assert found == []
-    assert "no GPU to compile for" in message
-
-
-def test_a_driver_that_lacks_a_function(ask):
-    assert ask("9.0", text=NVML.replace("nvmlDeviceGetUUID", "nvmlDeviceGetSerial"))[0] == []
 
 
 @pytest.mark.parametrize(
@@ -132,14 +117,6 @@ def test_what_is_visible(monkeypatch, visible, found):
     monkeypatch.setattr(machine, "nvidia_gpus", lambda: gpus)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert gpu_architectures() == found
-
-
-@pytest.mark.parametrize(
-    ("visible", "found"), [("1", ("9.0",)), ("1,0", ("8.0", "9.0")), ("0,7,1", ("8.0",))]
-)
-def test_numbers_in_the_order_of_the_bus(monkeypatch, visible, found):
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    test_what_is_visible(monkeypatch, visible, found)
 
 
 def test_the_variable_goes_first(monkeypatch):
@@ -169,13 +146,6 @@ flags\t\t: fpu vme avx512f
 processor\t: 1
 vendor_id\t: Other
 """
-ARM = """\
-processor\t: 0
-BogoMIPS\t: 50.00
-Features\t: fp asimd sve
-CPU implementer\t: 0x41
-CPU part\t: 0xd4f
-"""
 
 
 class TestCpu:
@@ -195,12 +165,3 @@ class TestCpu:
             "vendor_id: GenuineIntel; model name: Some CPU @ 2.0 GHz; cache size: 1 KB; "
             "flags: fpu vme avx512f"
         )
-
-    def test_what_changes_all_the_time_is_left_out(self, cpu):
-        assert cpu(X86) == cpu(X86.replace("2100.123", "3999.9"))
-
-    def test_arm(self, cpu):
-        assert cpu(ARM) == "Features: fp asimd sve; CPU implementer: 0x41; CPU part: 0xd4f"
-
-    def test_nothing_is_known(self, cpu):
-        assert " of " in cpu(None)

@@ -50,13 +50,6 @@ def test_what_others_have_built_is_taken(shared, overlay, monkeypatch):
     assert not overlay.exists()
 
 
-def test_what_is_damaged_there_is_not_touched(shared, overlay):
-    (shared / "builder" / "a").mkdir(parents=True)
-    got = build_once(shared / "builder" / "a", fill)
-    assert got == overlay / "builder" / "a"
-    assert list((shared / "builder").iterdir()) == [shared / "builder" / "a"]
-
-
 def test_what_lies_in_the_folder_itself_stays(shared, monkeypatch):
     """It is in the cache, too."""
     monkeypatch.setattr(cache, "_overlay", None)

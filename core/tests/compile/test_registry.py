@@ -1,13 +1,8 @@
 from __future__ import annotations
 
-import errno
-import subprocess
 import sys
-import threading
-import time
 
 import pytest
-import torch
 
 from flashinfer_bench.compile import (
     Builder,
@@ -18,16 +13,11 @@ from flashinfer_bench.compile import (
     get_registry,
     reset_default_registry,
 )
-from flashinfer_bench.compile.toolkit import build_once
 from flashinfer_bench.errors import (
     BuildCapabilityError,
     BuildError,
-    CapabilityError,
-    StorageError,
 )
 from flashinfer_bench.plugins import Availability, BuilderSpec, Catalog, reset_default_catalog
-
-X = torch.ones(2, 4)
 
 
 @pytest.fixture
@@ -60,64 +50,12 @@ class Failing(Builder):
         return Runnable(lambda *args: None, metadata)
 
 
-class TestBuild:
-    def test_the_reference_becomes_a_function(self, registry, definition):
-        runnable = registry.build_reference(definition)
-        assert torch.equal(runnable(X, X), X + X)
-        assert runnable.metadata.destination_passing_style is False
-        assert runnable.metadata.solution_name == "add_k4__reference"
-
-    def test_the_first_builder_that_can_is_taken(self, definition, make_solution, builder):
-        class Never(Failing):
-            def can_build(self, solution):
-                return False
-
-        never, second = Never(), Failing()
-        registry = BuilderRegistry([never, builder, second])
-        registry.build(definition, make_solution())
-        assert (never.asked, len(builder.asked), second.asked) == (0, 1, 0)
-
-    def test_without_one_that_can_the_language_is_named(self, registry, definition, make_solution):
-        with pytest.raises(BuildError, match=r"language 'mojo' .*'x'.*CountingBuilder"):
-            registry.build(definition, make_solution(language="mojo", name="x"))
-
-
 class TestCache:
     def test_the_same_content_is_built_once(self, registry, builder, definition, make_solution):
         first = registry.build(definition, make_solution())
         assert registry.build(definition, make_solution()) is first
         assert registry.build(definition.model_copy(deep=True), make_solution()) is first
         assert builder.asked == ["solution"]
-
-    def test_what_was_cleaned_up_elsewhere_is_built_again(
-        self, registry, builder, definition, make_solution
-    ):
-        registry.build(definition, make_solution()).cleanup()
-        again = registry.build(definition, make_solution())
-        assert torch.equal(again(X, X), X + X)
-        assert len(builder.asked) == 2
-
-    def test_threads_that_want_the_same_build_get_the_same(self, definition, make_solution):
-        class Slow(Failing):
-            def build(self, definition, solution):
-                time.sleep(0.1)
-                return super().build(definition, solution)
-
-        builder = Slow()
-        registry = BuilderRegistry([builder])
-        found = []
-        threads = [
-            threading.Thread(
-                target=lambda: found.append(registry.build(definition, make_solution()))
-            )
-            for _ in range(6)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert builder.asked == 1
-        assert len({id(runnable) for runnable in found}) == 1
 
 
 class TestFailures:
@@ -144,100 +82,8 @@ class TestFailures:
             registry.build(definition, make_solution())
         assert "Traceback" in caught.value.log
 
-    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-    def test_a_full_disk_is_no_fault_of_the_solution_whoever_notices(
-        self, definition, make_solution, number
-    ):
-        registry = BuilderRegistry([Failing(OSError(number, "it is full", "/cache/x"))])
-        with pytest.raises(StorageError, match=r"'solution': .*it is full.*/cache/x"):
-            registry.build(definition, make_solution())
-        registry.build(definition, make_solution())
-
-    def test_a_missing_capability_is_told_apart_and_looked_for_again(
-        self, definition, make_solution
-    ):
-        error = CapabilityError("nvcc was not found", hint="install CUDA")
-        builder = Failing(error)
-        registry = BuilderRegistry([builder])
-        with pytest.raises(BuildError, match="'solution': nvcc was not found") as caught:
-            registry.build(definition, make_solution())
-        assert isinstance(caught.value, CapabilityError)
-        assert caught.value.hint == "install CUDA"
-        registry.build(definition, make_solution())
-        assert builder.asked == 2
-
-    @pytest.mark.parametrize("error", [StorageError("disk full"), KeyboardInterrupt()])
-    def test_what_is_no_fault_of_the_solution_is_tried_again(
-        self, definition, make_solution, error
-    ):
-        builder = Failing(error)
-        registry = BuilderRegistry([builder])
-        with pytest.raises(type(error)):
-            registry.build(definition, make_solution())
-        registry.build(definition, make_solution())
-        assert builder.asked == 2
-
-    def test_a_builder_that_cannot_say_whether_it_can(self, definition, make_solution):
-        class Unsure(Failing):
-            def can_build(self, solution):
-                raise AttributeError("spec")
-
-        with pytest.raises(BuildError, match="choosing a builder failed: AttributeError: spec"):
-            BuilderRegistry([Unsure()]).build(definition, make_solution())
-
-
-class Compiling(Failing):
-    """Compiles into a shared set, as others do into a cache."""
-
-    def __init__(self, *errors: BaseException, cache=None) -> None:
-        super().__init__(*errors)
-        self.cache = set() if cache is None else cache
-        self.compiled = 0
-
-    def compile(self, definition, solution):
-        if self.errors:
-            raise self.errors.pop(0)
-        self.compiled += 1
-        fresh = solution.hash() not in self.cache
-        self.cache.add(solution.hash())
-        return type("Artefact", (), {"fresh": fresh})()
-
-
-class TestCompile:
-    def test_what_was_there_is_not_fresh(self, definition, make_solution):
-        cache = set()
-        first, second = (BuilderRegistry([Compiling(cache=cache)]) for _ in range(2))
-        assert first.compile(definition, make_solution()).fresh
-        assert not second.compile(definition, make_solution()).fresh
-        assert second.compile(definition, make_solution()).builder == "Compiling"
-
-    def test_what_is_built_need_not_be_compiled(self, definition, make_solution):
-        builder = Compiling()
-        registry = BuilderRegistry([builder])
-        runnable = registry.build(definition, make_solution())
-        assert not registry.compile(definition, make_solution()).fresh
-        assert builder.compiled == 0
-        runnable.cleanup()
-        registry.compile(definition, make_solution())
-        assert builder.compiled == 1
-
-    def test_a_builder_that_does_not_compile(self, registry, builder, definition, make_solution):
-        assert not registry.compile(definition, make_solution()).fresh
-        assert builder.asked == []
-
 
 class TestCleanup:
-    def test_everything_is_cleaned_and_forgotten(
-        self, registry, builder, definition, make_solution
-    ):
-        solutions = [make_solution(f"{SOURCE}# {index}") for index in range(3)]
-        kept = [registry.build(definition, solution) for solution in solutions]
-        registry.cleanup()
-        assert len(builder.cleaned) == 3
-        assert all(runnable.closed for runnable in kept)
-        registry.build(definition, solutions[0])
-        assert len(builder.asked) == 4
-
     def test_one_broken_cleaner_does_not_stop_the_others(
         self, registry, builder, definition, make_solution, caplog
     ):
@@ -268,65 +114,6 @@ class TestCleanup:
 
 
 SOURCE = "def run(x, y):\n    return x + y\n"
-
-SHARING = """
-import sys, time
-from pathlib import Path
-from flashinfer_bench.compile import Builder, BuilderRegistry, Runnable, RunnableMetadata
-from flashinfer_bench.compile.toolkit import build_once
-from flashinfer_bench.data import Definition, Solution
-
-log = Path(sys.argv[1])
-
-class Sharing(Builder):
-    def __init__(self):
-        super().__init__("sharing", "sharing")
-    def can_build(self, solution):
-        return True
-    def build(self, definition, solution):
-        def produce(folder):
-            with log.open("a") as stream:
-                stream.write("compiled\\n")
-            time.sleep(0.3)
-            (folder / "lib").write_text("42")
-        folder = build_once(self.build_path(definition, solution), produce)
-        text = (folder / "lib").read_text()
-        metadata = RunnableMetadata(build_type="s", definition_name="d", solution_name="s")
-        return Runnable(lambda: int(text), metadata)
-
-definition = Definition.model_validate_json(sys.argv[2])
-solution = Solution.model_validate_json(sys.argv[3])
-print(BuilderRegistry([Sharing()]).build(definition, solution)())
-"""
-
-
-def test_processes_that_want_one_build_compile_it_once(
-    tmp_path, definition, make_solution, cache_folder
-):
-    log = tmp_path / "log"
-    arguments = [definition.model_dump_json(), make_solution().model_dump_json()]
-    command = [sys.executable, "-c", SHARING, str(log), *arguments]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    assert [process.communicate()[0] for process in processes] == ["42\n"] * 3
-    assert log.read_text() == "compiled\n"
-    # … and a later process, with a lock left behind, compiles it no more.
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "42\n"
-    assert log.read_text() == "compiled\n"
-
-
-def test_a_builder_has_names_and_folders_of_its_own(
-    builder, definition, make_solution, cache_folder
-):
-    solution = make_solution(name="My Kernel")
-    assert builder.is_available()
-    assert builder.build_dir == cache_folder / "counting"
-    name = builder.package_name(definition, solution)
-    assert name.startswith("counting_my_kernel_")
-    path = builder.build_path(definition, solution, "sm_90")
-    assert path.parent == builder.build_dir
-    assert path != builder.build_path(definition, solution, "sm_100")
-    assert path == builder.build_path(definition, make_solution(name="Renamed"), "sm_90")
-    assert build_once(path, lambda folder: None) == path
 
 
 PLUGIN = """
@@ -370,16 +157,6 @@ class TestCatalog:
         yield make
         for module in made:
             sys.modules.pop(module, None)
-
-    def test_a_builder_is_imported_when_it_is_first_needed(
-        self, catalog, definition, make_solution
-    ):
-        registry = BuilderRegistry.from_catalog(catalog(("A", (("python", None),), {})))
-        assert "fib_test_a_0" not in sys.modules
-        runnable = registry.build(definition, make_solution())
-        assert torch.equal(runnable(X, X), X + X)
-        assert "fib_test_a_0" in sys.modules
-        registry.cleanup()
 
     @pytest.mark.parametrize(
         ("device", "source", "name"),
@@ -425,20 +202,6 @@ class TestCatalog:
         assert "c (fib-test 1.0) is for cuda" in message
         assert caught.value.hint == "pip install torch"
 
-    def test_if_all_decline_and_there_is_no_other_the_solution_is_at_fault(
-        self, catalog, definition, make_solution
-    ):
-        registry = BuilderRegistry.from_catalog(catalog(("A", (("python", None),), {})))
-        with pytest.raises(BuildError, match="although 'a' handles") as caught:
-            registry.build(definition, make_solution("# not A\n"))
-        assert not isinstance(caught.value, CapabilityError)
-
-    def test_an_unknown_language_names_the_ones_there_are(self, catalog, definition, make_solution):
-        registry = BuilderRegistry.from_catalog(catalog(("A", (("python", None),), {})))
-        with pytest.raises(BuildError, match=r"No builder for language 'mojo' .*'s1'") as caught:
-            registry.build(definition, make_solution(language="mojo", name="s1"))
-        assert "python" in str(caught.value)
-
     @pytest.mark.parametrize(
         ("source", "message"),
         [
@@ -451,26 +214,6 @@ class TestCatalog:
             catalog(("A", (("python", None),), {"source": source}))
         )
         with pytest.raises(BuildError, match=message):
-            registry.build(definition, make_solution())
-
-    def test_an_unsafe_source_path_is_the_solution_s_fault(
-        self, catalog, definition, make_solution
-    ):
-        text = (
-            "from flashinfer_bench.compile.toolkit import check_relative_path\n"
-            "from conftest_builder import CountingBuilder\n"
-            "class A(CountingBuilder):\n"
-            "    def __init__(self):\n"
-            "        super().__init__('A')\n"
-            "    def can_build(self, solution):\n"
-            "        return True\n"
-            "    def build(self, definition, solution):\n"
-            "        check_relative_path('back\\\\slash.py')\n"
-        )
-        registry = BuilderRegistry.from_catalog(
-            catalog(("A", (("python", None),), {"source": text}))
-        )
-        with pytest.raises(BuildError, match=r"'solution': source path .* has a backslash"):
             registry.build(definition, make_solution())
 
     def test_a_broken_builder_leaves_the_language_to_the_next(

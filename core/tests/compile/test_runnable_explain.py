@@ -91,15 +91,6 @@ def test_an_explanation_that_fails_does_not_hide_the_error(make, caplog, raised)
     assert type(raised).__name__ in caplog.text
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_what_is_no_error_is_not_explained(make, error):
-    def leave(x, y):
-        raise error
-
-    with pytest.raises(error):
-        make(leave, explain=lambda error: BuildError("asked"))(X, X)
-
-
 def test_the_arguments_are_let_go_with_the_error(make):
     runnable = make(failing)
 

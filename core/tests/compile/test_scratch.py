@@ -33,29 +33,6 @@ def held(base: Path) -> list[str]:
     return sorted(path.stem for path in base.glob("*.lock"))
 
 
-def test_each_folder_is_new_empty_and_named_after_the_prefix():
-    first, second = scratch_folder("pkg"), scratch_folder("pkg")
-    assert first != second
-    assert first.parent == second.parent
-    for folder in (first, second):
-        assert folder.name.startswith("pkg-")
-        assert list(folder.iterdir()) == []
-
-
-def test_another_cache_path_means_another_folder(monkeypatch, tmp_path):
-    first = scratch_folder("pkg")
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path))
-    assert scratch_folder("pkg").parent.parent == tmp_path / "scratch"
-    assert first.exists()
-
-
-def test_a_process_that_ends_takes_its_folders_along(cache_folder):
-    process = start(0, "a", "b")
-    output, _ = process.communicate()
-    assert len(output.split()) == 2
-    assert list((cache_folder / "scratch").iterdir()) == []
-
-
 def test_a_process_may_be_given_a_folder_of_its_own(cache_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "_scratch", None)
     cache.use_scratch(tmp_path)
@@ -73,18 +50,6 @@ def test_what_a_killed_process_left_is_removed_by_the_next(cache_folder):
     scratch_folder("pkg")
     assert not left.exists()
     assert len(held(cache_folder / "scratch")) == 1
-
-
-def test_what_a_living_process_uses_is_not(cache_folder):
-    process = start(60, "a")
-    try:
-        used = Path(process.stdout.readline().strip())
-        scratch_folder("pkg")
-        assert used.is_dir()
-        assert len(held(cache_folder / "scratch")) == 2
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -108,20 +73,6 @@ def test_a_forked_child_has_a_folder_of_its_own(cache_folder):
     start(0, "other").communicate()
     assert mine.is_dir()
     assert not theirs.exists()
-
-
-def test_a_folder_that_was_taken_away_is_made_again(cache_folder):
-    import shutil
-
-    shutil.rmtree(scratch_folder("pkg").parent)
-    assert scratch_folder("pkg").is_dir()
-
-
-def test_many_processes_at_once_do_not_disturb_one_another(cache_folder):
-    processes = [start(0.2, "a", "b", "c") for _ in range(6)]
-    outputs = [process.communicate()[0].split() for process in processes]
-    assert all(process.returncode == 0 for process in processes)
-    assert len({path for output in outputs for path in output}) == 18
 
 
 def test_a_cache_that_cannot_be_written_says_what_to_set(monkeypatch, tmp_path):

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import functools
 import typing
 
 import pytest
 
-from flashinfer_bench.compile.toolkit import choose_style, read_arity
+from flashinfer_bench.compile.toolkit import choose_style
 from flashinfer_bench.errors import BuildError
 
 
@@ -15,22 +14,6 @@ def function(signature: str, returns: str = ""):
     namespace: dict[str, typing.Any] = {"typing": typing, "Tensor": int}
     exec(f"def run({signature}){arrow}: pass", namespace)
     return namespace["run"]
-
-
-class TestArity:
-    def test_a_keyword_only_parameter_without_default_cannot_be_passed(self):
-        with pytest.raises(BuildError, match="'flag' is keyword-only"):
-            read_arity(function("a, *, flag"))
-
-    def test_wrapped_and_partial_functions_are_looked_through(self):
-        plain = function("a, b, c")
-
-        @functools.wraps(plain)
-        def wrapper(*args):
-            return plain(*args)
-
-        assert read_arity(wrapper) == (3, 3)
-        assert read_arity(functools.partial(plain, 1)) == (2, 2)
 
 
 class TestUndeclaredStyle:
@@ -55,14 +38,6 @@ class TestUndeclaredStyle:
         assert choose_style(function(signature), definition, make_solution()) is expected
 
     @pytest.mark.parametrize(
-        ("returns", "expected"), [("None", True), ("Tensor", False), ("'Unknown'", False)]
-    )
-    def test_where_both_numbers_fit_the_annotation_decides(
-        self, definition, make_solution, returns, expected
-    ):
-        assert choose_style(function("*args", returns), definition, make_solution()) is expected
-
-    @pytest.mark.parametrize(
         ("signature", "count"), [("x", "1"), ("x, y, z, w", "4"), ("", "0"), ("x=0", "0 to 1")]
     )
     def test_where_neither_fits_both_numbers_are_told(
@@ -75,16 +50,6 @@ class TestUndeclaredStyle:
 
 
 class TestDeclaredStyle:
-    @pytest.mark.parametrize("signature", ["x, y", "x, y=None", "*args", "x, y, z=None"])
-    def test_value_returning(self, definition, make_solution, signature):
-        solution = make_solution(destination_passing_style=False)
-        assert choose_style(function(signature), definition, solution) is False
-
-    @pytest.mark.parametrize("signature", ["x, y, z", "*args", "x, y, z=None", "a, b, c, d=0"])
-    def test_destination_passing(self, definition, make_solution, signature):
-        solution = make_solution(destination_passing_style=True)
-        assert choose_style(function(signature), definition, solution) is True
-
     @pytest.mark.parametrize(
         ("style", "signature", "fix"),
         [(True, "x, y", "false"), (False, "x, y, z", "true")],
@@ -98,9 +63,3 @@ class TestDeclaredStyle:
         assert caught.value.hint == (
             f"It fits the other convention: set destination_passing_style to {fix}."
         )
-
-
-class TestReturnAnnotation:
-    def test_another_length_is_refused(self, definition, make_solution):
-        with pytest.raises(BuildError, match="return a tuple of 2, but 'add_k4' has 1 outputs: z"):
-            choose_style(function("x, y", "tuple[int, int]"), definition, make_solution())

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-
 import pytest
 from flashinfer_bench.data import DType
-from flashinfer_bench.errors import BuildError
 
 from fib_builder_example.prototype import (
     C_TYPES,
-    definition_check,
     header,
-    is_identifier,
     parameters_of,
     prototype,
 )
@@ -65,53 +59,6 @@ def test_a_scalar_is_a_number_and_a_tensor_is_its_bits(make_definition, dtype, s
     assert (first.declared, second.declared) == (scalar, tensor)
 
 
-def test_a_function_without_parameters(make_definition):
-    definition = make_definition(axes={}, inputs={}, outputs={}, reference="def run():\n    pass\n")
-    assert prototype("f", parameters_of(definition)) == "void f(void);"
-    assert header("f", parameters_of(definition), {}) == "void f(void);\n"
-
-
-def test_an_axis_that_nothing_shows_is_refused(make_definition):
-    axes = {
-        "tokens": {"type": "var"},
-        "hidden": {"type": "const", "value": 8},
-        "k": {"type": "var"},
-    }
-    with pytest.raises(BuildError, match="no input or output of 'scaled_add_h8' has the axis 'k'"):
-        parameters_of(make_definition(axes=axes))
-
-
-def test_the_header_stands_alone(tmp_path, make_definition):
-    inputs = {f"in_{dtype}": {"shape": ["tokens"], "dtype": dtype} for dtype in C_TYPES}
-    reference = f"def run({', '.join(inputs)}):\n    return in_float32\n"
-    parameters = parameters_of(make_definition(inputs=inputs, reference=reference))
-    text = header("run", parameters, {"hidden": 8})
-    assert "#include" not in text
-    types = prototype("run", parameters).removesuffix(";")
-    source = (
-        f"{text}#include <stdbool.h>\n#include <stdint.h>\n{types} {{}}\n{definition_check('run')}"
-    )
-    (tmp_path / "all.c").write_text(source)
-    compiler = shutil.which("cc")
-    assert compiler, "these tests need a C compiler"
-    for standard in ("c99", "gnu99", "c11"):
-        subprocess.run(
-            [compiler, f"-std={standard}", "-Wall", "-Werror", "-c", "all.c"],
-            cwd=tmp_path,
-            check=True,
-        )
-
-
 def test_constant_axes_are_macros_where_their_names_allow_it():
     text = header("f", (), {"hidden": 8, "head-dim": 64, "7": 7})
     assert text == "#define AXIS_hidden 8\nvoid f(void);\n"
-
-
-@pytest.mark.parametrize("name", ["run", "_run2", "RMSNorm"])
-def test_names_of_functions(name):
-    assert is_identifier(name)
-
-
-@pytest.mark.parametrize("name", ["", "2run", "a-b", "ns::run", "läuft", "run ", "run;"])
-def test_what_cannot_name_a_function(name):
-    assert not is_identifier(name)

@@ -32,12 +32,6 @@ class TestRunnable:
 
 
 class TestCanBuild:
-    @pytest.mark.parametrize("language", ["cpp", "cuda", "CUDA"])
-    def test_by_binding(self, make_solution, language):
-        builder = TorchBuilder()
-        assert builder.can_build(make_solution("bare.cpp", language=language))
-        assert not builder.can_build(make_solution("bare.cpp", language=language, binding="x"))
-
     def test_without_a_binding_the_sources_tell(self, make_solution):
         builder = TorchBuilder()
         assert builder.can_build(make_solution("module.cpp", binding=None))
@@ -63,11 +57,6 @@ class TestFiles:
         solution = make_solution(files=files, entry="src/kernel.cpp::run", compile_options=options)
         assert build(solution)() // 100 == 7
 
-    def test_openmp_needs_no_flag_for_linking(self, build, make_solution, source):
-        text = "#include <omp.h>\n#define VALUE (omp_get_num_procs() > 0)\n" + source("bare.cpp")
-        solution = make_solution(files={"main.cpp": text}, compile_options={"cflags": ["-fopenmp"]})
-        assert build(solution)() // 100 == 1
-
 
 class TestOneProcess:
     def test_solutions_do_not_share_what_is_inline(self, build, make_solution):
@@ -86,34 +75,9 @@ class TestOneProcess:
         assert str(own_cache) in runnable.metadata.misc["library"]
         assert torch.equal(runnable(*inputs), expected(inputs))
 
-    def test_headers_of_known_versions_are_not_looked_at(
-        self, make_solution, definition, own_cache
-    ):
-        builder, solution = TorchBuilder(), make_solution("writes.cpp")
-        known = tuple(map(str, builder.plan(definition, solution).versioned_roots))
-        read = builder.compile(definition, solution).info.headers
-        assert [path for path in read if path.startswith(known)] == []
-
     def test_a_module_with_a_name_of_its_own(self, build, make_solution):
         before = dict(sys.modules)
         options = {"cflags": ["-DMODULE_NAME=json"]}
         assert build(make_solution("bare.cpp", compile_options=options))() // 100 == 1
         assert sys.modules["json"] is json
         assert set(sys.modules) == set(before)
-
-
-def test_a_helper_named_like_a_function_of_libc_is_the_solution_s_own(build, make_solution):
-    source = """
-#include <ATen/core/Tensor.h>
-#include <torch/csrc/utils/pybind.h>
-extern "C" int getpid() { return 42; }
-static void run(const at::Tensor& x, const at::Tensor& y, double scale, at::Tensor& out) {
-  out.fill_(getpid());
-}
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
-"""
-    files = {"main.cpp": source}
-    runnable = build(make_solution(files=files, destination_passing_style=True))
-    out = torch.empty(3, 8)
-    runnable(torch.ones(3, 8), torch.ones(3, 8), 0.5, out)
-    assert out.eq(42).all()

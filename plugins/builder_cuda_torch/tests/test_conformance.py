@@ -47,19 +47,6 @@ class TestOperators(BuilderConformance):
         )
 
 
-class TestModule(BuilderConformance):
-    """A module."""
-
-    @pytest.fixture
-    def case(self) -> BuilderCase:
-        return BuilderCase(
-            record=CPU,
-            definition=DEFINITION,
-            solution=solution("capi.cpp", destination_passing_style=False),
-            twin=solution("capi.cpp", edit=lambda text: text.replace("a[i] + b", "a[i] - b")),
-        )
-
-
 @pytest.mark.gpu
 class TestCuda(BuilderConformance):
     """A module with a kernel."""

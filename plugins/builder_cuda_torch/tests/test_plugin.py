@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 import fib_builder_cuda_torch
 from fib_builder_cuda_torch import probe
-from flashinfer_bench.compile import Builder, default_registry, reset_default_registry
-from flashinfer_bench.plugins import discover, reset_default_catalog
+from flashinfer_bench.compile import Builder
+from flashinfer_bench.plugins import discover
 from flashinfer_bench.plugins.records import Availability
 
 
@@ -27,31 +26,7 @@ def test_the_host_finds_it_and_it_can_be_used():
     assert issubclass(chosen.load(), Builder)
 
 
-def test_languages_and_bindings(record):
-    mine, other = ("cpp", "cuda") if record.name == "torch" else ("cuda", "cpp")
-    assert record.accepts(mine, "torch")
-    assert record.accepts(mine, None)
-    assert not record.accepts(mine, "tvm-ffi")
-    assert not record.accepts(other, "torch")
-
-
-def test_solutions_without_a_binding_are_others_first(record):
-    assert record.priority < 50
-
-
 class TestProbes:
-    def test_what_is_there(self):
-        answer = probe.probe_cpp()
-        assert answer.ok
-        assert answer.reason.startswith(f"torch {torch.__version__}, ")
-        assert "ninja" in answer.reason
-
-    @pytest.mark.skipif(torch.version.cuda is not None, reason="this torch is built for CUDA")
-    def test_cuda_with_a_torch_that_has_none(self):
-        answer = probe.probe_cuda()
-        assert answer.reason == f"torch {torch.__version__} is built without CUDA"
-        assert "build of torch for CUDA" in answer.remedy
-
     def test_without_nvcc_or_a_gpu(self, monkeypatch):
         from flashinfer_bench.errors import CapabilityError
 
@@ -64,15 +39,3 @@ class TestProbes:
         monkeypatch.setattr(probe, "find_nvcc", lambda: "nvcc 13.0")
         monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
         assert probe.probe_cuda().reason.endswith("nvcc 13.0, 9.0a")
-
-
-def test_the_shared_registry_builds_with_it(definition, make_solution, inputs):
-    reset_default_catalog()  # others may have asked its probe where there was no compiler
-    reset_default_registry()
-    try:
-        runnable = default_registry().build(definition, make_solution("writes.cpp", binding=None))
-        assert runnable.metadata.build_type == "torch"
-        x, y, scale = inputs
-        assert torch.equal(runnable.call_value_returning(*inputs), (x + y) * scale)
-    finally:
-        reset_default_registry()

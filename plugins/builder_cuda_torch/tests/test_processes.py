@@ -41,14 +41,3 @@ def test_compiling_imports_no_torch_and_runs_nothing(start, make_solution, sourc
         "print(artefact.fresh, again.fresh, 'torch' in sys.modules)\n"
     )
     assert start(solution, code).communicate()[0] == "True False False\n"
-
-
-def test_a_library_of_operators_is_tried_once(start, make_solution, build):
-    solution = make_solution("returns.cpp")
-    build(solution)
-    code = (
-        "from fib_builder_cuda_torch import loading\n"
-        "loading.run_tool = None\n"  # what starts the trial: now it would fail
-        "print(TorchBuilder().build(definition, solution).metadata.misc['found_as'][:8])\n"
-    )
-    assert start(solution, code).communicate()[0] == "operator\n"

@@ -7,10 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from fib_builder_cuda_torch import scan
-
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
 
@@ -19,17 +15,3 @@ def test_the_example_prints_what_it_says():
     (said,) = re.findall(r"# ([\d.]+)$", code, re.MULTILINE)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == f"{said}\n"
-
-
-@pytest.mark.parametrize("suffix", sorted(scan.KINDS))
-def test_all_kinds_of_files_are_named(suffix):
-    assert f"`{suffix}`" in README
-
-
-def test_the_headers_are_those_of_the_tests(source):
-    headers = {
-        header
-        for name in ("writes.cpp", "library.cpp", "module.cpp", "extension.cpp")
-        for header in re.findall(r"#include (<torch/\S+>)", source(name))
-    }
-    assert all(f"`{header}`" in README for header in headers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -51,26 +50,6 @@ class TestInstallation:
         with pytest.raises(CapabilityError, match="torch is not installed"):
             installation.find_torch()
 
-    def test_a_torch_without_headers(self, monkeypatch, tmp_path):
-        (tmp_path / "torch").mkdir()
-        (tmp_path / "torch" / "__init__.py").write_text("")
-        monkeypatch.delitem(sys.modules, "torch")
-        monkeypatch.setattr(sys, "path", [str(tmp_path)])
-        with pytest.raises(CapabilityError, match="without its C\\+\\+ headers"):
-            installation.find_torch()
-
-    def test_old_builds(self, tmp_path):
-        for path, text in {
-            "version.py": "__version__ = '2.4.0'\ncuda: Optional[str] = '12.1'\nhip = None\n",
-            "share/cmake/Torch/TorchConfig.cmake": 'set(F "-D_GLIBCXX_USE_CXX11_ABI=0")\n',
-            "utils/cpp_extension.py": "['-std=c++17'], ['-std=c++17'] # '-std=c++20'\n",
-        }.items():
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).write_text(text)
-        found = installation._read(tmp_path)
-        assert (found.version, found.cuda) == ("2.4.0", "12.1")
-        assert (found.cxx11_abi, found.standard) == (False, "c++17")
-
 
 class TestFlags:
     def test_libraries_are_those_of_torchs_own_builder(self, tmp_path, plan, make_solution):
@@ -104,20 +83,6 @@ class TestFlags:
             in plan(make_solution(files=files)).settings.compilers["cpp"]
         )
 
-    def test_headers_that_pip_brought_are_looked_into_last(
-        self, plan, make_solution, cuda_torch, monkeypatch, tmp_path
-    ):
-        (tmp_path / "nvidia" / "cu13" / "include").mkdir(parents=True)
-        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-        monkeypatch.delitem(sys.modules, "nvidia", raising=False)
-        system = _after("-isystem", plan(make_solution("kernel.cu")).settings.compilers["cuda"])
-        assert str(tmp_path / "nvidia" / "cu13" / "include") in system
-        assert system.index(str(cuda_home() / "include")) < system.index(
-            str(tmp_path / "nvidia" / "cu13" / "include")
-        )
-        flags = plan(make_solution("bare.cpp")).settings.compilers["cpp"]
-        assert not [flag for flag in flags if "nvidia" in flag]
-
 
 class TestKey:
     @pytest.mark.parametrize(
@@ -131,13 +96,6 @@ class TestKey:
         )
         after = plan(make_solution("bare.cpp"))
         assert after.key != before.key
-
-    def test_headers_of_which_it_has_the_version(self, plan, make_solution, cuda_torch):
-        made = plan(make_solution("kernel.cu", language="cuda"))
-        assert cuda_torch.root / "include" in made.versioned_roots
-        assert installation.find_python_headers() in made.versioned_roots
-        assert cuda_home() / "include" in made.versioned_roots
-        assert made.key["python_headers"] == platform.python_version()
 
 
 def _torch_would_run(folder, sources):

@@ -5,35 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
-import fib_builder_tilelang
-from flashinfer_bench.compile import Builder, BuilderRegistry
-from flashinfer_bench.plugins import Catalog, discover
-
 README = Path(__file__).parent.parent / "README.md"
-
-
-@pytest.fixture
-def record():
-    (spec,) = fib_builder_tilelang.fib_register_builders()
-    return spec
-
-
-def test_the_host_finds_it_and_it_can_be_used():
-    chosen = discover().select_builder("tilelang")
-    assert chosen.distribution == "fib-builder-tilelang"
-    assert chosen.availability().ok
-    assert issubclass(chosen.load(), Builder)
-
-
-def test_the_registry_builds_with_it(record, definition, make_solution, inputs):
-    registry = BuilderRegistry.from_catalog(Catalog.of(record), device="cpu")
-    runnable = registry.build(definition, make_solution())
-    x, y, scale = inputs
-    assert runnable(*inputs).equal((x + y) * scale)
-    assert runnable.metadata.build_type == "tilelang"
-    registry.cleanup()
 
 
 def test_the_example_of_the_readme_runs(tmp_path, in_child):

@@ -38,13 +38,6 @@ def test_what_is_installed_here():
     assert answer.reason == f"tilelang {versions[0]}, apache-tvm-ffi {versions[1]}"
 
 
-def test_without_tilelang(environment):
-    environment(missing=("tilelang",), tilelang=None)
-    answer = probe()
-    assert (answer.ok, answer.reason) == (False, "tilelang is not installed")
-    assert answer.remedy == "pip install tilelang"
-
-
 @pytest.mark.parametrize("found", ["0.1.15.post2", "0.1.13", "0.1.13rc1", "0.1.10", "1.0"])
 def test_with_a_tvm_ffi_that_does_not_fit(environment, found):
     environment(**{"apache-tvm-ffi": found})

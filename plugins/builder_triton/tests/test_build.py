@@ -5,23 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fib_builder_triton.builder import TritonBuilder
-
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 def expected(inputs):
     x, y, scale = inputs
     return (x + y) * scale
-
-
-class TestRunnable:
-    def test_can_build(self, make_solution):
-        builder = TritonBuilder()
-        assert builder.is_available()
-        assert builder.can_build(make_solution())
-        assert builder.can_build(make_solution(language="Triton"))
-        assert not builder.can_build(make_solution(language="python"))
 
 
 class TestFiles:

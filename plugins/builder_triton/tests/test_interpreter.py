@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 import pytest
@@ -71,26 +70,7 @@ def test_threads_wait_for_one_another(build, make_solution, inputs):
     assert wrong == []
 
 
-class TestDriver:
-    def test_a_driver_that_somebody_has_set_stays(self, in_child):
-        code = (
-            "import triton\n"
-            "from fib_builder_triton import interpreter\n"
-            "triton.runtime.driver.set_active('mine')\n"
-            "interpreter.enter()\n"
-            "assert triton.runtime.driver.active == 'mine'\n"
-        )
-        in_child(code, TRITON_INTERPRET="1")
-
-
 class TestBfloat16:
-    def test_there_is_a_note(self, build, make_solution, bfloat16, caplog):
-        with caplog.at_level(logging.WARNING, "fib_builder_triton"):
-            runnable = build(make_solution(), bfloat16)
-        (note,) = runnable.metadata.misc["notes"]
-        assert ".to(tl.float32)" in note
-        assert f"solution 'my_solution': {note}" in caplog.text
-
     @pytest.mark.parametrize("upcast", [True, False])
     def test_the_note_is_true(self, build, make_solution, bfloat16, upcast):
         # Should the second case ever come out right, the note can go.

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 import fib_builder_triton
-from flashinfer_bench.compile import Builder, BuilderRegistry
-from flashinfer_bench.errors import BuildError
-from flashinfer_bench.plugins import Catalog, discover
+from flashinfer_bench.compile import BuilderRegistry
+from flashinfer_bench.plugins import Catalog
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -18,19 +17,6 @@ README = Path(__file__).parent.parent / "README.md"
 @pytest.fixture
 def records():
     return {spec.name: spec for spec in fib_builder_triton.fib_register_builders()}
-
-
-def test_the_host_finds_both_records(records):
-    found = {entry.name: entry for entry in discover().builders}
-    assert set(records) == {"triton", "triton_interpreter"} <= set(found)
-    for name in records:
-        assert found[name].distribution == "fib-builder-triton"
-        assert issubclass(found[name].load(), Builder)
-
-
-@pytest.mark.parametrize("binding", [None, "torch", "tvm-ffi"])
-def test_a_binding_means_nothing_to_triton(records, binding):
-    assert all(record.accepts("triton", binding) for record in records.values())
 
 
 class TestSelection:
@@ -49,19 +35,6 @@ class TestSelection:
         assert runnable(*inputs).equal((x + y) * scale)
         assert runnable.metadata.build_type == "triton"
         registry.cleanup()
-
-    def test_the_interpreter_is_never_taken_for_a_gpu(
-        self, catalog, interpreted, definition, make_solution
-    ):
-        registry = BuilderRegistry.from_catalog(catalog, device="cuda")
-        with pytest.raises(BuildError, match="TRITON_INTERPRET is set"):
-            registry.build(definition, make_solution())
-
-    def test_without_the_variable_the_message_names_it(self, catalog, definition, make_solution):
-        registry = BuilderRegistry.from_catalog(catalog, device="cpu")
-        with pytest.raises(BuildError, match="TRITON_INTERPRET is not set") as caught:
-            registry.build(definition, make_solution())
-        assert "TRITON_INTERPRET=1 runs kernels on the CPU" in caught.value.hint
 
 
 def test_the_example_of_the_readme_runs(tmp_path, cache_folder, in_child):

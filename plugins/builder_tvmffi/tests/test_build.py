@@ -7,21 +7,10 @@ import torch
 
 from fib_builder_tvmffi.builder import TVMFFIBuilder
 
-WRITES = "TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Add)"
 RETURNS = "TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Sum)"
 
 
 class TestRunnable:
-    def test_metadata(self, build, make_solution, definition):
-        metadata = build(make_solution(WRITES, base="typed", name="my kernel")).metadata
-        assert metadata.build_type == "tvm_ffi"
-        assert metadata.definition is definition
-        assert metadata.solution_name == "my kernel"
-        assert metadata.destination_passing_style
-        assert metadata.misc["symbol"] == "run"
-        assert metadata.misc["entry_point"] == "kernel.cpp::run"
-        assert metadata.misc["signature"] == "(DLTensor*, DLTensor*, float, DLTensor*) -> None"
-
     def test_what_a_function_returns_outlives_the_runnable(
         self, build, make_solution, inputs, expected
     ):
@@ -80,34 +69,6 @@ class TestCollections:
         assert torch.equal(result[0], expected)
         assert torch.equal(result[1], (x - y) * scale)
 
-    def test_a_tensor_with_memory_of_its_own_is_torch_s_too(
-        self, build, make_solution, inputs, expected
-    ):
-        source = (
-            "struct Alloc {\n"
-            "  void AllocData(DLTensor* t) { t->data = new float[24]; }\n"
-            "  void FreeData(DLTensor* t) { delete[] static_cast<float*>(t->data); }\n"
-            "};\n"
-            "static ffi::Tensor Own(ffi::TensorView x, ffi::TensorView y, double scale) {\n"
-            "  auto out = ffi::Tensor::FromNDAlloc(Alloc(), x.shape(), x.dtype(), x.device());\n"
-            "  Add(x, y, scale, out);\n  return out;\n}\n"
-            "TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Own)\n"
-        )
-        runnable = build(make_solution(source, base="typed", destination_passing_style=False))
-        result = runnable(*inputs)
-        runnable.cleanup()
-        assert type(result) is torch.Tensor
-        assert torch.equal(result, expected)
-
-    def test_a_type_that_is_not_told_in_advance(self, build, make_solution, inputs, expected):
-        source = (
-            "static ffi::Any Some(ffi::TensorView x, ffi::TensorView y, double scale) "
-            "{ return Sum(x, y, scale); }\n"
-            "TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Some)\n"
-        )
-        runnable = build(make_solution(source, base="typed", destination_passing_style=False))
-        assert torch.equal(runnable(*inputs), expected)
-
 
 class TestCanBuild:
     @pytest.mark.parametrize("language", ["cpp", "cuda", "CUDA"])
@@ -115,15 +76,6 @@ class TestCanBuild:
     def test_its_own(self, make_solution, language, binding):
         solution = make_solution(language=language, binding=binding)
         assert TVMFFIBuilder().can_build(solution)
-
-    @pytest.mark.parametrize("spec", [{"language": "python"}, {"binding": "torch"}])
-    def test_others(self, make_solution, spec):
-        assert not TVMFFIBuilder().can_build(make_solution(**spec))
-
-    def test_sources_that_are_torch_s(self, make_solution):
-        source = "#include <torch/extension.h>\nPYBIND11_MODULE(a, m) {}\n"
-        solution = make_solution(files={"kernel.cpp": source, "plain.h": ""})
-        assert not TVMFFIBuilder().can_build(solution)
 
 
 def test_an_error_that_the_function_throws(build, make_solution, inputs):

@@ -7,14 +7,7 @@ import pytest
 import fib_builder_tvmffi
 from fib_builder_tvmffi import probe as module
 from fib_builder_tvmffi.probe import probe, probe_cuda
-from fib_native_toolkit import CompiledBuilder
-from flashinfer_bench.compile import (
-    BuilderRegistry,
-    default_registry,
-    reset_default_registry,
-)
-from flashinfer_bench.errors import BuildError, CapabilityError
-from flashinfer_bench.plugins import Catalog, discover
+from flashinfer_bench.errors import CapabilityError
 
 
 @pytest.fixture
@@ -22,32 +15,7 @@ def records():
     return {spec.name: spec for spec in fib_builder_tvmffi.fib_register_builders()}
 
 
-class TestRecords:
-    @pytest.mark.parametrize("binding", [None, "tvm-ffi"])
-    def test_what_they_handle(self, records, binding):
-        assert records["tvm_ffi"].accepts("cpp", binding)
-        assert records["tvm_ffi_cuda"].accepts("cuda", binding)
-        assert not records["tvm_ffi"].accepts("cuda", binding)
-        assert not records["tvm_ffi_cuda"].accepts("cpp", binding)
-
-    def test_the_host_finds_it_and_it_can_be_used(self):
-        chosen = discover().select_builder("cpp")
-        assert chosen.distribution == "fib-builder-tvmffi"
-        assert chosen.availability().ok
-        assert issubclass(chosen.load(), CompiledBuilder)
-
-
 class TestProbes:
-    def test_it_says_what_is_used(self):
-        assert probe().ok
-        assert probe().reason.startswith("apache-tvm-ffi 0.")
-        assert "c++ " in probe().reason
-
-    def test_cuda_too(self, nvcc, monkeypatch):
-        monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a 10.0a")
-        assert probe_cuda().ok
-        assert f"nvcc {nvcc.nvcc.number}, for 9.0a 10.0a" in probe_cuda().reason
-
     def test_without_tvm_ffi(self, monkeypatch):
         def missing():
             raise CapabilityError("apache-tvm-ffi is not installed", hint="pip install it")
@@ -57,22 +25,3 @@ class TestProbes:
             assert not answer.ok
             assert "apache-tvm-ffi is not installed" in answer.reason
             assert answer.remedy == "pip install it"
-
-
-class TestRegistry:
-    def test_the_shared_one_builds_with_it(self, definition, make_solution, inputs):
-        reset_default_registry()
-        try:
-            registry = default_registry()
-            runnable = registry.build(definition, make_solution())
-            assert runnable.metadata.build_type == "tvm_ffi"
-            x, y, scale = inputs
-            assert runnable.call_value_returning(*inputs).equal((x + y) * scale)
-        finally:
-            reset_default_registry()
-
-    def test_cuda_is_not_for_the_cpu(self, records, definition, make_solution):
-        catalog = Catalog.of(*records.values())
-        registry = BuilderRegistry.from_catalog(catalog, device="cpu")
-        with pytest.raises(BuildError, match="cuda"):
-            registry.build(definition, make_solution(language="cuda"))

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from fib_builder_tvmffi.recipe import KINDS
-
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
@@ -43,8 +41,3 @@ def test_the_other_snippets_compile(build, make_solution, snippet, nvcc, monkeyp
         "  (void)grid; (void)block;\n}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(run, F)\n"
     )
     build(make_solution(files={"a.cu": source}, base="typed", entry="a.cu::run", language="cuda"))
-
-
-def test_it_names_all_suffixes():
-    line = next(line for line in README.splitlines() if "are compiled, all others" in line)
-    assert set(re.findall(r"\.\w+\b", line.split("`")[1])) == set(KINDS)

@@ -35,18 +35,6 @@ def test_flags(c, folder_of, options):
     assert folder_of() != folder_of(c.solution(compile_options=options))
 
 
-def test_the_definition(c, folder_of):
-    assert folder_of() != folder_of(definition=c.definition(name="other"))
-
-
-def test_an_environment_variable_of_the_compiler(folder_of, monkeypatch, tmp_path):
-    plain = folder_of()
-    monkeypatch.setenv("CPATH", str(tmp_path))
-    with_path = folder_of()
-    monkeypatch.setenv("CPATH", str(tmp_path / "other"))
-    assert len({plain, with_path, folder_of()}) == 3
-
-
 def test_another_compiler_of_the_same_name(c, folder_of, script, monkeypatch):
     plain = folder_of()
     real = shutil.which("cc")

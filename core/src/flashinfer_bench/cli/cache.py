@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -11,11 +10,10 @@ import typer
 from flashinfer_bench import env
 from flashinfer_bench.cli.options import AsJson, command_group, option
 from flashinfer_bench.cli.output import Column, document_of, emit_document, table, talk
+from flashinfer_bench.compile.cache import CacheEntry, list_entries, prune, utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from flashinfer_bench.compile.store import CacheEntry
 
 COLUMNS = (
     Column("builder", "builder"),
@@ -23,8 +21,8 @@ COLUMNS = (
     Column("language", "language"),
     Column("state", "state"),
     Column("bytes", "bytes"),
-    Column("created", lambda entry: _utc(entry.created), people=False, programs=False, json=True),
-    Column("last_used", lambda entry: _utc(entry.last_used)),
+    Column("created", "created", people=False, programs=False, json=True),
+    Column("last_used", lambda entry: utc(entry.last_used)),
     Column("path", "path"),
 )
 
@@ -59,8 +57,6 @@ def list_cache(
     as_json: AsJson = False,
 ) -> None:
     """List what is in the cache, least recently used first."""
-    from flashinfer_bench.compile.store import list_entries
-
     entries = list_entries(verify=verify)
     if as_json:
         emit_document(entries=_documents(entries))
@@ -100,8 +96,6 @@ def prune_cache(
 
     What a living process is building stays, and what is removed is built again when it is wanted.
     """
-    from flashinfer_bench.compile.store import prune
-
     result = prune(
         older_than=older_than, max_bytes=max_size, everything=everything, dry_run=dry_run
     )
@@ -124,10 +118,6 @@ def prune_cache(
 
 def _documents(entries: Iterable[CacheEntry]) -> list[dict[str, Any]]:
     return [document_of(COLUMNS, entry) for entry in entries]
-
-
-def _utc(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def _human(size: int) -> str:

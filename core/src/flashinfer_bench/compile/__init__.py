@@ -4,27 +4,13 @@
 the solution is in. `flashinfer_bench.compile.toolkit` is for those who write builders.
 """
 
-from flashinfer_bench.compile.builder import Builder
-from flashinfer_bench.compile.outputs import list_outputs
-from flashinfer_bench.compile.registry import (
-    BuilderRegistry,
-    default_registry,
-    get_registry,
-    reference_solution,
-    reset_default_registry,
-)
-from flashinfer_bench.compile.runnable import Runnable, RunnableMetadata
-from flashinfer_bench.errors import BuildError
-
-__all__ = [
-    "BuildError",
-    "Builder",
-    "BuilderRegistry",
-    "Runnable",
-    "RunnableMetadata",
-    "default_registry",
-    "get_registry",
-    "list_outputs",
-    "reference_solution",
-    "reset_default_registry",
-]
+from flashinfer_bench.compile.builder import Builder as Builder
+from flashinfer_bench.compile.registry import BuilderRegistry as BuilderRegistry
+from flashinfer_bench.compile.registry import default_registry as default_registry
+from flashinfer_bench.compile.registry import get_registry as get_registry
+from flashinfer_bench.compile.registry import reference_solution as reference_solution
+from flashinfer_bench.compile.registry import reset_default_registry as reset_default_registry
+from flashinfer_bench.compile.runnable import Runnable as Runnable
+from flashinfer_bench.compile.runnable import RunnableMetadata as RunnableMetadata
+from flashinfer_bench.compile.runnable import list_outputs as list_outputs
+from flashinfer_bench.errors import BuildError as BuildError

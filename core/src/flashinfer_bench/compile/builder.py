@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import stat
 from abc import ABC, abstractmethod
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.compile.cache import cache_folder, is_complete, own_place
 from flashinfer_bench.errors import BuildError as BuildError  # its place in older releases
@@ -25,10 +23,6 @@ SOURCES = "sources"
 """Name of the folder, in a build's folder, that the solution's files are written to."""
 
 _SLUG_LENGTH = 24
-_LONGEST_NAME = 255
-_FLAGS = (
-    os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-)
 
 
 class Builder(ABC):
@@ -141,9 +135,8 @@ def declared_style(spec: BuildSpec) -> Optional[bool]:
     Triton solutions that leave it out return their values: for them None means "look at the
     signature", see `choose_style`.
     """
-    if "destination_passing_style" not in spec.model_fields_set:
-        return None
-    return spec.destination_passing_style
+    stated = "destination_passing_style" in spec.model_fields_set
+    return spec.destination_passing_style if stated else None
 
 
 def content_digest(definition: Definition, solution: Solution, *extra: object) -> str:
@@ -165,24 +158,22 @@ def content_digest(definition: Definition, solution: Solution, *extra: object) -
         64 hexadecimal digits: a SHA-256, never shortened.
     """
     parts = {
-        "definition": _signature_of(definition),
+        "definition": {
+            "name": definition.name,
+            "axes": {name: getattr(axis, "value", None) for name, axis in definition.axes.items()},
+            # Lists, because the order of arguments counts.
+            "inputs": [(name, spec.shape, spec.dtype) for name, spec in definition.inputs.items()],
+            "outputs": [
+                (name, spec.shape, spec.dtype) for name, spec in definition.outputs.items()
+            ],
+            "constraints": list(definition.constraints),
+        },
         "solution": solution.hash(),
         "style": declared_style(solution.spec),
         "extra": [str(part) for part in extra],
     }
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _signature_of(definition: Definition) -> dict[str, Any]:
-    return {
-        "name": definition.name,
-        "axes": {name: getattr(axis, "value", None) for name, axis in definition.axes.items()},
-        # Lists, because the order of arguments counts.
-        "inputs": [(name, spec.shape, spec.dtype) for name, spec in definition.inputs.items()],
-        "outputs": [(name, spec.shape, spec.dtype) for name, spec in definition.outputs.items()],
-        "constraints": list(definition.constraints),
-    }
 
 
 def package_name(prefix: str, solution: Solution, digest: str) -> str:
@@ -221,29 +212,25 @@ def check_relative_path(path: str) -> PurePosixPath:
         If it is empty or absolute, has ``..``, a backslash, a drive, a control character, or a name
         of more than 255 bytes.
     """
-    reason = _objection(path)
-    if reason:
-        raise UnsafePathError(f"source path {path[:300]!r} {reason}")
-    return PurePosixPath(path)
-
-
-def _objection(path: str) -> str:
-    parts = PurePosixPath(path).parts
-    if not parts:
-        return "names no file"
-    if path.startswith("/"):
-        return "is absolute"
-    if ".." in parts:
-        return "leaves its folder"
-    if "\\" in path or ":" in path:
-        return "has a backslash or a colon, which other systems take for a folder or drive"
-    if any(ord(char) < 32 or ord(char) == 127 for char in path):
-        return "has a control character"
-    if any(0xD800 <= ord(char) <= 0xDFFF for char in path):
-        return "is not valid Unicode"
-    if any(len(part.encode()) > _LONGEST_NAME for part in parts):
-        return f"has a name of more than {_LONGEST_NAME} bytes"
-    return ""
+    relative = PurePosixPath(path)
+    names = relative.parts
+    objections = {
+        "names no file": not names,
+        "is absolute": path.startswith("/"),
+        "leaves its folder": ".." in names,
+        "has a backslash or a colon, which other systems take for a folder or drive": (
+            "\\" in path or ":" in path
+        ),
+        "has a control character": any(ord(char) < 32 or ord(char) == 127 for char in path),
+        "is not valid Unicode": any(0xD800 <= ord(char) <= 0xDFFF for char in path),
+        "has a name of more than 255 bytes": any(
+            len(name.encode("utf-8", "surrogatepass")) > 255 for name in names
+        ),
+    }
+    for reason, holds in objections.items():
+        if holds:
+            raise UnsafePathError(f"source path {path[:300]!r} {reason}")
+    return relative
 
 
 def write_sources(root: Path, sources: Iterable[SourceFile]) -> list[Path]:
@@ -274,11 +261,14 @@ def write_sources(root: Path, sources: Iterable[SourceFile]) -> list[Path]:
     try:
         root.mkdir(parents=True, exist_ok=True)
         for relative, source in checked:
-            _make_folders(root, relative)
-            path = root.joinpath(*relative.parts)
-            _write_new(path, source.content.encode("utf-8", "surrogatepass"))
+            path = root / relative
+            if not path.parent.resolve().is_relative_to(root.resolve()):
+                raise UnsafePathError(f"source path {source.path!r} leads through a symbolic link")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as stream:  # which follows no link either
+                stream.write(source.content.encode("utf-8", "surrogatepass"))
             written.append(path)
-    except FileExistsError as error:
+    except (FileExistsError, NotADirectoryError) as error:
         name = Path(str(error.filename)).name
         raise UnsafePathError(
             f"two sources want the same place: {name!r} is there already"
@@ -286,19 +276,3 @@ def write_sources(root: Path, sources: Iterable[SourceFile]) -> list[Path]:
     except OSError as error:
         raise StorageError(f"{root}: sources cannot be written: {error}") from error
     return written
-
-
-def _make_folders(root: Path, relative: PurePosixPath) -> None:
-    folder = root
-    for part in relative.parts[:-1]:
-        folder = folder / part
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            if not stat.S_ISDIR(folder.lstat().st_mode):
-                raise
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    with os.fdopen(os.open(path, _FLAGS, 0o666), "wb") as stream:
-        stream.write(content)

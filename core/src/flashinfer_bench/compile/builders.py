@@ -10,21 +10,23 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from flashinfer_bench.errors import CapabilityError, FibDeprecationWarning, PluginError
+from flashinfer_bench.errors import FibDeprecationWarning, PluginError
 
-# Class -> name of the plugin's record, distribution that provides it.
+# Class -> distribution that provides it.
 _BUILDERS = {
-    "PythonBuilder": ("python", "fib-builder-python"),
-    "TritonBuilder": ("triton", "fib-builder-triton"),
-    "TileLangBuilder": ("tilelang", "fib-builder-tilelang"),
-    "TVMFFIBuilder": ("tvm_ffi", "fib-builder-tvmffi"),
-    "TorchBuilder": ("torch", "fib-builder-cuda-torch"),
+    "PythonBuilder": "fib-builder-python",
+    "TritonBuilder": "fib-builder-triton",
+    "TileLangBuilder": "fib-builder-tilelang",
+    "TVMFFIBuilder": "fib-builder-tvmffi",
+    "TorchBuilder": "fib-builder-cuda-torch",
 }
 
 __all__ = [*_BUILDERS]
 
 
 def __getattr__(name: str) -> Any:
+    from flashinfer_bench.plugins import default_catalog
+
     if name == "CUDABuilder":
         warnings.warn(
             "CUDABuilder is now called TorchBuilder; the old name goes in 1.0",
@@ -34,31 +36,15 @@ def __getattr__(name: str) -> Any:
         name = "TorchBuilder"
     if name not in _BUILDERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _load(name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
-
-def _load(name: str) -> Any:
-    from flashinfer_bench.plugins import default_catalog
-
-    record, distribution = _BUILDERS[name]
-    catalog = default_catalog()
-    for registered in catalog.builders:
-        if registered.spec.factory.rpartition(":")[2] == name:
+    for registered in default_catalog().builders:
+        if registered.spec.factory.endswith(f":{name}"):
             try:
                 return registered.load()
             except PluginError as error:
                 raise ImportError(f"{name} cannot be loaded: {error}") from error
-    try:
-        catalog.find("builder", record)
-    except CapabilityError as error:
-        reason = error.message
-    else:
-        reason = f"the installed builder {record!r} has no class {name}"
+    distribution = _BUILDERS[name]
     raise ImportError(
-        f"{name} comes with the distribution {distribution} (pip install {distribution}): {reason}",
+        f"{name} comes with the distribution {distribution}, which has not registered it here: "
+        f"pip install {distribution}",
         name=__name__,
     )

@@ -34,7 +34,12 @@ _WARNING = re.compile(r"(?:^|[:)] )(?:warning|note|remark)(?: #[\w-]+)?\s*:", re
 # What drivers say about the programs that they have started; those said more.
 _SUMMARY = re.compile(r"^collect2: error: ld returned|^clang\S*: error: linker command failed")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
-_NINJA = re.compile(r"^\[\d+/\d+\] |^ninja: (build stopped|Entering directory|no work to do)")
+# Commands, which ninja prints when they have run or failed, and what it says itself.
+_NINJA = re.compile(
+    r"^[ \t]*(\[\d+/\d+\] .*|FAILED: .*\n.*"
+    r"|ninja: (build stopped|Entering directory|no work to do).*)$",
+    re.MULTILINE,
+)
 
 
 def first_error(log: str) -> str:
@@ -54,29 +59,16 @@ def first_error(log: str) -> str:
         The first line that looks like an error, else the last one that is not empty, shortened to
         600 characters.
     """
-    lines = list(_spoken(log))
+    spoken = _NINJA.sub("", _COLOUR.sub("", log).replace("\r", ""))
+    lines = [line.strip() for line in spoken.splitlines() if line.strip()]
     for pattern in (_DIAGNOSTIC, _LOOKS_LIKE_ONE):
         for line in lines:
-            if pattern.search(line) and not _SUMMARY.search(line) and not _is_warning(line):
+            warning = _WARNING.search(line)
+            # One that quotes the word "error", and so comes before it, is none.
+            quoted = warning and not re.search("error", line[: warning.start()], re.IGNORECASE)
+            if pattern.search(line) and not _SUMMARY.search(line) and not quoted:
                 return shorten(line)
     return shorten(lines[-1] if lines else "")
-
-
-def _spoken(log: str) -> Iterator[str]:
-    """Yield the lines of `log` that are neither empty nor ninja's account of its commands."""
-    command_follows = False
-    for raw in _COLOUR.sub("", log).splitlines():
-        line = raw.strip()
-        failed = line.startswith("FAILED: ")
-        if line and not failed and not command_follows and not _NINJA.search(line):
-            yield line
-        command_follows = failed
-
-
-def _is_warning(line: str) -> bool:
-    """Return whether a line is a warning that quotes the word "error"."""
-    warning = _WARNING.search(line)
-    return warning is not None and not re.search(r"error", line[: warning.start()], re.IGNORECASE)
 
 
 def shorten(text: str, limit: int = _LONGEST_HEADLINE) -> str:
@@ -129,24 +121,20 @@ def describe_exception(error: BaseException, root: Path) -> tuple[str, str]:
     log : str
         The traceback, without the frames above the code.
     """
+    place, first, frame = "", None, error.__traceback__
     try:
-        return _describe(error, root)
+        while frame is not None:
+            name = _relative(frame.tb_frame.f_code.co_filename, root)
+            if name:
+                place, first = f"{name}:{frame.tb_lineno}", first or frame
+            frame = frame.tb_next
+        if isinstance(error, SyntaxError) and error.filename and error.lineno:
+            name = _relative(error.filename, root)
+            place = f"{name}:{error.lineno}" if name else place
+        reason = traceback.format_exception_only(type(error), error)[-1].strip()
+        log = "".join(traceback.format_exception(type(error), error, first))
     except (Exception, SystemExit):  # noqa: BLE001 - the exception is the candidate's code, too
         return f"{type(error).__name__}, which cannot be shown", ""
-
-
-def _describe(error: BaseException, root: Path) -> tuple[str, str]:
-    place, first, frame = "", None, error.__traceback__
-    while frame is not None:
-        name = _relative(frame.tb_frame.f_code.co_filename, root)
-        if name:
-            place, first = f"{name}:{frame.tb_lineno}", first or frame
-        frame = frame.tb_next
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        name = _relative(error.filename, root)
-        place = f"{name}:{error.lineno}" if name else place
-    reason = traceback.format_exception_only(type(error), error)[-1].strip()
-    log = "".join(traceback.format_exception(type(error), error, first))
     headline = f"{place}: {reason}" if place else reason
     return shorten(headline), log.replace(f"{root}/", "")
 

@@ -6,11 +6,11 @@ import platform
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench import env
 from flashinfer_bench.errors import CapabilityError
-from flashinfer_bench.tensors.devices import Gpu, nvidia_gpus
+from flashinfer_bench.tensors.devices import nvidia_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,6 @@ _CPU_FIELDS = re.compile(
     r"vendor_id|cpu|cpu family|model|model name|stepping|cache size|flags|Features|isa|uarch"
     r"|CPU (implementer|architecture|variant|part|revision)"
 )
-_OLDEST_WITH_FEATURES = (9, 0)
 
 
 def cuda_architectures() -> tuple[str, ...]:
@@ -43,20 +42,14 @@ def cuda_architectures() -> tuple[str, ...]:
         If the variable names something that is no architecture.
     """
     chosen = env.cuda_arch_list()
-    if chosen:
-        return chosen
-    found = tuple(_with_features(name) for name in gpu_architectures())
-    if not found:
+    # From 9.0 on, GPUs have features that only code for exactly their architecture may use.
+    found = [f"{name}a" if len(name) > 3 or name >= "9.0" else name for name in gpu_architectures()]
+    if not chosen and not found:
         raise CapabilityError(
             "no GPU to compile for: there is none here, and FIB_CUDA_ARCH_LIST is not set",
             hint="Set FIB_CUDA_ARCH_LIST to the architectures to compile for, such as 9.0a.",
         )
-    return found
-
-
-def _with_features(name: str) -> str:
-    major, minor = map(int, name.split("."))
-    return f"{name}a" if (major, minor) >= _OLDEST_WITH_FEATURES else name
+    return chosen or tuple(found)
 
 
 def gpu_architectures() -> tuple[str, ...]:
@@ -68,30 +61,22 @@ def gpu_architectures() -> tuple[str, ...]:
         Such as ``("8.0", "9.0")``; empty if there is no GPU. Where ``CUDA_VISIBLE_DEVICES`` leaves
         open which of several different GPUs it means, those of all.
     """
-    found = _visible(nvidia_gpus(), env.cuda_visible_devices())
-    return tuple(f"{major}.{minor}" for major, minor in sorted(found))
-
-
-def _visible(gpus: tuple[Gpu, ...], visible: Optional[tuple[str, ...]]) -> set[tuple[int, int]]:
-    if visible is None:
-        return {gpu.capability for gpu in gpus}
-    found: set[tuple[int, int]] = set()
-    for entry in visible:
-        chosen = _chosen(gpus, entry)
+    gpus, visible = nvidia_gpus(), env.cuda_visible_devices()
+    found = {gpu.capability for gpu in gpus if visible is None}
+    for entry in visible or ():
+        if entry.isdecimal():
+            chosen = gpus[int(entry) :][:1]
+            # CUDA numbers devices by speed unless told otherwise, and NVML by place on the bus.
+            if chosen and env.cuda_device_order() != "PCI_BUS_ID":
+                chosen = gpus
+        elif entry.startswith("MIG-"):
+            chosen = gpus  # a part of one of them
+        else:
+            chosen = tuple(gpu for gpu in gpus if gpu.uuid.startswith(entry))
         if not chosen:
             break  # as CUDA does: what comes after an entry that names nothing does not count
         found |= {gpu.capability for gpu in chosen}
-    return found
-
-
-def _chosen(gpus: tuple[Gpu, ...], entry: str) -> tuple[Gpu, ...]:
-    if entry.isdecimal():
-        chosen = gpus[int(entry) :][:1]
-        # CUDA numbers devices by speed unless told otherwise, and NVML by their place on the bus.
-        return chosen if not chosen or env.cuda_device_order() == "PCI_BUS_ID" else gpus
-    if entry.startswith("MIG-"):
-        return gpus  # a part of one of them
-    return tuple(gpu for gpu in gpus if gpu.uuid.startswith(entry))
+    return tuple(f"{major}.{minor}" for major, minor in sorted(found))
 
 
 def cpu_description() -> str:

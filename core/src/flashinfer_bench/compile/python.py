@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
     _Function = Union[Callable[..., Any], inspect.Signature]
 
-_INIT = "__init__"
 _opening = threading.Lock()
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -141,20 +140,37 @@ def load_python(definition: Definition, solution: Solution, *, prefix: str) -> L
     StorageError
         If the sources cannot be written.
     """
-    path = _entry_file(solution)
-    name = package_name(prefix, solution, content_digest(definition, solution, prefix))
-    root = scratch_folder(name[: len(prefix) + 40]).resolve()
-    package = None
+    path, name = solution.get_entry_path(), solution.name
+    if PurePosixPath(path).suffix != ".py":
+        raise BuildError(
+            f"solution {name!r}: the entry file of a {solution.spec.language} solution "
+            f"must be a .py file, not {path!r}"
+        )
+    wanted = package_name(prefix, solution, content_digest(definition, solution, prefix))
+    root = scratch_folder(wanted[: len(prefix) + 40]).resolve()
+    package = open_package(wanted, root)
+
+    def discard() -> None:
+        package.close()
+        shutil.rmtree(root, ignore_errors=True)
+
+    module, headline, log = None, "", ""
     try:
         write_sources(root, solution.sources)
-        package = open_package(name, root)
-        function = find_entry(_import(package, path, solution), solution)
+        try:
+            module = package.import_file(path)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - candidate code may raise SystemExit, too
+            headline, log = describe_exception(error, root)
+        if module is None:  # here the traceback of the candidate's frames is no longer attached
+            raise BuildError(f"solution {name!r}: importing {path} failed: {headline}", log=log)
+        function = find_entry(module, solution)
         style = choose_style(function, definition, solution)
     except BaseException:
-        _discard(package, root)
+        discard()
         raise
-    loaded = package
-    return LoadedPython(function, style, loaded.name, lambda: _discard(loaded, root), root)
+    return LoadedPython(function, style, package.name, discard, root)
 
 
 def find_entry(module: ModuleType, solution: Solution) -> Callable[..., Any]:
@@ -185,33 +201,6 @@ def find_entry(module: ModuleType, solution: Solution) -> Callable[..., Any]:
     return function
 
 
-def _entry_file(solution: Solution) -> str:
-    path = solution.get_entry_path()
-    if PurePosixPath(path).suffix != ".py":
-        raise BuildError(
-            f"solution {solution.name!r}: the entry file of a {solution.spec.language} solution "
-            f"must be a .py file, not {path!r}"
-        )
-    return path
-
-
-def _import(package: SourcePackage, path: str, solution: Solution) -> ModuleType:
-    try:
-        return package.import_file(path)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - candidate code may raise anything, SystemExit too
-        headline, log = describe_exception(error, package.root)
-    # Raised here, where the traceback of the candidate's frames is no longer attached.
-    raise BuildError(f"solution {solution.name!r}: importing {path} failed: {headline}", log=log)
-
-
-def _discard(package: SourcePackage | None, root: Path) -> None:
-    if package is not None:
-        package.close()
-    shutil.rmtree(root, ignore_errors=True)
-
-
 class SourcePackage(MetaPathFinder):
     """A folder that can be imported from. Make one with `open_package`.
 
@@ -228,9 +217,7 @@ class SourcePackage(MetaPathFinder):
         self.root = root
         # Where modules are; those that are not listed are below their parent.
         self._places: dict[str, Path] = {name: root}
-        names = _module_names(root)
-        # A single file has nothing to import from beside it.
-        self._builtins = _builtins_with_import(self, names) if len(names) > 1 else None
+        self._builtins: Optional[dict[str, Any]] = None
 
     def import_file(self, path: str) -> ModuleType:
         """Import one file.
@@ -250,8 +237,10 @@ class SourcePackage(MetaPathFinder):
         BaseException
             Whatever the file raises, SystemExit included.
         """
+        if self._builtins is None:
+            self._builtins = self._with_own_import()
         parts = list(PurePosixPath(path).with_suffix("").parts)
-        if parts[-1] == _INIT:
+        if parts[-1] == "__init__":
             parts.pop()
         full = self.name
         for part in parts:
@@ -286,7 +275,7 @@ class SourcePackage(MetaPathFinder):
             return None
         place = self._place(fullname)
         for file, folder in (
-            (place / f"{_INIT}.py", [str(place)]),
+            (place / "__init__.py", [str(place)]),
             (place.with_name(f"{place.name}.py"), None),
         ):
             if file.is_file() and not (folder is None and place == self.root):
@@ -301,12 +290,49 @@ class SourcePackage(MetaPathFinder):
         return spec
 
     def _place(self, fullname: str) -> Path:
-        """Return where `fullname` would be, without a suffix."""
-        known = self._places.get(fullname)
-        if known is not None:
-            return known
+        # Without a suffix, whether or not it is there.
+        if fullname in self._places:
+            return self._places[fullname]
         parent, _, last = fullname.rpartition(".")
         return self._place(parent) / last
+
+    def _with_own_import(self) -> Optional[dict[str, Any]]:
+        names: set[str] = set()
+        for _, folders, files in os.walk(self.root):
+            names.update(folders)
+            names.update(file.partition(".")[0] for file in files if file.endswith(".py"))
+        if len(names) < 2:
+            return None  # a single file has nothing to import from beside it
+        names -= {"__init__", *sys.stdlib_module_names}
+
+        def import_module(
+            name: str,
+            globals: Optional[Mapping[str, Any]] = None,
+            locals: Optional[Mapping[str, Any]] = None,
+            fromlist: Optional[Sequence[str]] = (),
+            level: int = 0,
+        ) -> Any:
+            top = name.partition(".")[0]
+            base = self._nearest(top, globals or {}) if level == 0 and top in names else None
+            if base is None:
+                return builtins.__import__(name, globals, locals, fromlist or (), level)
+            module = builtins.__import__(f"{base}.{name}", globals, locals, fromlist or (), 0)
+            # "import a.b" binds a, which for the usual import would be our package.
+            return module if fromlist else sys.modules[f"{base}.{top}"]
+
+        return {**vars(builtins), "__import__": import_module}
+
+    def _nearest(self, top: str, importer: Mapping[str, Any]) -> Optional[str]:
+        # The nearest package, from the importing module upwards, that holds `top`.
+        base = str(importer.get("__package__") or self.name)
+        while base.partition(".")[0] == self.name:
+            full = f"{base}.{top}"
+            # A file that is called like an installed library may still import that library.
+            known = full in sys.modules or self.find_spec(full) is not None
+            if known and full != importer.get("__name__"):
+                return base
+            base = base.rpartition(".")[0]
+        return None
 
 
 def open_package(name: str, root: Path) -> SourcePackage:
@@ -351,51 +377,6 @@ class _Loader(SourceFileLoader):
         """Compile text, which was written as UTF-8 whatever encoding it may declare."""
         text = self.get_data(self.path).decode("utf-8-sig")
         return compile(text, self.path, "exec", dont_inherit=True)
-
-
-def _module_names(root: Path) -> set[str]:
-    names = set()
-    for _, folders, files in os.walk(root):
-        names.update(folders)
-        names.update(file.partition(".")[0] for file in files if file.endswith(".py"))
-    return names
-
-
-def _builtins_with_import(package: SourcePackage, modules: set[str]) -> dict[str, Any]:
-    """Return the builtins for a package's modules."""
-    names = modules - {_INIT} - sys.stdlib_module_names
-
-    def import_module(
-        name: str,
-        globals: Optional[Mapping[str, Any]] = None,
-        locals: Optional[Mapping[str, Any]] = None,
-        fromlist: Optional[Sequence[str]] = (),
-        level: int = 0,
-    ) -> Any:
-        top = name.partition(".")[0]
-        base = _local_parent(package, top, globals) if level == 0 and top in names else None
-        if base is None:
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-        module = builtins.__import__(f"{base}.{name}", globals, locals, fromlist or (), 0)
-        # "import a.b" binds a, which for the usual import would be our package.
-        return module if fromlist else sys.modules[f"{base}.{top}"]
-
-    return {**vars(builtins), "__import__": import_module}
-
-
-def _local_parent(
-    package: SourcePackage, top: str, importer: Optional[Mapping[str, Any]]
-) -> Optional[str]:
-    """Return the nearest package, from the importing module upwards, that holds `top`."""
-    own_name = str((importer or {}).get("__name__", ""))
-    base = str((importer or {}).get("__package__") or package.name)
-    while base.partition(".")[0] == package.name:
-        full = f"{base}.{top}"
-        # A file that is called like an installed library may still import that library.
-        if full != own_name and (full in sys.modules or package.find_spec(full) is not None):
-            return base
-        base = base.rpartition(".")[0]
-    return None
 
 
 class Arity(NamedTuple):
@@ -478,57 +459,42 @@ def choose_style(function: _Function, definition: Definition, solution: Solution
     BuildError
         If the function cannot be called that way, or returns a tuple of another length.
     """
+    inputs, outputs = len(definition.inputs), len(definition.outputs)
+    both, style = inputs + outputs, declared_style(solution.spec)
+    problem = hint = None
     try:
         arity = read_arity(function)
-        style = declared_style(solution.spec)
-        if style is None:
-            style = _infer_style(function, definition, arity)
-        _check_style(function, definition, arity, style)
     except BuildError as error:
-        symbol = solution.get_entry_symbol()
-        raise BuildError(
-            f"solution {solution.name!r}: {symbol}: {error.message}", hint=error.hint
-        ) from None
-    return style
-
-
-def _infer_style(function: _Function, definition: Definition, arity: Optional[Arity]) -> bool:
-    inputs = len(definition.inputs)
-    both = inputs + len(definition.outputs)
-    if arity is None:
-        return True  # the default of the format
-    if arity.accepts(inputs) and arity.accepts(both):
-        return bool(definition.outputs) and _returned_type(function) is type(None)
-    return arity.accepts(both)
-
-
-def _check_style(
-    function: _Function, definition: Definition, arity: Optional[Arity], style: bool
-) -> None:
-    inputs, outputs = len(definition.inputs), len(definition.outputs)
-    wanted, other = (inputs + outputs, inputs) if style else (inputs, inputs + outputs)
+        arity, problem = None, error.message
+    if style is None:
+        # Where nothing is known, the default of the format.
+        style = arity is None or arity.accepts(both)
+        if style and arity is not None and arity.accepts(inputs):
+            style = outputs > 0 and _returned_type(function) is type(None)
+    wanted, other = (both, inputs) if style else (inputs, both)
+    length = None if style else annotated_length(function)
     if arity is not None and not arity.accepts(wanted):
         names = ", ".join([*definition.inputs, *(definition.outputs if style else ())])
         convention = "destination-passing" if style else "value-returning"
-        fix = (
-            f"It fits the other convention: set destination_passing_style to "
+        problem = (
+            f"takes {arity} positional arguments, but a {convention} solution of "
+            f"{definition.name!r} gets {wanted}: {names}"
+        )
+        hint = (
+            "It fits the other convention: set destination_passing_style to "
             f"{str(not style).lower()}."
             if arity.accepts(other)
-            else f"Value-returning takes {inputs} arguments, destination-passing "
-            f"{inputs + outputs}."
+            else f"Value-returning takes {inputs} arguments, destination-passing {both}."
         )
-        raise BuildError(
-            f"takes {arity} positional arguments, but a {convention} solution of "
-            f"{definition.name!r} gets {wanted}: {names}",
-            hint=fix,
+    elif problem is None and length not in (None, outputs):
+        problem = (
+            f"is annotated to return a tuple of {length}, but {definition.name!r} has {outputs} "
+            f"outputs: {', '.join(definition.outputs) or 'none'}"
         )
-    length = None if style else annotated_length(function)
-    if length is not None and length != outputs:
-        names = ", ".join(definition.outputs) or "none"
-        raise BuildError(
-            f"is annotated to return a tuple of {length}, "
-            f"but {definition.name!r} has {outputs} outputs: {names}"
-        )
+    if problem is not None:
+        symbol = solution.get_entry_symbol()
+        raise BuildError(f"solution {solution.name!r}: {symbol}: {problem}", hint=hint)
+    return style
 
 
 def annotated_length(function: _Function) -> Optional[int]:

@@ -6,9 +6,8 @@ import errno
 import logging
 import threading
 import traceback
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional, TypeVar
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 from flashinfer_bench.compile.builder import Builder, content_digest
 from flashinfer_bench.compile.cache import build_lock, cache_folder, own_place
@@ -33,12 +32,12 @@ _Choice = tuple[str, Builder]  # how users know a builder, and the builder
 
 # A builder is a plugin: it may raise anything, and a library that it uses may call sys.exit.
 _ANYTHING = (Exception, SystemExit)
+_BUILDER = "flashinfer_bench.compile.Builder"
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Compilation:
+class Compilation(NamedTuple):
     """Answer to `BuilderRegistry.compile`.
 
     Attributes
@@ -57,20 +56,50 @@ class Compilation:
 class _Build:
     """One build: not done yet, done, or failed for good."""
 
-    def __init__(self) -> None:
+    def __init__(self, builder: Builder, digest: str) -> None:
+        self.builder = builder
         self.lock = threading.Lock()
-        self.runnable: Optional[Runnable] = None
-        self.failure: Optional[tuple[str, Optional[str], str]] = None
+        self._digest = digest
+        self._runnable: Optional[Runnable] = None
+        self._failure: Optional[BuildError] = None
 
     def outcome(self) -> Optional[Runnable]:
         """Return what was built, None if nothing was, or raise the failure anew."""
-        if self.failure is not None:
+        if self._failure is not None:
             # A new exception each time: raising one object again would let its traceback grow.
-            message, hint, log = self.failure
-            raise BuildError(message, hint=hint, log=log)
-        if self.runnable is not None and self.runnable.closed:
-            self.runnable = None
-        return self.runnable
+            raise BuildError(self._failure.message, hint=self._failure.hint, log=self._failure.log)
+        if self._runnable is not None and self._runnable.closed:
+            self._runnable = None
+        return self._runnable
+
+    def attempt(self, definition: Definition, solution: Solution, *, load: bool) -> Any:
+        """Do the builder's work; if it fails by the solution's fault, it has failed for good."""
+        builder, name = self.builder, _name_of(self.builder)
+        lock: AbstractContextManager[None] = nullcontext()
+        if builder.shares_builds:
+            folder = own_place(cache_folder(builder.build_dir_name))
+            lock = build_lock(folder / f"{builder.package_prefix}_{self._digest}.building.lock")
+
+        def work() -> Any:
+            with lock:
+                if not load:
+                    return builder.compile(definition, solution)
+                made: Any = builder.build(definition, solution)
+            if not isinstance(made, Runnable):
+                raise BuildError(
+                    f"solution {solution.name!r}: builder {name} returned a "
+                    f"{type(made).__name__}, not a Runnable"
+                )
+            self._runnable = made
+            return made
+
+        try:
+            return _reporting(solution, f"builder {name} raised", work)
+        except (BuildCapabilityError, StorageError):
+            raise
+        except BuildError as error:
+            self._failure = BuildError(error.message, hint=error.hint, log=error.log)
+            raise
 
 
 class BuilderRegistry:
@@ -151,22 +180,11 @@ class BuilderRegistry:
         StorageError
             If the build could not be stored; the next call tries again.
         """
-        _, builder = self._choose(solution)
-
-        def make() -> Runnable:
-            made = builder.build(definition, solution)
-            if not isinstance(made, Runnable):
-                raise BuildError(
-                    f"solution {solution.name!r}: builder {_name_of(builder)} returned "
-                    f"a {type(made).__name__}, not a Runnable"
-                )
-            return made
-
-        build, digest = self._entry(builder, definition, solution)
+        _, build = self._entry(definition, solution)
         with build.lock:
             known = build.outcome()
             if known is None:
-                known = build.runnable = _attempt(build, builder, digest, solution, make)
+                known = build.attempt(definition, solution, load=True)
             return known
 
     def compile(self, definition: Definition, solution: Solution) -> Compilation:
@@ -191,15 +209,12 @@ class BuilderRegistry:
         BuildCapabilityError, BuildError, StorageError
             As of `build`.
         """
-        label, builder = self._choose(solution)
-        build, digest = self._entry(builder, definition, solution)
+        label, build = self._entry(definition, solution)
         with build.lock:
             if build.outcome() is not None:
                 return Compilation(label, fresh=False)
-            made = _attempt(
-                build, builder, digest, solution, lambda: builder.compile(definition, solution)
-            )
-        does_something = type(builder).compile is not Builder.compile
+            made = build.attempt(definition, solution, load=False)
+        does_something = type(build.builder).compile is not Builder.compile
         return Compilation(label, fresh=bool(getattr(made, "fresh", does_something)))
 
     def builder_of(self, solution: Solution) -> str:
@@ -231,12 +246,13 @@ class BuilderRegistry:
             builds = list(self._builds.values())
             self._builds.clear()
         for build in builds:
-            with build.lock:
+            with build.lock, suppress(BuildError):
+                runnable = build.outcome()
                 try:
-                    if build.runnable is not None:
-                        build.runnable.cleanup()
+                    if runnable is not None:
+                        runnable.cleanup()
                 except _ANYTHING:
-                    logger.warning("cleaning up %r failed", build.runnable, exc_info=True)
+                    logger.warning("cleaning up %r failed", runnable, exc_info=True)
 
     clear = cleanup
 
@@ -253,35 +269,11 @@ class BuilderRegistry:
             f"(solution {solution.name!r}); there are {names}"
         )
 
-    def _entry(
-        self, builder: Builder, definition: Definition, solution: Solution
-    ) -> tuple[_Build, str]:
-        kind = _name_of(builder)
-        digest = content_digest(definition, solution, kind)
+    def _entry(self, definition: Definition, solution: Solution) -> tuple[str, _Build]:
+        label, builder = self._choose(solution)
+        key = (_name_of(builder), content_digest(definition, solution, _name_of(builder)))
         with self._lock:
-            return self._builds.setdefault((kind, digest), _Build()), digest
-
-
-def _attempt(
-    build: _Build, builder: Builder, digest: str, solution: Solution, make: Callable[[], _Made]
-) -> _Made:
-    """Do a builder's work; if it fails, and by the solution's fault, it has failed for good."""
-    lock: AbstractContextManager[None] = nullcontext()
-    if builder.shares_builds:
-        folder = own_place(cache_folder(builder.build_dir_name))
-        lock = build_lock(folder / f"{builder.package_prefix}_{digest}.building.lock")
-
-    def work() -> _Made:
-        with lock:
-            return make()
-
-    try:
-        return _reporting(solution, f"builder {_name_of(builder)} raised", work)
-    except (BuildCapabilityError, StorageError):
-        raise
-    except BuildError as error:
-        build.failure = (error.message, error.hint, error.log)
-        raise
+            return label, self._builds.setdefault(key, _Build(builder, key[1]))
 
 
 def _reporting(solution: Solution, what: str, work: Callable[[], _Made]) -> _Made:
@@ -325,70 +317,56 @@ class _CatalogBuilders:
         try:
             catalog = default_catalog() if self._given is None else self._given
             for entry in catalog.builders_for(*language, device=self._device):
-                builder = self._try_make(entry) if entry.availability() else None
+                builder = self._make(entry) if entry.availability() else None
                 if builder is not None and builder.can_build(solution):
                     return entry.name, builder
             # Raises if none can be used.
             catalog.select_builder(*language, solution=solution.name, device=self._device)
         except (CapabilityError, PluginError) as error:
             raise BuildCapabilityError(error.message, hint=error.hint) from error
-        raise self._nobody(solution, catalog.builders_for(*language))
-
-    def _nobody(self, solution: Solution, entries: Sequence[Registered[BuilderSpec]]) -> BuildError:
-        """Make the error for a solution that every usable builder of its language declines."""
-        spec = solution.spec
-        usable = [
-            e
-            for e in entries
-            if e.spec.serves(self._device) and e.availability() and e.name not in self._broken
-        ]
-        names = ", ".join(repr(entry.name) for entry in usable)
+        declining, others, remedies = [], [], []
+        for entry in catalog.builders_for(*language):
+            available = entry.availability()
+            if not entry.spec.serves(self._device):
+                others.append(
+                    f"{entry.name} ({entry.origin}) is for {', '.join(entry.spec.devices)}"
+                )
+            elif not available or entry.name in self._broken:
+                reason = self._broken.get(entry.name) or available.reason.rstrip(".")
+                others.append(f"{entry.name} ({entry.origin}) cannot be used here: {reason}")
+                remedies.append(available.remedy)
+            else:
+                declining.append(repr(entry.name))
         message = f"no builder takes solution {solution.name!r}"
-        if usable:
+        if declining:
             message += (
-                f", although {names} handle{'s' if len(usable) == 1 else ''} "
-                f"language {str(spec.language)!r} with binding {spec.binding!r}"
+                f", although {', '.join(declining)} handle{'s' if len(declining) == 1 else ''} "
+                f"language {str(language[0])!r} with binding {language[1]!r}"
             )
-        others = [e for e in entries if e not in usable]
         if not others:
-            return BuildError(message)
-        remedies = (e.availability().remedy for e in others if e.spec.serves(self._device))
-        return BuildCapabilityError(
-            "; ".join([message, *map(self._why_not, others)]),
-            hint="; ".join(filter(None, dict.fromkeys(remedies))) or None,
-        )
+            raise BuildError(message)
+        hint = "; ".join(filter(None, dict.fromkeys(remedies))) or None
+        raise BuildCapabilityError("; ".join([message, *others]), hint=hint)
 
-    def _why_not(self, entry: Registered[BuilderSpec]) -> str:
-        label = f"{entry.name} ({entry.origin})"
-        if not entry.spec.serves(self._device):
-            return f"{label} is for {', '.join(entry.spec.devices)}"
-        reason = self._broken.get(entry.name) or entry.availability().reason.rstrip(".")
-        return f"{label} cannot be used here: {reason}"
-
-    def _try_make(self, entry: Registered[BuilderSpec]) -> Optional[Builder]:
+    def _make(self, entry: Registered[BuilderSpec]) -> Optional[Builder]:
         """Return the builder, or None if its plugin is broken: that must not keep the next away."""
-        try:
-            return self._make(entry)
-        except PluginError as error:
-            reason = error.message
-        except _ANYTHING as error:
-            reason = f"{type(error).__name__}: {error}"
-        if entry.name not in self._broken:
-            logger.warning("builder %s (%s) is broken: %s", entry.name, entry.origin, reason)
-        self._broken[entry.name] = reason
-        return None
-
-    def _make(self, entry: Registered[BuilderSpec]) -> Builder:
         with self._lock:
-            if entry.name not in self._made:
-                made: Any = entry.load()()
-                if not isinstance(made, Builder):
-                    raise PluginError(
-                        f"builder {entry.name!r}: its factory made a {type(made).__name__}, not a "
-                        "flashinfer_bench.compile.Builder"
-                    )
-                self._made[entry.name] = made
-            return self._made[entry.name]
+            if entry.name in self._made:
+                return self._made[entry.name]
+            try:
+                made = entry.load()()
+                if isinstance(made, Builder):
+                    self._made[entry.name] = made
+                    return made
+                reason = f"its factory made a {type(made).__name__}, not a {_BUILDER}"
+            except PluginError as error:
+                reason = error.message
+            except _ANYTHING as error:
+                reason = f"{type(error).__name__}: {error}"
+            if entry.name not in self._broken:
+                logger.warning("builder %s (%s) is broken: %s", entry.name, entry.origin, reason)
+            self._broken[entry.name] = reason
+            return None
 
 
 def reference_solution(definition: Definition) -> Solution:
@@ -440,6 +418,4 @@ def reset_default_registry() -> None:
         registry.cleanup()
 
 
-def get_registry() -> BuilderRegistry:
-    """Return `default_registry`, under its old name."""
-    return default_registry()
+get_registry = default_registry  # its name in older releases

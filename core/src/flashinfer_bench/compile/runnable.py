@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from pydantic import BaseModel, Field
 
-from flashinfer_bench.compile.outputs import OutputAllocator, copy_outputs, list_outputs, unpack
 from flashinfer_bench.data import Definition
 from flashinfer_bench.errors import BuildError
+from flashinfer_bench.tensors.operands import first_places, operands_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ class Runnable:
         self._plain: type = type(None)
         self._cleaner = cleaner
         self._explain = explain
-        self._allocator: Optional[OutputAllocator] = None
+        self._allocate: Optional[Callable[[Sequence[Any]], list[Any]]] = None
         self._lock = threading.Lock()
         self.closed = False
 
@@ -206,11 +208,11 @@ class Runnable:
         self._check_count(args, len(self._inputs))
         if not self.metadata.destination_passing_style:
             return self._unpack(self._call(*args))
-        if self._allocator is None:
-            self._allocator = OutputAllocator(self._require_definition())
-        outputs = self._allocator.allocate(args)
+        if self._allocate is None:
+            self._allocate = output_allocator(self._require_definition())
+        outputs = self._allocate(args)
         self._call(*args, *outputs)
-        return outputs[0] if len(outputs) == 1 else unpack(tuple(outputs), None)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
 
     def cleanup(self) -> None:
         """Release what the build holds; idempotent. The runnable cannot be called afterwards."""
@@ -254,9 +256,12 @@ class Runnable:
             del explained, error
 
     def _unpack(self, result: Any) -> Any:
-        if isinstance(result, (tuple, dict)):
-            return unpack(result, self._definition)
-        self._plain = type(result)
+        if isinstance(result, dict) and self._definition is not None:
+            result = tuple(_in_order(result, self._definition))
+        if isinstance(result, tuple) and len(result) < 2:
+            return result[0] if result else None
+        if not isinstance(result, (tuple, dict)):
+            self._plain = type(result)
         return result
 
     def _call_named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -286,3 +291,134 @@ class Runnable:
             f"{self._definition.name!r} got {len(args)} arguments; a value-returning call takes "
             f"{len(self._inputs)}, a destination-passing call {self._total}"
         )
+
+
+def list_outputs(result: Any, definition: Optional[Definition]) -> list[Any]:
+    """Return what a solution returned as a list, one entry for each output.
+
+    Parameters
+    ----------
+    result : Any
+        A single output, a tuple or list of them, a mapping from output name to output, or None.
+    definition : Definition, optional
+        Gives the order of a mapping's entries.
+
+    Returns
+    -------
+    list
+        In declaration order where names are given, else in the order given. The number of a
+        tuple's or list's entries is not checked. Of a subclass, what it really holds: a method of
+        its own could compute the outputs only now, after the call has been timed.
+
+    Raises
+    ------
+    ValueError
+        If a mapping lacks an output, or has one that is not declared.
+    """
+    if result is None:
+        return []
+    kind = type(result)  # what isinstance goes by as well, an object may give itself
+    if issubclass(kind, dict):
+        return _in_order(result, definition)
+    if issubclass(kind, tuple):
+        return [*tuple.__iter__(result)]
+    return [*list.__iter__(result)] if issubclass(kind, list) else [result]
+
+
+def _in_order(result: dict[str, Any], definition: Optional[Definition]) -> list[Any]:
+    if definition is None:
+        return [*dict.values(result)]
+    names = list(definition.outputs)
+    given = [*dict.keys(result)]
+    if any(type(name) is not str for name in given) or {*given} != {*names}:
+        raise ValueError(
+            f"returned outputs {', '.join(map(str, given)) or 'none'}, "
+            f"but {definition.name!r} declares {', '.join(names) or 'none'}"
+        )
+    return [dict.__getitem__(result, name) for name in names]
+
+
+def copy_outputs(
+    results: Sequence[Any], destinations: Sequence[torch.Tensor], names: Sequence[str]
+) -> None:
+    """Copy returned outputs into the tensors that were passed in for them.
+
+    Parameters
+    ----------
+    results : sequence
+        Tensors, or Python numbers for scalars.
+    destinations : sequence of torch.Tensor
+        Where they go.
+    names : sequence of str
+        What they are called, for messages.
+
+    Raises
+    ------
+    ValueError
+        If number, shape or dtype differ.
+    """
+    if len(results) != len(destinations):
+        raise ValueError(
+            f"returned {len(results)} outputs for {len(destinations)} destinations: "
+            f"{', '.join(names) or 'none'}"
+        )
+    for name, result, destination in zip(names, results, destinations, strict=True):
+        if isinstance(result, (bool, int, float)):
+            destination.fill_(result)
+            continue
+        if result.shape != destination.shape or result.dtype != destination.dtype:
+            raise ValueError(
+                f"output {name!r}: returned {list(result.shape)} of {result.dtype}, "
+                f"but the destination is {list(destination.shape)} of {destination.dtype}"
+            )
+        destination.copy_(result)
+
+
+def output_allocator(definition: Definition) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
+    """Return a function that allocates the outputs of a definition from the inputs of a call.
+
+    Where each size comes from is worked out once, so that a call does little more than allocate.
+    Outputs are uninitialised, in declaration order, and on the device of the first input tensor;
+    a scalar output is a tensor without dimensions.
+
+    Parameters
+    ----------
+    definition : Definition
+        Declares inputs and outputs.
+
+    Raises
+    ------
+    ValueError
+        If an output has a variable axis that no input shows.
+    """
+    import torch
+
+    operands = operands_of(definition.inputs, definition.const_axes)
+    outputs = operands_of(definition.outputs, definition.const_axes)
+    places: dict[Any, Any] = dict(first_places(operands))
+    first = next((index for index, each in enumerate(operands) if each.shape is not None), None)
+    for each in outputs:
+        for size in each.shape or ():
+            if isinstance(size, str) and size not in places:
+                raise ValueError(
+                    f"output {each.name!r} cannot be allocated: no input has axis {size!r}; "
+                    "call in destination-passing style instead"
+                )
+    # For each size the input and its dimension that has it; or None and the size if it is fixed.
+    sources = [
+        ([places.get(size, (None, size)) for size in each.shape or ()], each.dtype)
+        for each in outputs
+    ]
+
+    def allocate(inputs: Sequence[Any]) -> list[torch.Tensor]:
+        device = None if first is None else inputs[first].device
+        return [
+            torch.empty(
+                [size if source is None else inputs[source].size(size) for source, size in sizes],
+                dtype=dtype,
+                device=device,
+            )
+            for sizes, dtype in sources
+        ]
+
+    return allocate

@@ -1,7 +1,7 @@
 """What authors of builders build on: stable, and documented for use outside of this project.
 
 For a language that lives in Python this module is enough: `load_python` does it all. What builders
-of compiled languages need besides (compilers, CUDA, ninja, `CompiledBuilder`) is in the
+of compiled languages need besides (compilers, CUDA, `CompiledBuilder`) is in the
 distribution ``fib-native-toolkit``; its names can be imported from here, too.
 
 =================  ============================================================================
@@ -19,76 +19,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flashinfer_bench._lazy import moved
-from flashinfer_bench.compile.builder import (
-    check_relative_path,
-    content_digest,
-    declared_style,
-    package_name,
-    write_sources,
-)
-from flashinfer_bench.compile.cache import (
-    build_lock,
-    build_once,
-    cache_folder,
-    is_complete,
-    scratch_folder,
-)
-from flashinfer_bench.compile.logs import build_failed, causes, describe_exception, first_error
-from flashinfer_bench.compile.machine import (
-    availability,
-    cpu_description,
-    cuda_architectures,
-    gpu_architectures,
-    require_torch,
-)
-from flashinfer_bench.compile.python import (
-    Arity,
-    LoadedPython,
-    SourcePackage,
-    annotated_length,
-    choose_style,
-    find_entry,
-    load_python,
-    open_package,
-    read_arity,
-)
+from flashinfer_bench.compile.builder import check_relative_path as check_relative_path
+from flashinfer_bench.compile.builder import content_digest as content_digest
+from flashinfer_bench.compile.builder import declared_style as declared_style
+from flashinfer_bench.compile.builder import package_name as package_name
+from flashinfer_bench.compile.builder import write_sources as write_sources
+from flashinfer_bench.compile.cache import build_lock as build_lock
+from flashinfer_bench.compile.cache import build_once as build_once
+from flashinfer_bench.compile.cache import cache_folder as cache_folder
+from flashinfer_bench.compile.cache import is_complete as is_complete
+from flashinfer_bench.compile.cache import scratch_folder as scratch_folder
+from flashinfer_bench.compile.logs import build_failed as build_failed
+from flashinfer_bench.compile.logs import causes as causes
+from flashinfer_bench.compile.logs import describe_exception as describe_exception
+from flashinfer_bench.compile.logs import first_error as first_error
+from flashinfer_bench.compile.machine import availability as availability
+from flashinfer_bench.compile.machine import cpu_description as cpu_description
+from flashinfer_bench.compile.machine import cuda_architectures as cuda_architectures
+from flashinfer_bench.compile.machine import gpu_architectures as gpu_architectures
+from flashinfer_bench.compile.machine import require_torch as require_torch
+from flashinfer_bench.compile.python import Arity as Arity
+from flashinfer_bench.compile.python import LoadedPython as LoadedPython
+from flashinfer_bench.compile.python import SourcePackage as SourcePackage
+from flashinfer_bench.compile.python import annotated_length as annotated_length
+from flashinfer_bench.compile.python import choose_style as choose_style
+from flashinfer_bench.compile.python import find_entry as find_entry
+from flashinfer_bench.compile.python import load_python as load_python
+from flashinfer_bench.compile.python import open_package as open_package
+from flashinfer_bench.compile.python import read_arity as read_arity
 
 if TYPE_CHECKING:  # the names of compiled languages are looked up when they are first used
     from fib_native_toolkit.names import *  # noqa: F403
-
-__all__ = [
-    "Arity",
-    "LoadedPython",
-    "SourcePackage",
-    "annotated_length",
-    "availability",
-    "build_failed",
-    "build_lock",
-    "build_once",
-    "cache_folder",
-    "causes",
-    "check_relative_path",
-    "choose_style",
-    "content_digest",
-    "cpu_description",
-    "cuda_architectures",
-    "declared_style",
-    "describe_exception",
-    "find_entry",
-    "first_error",
-    "gpu_architectures",
-    "is_complete",
-    "load_python",
-    "open_package",
-    "package_name",
-    "read_arity",
-    "require_torch",
-    "scratch_folder",
-    "write_sources",
-]
 
 __getattr__, _native_names = moved(__name__, "fib_native_toolkit", "fib-native-toolkit")
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_native_names()})
+    return sorted({*globals(), *_native_names()})

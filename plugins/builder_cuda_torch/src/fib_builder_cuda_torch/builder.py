@@ -9,19 +9,15 @@ from fib_builder_cuda_torch.entry import find_entry_point
 from fib_builder_cuda_torch.loading import load_library
 from fib_builder_cuda_torch.probe import probe_cpp
 from fib_builder_cuda_torch.recipe import make_recipe
-from fib_builder_cuda_torch.scan import MODULE_NAME, check_namespace, registers_operators
-from fib_builder_cuda_torch.signatures import style_of
-from fib_builder_cuda_torch.undefined import open_symbols, without_known
+from fib_builder_cuda_torch.scan import MODULE_NAME
 from fib_native_toolkit import (
-    COMPILER_LOG,
     BuildPlan,
     CompiledBuilder,
     LoadedLibrary,
-    ToolOutput,
-    build_failed,
+    choose_style,
     guess_binding,
 )
-from fib_native_toolkit.recipe import OBJECTS, check_recipe, run_recipe
+from fib_native_toolkit.recipe import run_recipe
 from flashinfer_bench.data import SupportedBindings, SupportedLanguages
 
 if TYPE_CHECKING:
@@ -61,33 +57,20 @@ class TorchBuilder(CompiledBuilder):
     def compile_into(
         self, definition: Definition, solution: Solution, plan: BuildPlan, folder: Path
     ) -> str:
-        """Have ninja run the compilers and the linker.
+        """Run the compilers and the linker.
 
         Raises
         ------
         BuildError
-            If that fails, or nobody defines a symbol that is used.
+            If one of them fails.
         CapabilityError
             If nvcc cannot make code for the GPUs of this machine.
         """
-        recipe = plan.settings
         # A name that no other library has, not even an older one of this solution: a process may
         # have that loaded still, and neither modules nor operators can be there twice.
         name = f"{self.package_prefix}_{uuid4().hex}"
-        library = f"{OBJECTS}/{name}.so"
-        ran = run_recipe(recipe, folder, f"{name}.so", flags=[f"-D{MODULE_NAME}={name}"])
-        output = without_known(ran.output, cuda="cuda" in recipe.compilers)
-        (folder / COMPILER_LOG).write_text(output, encoding="utf-8")
-        check_recipe(solution, ToolOutput(ran.returncode, output))
-        if open_symbols(output):
-            raise build_failed(
-                solution.name,
-                "linking",
-                output,
-                hint="Is a source file missing, or a library in compile_options.ldflags?",
-            )
-        check_namespace(folder / library, solution)
-        return library
+        flags = [f"-D{MODULE_NAME}={name}"]
+        return run_recipe(solution, plan.settings, folder, f"{name}.so", flags=flags)
 
     def load(self, definition: Definition, solution: Solution, artefact: Artefact) -> LoadedLibrary:
         """Load the library, find the entry point, and check how it can be called.
@@ -97,9 +80,7 @@ class TorchBuilder(CompiledBuilder):
         BuildError
             If the library cannot be loaded, or the entry point is missing or does not fit.
         """
-        library = load_library(
-            artefact.library, solution.name, operators=registers_operators(solution)
-        )
-        entry = find_entry_point(library, solution)
-        style = style_of(entry.function, entry.signatures, definition, solution)
+        module = load_library(artefact.library, solution.name)
+        entry = find_entry_point(artefact.library.stem, module, solution)
+        style = choose_style(entry.signature or entry.function, definition, solution)
         return LoadedLibrary(entry.function, style, {"found_as": entry.place})

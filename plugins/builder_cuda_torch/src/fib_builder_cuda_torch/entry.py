@@ -1,21 +1,27 @@
-"""From a loaded library to the function that the entry point names, and what is known of it."""
+"""From a loaded library to the function that the entry point names, and what is known of it.
+
+Compiled functions say something of their parameters in pybind11's docstrings and torch's schemas.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
+from inspect import Parameter, Signature
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from fib_builder_cuda_torch.scan import MODULE_NAME
-from fib_builder_cuda_torch.signatures import from_docstring, from_schema
 from fib_native_toolkit import find_entry
 from flashinfer_bench.errors import BuildError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from inspect import Signature
 
-    from fib_builder_cuda_torch.loading import Library
     from flashinfer_bench.data import Solution
+
+# What pybind11 writes that is no Python: C++ names of types, and values without a notation.
+_FOREIGN = re.compile(r"<[^<>]*>|::")
 
 
 class EntryPoint(NamedTuple):
@@ -25,24 +31,26 @@ class EntryPoint(NamedTuple):
     ----------
     function : callable
         What to call, without anything in between.
-    signatures : list of inspect.Signature
-        One for each overload; empty if nothing is known.
+    signature : inspect.Signature, optional
+        None if nothing is known, as for functions with overloads.
     place : str
         Where it was found, for people: ``module``, or ``operator <name>::run``.
     """
 
     function: Callable[..., Any]
-    signatures: list[Signature]
+    signature: Optional[Signature]
     place: str
 
 
-def find_entry_point(library: Library, solution: Solution) -> EntryPoint:
+def find_entry_point(name: str, module: Optional[ModuleType], solution: Solution) -> EntryPoint:
     """Return what a solution's entry point names.
 
     Parameters
     ----------
-    library : Library
-        Its module is looked into first, then its operators.
+    name : str
+        The namespace of the library's operators, which are looked into last.
+    module : ModuleType, optional
+        The library's module.
     solution : Solution
         Names the symbol.
 
@@ -51,48 +59,102 @@ def find_entry_point(library: Library, solution: Solution) -> EntryPoint:
     BuildError
         If there is no such symbol.
     """
+    import torch
+
     symbol = solution.get_entry_symbol()
-    if library.module is not None and hasattr(library.module, symbol):
-        function = find_entry(library.module, solution)
+    if module is not None and hasattr(module, symbol):
+        function = find_entry(module, solution)
         return EntryPoint(function, from_docstring(function.__doc__, symbol), "module")
-    packet = _operator(library.name, symbol)
-    if packet is not None:
-        return _of_operator(packet, f"operator {library.name}::{symbol}")
-    find_entry(_all_there_is(library, solution), solution)
-    raise AssertionError("the symbol was looked for in vain before")
-
-
-def _operator(namespace: str, symbol: str) -> Optional[Any]:
-    import torch
-
-    found = getattr(getattr(torch.ops, namespace), symbol, None)
+    packet: Any = getattr(getattr(torch.ops, name), symbol, None)
     # A namespace has attributes of its own: its name, for one.
-    return found if isinstance(found, torch._ops.OpOverloadPacket) else None
-
-
-def _of_operator(packet: Any, place: str) -> EntryPoint:
-    overloads = [getattr(packet, name) for name in packet.overloads()]
-    signatures = [from_schema(overload._schema) for overload in overloads]
-    if len(overloads) > 1:
-        return EntryPoint(packet, signatures, place)
-    # torch's own function below the Python object saves a fifth of the cost of a call.
-    return EntryPoint(getattr(overloads[0], "_op", overloads[0]), signatures, place)
-
-
-def _all_there_is(library: Library, solution: Solution) -> ModuleType:
-    """Return a module with all names that could be meant, so that the nearest can be told."""
-    import torch
-
-    prefix = f"{library.name}::"
+    if isinstance(packet, torch._ops.OpOverloadPacket):
+        place = f"operator {name}::{symbol}"
+        overloads = packet.overloads()  # type: ignore[no-untyped-call]
+        if len(overloads) > 1:
+            return EntryPoint(packet, None, place)
+        overload = getattr(packet, overloads[0])
+        # torch's own function below the Python object saves a fifth of the cost of a call.
+        return EntryPoint(getattr(overload, "_op", overload), from_schema(overload._schema), place)
     registered = torch._C._dispatch_get_all_op_names()
-    operators = [name[len(prefix) :] for name in registered if name.startswith(prefix)]
-    if library.module is None and not operators:
+    operators = [full.partition("::")[2] for full in registered if full.startswith(f"{name}::")]
+    if module is None and not operators:
         raise BuildError(
             f"solution {solution.name!r}: the library has neither a Python module nor operators",
             hint=f'Write PYBIND11_MODULE({MODULE_NAME}, m) {{ m.def("run", &run); }} '
             f"or TORCH_LIBRARY({MODULE_NAME}, m).",
         )
-    everything = ModuleType(library.name)
-    vars(everything).update(dict.fromkeys(name.partition(".")[0] for name in operators))
-    vars(everything).update(vars(library.module) if library.module is not None else {})
-    return everything
+    # All names that could be meant, so that the nearest can be told.
+    everything = ModuleType(name)
+    vars(everything).update(dict.fromkeys(each.partition(".")[0] for each in operators))
+    vars(everything).update(vars(module) if module is not None else {})
+    find_entry(everything, solution)
+    raise AssertionError("the symbol was looked for in vain before")
+
+
+def from_schema(schema: Any) -> Signature:
+    """Return the signature of an operator.
+
+    Parameters
+    ----------
+    schema : torch.FunctionSchema
+        Its schema.
+    """
+    parameters = [
+        Parameter(
+            argument.name,
+            Parameter.KEYWORD_ONLY if argument.kwarg_only else Parameter.POSITIONAL_OR_KEYWORD,
+            default=None if argument.has_default_value() else Parameter.empty,
+        )
+        for argument in sorted(schema.arguments, key=lambda one: one.kwarg_only)
+    ]
+    members = (Any,) * len(schema.returns)
+    several: Any = tuple[members] if members else type(None)  # type: ignore[valid-type]
+    return Signature(parameters, return_annotation=Any if len(members) == 1 else several)
+
+
+def from_docstring(doc: Optional[str], symbol: str) -> Optional[Signature]:
+    """Return the signature that pybind11 writes into a docstring.
+
+    Parameters
+    ----------
+    doc : str, optional
+        ``"run(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor"``, and what the author added.
+    symbol : str
+        Name of the function.
+
+    Returns
+    -------
+    inspect.Signature or None
+        None if the docstring does not tell, or of several overloads.
+    """
+    text, _, more = (doc or "").partition("\n")
+    foreign = 1
+    while foreign:  # one kind of bracket may be inside another
+        text, foreign = _FOREIGN.subn("_", text)
+    try:
+        parsed = ast.parse(f"def f{text.removeprefix(symbol)}: ...").body[0]
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    overloaded = more.startswith("Overloaded function.")
+    named = text.startswith(f"{symbol}(") and not overloaded
+    if not named or not isinstance(parsed, ast.FunctionDef) or parsed.returns is None:
+        return None
+    empty, args = Parameter.empty, parsed.args
+    positional = len(args.posonlyargs) + len(args.args)
+    optional = positional - len(args.defaults)
+    parameters = [
+        Parameter(f"p{i}", Parameter.POSITIONAL_ONLY, default=empty if i < optional else None)
+        for i in range(positional)
+    ]
+    if args.vararg is not None:
+        parameters.append(Parameter("args", Parameter.VAR_POSITIONAL))
+    for one, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        given = empty if default is None else None
+        parameters.append(Parameter(one.arg, Parameter.KEYWORD_ONLY, default=given))
+    node, returned = parsed.returns, ast.unparse(parsed.returns)
+    annotation: Any = type(None) if returned == "None" else Any
+    if isinstance(node, ast.Subscript) and re.match(r"(typing\.)?[Tt]uple\[", returned):
+        members = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if "..." not in map(ast.unparse, members):
+            annotation = tuple[(Any,) * len(members)]  # type: ignore[misc]
+    return Signature(parameters, return_annotation=annotation)

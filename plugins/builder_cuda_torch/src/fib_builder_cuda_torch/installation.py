@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Optional
 
 from flashinfer_bench.errors import CapabilityError
+from flashinfer_bench.tensors import torch_versions
 
 _OLDEST_STANDARD = "c++17"
 _PACKAGE_INFO = "nvidia_*.dist-info"
@@ -143,7 +144,7 @@ def _packaged_cuda() -> list[Path]:
 
 @cache
 def _read(root: Path) -> TorchInstallation:
-    version = _text(root / "version.py")
+    versions = torch_versions()
     config = _text(root / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
     extension = _text(root / "utils" / "cpp_extension.py")
     # Builds that need the older layout say so; since torch 2.7 all use the newer one.
@@ -151,8 +152,8 @@ def _read(root: Path) -> TorchInstallation:
     standards = Counter(re.findall(r"'-std=(c\+\+\d\d)'", extension)).most_common(1)
     return TorchInstallation(
         root=root,
-        version=_assigned(version, "__version__") or "unknown",
-        cuda=_assigned(version, "cuda"),
+        version=versions.get("torch", "unknown"),
+        cuda=versions.get("cuda"),
         cxx11_abi=not old_layout,
         standard=standards[0][0] if standards else _OLDEST_STANDARD,
     )
@@ -163,9 +164,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _assigned(text: str, name: str) -> Optional[str]:
-    """Return the string that a line of ``version.py`` gives to `name`; None if it gives None."""
-    found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
-    return found.group(1) if found else None

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from flashinfer_bench.errors import BuildError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flashinfer_bench.data import Solution
 
 MODULE_NAME = "TORCH_EXTENSION_NAME"
@@ -25,21 +23,14 @@ _CUDA_HEADER = re.compile(
     r"^[ \t]*#[ \t]*include[ \t]*[<\"](cuda|cublas|cudnn|cub/|thrust/|(ATen|c10)/(cuda|cudnn)/)",
     re.MULTILINE,
 )
-_UNEXPANDED = f"\0{MODULE_NAME}\0".encode()
 _NOISE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(.*)$", re.MULTILINE)
-_OPERATORS = re.compile(r"TORCH_LIBRARY|RegisterOperators")
 _LIBRARY = re.compile(r"\b((?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT)?)\s*\(\s*(\w+)")
 
 
 def includes_cuda(solution: Solution) -> bool:
     """Return whether a file includes a header of CUDA, or of the parts of torch that need it."""
     return any(_CUDA_HEADER.search(source.content) for source in solution.sources)
-
-
-def registers_operators(solution: Solution) -> bool:
-    """Return whether loading the library registers operators with torch."""
-    return any(_OPERATORS.search(_code(source.content)) for source in solution.sources)
 
 
 def check_names(solution: Solution) -> None:
@@ -65,25 +56,6 @@ def check_names(solution: Solution) -> None:
                     "operators under a name of its own, which a process can do only once",
                     hint=f"Write {macro}({MODULE_NAME}, …).",
                 )
-
-
-def check_namespace(library: Path, solution: Solution) -> None:
-    """Refuse a library whose operators are not called after the macro's value, but the macro.
-
-    Old releases of torch take the first argument of ``TORCH_LIBRARY`` as it is written.
-
-    Raises
-    ------
-    BuildError
-        If that has happened.
-    """
-    if registers_operators(solution) and _UNEXPANDED in library.read_bytes():
-        raise BuildError(
-            f"solution {solution.name!r}: this torch calls the operators {MODULE_NAME!r} instead "
-            "of what that stands for",
-            hint="#define LIBRARY(name, m) TORCH_LIBRARY(name, m), "
-            f"and write LIBRARY({MODULE_NAME}, m).",
-        )
 
 
 def _code(text: str) -> str:

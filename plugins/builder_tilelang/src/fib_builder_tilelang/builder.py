@@ -69,16 +69,11 @@ class TileLangBuilder(Builder):
         except BuildError as error:
             if not error.log:
                 raise
-            raise _in_short(error, solution) from None
+            # In one line, whatever TileLang has put into its message.
+            message, says = error.message.partition("\n")[0], compiler_says(error.log)
+            if says:
+                path = solution.get_entry_path()
+                message = f"solution {solution.name!r}: importing {path} failed: {says}"
+            raise as_build_error(message, error.log) from None
         explain = Explainer(solution, loaded.root)
         return loaded.as_runnable("tilelang", definition, solution, explain=explain)
-
-
-def _in_short(error: BuildError, solution: Solution) -> BuildError:
-    """Return the error of an import in one line, whatever TileLang has put into its message."""
-    message, says = error.message.partition("\n")[0], compiler_says(error.log)
-    if says:
-        message = (
-            f"solution {solution.name!r}: importing {solution.get_entry_path()} failed: {says}"
-        )
-    return as_build_error(message, error.log)

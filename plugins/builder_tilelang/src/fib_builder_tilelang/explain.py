@@ -73,19 +73,26 @@ class Explainer:
             It is a `BuildCapabilityError` if this machine lacks what the compiler needs.
         """
         for cause in causes(error):
-            if _is_compiling(cause):
-                what = f"solution {self._name!r}: compiling the kernel failed: "
-                log = describe_exception(error, self._root)[1]
-                return as_build_error(f"{what}{self._place(cause)}{_reason(cause)}", log)
+            frames = list(traceback.walk_tb(cause.__traceback__))
+            # A full disk, say; an OSError without a number is a symbol that cannot be linked.
+            unrelated = isinstance(cause, MemoryError) or getattr(cause, "errno", None) is not None
+            if unrelated or not any(_belongs_to_compiler(frame) for frame, _ in frames):
+                continue
+            files = [(Path(frame.f_code.co_filename), line) for frame, line in frames]
+            inside = [
+                f"{file.relative_to(self._root).as_posix()}:{line}: "
+                for file, line in files
+                if file.is_relative_to(self._root)
+            ]
+            text, kind = str(cause), type(cause).__name__
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            reason = compiler_says(text) or (f"{kind}: {lines[0][:_LONGEST]}" if lines else kind)
+            return as_build_error(
+                f"solution {self._name!r}: compiling the kernel failed: "
+                f"{inside[-1] if inside else ''}{reason}",
+                describe_exception(error, self._root)[1],
+            )
         return None
-
-    def _place(self, error: BaseException) -> str:
-        inside = [
-            f"{Path(frame.f_code.co_filename).relative_to(self._root).as_posix()}:{line}: "
-            for frame, line in traceback.walk_tb(error.__traceback__)
-            if Path(frame.f_code.co_filename).is_relative_to(self._root)
-        ]
-        return inside[-1] if inside else ""
 
 
 def compiler_says(text: str) -> str:
@@ -111,18 +118,6 @@ def as_build_error(message: str, log: str) -> BuildError:
             where = message.partition(": ")[0]
             return BuildCapabilityError(f"{where}: {reason}", hint=hint, log=log)
     return BuildError(message, log=log)
-
-
-def _reason(error: BaseException) -> str:
-    text, kind = str(error), type(error).__name__
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return compiler_says(text) or (f"{kind}: {lines[0][:_LONGEST]}" if lines else kind)
-
-
-def _is_compiling(error: BaseException) -> bool:
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
-        return False  # a full disk, say; without a number it is a symbol that cannot be linked
-    return any(_belongs_to_compiler(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _belongs_to_compiler(frame: FrameType) -> bool:

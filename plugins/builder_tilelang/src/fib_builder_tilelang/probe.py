@@ -10,8 +10,6 @@ from flashinfer_bench.compile.toolkit import availability, require_torch
 from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
     from flashinfer_bench.plugins import Availability
 
 # TileLang fails while it is imported where this is of another release than it was made for.
@@ -47,34 +45,27 @@ def find_tvm_ffi() -> str:
     CapabilityError
         If it is missing, or of a release that TileLang cannot be imported with.
     """
-    needed = _needed()
-    try:
-        found = version(_TIED)
-    except PackageNotFoundError:
-        found = ""
-    if needed is None or (found and needed.specifier.contains(found, prereleases=True)):
-        return f"{_TIED} {found}" if found else ""
-    # The lower bound first, as people write it.
-    bounds = ",".join(sorted(map(str, needed.specifier), key=lambda bound: bound[:1] == "<"))
-    state = f"{found} is installed" if found else "it is not installed"
-    raise CapabilityError(
-        f"{find_tilelang()} needs {_TIED} {bounds}, but {state}",
-        hint=f"pip install '{_TIED}{bounds}'",
-    )
-
-
-def _needed() -> Requirement | None:
-    """Return what the installed TileLang says about `_TIED`."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
     try:
-        requirements = map(Requirement, requires("tilelang") or [])
+        found = version(_TIED)
     except PackageNotFoundError:
-        return None
-    for requirement in requirements:
-        marker = requirement.marker
-        wanted = canonicalize_name(requirement.name) == _TIED
-        if wanted and (marker is None or marker.evaluate({"extra": ""})):
-            return requirement
-    return None
+        found = ""
+    try:
+        needs = [Requirement(text) for text in requires("tilelang") or []]
+    except PackageNotFoundError:
+        needs = []
+    for each in needs:
+        applies = each.marker is None or each.marker.evaluate({"extra": ""})
+        if canonicalize_name(each.name) != _TIED or not applies:
+            continue
+        if not found or not each.specifier.contains(found, prereleases=True):
+            # The lower bound first, as people write it.
+            bounds = ",".join(sorted(map(str, each.specifier), key=lambda bound: bound[:1] == "<"))
+            state = f"{found} is installed" if found else "it is not installed"
+            raise CapabilityError(
+                f"{find_tilelang()} needs {_TIED} {bounds}, but {state}",
+                hint=f"pip install '{_TIED}{bounds}'",
+            )
+    return f"{_TIED} {found}" if found else ""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fib_builder_triton import interpreter
 from fib_builder_triton.explain import Explainer
-from fib_builder_triton.mode import check_unchanged, interpreter_wanted
 from flashinfer_bench.compile import Builder, BuildError
 from flashinfer_bench.compile.toolkit import load_python
 from flashinfer_bench.data import SupportedLanguages
@@ -68,17 +67,21 @@ class TritonBuilder(Builder):
         StorageError
             If the sources cannot be written.
         """
-        interpreted = interpreter_wanted()
+        interpreted = interpreter.interpreter_wanted()
         if interpreted:
             interpreter.enter()
         else:
-            check_unchanged()
+            interpreter.check_unchanged()
         loaded = load_python(definition, solution, prefix=self.package_prefix)
-        try:
-            _check_launches(loaded.function, solution)
-        except BuildError:
+        kinds = type(loaded.function).__mro__
+        if any(kind.__name__ == "KernelInterface" for kind in kinds):
             loaded.cleaner()
-            raise
+            raise BuildError(
+                f"solution {solution.name!r}: {solution.get_entry_path()}: "
+                f"{solution.get_entry_symbol()!r} is a Triton kernel, which cannot be called by "
+                "itself",
+                hint="Name a Python function that launches it: kernel[grid](…).",
+            )
         notes = interpreter.notes(definition) if interpreted else ()
         for note in notes:
             logger.warning("solution %r: %s", solution.name, note)
@@ -91,13 +94,4 @@ class TritonBuilder(Builder):
             explain=Explainer(solution, loaded.root),
             interpreted=interpreted,
             notes=list(notes),
-        )
-
-
-def _check_launches(function: Any, solution: Solution) -> None:
-    if any(kind.__name__ == "KernelInterface" for kind in type(function).__mro__):
-        raise BuildError(
-            f"solution {solution.name!r}: {solution.get_entry_path()}: "
-            f"{solution.get_entry_symbol()!r} is a Triton kernel, which cannot be called by itself",
-            hint="Name a Python function that launches it: kernel[grid](…).",
         )

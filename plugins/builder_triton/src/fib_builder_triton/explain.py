@@ -66,22 +66,21 @@ class Explainer:
             the caret that Triton prints. It is a `BuildCapabilityError` if Triton's launcher cannot
             be compiled here, and a `StorageError`, too, if there is no room for what it compiles.
         """
+        kind: type[BuildError] = BuildError
         for cause in causes(error):
-            kind, reason, hint = self._explained(cause)
+            hint = None
+            if _is_storage(cause):
+                reason = f"Triton cannot store what it compiles: {first_error(str(cause))}"
+                kind, hint = CacheError, _STORAGE_HINT
+            elif _is_launcher(cause):  # no line of which is the solution's
+                reason = f"compiling Triton's launcher failed: {first_error(str(cause))}"
+                kind, hint = BuildCapabilityError, _LAUNCHER_HINT
+            else:
+                reason = self._reason(cause)
             if reason:
                 log = describe_exception(error, self._root)[1]
                 return kind(f"solution {self._name!r}: {reason}", hint=hint, log=log)
         return None
-
-    def _explained(self, error: BaseException) -> tuple[type[BuildError], str, Optional[str]]:
-        """Return what it is to become, its reason (empty: none of the compiler's), and a hint."""
-        if _is_storage(error):
-            reason = f"Triton cannot store what it compiles: {first_error(str(error))}"
-            return CacheError, reason, _STORAGE_HINT
-        if _is_launcher(error):  # no line of which is the solution's
-            reason = f"compiling Triton's launcher failed: {first_error(str(error))}"
-            return BuildCapabilityError, reason, _LAUNCHER_HINT
-        return BuildError, self._reason(error), None
 
     def _reason(self, error: BaseException) -> str:
         if _is_triton(error, "CompilationError"):
@@ -101,22 +100,18 @@ class Explainer:
     def _refusal(self, error: BaseException) -> str:
         """Return place and reason of the innermost of nested errors, one for each call."""
         nested: list[Any] = [e for e in causes(error) if _is_triton(e, "CompilationError")]
-        # A mistake in the use of Triton's library shows within that, where no file is ours.
-        places = [place for place in map(self._place, nested) if place]
-        reason = nested[-1].error_message or str(nested[-1])
-        headline = next((line for line in str(reason).splitlines() if line.strip()), "no message")
-        return f"{places[-1]}: {headline}" if places else headline
-
-    def _place(self, error: Any) -> str:
-        """Return file and line of a CompilationError, whose own line counts from the ``def``."""
-        line, kernel = getattr(error.node, "lineno", None), error.src
-        if line is None or not kernel:
-            return ""
-        for path, content in self._sources.items():
-            before, found, _ = content.partition(kernel.rstrip())
-            if found:
-                return f"{path}:{before.count(chr(10)) + line}"
-        return ""
+        place = ""
+        for each in nested:
+            # Its own line counts from the "def". A mistake in the use of Triton's library shows
+            # within that, where no file is ours.
+            line = getattr(each.node, "lineno", None)
+            for path, content in self._sources.items():
+                before, found, _ = content.partition(each.src.rstrip() if each.src else "\0")
+                if found and line is not None:
+                    place = f"{path}:{before.count(chr(10)) + line}: "
+                    break
+        lines = str(nested[-1].error_message or nested[-1]).splitlines()
+        return place + next((line for line in lines if line.strip()), "no message")
 
     def _interpreted(self, error: BaseException) -> str:
         """Return what is wrong if a compiler would have refused it, too; else nothing."""
@@ -124,18 +119,18 @@ class Explainer:
         if not inside or isinstance(inside[0], _NO_FAULT):
             return ""
         frames = list(_frames(inside[0]))
-        if not frames or not self._is_refused(inside[0], frames[-1]):
+        if not frames:
             return ""
-        return f"compiling the kernel failed: {describe_exception(inside[0], self._root)[0]}"
-
-    def _is_refused(self, error: BaseException, frame: FrameType) -> bool:
-        # The interpreter checks types and shapes by the same code as the compiler.
-        if _module(frame).startswith("triton.language"):
-            return True
-        if frame.f_code.co_name == "_new_static_assert":
-            return True
-        own = Path(frame.f_code.co_filename).is_relative_to(self._root)
-        return own and isinstance(error, (NameError, AttributeError))
+        code = frames[-1].f_code
+        own = Path(code.co_filename).is_relative_to(self._root)
+        refused = (
+            # The interpreter checks types and shapes by the same code as the compiler.
+            _module(frames[-1]).startswith("triton.language")
+            or code.co_name == "_new_static_assert"
+            or (own and isinstance(inside[0], (NameError, AttributeError)))
+        )
+        reason = describe_exception(inside[0], self._root)[0]
+        return f"compiling the kernel failed: {reason}" if refused else ""
 
 
 def _is_triton(error: BaseException, name: str) -> bool:
@@ -160,15 +155,10 @@ def _is_storage(error: BaseException) -> bool:
 
 
 def _is_launcher(error: BaseException) -> bool:
-    kinds = (
-        RuntimeError,
-        FileNotFoundError,
-        PermissionError,  # CC names a folder, or a file that cannot be run
-        subprocess.CalledProcessError,
-    )
-    return isinstance(error, kinds) and any(
-        _module(frame) == "triton.runtime.build" for frame in _frames(error)
-    )
+    # The last two: CC names a folder, or a file that cannot be run.
+    kinds = (RuntimeError, subprocess.CalledProcessError, FileNotFoundError, PermissionError)
+    modules = map(_module, _frames(error))
+    return isinstance(error, kinds) and "triton.runtime.build" in modules
 
 
 def _is_compiler(frame: FrameType) -> bool:

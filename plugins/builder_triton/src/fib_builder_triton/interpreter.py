@@ -1,18 +1,26 @@
-"""Making Triton's interpreter fit for solutions that were written for a GPU."""
+"""Triton's two ways to run a kernel: compiled for a GPU, or interpreted on the CPU.
+
+``TRITON_INTERPRET`` chooses. Triton reads it whenever ``@triton.jit`` decorates a function, and so,
+for the functions of its own library (``tl.sum``, ``tl.zeros``, …), when it is itself imported.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn, Optional
+from typing import TYPE_CHECKING, Any
 
-from fib_builder_triton.mode import check_unchanged
 from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from flashinfer_bench.data import Definition
+
+VARIABLE = "TRITON_INTERPRET"
+"""The environment variable that chooses."""
 
 BFLOAT16 = (
     "Triton's interpreter computes bfloat16 wrongly, and rounds towards zero where it is stored: "
@@ -21,6 +29,31 @@ BFLOAT16 = (
 """What to know about definitions with bfloat16 tensors."""
 
 _running = threading.RLock()
+
+
+def interpreter_wanted() -> bool:
+    """Return whether ``TRITON_INTERPRET`` is set to what Triton takes for true."""
+    return os.environ.get(VARIABLE, "").lower() in ("1", "true", "on", "yes", "y")
+
+
+def check_unchanged() -> None:
+    """Check that Triton's own library is in the mode that kernels would get now.
+
+    Raises
+    ------
+    CapabilityError
+        If `VARIABLE` was changed after Triton had been imported.
+    """
+    language = sys.modules.get("triton.language")
+    wanted = interpreter_wanted()
+    interpreted = type(getattr(language, "sum", None)).__name__ == "InterpretedFunction"
+    if language is not None and interpreted != wanted:
+        ways = ("interpreted", "compiled") if wanted else ("compiled", "interpreted")
+        raise CapabilityError(
+            f"{VARIABLE} was changed after triton had been imported: kernels would be {ways[0]}, "
+            f"but the functions of triton.language that they call are {ways[1]}",
+            hint=f"Set {VARIABLE} before the process imports triton.",
+        )
 
 
 def enter() -> None:
@@ -96,17 +129,14 @@ class CPUDriver:
     @staticmethod
     def get_benchmarker() -> Callable[..., Any]:
         """Return a function that times nothing: the interpreter's times mean nothing for a GPU."""
-        return _same_for_all
 
-    def __getattr__(self, name: str) -> NoReturn:
+        def same_for_all(_call: Any, *, quantiles: Any = None, **_: Any) -> Any:
+            return [0.0] * len(quantiles) if quantiles else 0.0  # the autotuner takes the first
+
+        return same_for_all
+
+    def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"triton.runtime.driver.active.{name} needs a GPU: there is none, and Triton's "
             "interpreter has neither timing nor device properties"
         )
-
-
-def _same_for_all(
-    kernel_call: Callable[[], Any], *, quantiles: Optional[Sequence[float]] = None, **_: Any
-) -> Any:
-    """Return one time for whatever is timed; of equals, the autotuner takes the first."""
-    return [0.0] * len(quantiles) if quantiles else 0.0

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from fib_builder_triton.mode import VARIABLE, interpreter_wanted
+from fib_builder_triton.interpreter import VARIABLE, interpreter_wanted
 from flashinfer_bench.compile.toolkit import availability, gpu_architectures, require_torch
 from flashinfer_bench.errors import CapabilityError
 

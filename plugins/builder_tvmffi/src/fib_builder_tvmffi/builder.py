@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from fib_builder_tvmffi.exports import exported_names, not_exported, require_exported
+from fib_builder_tvmffi.exports import (
+    Signature,
+    exported_names,
+    not_exported,
+    read_signature,
+    style_of,
+)
 from fib_builder_tvmffi.probe import probe
 from fib_builder_tvmffi.recipe import EXPORTS, make_recipe
-from fib_builder_tvmffi.signature import Signature, read_signature, style_of
 from fib_native_toolkit import (
-    COMPILER_LOG,
     Artefact,
     BuildPlan,
     CompiledBuilder,
     LoadedLibrary,
     guess_binding,
 )
-from fib_native_toolkit.recipe import OBJECTS, check_recipe, run_recipe
+from fib_native_toolkit.recipe import OBJECTS, run_recipe
 from flashinfer_bench.data import SupportedBindings, SupportedLanguages
 from flashinfer_bench.errors import BuildError, CapabilityError
 
@@ -76,14 +80,13 @@ class TVMFFIBuilder(CompiledBuilder):
         BuildError
             If something does not compile or link, or the entry symbol is not exported.
         """
-        objects = folder / OBJECTS
-        objects.mkdir()
-        (objects / EXPORTS).write_text(_EXPORTS_TEXT, encoding="utf-8")
-        result = run_recipe(plan.settings, folder, _LIBRARY)
-        (folder / COMPILER_LOG).write_text(result.output, encoding="utf-8")
-        check_recipe(solution, result)
-        require_exported(solution, objects / _LIBRARY)
-        return f"{OBJECTS}/{_LIBRARY}"
+        (folder / OBJECTS).mkdir()
+        (folder / OBJECTS / EXPORTS).write_text(_EXPORTS_TEXT, encoding="utf-8")
+        library = run_recipe(solution, plan.settings, folder, _LIBRARY)
+        made = folder / library
+        if made.is_file() and solution.get_entry_symbol() not in exported_names(made):
+            raise not_exported(solution, made)
+        return library
 
     def load(self, definition: Definition, solution: Solution, artefact: Artefact) -> LoadedLibrary:
         """Load the library and look up the entry symbol; compare its signature to the definition.
@@ -101,7 +104,7 @@ class TVMFFIBuilder(CompiledBuilder):
         try:
             function = module.get_function(symbol)
         except AttributeError:
-            raise not_exported(solution, exported_names(artefact.library)) from None
+            raise not_exported(solution, artefact.library) from None
         signature = read_signature(module.get_function_metadata(symbol))
         style = style_of(signature, definition, solution)
         returns_torch = style or _returns_a_tensor(signature, definition)

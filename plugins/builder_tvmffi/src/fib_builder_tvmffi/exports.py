@@ -1,17 +1,25 @@
-"""The functions that a compiled library exports for TVM FFI."""
+"""The functions that a compiled library exports for TVM FFI, and what they say of themselves.
+
+The library is compiled with TVM FFI's metadata, so that each exported function can be asked for its
+parameters before it is called. One that was exported without the macros has none, and is believed.
+"""
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+from fib_native_toolkit import choose_style, declared_style
 from flashinfer_bench.errors import BuildError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from flashinfer_bench.data import Solution
+    from flashinfer_bench.data import Definition, Solution
 
 # In a table of symbol names each name stands between two zero bytes. The macros put the prefix
 # before a function's name; some names are the library's own, and compilers put a dot into those of
@@ -32,38 +40,95 @@ def exported_names(library: Path) -> list[str]:
     return sorted(found)
 
 
-def require_exported(solution: Solution, library: Path) -> None:
-    """Check that a library exports a solution's entry symbol.
+def not_exported(solution: Solution, library: Path) -> BuildError:
+    """Return the error for an entry symbol that is not among the exports of `library`."""
+    symbol, names = solution.get_entry_symbol(), exported_names(library)
+    near = get_close_matches(symbol, names, n=1)
+    if near:
+        hint = f"Did you mean {near[0]!r}?"
+    elif names:
+        hint = f"Exported: {', '.join(names[:_MOST_NAMED])}{', …' * (len(names) > _MOST_NAMED)}."
+    else:
+        hint = f"Write TVM_FFI_DLL_EXPORT_TYPED_FUNC({symbol}, <function>); into a source."
+    return BuildError(f"solution {solution.name!r}: no source exports {symbol!r}", hint=hint)
+
+
+class Signature(NamedTuple):
+    """An exported function's parameters and result.
+
+    Attributes
+    ----------
+    parameters : tuple of str
+        Their types, in TVM FFI's names: ``DLTensor*``, ``int``, …
+    returns : str
+        The type of the result; ``None`` for void.
+    """
+
+    parameters: tuple[str, ...]
+    returns: str
+
+    def __str__(self) -> str:
+        return f"({', '.join(self.parameters)}) -> {self.returns}"
+
+
+def read_signature(metadata: Optional[Mapping[str, Any]]) -> Optional[Signature]:
+    """Return the signature in a function's metadata.
+
+    Parameters
+    ----------
+    metadata : mapping, optional
+        What ``Module.get_function_metadata`` returned.
+
+    Returns
+    -------
+    Signature or None
+        None if there are no metadata, or they are not of a form that is known.
+    """
+    try:
+        schema = json.loads((metadata or {})["type_schema"])
+        named = schema.get("named_args")
+        # Releases up to 0.1.12 have one list, the result first.
+        members = [*named["return"], *named["params"]] if named else schema["args"]
+        returns, *parameters = (str(member["type"]) for member in members)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return Signature(tuple(parameters), returns)
+
+
+def style_of(signature: Optional[Signature], definition: Definition, solution: Solution) -> bool:
+    """Decide whether a function takes its outputs as arguments, and check that it can.
+
+    Parameters
+    ----------
+    signature : Signature, optional
+        That of the function. Where it is not known, a solution that does not state its calling
+        convention is taken for destination-passing.
+    definition, solution
+        See `fib_native_toolkit.choose_style`, whose rules these are.
+
+    Returns
+    -------
+    bool
+        True for destination-passing.
 
     Raises
     ------
     BuildError
-        If it does not; the hint names the nearest function that it does export. Also if there is
-        no library, because a flag has sent it elsewhere or has kept the linker from its work.
+        If the function cannot be called that way.
     """
-    if not library.is_file():
-        raise BuildError(
-            f"solution {solution.name!r}: linking left no library",
-            hint="Does a flag in compile_options.ldflags, such as -o, send it elsewhere?",
-        )
-    names = exported_names(library)
-    if solution.get_entry_symbol() not in names:
-        raise not_exported(solution, names)
-
-
-def not_exported(solution: Solution, names: list[str]) -> BuildError:
-    """Return the error for an entry symbol that is not among the exported `names`."""
+    if signature is None:
+        return declared_style(solution.spec) is not False
+    positional = inspect.Parameter.POSITIONAL_ONLY
+    parameters = [inspect.Parameter(f"p{i}", positional) for i in range(len(signature.parameters))]
     symbol = solution.get_entry_symbol()
-    return BuildError(
-        f"solution {solution.name!r}: no source exports {symbol!r}", hint=_hint(symbol, names)
-    )
-
-
-def _hint(symbol: str, names: list[str]) -> str:
-    if not names:
-        return f"Write TVM_FFI_DLL_EXPORT_TYPED_FUNC({symbol}, <function>); into a source."
-    near = get_close_matches(symbol, names, n=1)
-    if near:
-        return f"Did you mean {near[0]!r}?"
-    listed = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
-    return f"Exported: {listed}."
+    try:
+        style = choose_style(inspect.Signature(parameters), definition, solution)
+    except BuildError as error:
+        message = error.message.replace(f" {symbol}: ", f" {symbol}{signature}: ", 1)
+        raise BuildError(message, hint=error.hint) from None
+    if not style and definition.outputs and signature.returns == "None":
+        raise BuildError(
+            f"solution {solution.name!r}: {symbol}{signature} returns "
+            f"nothing, but is to return {', '.join(definition.outputs)}"
+        )
+    return style

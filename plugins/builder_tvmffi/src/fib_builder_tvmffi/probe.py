@@ -1,12 +1,16 @@
-"""Whether solutions in C++ and CUDA can be compiled and run here."""
+"""Whether solutions in C++ and CUDA can be compiled and run here, and with which apache-tvm-ffi.
+
+Importing ``tvm_ffi`` imports torch; so the installed one is found without that.
+"""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from shutil import which
-from typing import TYPE_CHECKING
+import importlib.metadata
+import importlib.util
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from fib_builder_tvmffi.library import find_tvm_ffi
 from fib_native_toolkit import (
     availability,
     cuda_architectures,
@@ -20,29 +24,84 @@ from flashinfer_bench.errors import CapabilityError
 if TYPE_CHECKING:
     from flashinfer_bench.plugins import Availability
 
+OLDEST = (0, 1, 11)
+"""The first release whose interface is the one used here."""
+
+_DISTRIBUTION = "apache-tvm-ffi"
+_INSTALL = "pip install 'apache-tvm-ffi>=0.1.11'"
+
+
+class FfiLibrary(NamedTuple):
+    """Where headers and library of an installed apache-tvm-ffi are.
+
+    Attributes
+    ----------
+    version : str
+        Its version.
+    include_path : Path
+        The folder with ``tvm/ffi`` and ``dlpack``.
+    library_path : Path
+        The folder with ``libtvm_ffi.so``.
+    """
+
+    version: str
+    include_path: Path
+    library_path: Path
+
+    def __str__(self) -> str:
+        return f"{_DISTRIBUTION} {self.version}"
+
+
+def find_tvm_ffi() -> FfiLibrary:
+    """Return the installed apache-tvm-ffi.
+
+    Raises
+    ------
+    CapabilityError
+        If it is not installed, older than `OLDEST`, or without headers or library.
+    """
+    try:
+        version = importlib.metadata.version(_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        raise CapabilityError(f"{_DISTRIBUTION} is not installed", hint=_INSTALL) from None
+    leading = re.match(r"\d+(\.\d+)*", version)
+    numbers = tuple(map(int, leading.group().split("."))) if leading else ()
+    if numbers < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise CapabilityError(
+            f"{_DISTRIBUTION} {version} is too old, {oldest} is the oldest that will do",
+            hint=_INSTALL,
+        )
+    spec = importlib.util.find_spec("tvm_ffi")
+    if spec is None or spec.origin is None:
+        raise CapabilityError(
+            f"{_DISTRIBUTION} {version} is installed, but there is no module tvm_ffi",
+            hint=f"Install it again: pip install --force-reinstall '{_DISTRIBUTION}=={version}'",
+        )
+    root = Path(spec.origin).parent
+    found = FfiLibrary(version, root / "include", root / "lib")
+    for needed in (found.include_path / "tvm/ffi/function.h", found.library_path / "libtvm_ffi.so"):
+        if not needed.is_file():
+            raise CapabilityError(
+                f"{_DISTRIBUTION} {version} in {root} lacks {needed.relative_to(root)}",
+                hint="Install it from a wheel; an editable install is not supported.",
+            )
+    return found
+
 
 def probe() -> Availability:
     """Return whether C++ can be compiled and run; imports neither torch nor tvm_ffi."""
-    return availability(require_torch, _require_ninja, find_tvm_ffi, find_cxx)
+    return availability(require_torch, find_tvm_ffi, find_cxx)
 
 
 def probe_cuda() -> Availability:
     """Return whether CUDA can be compiled too, and for which GPUs; makes no CUDA context."""
-    cuda = (find_nvcc, _require_toolkit, _architectures)
-    return availability(require_torch, _require_ninja, find_tvm_ffi, *cuda, find_cxx)
-
-
-def _require_ninja() -> None:
-    # Only looked at: each candidate asks the probe, and few of them compile.
-    if which("ninja") is None and find_spec("ninja") is None:
-        raise CapabilityError("ninja not found on PATH", hint="pip install ninja")
-
-
-def _require_toolkit() -> None:
-    cuda_home()
+    cuda = (find_nvcc, _architectures)
+    return availability(require_torch, find_tvm_ffi, *cuda, find_cxx)
 
 
 def _architectures() -> str:
+    cuda_home()
     try:
         return f"for {' '.join(cuda_architectures())}"
     except CapabilityError as error:

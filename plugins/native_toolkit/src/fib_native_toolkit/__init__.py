@@ -3,11 +3,11 @@
 =================  ============================================================================
 `tools`            find compilers, CUDA's toolkit and ninja
 `run`              run them and keep what they print
-`ninja`            write what ninja builds, read what it has read
+`inputs`           what a build has read outside of its folder
 `fingerprint`      what a compiled result depends on besides its sources
 `options`          a solution's own flags, checked; its binding, guessed
 `dependencies`     cuBLAS, cuDNN and CUTLASS
-`recipe`, `cuda`   the commands that make a library, and having ninja run them
+`recipe`, `cuda`   the commands that make a library, and running them
 `compiled`         all of that in one base class: `CompiledBuilder`
 =================  ============================================================================
 """

@@ -12,15 +12,14 @@ import os
 import shutil
 import time
 from abc import abstractmethod
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from fib_native_toolkit.inputs import describe_headers, files_read, headers_sound
-from fib_native_toolkit.options import checked_options
+from fib_native_toolkit.inputs import describe_headers, files_read, headers_sound, links_of
 from fib_native_toolkit.run import COMPILER_LOG
 from flashinfer_bench import __version__
 from flashinfer_bench.compile.builder import SOURCES, Builder, write_sources
@@ -37,7 +36,7 @@ from flashinfer_bench.compile.runnable import Runnable, RunnableMetadata
 from flashinfer_bench.errors import BuildError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from flashinfer_bench.data import Definition, Solution
 
@@ -203,16 +202,17 @@ class CompiledBuilder(Builder):
         StorageError
             If the cache cannot be written.
         """
-        checked_options(solution)
+        links = links_of(solution)
         plan = self.plan(definition, solution)
-        # Flags that a builder always gives may change with its release.
-        own = {
+        key = {
+            **plan.key,
+            # Flags that a builder always gives may change with its release.
             "build_type": self.build_type,
             "format": str(FORMAT),
             "release": __version__,
             "builder": f"{release_of(type(self).__module__)} {self.revision}".strip(),
+            **({"links": json.dumps(links, sort_keys=True)} if links else {}),
         }
-        key = {**plan.key, **own}
         folder = self.build_path(definition, solution, json.dumps(key, sort_keys=True))
         found: list[Optional[BuildInfo]] = [None]  # what was checked, or made, last
         made = False
@@ -268,13 +268,23 @@ class CompiledBuilder(Builder):
         folder: Path,
     ) -> BuildInfo:
         started, since_ns = time.perf_counter(), time.time_ns()
-        with _storing(folder):
+        try:
             written = write_sources(folder / SOURCES, solution.sources)
             library = self.compile_into(definition, solution, plan, folder)
-            file = _require_library(folder, library, solution)
+            file = folder / library
+            inside = folder.resolve() in file.resolve().parents
+            if not inside or file.is_symlink() or not file.is_file():
+                raise BuildError(
+                    f"solution {solution.name!r}: compiling left no library at {library!r} in its "
+                    "folder",
+                    hint="Does a flag in compile_options.ldflags, such as -o, send it elsewhere?",
+                )
             read = files_read(folder, solution, plan.versioned_roots)
             headers = describe_headers(read, since_ns=since_ns, until_ns=time.time_ns())
-            _remove_the_rest(folder, {*written, file, *self._kept(folder)})
+            kept = {*written, file}
+            for path in [path for each in (COMPILER_LOG, *self.keep) for path in folder.glob(each)]:
+                kept |= {path, *path.rglob("*")}
+            _remove_the_rest(folder, kept)
             info = BuildInfo(
                 builder=f"{type(self).__module__}:{type(self).__qualname__}",
                 build_type=self.build_type,
@@ -293,11 +303,11 @@ class CompiledBuilder(Builder):
                 format=FORMAT,
             )
             info.write(folder)
+        except StorageError:
+            raise
+        except OSError as error:  # the disk's fault: it is not kept as the solution's
+            raise StorageError(f"{folder}: the build cannot be stored: {error}") from error
         return info
-
-    def _kept(self, folder: Path) -> set[Path]:
-        found = [path for pattern in (COMPILER_LOG, *self.keep) for path in folder.glob(pattern)]
-        return {*found, *(inner for path in found if path.is_dir() for inner in path.rglob("*"))}
 
 
 def read_sound(folder: Path) -> Optional[BuildInfo]:
@@ -330,27 +340,6 @@ def _never_loaded(artefact: Artefact) -> Artefact:
     except OSError as error:
         raise StorageError(f"{artefact.library}: cannot be copied: {error}") from error
     return replace(artefact, library=Path(copy))
-
-
-@contextmanager
-def _storing(folder: Path) -> Iterator[None]:
-    """Tell errors of the disk from those of a solution: they are not kept as its fault."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(f"{folder}: the build cannot be stored: {error}") from error
-
-
-def _require_library(folder: Path, library: str, solution: Solution) -> Path:
-    file = folder / library
-    inside = folder.resolve() in file.resolve().parents
-    if not inside or file.is_symlink() or not file.is_file():
-        raise BuildError(
-            f"solution {solution.name!r}: compiling left no library at {library!r} in its folder"
-        )
-    return file
 
 
 def _remove_the_rest(folder: Path, kept: set[Path]) -> None:

@@ -56,6 +56,19 @@ class CudaTools:
         """Folders with CUDA's runtime."""
         return _with_file(self.home, "libcudart.so*", "lib64", "lib", "targets/*/lib")
 
+    @property
+    def link_flags(self) -> list[str]:
+        """The flags that link CUDA's runtime, and let the driver be linked by ``-lcuda``."""
+        folders = self.library_paths
+        stubs = [path / "stubs" for path in folders if (path / "stubs").is_dir()]
+        return [
+            *(f"-L{path}" for path in (*folders, *stubs)),
+            # If torch has loaded a runtime of the same version, that one serves.
+            *(f"-Wl,-rpath,{path}" for path in folders),
+            *(["-lcudadevrt"] if self.relocatable else []),
+            "-lcudart",
+        ]
+
 
 def find_cuda(flags: Sequence[str], *, compiles: bool) -> CudaTools:
     """Return the CUDA toolkit of this machine.

@@ -1,13 +1,14 @@
 """The native libraries that a solution may name in ``dependencies``: cuBLAS, cuDNN, CUTLASS.
 
 Each is looked for in the folders that variables name, in the CUDA toolkit, in the wheels that pip
-installs, and, for cuDNN, where distributions put it.
+installs, and where distributions put them.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional
@@ -19,7 +20,7 @@ from flashinfer_bench.errors import CapabilityError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_NAME = re.compile(r"\s*([A-Za-z0-9]+)")
+_NAME = re.compile(r"\s*([A-Za-z0-9]+)\s*([(<>=!~].*)?")
 _LIBRARY_FOLDERS = ("lib64", "lib", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu")
 _SYSTEM = ("/usr", "/usr/local")
 _SEARCHED_ANYWAY = ("/usr/include", "/usr/local/include")
@@ -72,45 +73,39 @@ class _Library(NamedTuple):
 
     header: str
     version_header: str
-    version_macros: tuple[str, ...]
-    libraries: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
-    more_headers: tuple[str, ...] = ()
-    in_cuda: bool = False
-    in_system: bool = False
-    install: str = ""
+    macro: str  # what the names of the macros with its version begin with
+    libraries: tuple[str, ...]
+    variables: tuple[str, ...]
+    packages: tuple[str, ...]
+    install: str
 
 
 _KNOWN = {
     "cublas": _Library(
         header="cublas_v2.h",
         version_header="cublas_api.h",
-        version_macros=("CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH"),
+        macro="CUBLAS_VER_",
         libraries=("cublas", "cublasLt"),
         variables=("CUBLAS_PATH",),
         packages=("nvidia/cublas", "nvidia/cu13", "nvidia/cu12"),
-        in_cuda=True,
         install="Install the CUDA toolkit with cuBLAS, or: pip install nvidia-cublas",
     ),
     "cudnn": _Library(
         header="cudnn.h",
         version_header="cudnn_version.h",
-        version_macros=("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL"),
+        macro="CUDNN_",
         libraries=("cudnn",),
         variables=("CUDNN_PATH", "CUDNN_HOME", "CUDNN_ROOT"),
         packages=("nvidia/cudnn",),
-        in_cuda=True,
-        in_system=True,
         install="pip install nvidia-cudnn-cu13, or set CUDNN_PATH to its folder.",
     ),
     "cutlass": _Library(
         header="cutlass/cutlass.h",
         version_header="cutlass/version.h",
-        version_macros=("CUTLASS_MAJOR", "CUTLASS_MINOR", "CUTLASS_PATCH"),
+        macro="CUTLASS_",
+        libraries=(),
         variables=("CUTLASS_PATH", "CUTLASS_DIR", "CUTLASS_HOME", "CUTLASS_ROOT"),
         packages=("cutlass_library/source",),
-        more_headers=("tools/util/include",),
         install="pip install nvidia-cutlass, or set CUTLASS_PATH to a checkout.",
     ),
 }
@@ -143,25 +138,34 @@ def find_dependencies(names: Iterable[str]) -> tuple[list[Dependency], list[str]
     found: dict[str, Dependency] = {}
     ignored = []
     for text in names:
-        match = _NAME.match(text)
+        match = _NAME.fullmatch(text)
         name = match.group(1).lower() if match else ""
         name = _OTHER_NAMES.get(name, name)
-        if name not in _KNOWN or not _is_plain(text):
+        if match is None or name not in _KNOWN:
             ignored.append(text)
             continue
         if name not in found:
-            found[name] = _find(name)
-        _check_version(found[name], text)
+            found[name] = _find(name, _KNOWN[name])
+        here = found[name]
+        if match.group(2) and here.version and not _allows(match.group(2), here.version):
+            raise CapabilityError(
+                f"{name} {here.version} is here ({here.include_paths[0]}), "
+                f"but the solution needs {text.strip()!r}",
+                hint=_KNOWN[name].install,
+            )
     return list(found.values()), ignored
 
 
-def _is_plain(text: str) -> bool:
-    """Return whether `text` is a name, perhaps with a version: not "cutlass-dsl"."""
-    return re.fullmatch(r"\s*[A-Za-z0-9]+\s*([(<>=!~].*)?", text) is not None
+def _allows(wanted: str, version: str) -> bool:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        return SpecifierSet(wanted.strip(" ()")).contains(version, prereleases=True)
+    except InvalidSpecifier:
+        return True
 
 
-def _find(name: str) -> Dependency:
-    library = _KNOWN[name]
+def _find(name: str, library: _Library) -> Dependency:
     searched = []
     for place, root in _places(library):
         searched.append(place)
@@ -181,91 +185,47 @@ def _places(library: _Library) -> Iterator[tuple[str, Optional[Path]]]:
     yield from ((f"${name} ({root})", root) for name, root in given)
     if not given:
         yield f"${library.variables[0]} (not set)", None
-    if library.in_cuda:
-        yield from (("the CUDA toolkit", root) for root in [None, *_cuda_roots()])
+    if library.libraries:  # CUTLASS is no part of CUDA
+        try:
+            homes = [cuda_home()]
+        except CapabilityError:  # without its compiler a toolkit may still have the library
+            homes = [root for _, root in env.library_roots(*CUDA_VARIABLES)]
+        homes += [target for home in homes for target in sorted(home.glob("targets/*-linux"))]
+        yield from (("the CUDA toolkit", root) for root in [None, *homes])
     for package in library.packages:
-        name = f"the Python package {package.partition('/')[0]}"
-        yield from ((name, folder) for folder in [None, *_package_folders(package)])
-    if library.in_system:
+        package, _, inside = package.partition("/")
+        yield f"the Python package {package}", None
+        with suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(package)
+            for folder in (spec and spec.submodule_search_locations) or ():
+                yield f"the Python package {package}", Path(folder) / inside
+    if library.libraries:
         yield from ((root, Path(root)) for root in _SYSTEM)
 
 
-def _cuda_roots() -> Iterator[Path]:
-    try:
-        home = cuda_home()
-    except CapabilityError:
-        # Without its compiler a toolkit may still have the library.
-        yield from (root for _, root in env.library_roots(*CUDA_VARIABLES))
-        return
-    yield home
-    yield from sorted(home.glob("targets/*-linux"))
-
-
-def _package_folders(path: str) -> Iterator[Path]:
-    package, _, inside = path.partition("/")
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        yield Path(folder) / inside
-
-
 def _look_in(name: str, library: _Library, root: Path) -> Optional[Dependency]:
-    include = _header_folder(library.header, root)
+    folders = [root / "include", *sorted(root.glob("include/*-linux-gnu"))]
+    include = next((folder for folder in folders if (folder / library.header).is_file()), None)
     if include is None:
         return None
-    version = _read_version(include / library.version_header, library.version_macros)
-    more = [root / path for path in library.more_headers if (root / path).is_dir()]
-    includes = tuple(str(path) for path in [include, *more])
+    text = ""
+    with suppress(OSError):
+        text = (include / library.version_header).read_text(encoding="utf-8", errors="replace")
+    pattern = rf"^\s*#\s*define\s+{library.macro}(?:MAJOR|MINOR|PATCH(?:LEVEL)?)\s+(\d+)"
+    version = ".".join(re.findall(pattern, text, re.MULTILINE))
+    more = root / "tools" / "util" / "include"  # of CUTLASS
+    includes = (str(include), *([str(more)] if more.is_dir() else []))
     if not library.libraries:
         return Dependency(name, version, includes)
     for folder in (root / part for part in _LIBRARY_FOLDERS):
-        files = [_library_in(folder, wanted) for wanted in library.libraries]
-        linkable = tuple(file for file in files if file is not None)
-        if len(linkable) == len(files):
-            return Dependency(name, version, includes, (str(folder),), linkable)
+        linkable = []
+        for wanted in library.libraries:
+            # Wheels have no link without a version.
+            files = sorted(folder.glob(f"lib{wanted}.so.*"), key=lambda path: len(path.name))
+            if (folder / f"lib{wanted}.so").exists():
+                linkable.append(wanted)
+            elif files:
+                linkable.append(f":{files[0].name}")
+        if len(linkable) == len(library.libraries):
+            return Dependency(name, version, includes, (str(folder),), tuple(linkable))
     return None
-
-
-def _header_folder(header: str, root: Path) -> Optional[Path]:
-    machines = sorted(root.glob("include/*-linux-gnu"))
-    folders = [root / "include", *machines]
-    return next((folder for folder in folders if (folder / header).is_file()), None)
-
-
-def _library_in(folder: Path, name: str) -> Optional[str]:
-    """Return what to put behind ``-l``, or None if the library is not there."""
-    if (folder / f"lib{name}.so").exists():
-        return name
-    # Wheels have no link without a version.
-    versions = sorted(folder.glob(f"lib{name}.so.*"), key=lambda path: len(path.name))
-    return f":{versions[0].name}" if versions else None
-
-
-def _read_version(header: Path, macros: tuple[str, ...]) -> str:
-    try:
-        text = header.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    found = [
-        re.search(rf"^\s*#\s*define\s+{macro}\s+(\d+)", text, re.MULTILINE) for macro in macros
-    ]
-    return ".".join(match.group(1) for match in found if match)
-
-
-def _check_version(found: Dependency, text: str) -> None:
-    if _NAME.fullmatch(text.rstrip()):
-        return  # the usual case, which does without the import
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    try:
-        wanted = Requirement(text).specifier
-    except InvalidRequirement:
-        return
-    if found.version and not wanted.contains(found.version, prereleases=True):
-        raise CapabilityError(
-            f"{found.name} {found.version} is here ({found.include_paths[0]}), "
-            f"but the solution needs {text.strip()!r}",
-            hint=_KNOWN[found.name].install,
-        )

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 from fib_native_toolkit.dependencies import LIBRARY_VARIABLES
-from fib_native_toolkit.ninja import read_dependencies
 from fib_native_toolkit.options import checked_options
 from flashinfer_bench import env
 from flashinfer_bench.compile.cache import sha256_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from flashinfer_bench.data import Solution
 
@@ -35,7 +33,21 @@ _SHARED = re.compile(r"\.so(\.[\d.]+)?$")
 # ``-Wl,-T,/x``, ``-fprofile-use=/x``, ``-I/x``, ``@/x``: where in a flag a path may begin.
 _PATH = re.compile(r"^(?:@|-[A-Za-z-]+|[^/]*[=:])?(/.*)$")
 _SEARCHED = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
-_DEEPEST = 8
+_SEPARATOR = re.compile(r"(?<!\\)\s+")
+
+
+def links_of(solution: Solution) -> dict[str, str]:
+    """Return where those folders lead that are searched for headers and are, or go through, links.
+
+    Of a header found through a link, GCC writes down where the link leads to; so a link that leads
+    elsewhere the next time must be seen by itself.
+    """
+    variables = env.compiler_variables()
+    searched = [*checked_options(solution).include_paths, *map(_path_in, _words(solution))]
+    searched += [path for name in _SEARCHED for path in variables.get(name, "").split(os.pathsep)]
+    searched += [str(root) for _, root in env.library_roots(*LIBRARY_VARIABLES)]
+    folders = {path: os.path.realpath(path) for path in searched if path.startswith("/")}
+    return {path: real for path, real in folders.items() if real != os.path.normpath(path)}
 
 
 def files_read(folder: Path, solution: Solution, versioned_roots: Iterable[Path]) -> list[Path]:
@@ -46,7 +58,7 @@ def files_read(folder: Path, solution: Solution, versioned_roots: Iterable[Path]
     folder : Path
         Where compilers have left their depfiles.
     solution : Solution
-        What was built. Its flags name objects, static libraries, response files and the like.
+        What was built. Its flags name objects, static libraries, linker scripts and the like.
     versioned_roots : iterable of Path
         Folders whose files are left out, wherever links to them are.
 
@@ -55,12 +67,7 @@ def files_read(folder: Path, solution: Solution, versioned_roots: Iterable[Path]
     list of Path
         Sorted.
     """
-    options = checked_options(solution)
-    flags = [*options.cflags, *options.cuda_cflags, *options.ldflags]
-    words = list(_words(flags))
-    searched = [*_named_folders(words), *map(Path, options.include_paths), *_folders_of_variables()]
-    headers = _as_searched(read_dependencies(folder), searched)
-    candidates = {*headers, *_named_files(words)}
+    candidates = {*read_dependencies(folder), *_named_files(_words(solution))}
     real = cache(os.path.realpath)  # thousands of files are in few folders
     known = tuple(f"{real(root)}{os.sep}" for root in (folder, *versioned_roots))
     return sorted(
@@ -71,51 +78,47 @@ def files_read(folder: Path, solution: Solution, versioned_roots: Iterable[Path]
     )
 
 
-def _as_searched(headers: Iterable[Path], searched: Iterable[Path]) -> Iterator[Path]:
-    """Yield headers by the paths under which they were searched for.
+def read_dependencies(folder: Path) -> set[Path]:
+    """Return the files that were read to compile what is in `folder`.
 
-    Of a header found through a link, GCC writes where the link leads to. A link that leads
-    elsewhere the next time would not be noticed.
+    Parameters
+    ----------
+    folder : Path
+        Where compilers have run, with depfiles (``-MD``).
+
+    Returns
+    -------
+    set of Path
+        Absolute, without ``..`` unless links make that another file; nothing where nobody has kept
+        a record.
     """
-    links = {}
-    for folder in searched:
-        real = os.path.realpath(folder)
-        if folder.is_absolute() and real != str(folder):
-            links[folder] = f"{real}{os.sep}"
-    for header in headers:
-        path = str(header)
-        found = [link / path[len(r) :] for link, r in links.items() if path.startswith(r)]
-        yield from found or [header]
+    found: set[str] = set()
+    for depfile in folder.rglob("*.d"):
+        if depfile.is_file():
+            text = depfile.read_text(encoding="utf-8", errors="replace")
+            for rule in text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines():
+                # As make reads it: targets, a colon, and what they depend on.
+                words = _SEPARATOR.split(f"{rule} ".partition(": ")[2].strip())
+                found.update(filter(None, words))
+    paths = set()
+    for name in found:
+        name = name.replace("\\ ", " ").replace("\\#", "#").replace("$$", "$")
+        path = os.path.join(folder, name)  # noqa: PTH118 - there may be many
+        # What comes before two dots may be a link.
+        paths.add(Path(os.path.realpath(path) if ".." in name else os.path.normpath(path)))
+    return paths
 
 
-def _folders_of_variables() -> Iterator[Path]:
-    """Yield the folders that variables tell compilers, or builders, to look for headers in."""
-    variables = env.compiler_variables()
-    for name in _SEARCHED:
-        yield from map(Path, filter(None, variables.get(name, "").split(os.pathsep)))
-    yield from (root for _, root in env.library_roots(*LIBRARY_VARIABLES))
+def _words(solution: Solution) -> list[str]:
+    options = checked_options(solution)
+    flags = [*options.cflags, *options.cuda_cflags, *options.ldflags]
+    split = (flag.split(",") if flag.startswith(("-W", "-X")) else [flag] for flag in flags)
+    return [word for words in split for word in words]
 
 
-def _words(flags: Sequence[str], depth: int = 0) -> Iterator[str]:
-    """Yield the parts of flags; of a response file, also those of the flags in it."""
-    for flag in flags:
-        yield from flag.split(",") if flag.startswith(("-W", "-X")) else [flag]
-        if flag.startswith("@/") and depth < _DEEPEST:
-            yield from _words(_in_response_file(flag[1:]), depth + 1)
-
-
-def _in_response_file(path: str) -> list[str]:
-    try:
-        return shlex.split(Path(path).read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError):  # the compiler has read it, or said that it cannot
-        return []
-
-
-def _named_folders(words: Iterable[str]) -> Iterator[Path]:
-    for word in words:
-        found = _PATH.match(word)
-        if found and os.path.isdir(found.group(1)):  # noqa: PTH112 - a string of any content
-            yield Path(os.path.normpath(found.group(1)))
+def _path_in(word: str) -> str:
+    found = _PATH.match(word)
+    return os.path.normpath(found.group(1)) if found else ""
 
 
 def _named_files(words: Iterable[str]) -> Iterator[Path]:
@@ -127,31 +130,21 @@ def _named_files(words: Iterable[str]) -> Iterator[Path]:
     libraries: list[str] = []
     before = ""
     for word in words:
-        found = _PATH.match(word)
-        if found and (word.startswith(("-L", "--library-path=")) or before == "-L"):
-            folders.append(found.group(1))
-        elif found and not _SHARED.search(word) and os.path.isfile(found.group(1)):  # noqa: PTH113
-            yield Path(os.path.normpath(found.group(1)))
-        elif word.startswith("-l") and word != "-l":
-            libraries.append(word[2:])
-        elif before == "-l":
-            libraries.append(word)
+        path = _path_in(word)
+        if path and (word.startswith(("-L", "--library-path=")) or before == "-L"):
+            folders.append(path)
+        elif path and not _SHARED.search(word) and os.path.isfile(path):  # noqa: PTH113
+            yield Path(path)
+        elif before == "-l" or (word.startswith("-l") and word != "-l"):
+            libraries.append(word if before == "-l" else word[2:])
         before = word
-    searched = env.compiler_variables().get("LIBRARY_PATH", "").split(os.pathsep)
-    folders += [path for path in searched if path.startswith("/")]
+    folders += env.compiler_variables().get("LIBRARY_PATH", "").split(os.pathsep)
     for name in libraries:
-        static = _static_library(name, folders)
-        if static is not None:
+        wanted = name[1:] if name.startswith(":") else f"lib{name}.a"
+        places = (Path(folder) / wanted for folder in folders if folder.startswith("/"))
+        static = next((place for place in places if place.is_file()), None)
+        if static is not None and not _SHARED.search(wanted):
             yield static
-
-
-def _static_library(name: str, folders: Iterable[str]) -> Optional[Path]:
-    """Return the static library that the linker finds first, if it is one."""
-    wanted = name[1:] if name.startswith(":") else f"lib{name}.a"
-    for folder in map(Path, folders):
-        if (folder / wanted).is_file():
-            return None if _SHARED.search(wanted) else folder / wanted
-    return None
 
 
 def describe_headers(paths: Iterable[Path], *, since_ns: int, until_ns: int) -> dict[str, Header]:
@@ -177,14 +170,12 @@ def describe_headers(paths: Iterable[Path], *, since_ns: int, until_ns: int) -> 
 
 def headers_sound(headers: Mapping[str, Header]) -> bool:
     """Return whether files outside of a build's folder are as `describe_headers` found them."""
-    return all(_unchanged(path, *header) for path, header in headers.items())
-
-
-def _unchanged(path: str, size: int, changed: int, digest: str) -> bool:
     try:
-        status = os.stat(path)  # noqa: PTH116 - there may be many
-        if status.st_size != size:
-            return False
-        return status.st_mtime_ns == changed or sha256_of(Path(path)) == digest
+        for path, (size, changed, digest) in headers.items():
+            status = os.stat(path)  # noqa: PTH116 - there may be many
+            same = status.st_mtime_ns == changed or sha256_of(Path(path)) == digest
+            if status.st_size != size or not same:
+                return False
     except OSError:
         return False
+    return True

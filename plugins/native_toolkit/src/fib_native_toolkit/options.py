@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _FLAGS = ("cflags", "cuda_cflags", "ldflags")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_PATHS = "Relative include paths are looked for in the solution's folder; others are absolute."
+_QUOTES = "Flags are split as a shell does it; put quotes around what belongs together."
 _TORCH = re.compile(
     r"\b(PYBIND11_MODULE|TORCH_LIBRARY|TORCH_LIBRARY_IMPL|TORCH_LIBRARY_FRAGMENT)\b"
     r"|\btorch/(extension|library|all|torch)\.h\b|\btorch/csrc/"
@@ -45,46 +47,28 @@ def checked_options(solution: Solution, folder: Optional[Path] = None) -> Compil
         If an include path leaves the solution's folder, or a flag has a control character or a
         quote that is never closed.
     """
-    options = _in_words(solution, solution.spec.compile_options or CompileOptions())
+
+    def refused(field: str, value: str, reason: str, hint: str) -> BuildError:
+        message = f"solution {solution.name!r}: compile_options.{field}: {value[:300]!r} {reason}"
+        return BuildError(message, hint=hint)
+
+    options = solution.spec.compile_options or CompileOptions()
+    changed: dict[str, list[str]] = {field: [] for field in _FLAGS}
     for field in (*_FLAGS, "include_paths"):
-        for flag in getattr(options, field):
-            if _CONTROL.search(flag):
-                raise _refused(solution, field, flag, "has a control character or a line break")
-    for path in options.include_paths:
-        if not path.startswith("/") and ".." in PurePosixPath(path).parts:
-            raise _refused(solution, "include_paths", path, "leaves the solution's folder")
-    if folder is None:
-        return options
-    paths = [str(folder / SOURCES / path) for path in options.include_paths]
-    return options.model_copy(update={"include_paths": paths})
-
-
-def _in_words(solution: Solution, options: CompileOptions) -> CompileOptions:
-    words = {
-        field: [word for flag in getattr(options, field) for word in _split(solution, field, flag)]
-        for field in _FLAGS
-    }
-    return options.model_copy(update=words)
-
-
-def _split(solution: Solution, field: str, flag: str) -> list[str]:
-    if _CONTROL.search(flag):  # a line break would count as a blank
-        return [flag]
-    try:
-        return shlex.split(flag)
-    except ValueError as error:
-        reason = str(error).lower()
-    raise BuildError(
-        f"solution {solution.name!r}: compile_options.{field}: {flag[:300]!r} has {reason}",
-        hint="Flags are split as a shell does it; put quotes around what belongs together.",
-    )
-
-
-def _refused(solution: Solution, field: str, value: str, reason: str) -> BuildError:
-    return BuildError(
-        f"solution {solution.name!r}: compile_options.{field}: {value[:300]!r} {reason}",
-        hint="Relative include paths are looked for in the solution's folder; others are absolute.",
-    )
+        for value in getattr(options, field):
+            if _CONTROL.search(value):
+                raise refused(field, value, "has a control character or a line break", _PATHS)
+            if field in _FLAGS:
+                try:
+                    changed[field] += shlex.split(value)
+                except ValueError as error:
+                    raise refused(field, value, f"has {str(error).lower()}", _QUOTES) from None
+            elif not value.startswith("/") and ".." in PurePosixPath(value).parts:
+                raise refused(field, value, "leaves the solution's folder", _PATHS)
+    if folder is not None:
+        paths = [str(folder / SOURCES / path) for path in options.include_paths]
+        changed["include_paths"] = paths
+    return options.model_copy(update=changed)
 
 
 def guess_binding(solution: Solution) -> str:

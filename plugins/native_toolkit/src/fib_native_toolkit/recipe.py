@@ -1,29 +1,37 @@
-"""From a solution's files to a library: the commands, and having ninja run them."""
+"""From a solution's files to a library: the commands, and running them."""
 
 from __future__ import annotations
 
+import os
 import re
-import shlex
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from fib_native_toolkit.ninja import ninja_command, ninja_escape
-from fib_native_toolkit.run import ToolOutput, check_output, run_tool
-from fib_native_toolkit.tools import find_ninja
+from fib_native_toolkit.cuda import CudaTools, host_compiler_flags
+from fib_native_toolkit.dependencies import find_dependencies
+from fib_native_toolkit.fingerprint import cuda_fingerprint, host_fingerprint
+from fib_native_toolkit.options import checked_options
+from fib_native_toolkit.run import COMPILER_LOG, check_output, run_tool
+from fib_native_toolkit.tools import find_cc, find_cxx
+from flashinfer_bench import env
 from flashinfer_bench.compile.builder import SOURCES
 from flashinfer_bench.errors import BuildError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from flashinfer_bench.data import Solution
 
 OBJECTS = "objects"
-"""Name of the folder, in a build's folder, for all that ninja makes."""
+"""Name of the folder, in a build's folder, for all that is made."""
 
 _FROM_SOURCES = f"../{OBJECTS}"
-_FAILED_LINK = re.compile(r"^FAILED: .*\.so\s*$", re.MULTILINE)
+_SETS_STANDARD = re.compile(r"--?std(=|$)")
+_SETS_CXX_STANDARD = re.compile(r"-std=(c|gnu)\+\+")
+# Given for compiling, these ask for a library as well.
+_ALSO_FOR_LINKING = ("-fopenmp", "-pthread", "-flto", "-fsanitize")
 _HINTS = (
     (
         r"undefined reference|undefined symbol",
@@ -98,13 +106,125 @@ def compiled_files(solution: Solution, kinds: Mapping[str, str]) -> tuple[tuple[
     return tuple(sorted(found.items()))
 
 
-def run_recipe(
-    recipe: Recipe, folder: Path, library: str, *, flags: Sequence[str] = ()
-) -> ToolOutput:
-    """Compile and link.
+def make_recipe(
+    solution: Solution,
+    files: tuple[tuple[str, str], ...],
+    cuda: Optional[CudaTools],
+    *,
+    headers: Sequence[Path],
+    last_headers: Sequence[Path] = (),
+    standard: str,
+    flags: Sequence[str],
+    nvcc_flags: Sequence[str] = (),
+    dependencies: Sequence[str] = (),
+    link: Sequence[str] = (),
+    libraries: Sequence[str] = (),
+    python: bool = False,
+) -> tuple[Recipe, dict[str, str]]:
+    """Work out how to compile a solution here; nothing is run but ``--version``.
+
+    The solution's own flags come after the others, and so count.
 
     Parameters
     ----------
+    solution : Solution
+        Has the options.
+    files : tuple of (str, str)
+        What to compile, see `compiled_files`: ``c``, ``cpp`` or ``cuda``.
+    cuda : CudaTools, optional
+        The toolkit, if the solution needs it.
+    headers, last_headers : sequence of Path
+        Folders of which nobody is to be warned, to be searched before the toolkit's and after
+        them; the caller's key has their versions.
+    standard : str
+        Of C++, unless the solution chooses one: ``c++17``.
+    flags, nvcc_flags : sequence of str
+        For all compilers, and for nvcc.
+    dependencies : sequence of str
+        Native libraries, see `find_dependencies`.
+    link, libraries : sequence of str
+        For the linker: in front of the solution's flags, and behind them.
+    python : bool
+        Whether the result is linked against Python.
+
+    Returns
+    -------
+    recipe : Recipe
+        The commands.
+    key : dict of str to str
+        What the result depends on besides the solution, `headers` and `libraries`.
+
+    Raises
+    ------
+    CapabilityError
+        If this machine lacks a tool or a library.
+    """
+    options, cxx = checked_options(solution), find_cxx()
+    found = find_dependencies(dependencies)[0]
+    kinds = {kind for _, kind in files}
+    headers = [*headers, *(cuda.include_paths if cuda else ()), *last_headers]
+    # The solution's own folders; then those whose headers nobody is to be warned of.
+    includes = [f"-I{path}" for path in (".", *options.include_paths)]
+    includes += [flag for dependency in found for flag in dependency.include_flags()]
+    includes += [part for path in headers for part in ("-isystem", str(path))]
+    # By default GCC lets all libraries of a process share the variables of inline functions and
+    # templates of one name, so that two versions of one kernel would work in the same buffers.
+    private = ["-fno-gnu-unique"] if "Free Software Foundation" in cxx.version else []
+    of_cxx = [*flags, *_defaults(standard, options.cflags), "-fPIC", *private, *options.cflags]
+    compilers = {"cpp": [*cxx.command, *of_cxx, *includes]}
+    used = [*of_cxx, *link, *options.ldflags]
+    key = {"dependencies": "; ".join(dependency.key for dependency in found)}
+    device_link: list[str] = []
+    of_cuda: list[str] = []
+    if "c" in kinds:
+        cc = find_cc()
+        # A standard of C++ among the flags is not for these files.
+        of_c = [flag for flag in options.cflags if not _SETS_CXX_STANDARD.match(flag)]
+        compilers["c"] = [*cc.command, *flags, "-O3", "-fPIC", *of_c, *includes]
+        key["c_compiler"] = " ".join([*cc.arguments, cc.version])
+    if cuda is not None:
+        own = options.cuda_cflags
+        for_host = [part for flag in ("-fPIC", *private) for part in ("-Xcompiler", flag)]
+        of_nvcc = [*flags, *nvcc_flags, *_defaults(standard, own), *for_host]
+        used += [*of_nvcc, *own]
+        chosen = [*of_nvcc, *cuda.code_flags, *host_compiler_flags(cxx, own), *own]
+        compilers["cuda"] = [*cuda.nvcc.command, *chosen, *includes]
+        if cuda.relocatable:
+            device_link = [*cuda.nvcc.command, "-dlink", *chosen, *includes]
+        of_cuda = cuda.link_flags
+        key |= cuda_fingerprint(cuda.nvcc, cuda.architectures, own)
+        key["cuda_home"] = str(cuda.home)  # the rpath leads there
+    recipe = Recipe(
+        files=files,
+        compilers={kind: compilers[kind] for kind in sorted(kinds)},
+        link=[*cxx.command, "-shared", *link],
+        libraries=[
+            *(flag for flag in options.cflags if flag.startswith(_ALSO_FOR_LINKING)),
+            *options.ldflags,  # first: its static libraries may need the others
+            *(flag for dependency in found for flag in dependency.link_flags()),
+            *of_cuda,
+            *libraries,
+        ],
+        device_link=device_link,
+        headers=tuple(headers),
+    )
+    return recipe, key | host_fingerprint(cxx, used, python=python)
+
+
+def _defaults(standard: str, own: Sequence[str]) -> list[str]:
+    found = [] if any(map(_SETS_STANDARD.match, own)) else [f"-std={standard}"]
+    return found if any(flag.startswith("-O") for flag in own) else [*found, "-O3"]
+
+
+def run_recipe(
+    solution: Solution, recipe: Recipe, folder: Path, library: str, *, flags: Sequence[str] = ()
+) -> str:
+    """Compile, as many files at once as ``MAX_JOBS`` says (by default one for each core), and link.
+
+    Parameters
+    ----------
+    solution : Solution
+        What is compiled.
     recipe : Recipe
         The commands.
     folder : Path
@@ -116,81 +236,47 @@ def run_recipe(
 
     Returns
     -------
-    ToolOutput
-        See `check_recipe`.
+    str
+        Path of the library, relative to `folder`.
 
     Raises
     ------
-    CapabilityError
-        If there is no ninja.
-    StorageError
-        If the disk is full or not writable.
+    BuildError, CapabilityError, StorageError
+        If a command fails; see `check_output`. Those that run then are waited for.
     """
-    objects = folder / OBJECTS
+    objects, log = folder / OBJECTS, folder / COMPILER_LOG
     try:
         objects.mkdir(exist_ok=True)
-        (objects / "build.ninja").write_text(_ninja_file(recipe, library, flags), encoding="utf-8")
     except OSError as error:
         raise StorageError(f"{objects}: cannot be written: {error}") from error
-    command = ninja_command(find_ninja(), len(recipe.files))
-    command += ["-v", "-f", f"{_FROM_SOURCES}/build.ninja"]
-    # A build that is killed leaves its temporary files here too; they go with the folder.
-    return run_tool(command, cwd=folder / SOURCES, env={"TMPDIR": _FROM_SOURCES})
 
+    def run(what: str, *command: str) -> None:
+        # A build that is killed leaves its temporary files here too; they go with the folder.
+        result = run_tool(command, cwd=folder / SOURCES, env={"TMPDIR": _FROM_SOURCES}, log=log)
+        hints = (hint for pattern, hint in _HINTS if re.search(pattern, result.output))
+        check_output(solution.name, what, result, hint=next(hints, None))
 
-def check_recipe(solution: Solution, result: ToolOutput) -> None:
-    """Raise what `result` stands for, if a command of a recipe failed; see `check_output`."""
-    what = "linking" if _FAILED_LINK.search(result.output) else "compiling"
-    hints = (hint for pattern, hint in _HINTS if re.search(pattern, result.output))
-    check_output(solution.name, what, result, hint=next(hints, None))
+    def compile_one(index: int) -> str:
+        path, kind = recipe.files[index]
+        # Numbered, because two folders may hold files of one name.
+        made = f"{_FROM_SOURCES}/{index}.o"
+        # So that compilers take it neither for an option nor for a list of them.
+        source = f"./{path}" if path[0] in "-@" else path
+        dependencies = ("-MD", "-MF", f"{made}.d")
+        run("compiling", *recipe.compilers[kind], *flags, *dependencies, "-c", source, "-o", made)
+        return made
 
-
-class _Variable(str):
-    """A word that stands in the file for others, which are quoted for the shell where they are set.
-
-    A type of its own, because a solution's flags may look the same.
-    """
-
-    __slots__ = ()
-
-
-_IN, _OUT, _SOURCE, _DEPFILE = map(_Variable, ("$in", "$out", "$source", "$out.d"))
-
-
-def _ninja_file(recipe: Recipe, library: str, flags: Sequence[str]) -> str:
-    lines = [f"builddir = {ninja_escape(_FROM_SOURCES)}"]
-    for kind, command in recipe.compilers.items():
-        words = [*command, *flags, "-MD", "-MF", _DEPFILE, "-c", _SOURCE, "-o", _OUT]
-        lines += _rule(kind, words)
-    # Numbered, because two folders may hold files of one name.
-    objects = [f"{_FROM_SOURCES}/{index}.o" for index in range(len(recipe.files))]
-    for (path, kind), made in zip(recipe.files, objects, strict=True):
-        lines.append(_build(made, kind))
-        # As a variable, because ninja does not take all characters in the name of an input; and
-        # so that compilers take it neither for an option nor for a list of them.
-        lines.append(f"  source = {_word(f'./{path}' if path[0] in '-@' else path)}")
+    jobs = env.max_jobs() or os.cpu_count() or 1
+    with ThreadPoolExecutor(max(1, min(jobs, len(recipe.files)))) as pool:
+        running = [pool.submit(compile_one, index) for index in range(len(recipe.files))]
+        try:
+            made = [each.result() for each in running]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     if recipe.device_link:
-        lines += _rule("device_link", [*recipe.device_link, _IN, "-o", _OUT])
-        kinds = (kind for _, kind in recipe.files)
-        of_cuda = [made for made, kind in zip(objects, kinds, strict=True) if kind == "cuda"]
-        objects.append(f"{_FROM_SOURCES}/device.o")
-        lines.append(_build(objects[-1], "device_link", of_cuda))
-    lines += _rule("link", [*recipe.link, _IN, "-o", _OUT, *recipe.libraries])
-    lines.append(_build(f"{_FROM_SOURCES}/{library}", "link", objects))
-    return "\n".join([*lines, ""])
-
-
-def _rule(name: str, command: Sequence[str]) -> list[str]:
-    return [f"rule {name}", f"  command = {' '.join(map(_word, command))}"]
-
-
-def _word(argument: str) -> str:
-    """Write one argument so that it comes through ninja and the shell as it is."""
-    # Ninja quotes the paths that it puts in for $in and $out by itself.
-    if isinstance(argument, _Variable):
-        return argument
-    return ninja_escape(shlex.quote(argument))
-
-
-def _build(made: str, rule: str, needed: Iterable[str] = ()) -> str:
-    return " ".join([f"build {ninja_escape(made)}:", rule, *map(ninja_escape, needed)])
+        of_cuda = [made[i] for i, (_, kind) in enumerate(recipe.files) if kind == "cuda"]
+        made.append(f"{_FROM_SOURCES}/device.o")
+        run("linking", *recipe.device_link, *of_cuda, "-o", made[-1])
+    run("linking", *recipe.link, *made, "-o", f"{_FROM_SOURCES}/{library}", *recipe.libraries)
+    return f"{OBJECTS}/{library}"

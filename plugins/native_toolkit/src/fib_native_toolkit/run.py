@@ -195,7 +195,8 @@ def check_output(
             f"solution {solution!r}: {what} was killed: did the machine run out of memory?",
             hint="Build fewer solutions at a time: 'fib build --jobs 1', 'fib run --build-jobs 1'.",
         )
-    full = disk_full(result.output)
+    lines = (line.strip() for line in result.output.splitlines() if _DISK_FULL.search(line))
+    full = next((line for line in lines if not _WORDED_BY_THE_SOURCE.search(line)), "")
     if full or result.returncode == -getattr(signal, "SIGXFSZ", 0):
         raise StorageError(
             f"solution {solution!r}: {what} ran out of disk space: {full or 'file too large'}",
@@ -239,27 +240,13 @@ def unsupported_by_toolkit(output: str) -> str:
         compiler for C++ that it was given. Empty if it says neither: an architecture that only the
         solution has named is the solution's business.
     """
+    try:
+        # As in nvcc's names for them: 90a.
+        chosen = {name.partition("+")[0].replace(".", "") for name in cuda_architectures()}
+    except (CapabilityError, ValueError):
+        chosen = set()
     for line in output.splitlines():
         found = _UNKNOWN_ARCHITECTURE.search(line)
-        if found and found.group(1) in _chosen_numbers():
-            return line.strip()
-        if _WRONG_COMPILER.search(line):
-            return line.strip()
-    return ""
-
-
-def _chosen_numbers() -> set[str]:
-    """Return the architectures to compile for, as in nvcc's names for them: ``90a``."""
-    try:
-        names = cuda_architectures()
-    except (CapabilityError, ValueError):
-        return set()
-    return {name.partition("+")[0].replace(".", "") for name in names}
-
-
-def disk_full(output: str) -> str:
-    """Return the line of a tool's output that says that the disk is full, or an empty string."""
-    for line in output.splitlines():
-        if _DISK_FULL.search(line) and not _WORDED_BY_THE_SOURCE.search(line):
+        if _WRONG_COMPILER.search(line) or (found and found.group(1) in chosen):
             return line.strip()
     return ""

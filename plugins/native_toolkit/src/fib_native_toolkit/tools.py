@@ -8,7 +8,6 @@ asked once for a file as long as the file does not change.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import re
 import shlex
@@ -17,23 +16,21 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 from fib_native_toolkit.run import run_tool
 from flashinfer_bench import env
 from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    Command = tuple[Path, tuple[str, ...]]
+    from collections.abc import Iterable
 
 CUDA_VARIABLES = ("CUDA_HOME", "CUDA_PATH")
 _USUAL_CUDA = Path("/usr/local/cuda")
-_COMPILERS = ("c++", "cc", "nvcc")
 _NUMBER = re.compile(r"\bV?(\d+\.\d+[\w.]*)")
 _PLACES = re.compile(r"^(InstalledDir|Configuration file): .*\n?", re.MULTILINE)
 
+_LARGEST_SCRIPT = 1 << 20
 _ANSWER_S = 5.0
 """What a program may take to say its version."""
 
@@ -116,33 +113,29 @@ def find_nvcc() -> Tool:
     searched = [*(f"{name} not set" for name in unset), *map(str, places), "PATH"]
     return _first_working(
         "nvcc",
-        ((path, ()) for path in found),
+        found,
         searched=", ".join([*searched, str(_USUAL_CUDA)]),
         hint="Install the CUDA toolkit, or set CUDA_HOME to where it is.",
     )
 
 
 def find_ninja() -> Tool:
-    """Return ninja: on PATH, beside this Python, or in the Python package ``ninja``.
+    """Return ninja: on PATH, or beside this Python, where pip installs it.
 
     Raises
     ------
     CapabilityError
         If there is none that runs.
     """
-    paths = [*_on_path("ninja"), Path(sys.executable).parent / "ninja", *_packaged_ninja()]
-    return _first_working(
-        "ninja",
-        ((path, ()) for path in paths),
-        searched="PATH, the folder of this Python, the package ninja",
-        hint="pip install ninja",
-    )
+    paths = [*_on_path("ninja"), Path(sys.executable).parent / "ninja"]
+    searched = "PATH, the folder of this Python"
+    return _first_working("ninja", paths, searched=searched, hint="pip install ninja")
 
 
 def cuda_home() -> Path:
     """Return the root of the CUDA toolkit: the folder with ``bin``, ``include`` and libraries.
 
-    This is the real one even where the nvcc on PATH is a script or a link that leads elsewhere.
+    This is the real one even where the nvcc on PATH is a link that leads elsewhere.
 
     Raises
     ------
@@ -152,7 +145,13 @@ def cuda_home() -> Path:
     for _, root in env.library_roots(*CUDA_VARIABLES):
         if _is_toolkit(root):
             return root
-    return _home_of(find_nvcc())
+    nvcc = find_nvcc().path
+    for home in (nvcc.parent.parent, nvcc.resolve().parent.parent, _USUAL_CUDA):
+        if _is_toolkit(home):
+            return home
+    raise CapabilityError(
+        f"the CUDA toolkit of {nvcc} was not found", hint="Set CUDA_HOME to its folder."
+    )
 
 
 def _find_compiler(name: str, variable: str, usual: tuple[str, ...]) -> Tool:
@@ -160,7 +159,7 @@ def _find_compiler(name: str, variable: str, usual: tuple[str, ...]) -> Tool:
     if not command:
         return _first_working(
             name,
-            [(path, ()) for wanted in usual for path in _on_path(wanted)],
+            [path for wanted in usual for path in _on_path(wanted)],
             searched=f"${variable} not set; PATH has none of {', '.join(usual)}",
             hint=f"Install one (on Debian: apt install g++), or set {variable}.",
         )
@@ -170,118 +169,53 @@ def _find_compiler(name: str, variable: str, usual: tuple[str, ...]) -> Tool:
         program, arguments = command, []
     return _first_working(
         name,
-        [(path, tuple(arguments)) for path in _on_path(program)],
+        _on_path(program),
+        tuple(arguments),
         searched=f"${variable} is {command!r}",
         hint=f"Unset {variable}, or set it to a compiler that is there.",
     )
 
 
-def _on_path(name: str) -> Iterator[Path]:
+def _on_path(name: str) -> list[Path]:
     located = shutil.which(name)
-    if located is not None:
-        yield Path(located).absolute()
+    return [] if located is None else [Path(located).absolute()]
 
 
-def _packaged_ninja() -> Iterator[Path]:
-    try:
-        spec = importlib.util.find_spec("ninja")
-    except (ImportError, ValueError):
-        return
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        yield Path(folder) / "data" / "bin" / "ninja"
-
-
-def _first_working(name: str, commands: Iterable[Command], *, searched: str, hint: str) -> Tool:
+def _first_working(
+    name: str, paths: Iterable[Path], arguments: tuple[str, ...] = (), *, searched: str, hint: str
+) -> Tool:
     failures = []
-    for path, arguments in commands:
-        works, text = _version_of(path, arguments)
-        if works:
-            return Tool(name, path, text + _scripts(name, path, arguments), arguments)
-        if text:
-            failures.append(f"{path} does not run: {text}")
+    for path in paths:
+        try:
+            status = path.stat()
+            version = _ask_version(path, arguments, status.st_size, status.st_mtime_ns)
+            return Tool(name, path, version, arguments)
+        except OSError:
+            continue
+        except CapabilityError as error:  # it may answer another time
+            failures.append(f"{path} does not run: {error.message}")
     raise CapabilityError(f"{name} not found: {'; '.join(failures) or searched}", hint=hint)
-
-
-def _version_of(path: Path, arguments: tuple[str, ...]) -> tuple[bool, str]:
-    """Return whether the program answers, and its version or what went wrong."""
-    try:
-        status = path.stat()
-    except OSError:
-        return False, ""
-    try:
-        return _ask_version(path, arguments, status.st_size, status.st_mtime_ns)
-    except CapabilityError as error:  # it may answer another time
-        return False, error.message
 
 
 # Takes no lock: a program that hangs must keep nobody from another one, and a forked child would
 # inherit a lock that nobody releases.
 @cache
-def _ask_version(
-    path: Path, arguments: tuple[str, ...], size: int, changed_ns: int
-) -> tuple[bool, str]:
+def _ask_version(path: Path, arguments: tuple[str, ...], size: int, changed_ns: int) -> str:
     result = run_tool([path, *arguments, "--version"], cwd=Path(os.sep), timeout_s=_ANSWER_S)
     text = _PLACES.sub("", result.output).strip()
     if result.returncode != 0 or not text:
         lines = text.splitlines()
-        return False, lines[-1] if lines else f"exit status {result.returncode}"
-    return True, text
-
-
-def _scripts(name: str, path: Path, arguments: tuple[str, ...]) -> str:
-    """Return the digests of those parts of a compiler's command that are scripts.
-
-    They may add flags, and say the version of what they start.
-    """
-    if name not in _COMPILERS:
-        return ""
-    wrapped = shutil.which(arguments[0]) if arguments else None
-    files = [path, *([Path(wrapped)] if wrapped else [])]
-    return "".join(f"\nscript {digest}" for digest in map(_script_digest, files) if digest)
-
-
-def _script_digest(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            if stream.read(2) != b"#!":
-                return ""
-        return hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError:  # it has just run: nobody can tell what it was
-        return ""
-
-
-@cache
-def _home_of(nvcc: Tool) -> Path:
-    for path in (nvcc.path, nvcc.path.resolve()):
-        if _is_toolkit(path.parent.parent):
-            return path.parent.parent
-    home = _home_by_asking(nvcc)
-    if home is not None:
-        return home
-    if _is_toolkit(_USUAL_CUDA):
-        return _USUAL_CUDA
-    raise CapabilityError(
-        f"the CUDA toolkit of {nvcc.path} was not found", hint="Set CUDA_HOME to its folder."
-    )
-
-
-def _home_by_asking(nvcc: Tool) -> Optional[Path]:
-    """Have nvcc say where it is: it prints its settings before the commands of a dry run."""
-    command = [str(nvcc.path), "--dryrun", "-E", "-x", "cu", os.devnull]
-    result = run_tool(command, cwd=Path(os.sep), timeout_s=_ANSWER_S)
-    found = re.search(r"^#\$ TOP=(.+)$", result.output, re.MULTILINE)
-    if found is None:
-        return None
-    home = Path(os.path.normpath(found.group(1).strip()))
-    return home if _is_toolkit(home) else None
+        raise CapabilityError(lines[-1] if lines else f"exit status {result.returncode}")
+    # Scripts may add flags, and say the version of what they start.
+    for file in (path, *(_on_path(arguments[0]) if arguments else ())):
+        content = file.read_bytes() if file.stat().st_size < _LARGEST_SCRIPT else b""
+        if content.startswith(b"#!"):
+            text += f"\nscript {hashlib.sha256(content).hexdigest()}"
+    return text
 
 
 def _is_toolkit(folder: Path) -> bool:
     """Return whether `folder` has CUDA's compiler and its runtime's headers."""
-    if not (folder / "bin" / "nvcc").is_file():
-        return False
-    headers = (
-        folder / "include" / "cuda_runtime.h",
-        *folder.glob("targets/*/include/cuda_runtime.h"),
-    )
-    return any(header.is_file() for header in headers)
+    headers = [folder / "include" / "cuda_runtime.h"]
+    headers += folder.glob("targets/*/include/cuda_runtime.h")
+    return (folder / "bin" / "nvcc").is_file() and any(header.is_file() for header in headers)

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench.apply.dispatch.target import checked_outputs
-from flashinfer_bench.compile.outputs import list_outputs
+from flashinfer_bench.compile import list_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
