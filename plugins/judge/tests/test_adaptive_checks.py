@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_judge.checks import secret_batch
+from fib_judge.timed import secret_batch
 from flashinfer_bench.bench.stopping import RelativeStandardError
 from flashinfer_bench.data import EvaluationStatus
 

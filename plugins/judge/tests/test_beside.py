@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from fib_judge.beside import Beside, speeds_beside
-from fib_judge.normals import Normal, Normals
+from fib_judge.integrity import Normal, Normals
 from flashinfer_bench.bench.calls import Measurement
 from flashinfer_bench.data import EvaluationStatus
 

@@ -162,7 +162,7 @@ class TestStore:
     def test_another_machine_or_torch_has_its_own(self, what, monkeypatch):
         store_ceilings(CEILINGS)
         other = ("another CPU", "host") if what == "_machine" else "0.1"
-        monkeypatch.setattr(f"fib_judge.calibration.store.{what}", lambda: other)
+        monkeypatch.setattr(f"fib_judge.calibration.{what}", lambda: other)
         assert load_ceilings("cpu", CEILINGS.hardware) is None
         assert list_ceilings() == []
 

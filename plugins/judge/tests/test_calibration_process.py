@@ -34,7 +34,7 @@ def child(monkeypatch, tmp_path):
         body = HEADER.format(good={"ceilings": FOUND.to_json()}, body=CHILDREN[name])
         (tmp_path / f"child_that_{name}.py").write_text(body)
         monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.setattr("fib_judge.calibration.measure._MODULE", f"child_that_{name}")
+        monkeypatch.setattr("fib_judge.calibration._MODULE", f"child_that_{name}")
 
     return use
 
@@ -77,7 +77,7 @@ def test_an_interruption_ends_the_child(child, monkeypatch):
         started.append(process)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fib_judge.calibration.measure._follow", interrupted)
+    monkeypatch.setattr("fib_judge.calibration._follow", interrupted)
     with pytest.raises(KeyboardInterrupt):
         calibrate("cpu")
     assert started[0].returncode == -9

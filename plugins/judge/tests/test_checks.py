@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_judge.checks import (
+from fib_judge.timed import (
     TimedCheck,
     number_of_checks,
     secret_places,

@@ -10,8 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fib_judge.calibration import Ceilings
-from fib_judge.floor import MARGIN, Floor, physics_floor
-from fib_judge.least_work import TABLE, TABLE_VERSION, LeastWork, least_work
+from fib_judge.floor import (
+    MARGIN,
+    TABLE,
+    TABLE_VERSION,
+    Floor,
+    LeastWork,
+    least_work,
+    physics_floor,
+)
 from flashinfer_bench.data import AxisConst, AxisVar, Definition, TensorSpec
 
 Shape = list[str] | None

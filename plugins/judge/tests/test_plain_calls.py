@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from fib_judge.evaluate import evaluate_solution
-from fib_judge.normals import Normal, Normals
-from fib_judge.plain_calls import with_plain_calls
+from fib_judge.integrity import Normal, Normals
+from fib_judge.reference import with_plain_calls
 from flashinfer_bench.bench.executors.base import CandidateCrashed
 
 HONEST = "def run(x):\n    return x * 2\n"
@@ -58,7 +58,7 @@ class TestNormals:
         def crash(*problem):
             raise CandidateCrashed("was killed by SIGSEGV", stage="time", exit_code=-11)
 
-        monkeypatch.setattr("fib_judge.plain_calls.few_calls", crash)
+        monkeypatch.setattr("fib_judge.reference.few_calls", crash)
         normals = Normals(Normal(0.0, 0.0, 9), Normal(0.2, 0.0, 9), Normal(1.0, 0.0, 9))
         running = session(device="cuda:1")
         with caplog.at_level(logging.WARNING):

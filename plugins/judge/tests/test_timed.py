@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from fib_judge import baseline as baseline_module
-from fib_judge.baseline import prepare_baseline
+from fib_judge import reference as baseline_module
 from fib_judge.evaluate import evaluate_solution
 from fib_judge.floor import Floor
+from fib_judge.reference import prepare_baseline
 from flashinfer_bench.bench.plan import is_final
 from flashinfer_bench.bench.pool import WorkerPool
 from flashinfer_bench.compile import reference_solution

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_timing_cuda import context_event, do_bench, hold, known_work, pair_cost, probes
+from fib_timing_cuda import do_bench, driver, known_work, probes
 from fib_timing_cuda.cuda_event import CudaEventTimer
 from fib_timing_cuda.cuda_graph import CudaGraphTimer
 from fib_timing_cuda.do_bench import DoBenchTimer
+from fib_timing_cuda.driver import LEAST_MS, MOST_MS, PairCost
 from fib_timing_cuda.known_work import work_for
-from fib_timing_cuda.pair_cost import LEAST_MS, MOST_MS, PairCost
 from flashinfer_bench.errors import CapabilityError, TimingError
 from flashinfer_bench.plugins import Availability
 
@@ -196,14 +196,14 @@ def device(monkeypatch):
 
     made = Device()
     monkeypatch.setattr(torch, "cuda", made)
-    for module in (hold, context_event, pair_cost, known_work):
+    for module in (driver, known_work):
         monkeypatch.setattr(module, "cuda_driver", lambda: made)
     return made
 
 
 @pytest.fixture
 def no_driver(device, monkeypatch):
-    for module in (hold, context_event, pair_cost, known_work):
+    for module in (driver, known_work):
         monkeypatch.setattr(module, "cuda_driver", lambda: None)
 
 
@@ -218,7 +218,7 @@ def forget(monkeypatch, device):
     for name in ("record", "synchronize", "elapsed_time"):
         monkeypatch.setattr(device.Event, name, lambda *_: pytest.fail("not the one from then"))
     monkeypatch.setattr(torch, "cuda", None)
-    for module in (hold, context_event, pair_cost, known_work):
+    for module in (driver, known_work):
         monkeypatch.setattr(module, "cuda_driver", lambda: pytest.fail("asked for again"))
 
 
@@ -262,7 +262,7 @@ class TestPairCost:
     def measured(self, device):
         def measure():
             cost = PairCost()
-            cost.choose("cuda:1", device.current_stream(""), hold.DeviceHold())
+            cost.choose("cuda:1", device.current_stream(""), driver.DeviceHold())
             return cost
 
         return measure
@@ -279,7 +279,7 @@ class TestPairCost:
         assert device.log[-5:] == ["hold", "record", "launch", "record", "await"]
         assert device.log.index("free") < device.log.index("hold")
         device.log.clear()
-        cost.choose("cuda:1", device.current_stream(""), hold.DeviceHold())
+        cost.choose("cuda:1", device.current_stream(""), driver.DeviceHold())
         assert device.log == [], "it is measured once for a device"
 
     def test_single_pairs_that_take_longer_do_not_matter(self, measured, device, monkeypatch):
@@ -301,7 +301,7 @@ class TestPairCost:
         assert (cost.known, cost.removed_ms, cost.take_out(0.02)) == (False, 0.0, 0.02)
         assert ("free" in device.log) == (what not in ("load", "find", "allocate"))
         device.fails.clear()
-        cost.choose("cuda:1", device.current_stream(""), hold.DeviceHold())
+        cost.choose("cuda:1", device.current_stream(""), driver.DeviceHold())
         assert not cost.known, "it is tried again"
 
     @pytest.mark.parametrize(("tick_ns", "known"), [(1, True), (64, True), (1024, False)])

@@ -85,8 +85,8 @@ def fib_register_timers() -> Iterable[records.TimerSpec]:
                 name="cupti",
                 devices=("cuda",),
                 priority=100,
-                factory="fib_timing_cuda.cupti.timer:CuptiTimer",
-                probe="fib_timing_cuda.cupti.probe:check",
+                factory="fib_timing_cuda.cupti:CuptiTimer",
+                probe="fib_timing_cuda.probes:cupti",
                 summary="Kernel times from CUPTI activity records",
             )
 

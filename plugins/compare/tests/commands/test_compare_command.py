@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fib_compare.commands.compare_view import COLUMNS, exit_code_of
-from fib_compare.stats.compare import Verdict
+from fib_compare.compare_command import COLUMNS, exit_code_of
+from fib_compare.stats import Verdict
 from fib_tests.dataset_maker import DatasetMaker
 from flashinfer_bench.cli.exit_codes import ExitCode
 
@@ -272,6 +272,7 @@ def test_the_worst_decides_the_exit_code(verdicts, kinds, code):
 
 def test_on_a_terminal_a_bar_shows_how_far_it_has_come(capsys, monkeypatch):
     from fib_compare.commands import compare_view
+
     from fib_compare.paired import CompareSettings
 
     contest = SimpleNamespace(

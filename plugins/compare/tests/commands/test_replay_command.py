@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from fib_compare.commands.replay import parse_share
+from fib_compare.replay_command import parse_share
 
 pytestmark = [pytest.mark.torch, pytest.mark.plugin("python")]
 

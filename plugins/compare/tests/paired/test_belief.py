@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from fib_compare.paired import belief
-from fib_compare.paired.belief import Beliefs
-from fib_compare.paired.sides import CannotCompare
-from fib_judge.normals import Normals
+from fib_compare.paired import sides as belief
+from fib_compare.paired.sides import Beliefs, CannotCompare
+from fib_judge.integrity import Normals
 from flashinfer_bench.bench.calls import TimedCall
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fib_compare.paired import contest as contests
-from fib_compare.paired.contest import CompareSettings
-from fib_compare.stats.compare import Verdict
+from fib_compare.paired import comparer as contests
+from fib_compare.paired.comparer import CompareSettings
+from fib_compare.stats import Verdict
 from fib_tests.scripted import steady
 from flashinfer_bench.data import SafetensorsInput
 from flashinfer_bench.errors import ConfigError
@@ -204,7 +204,7 @@ def test_where_the_reference_is_slow_checks_come_again_and_it_is_told(
     compare, launches, monkeypatch
 ):
     launches(8)
-    monkeypatch.setattr("fib_compare.paired.supply._TIME_SHARE", -1.0)
+    monkeypatch.setattr("fib_compare.paired.sides._TIME_SHARE", -1.0)
     found = compare(GOOD, GOOD)
     assert any("checks of earlier ones" in note for note in found.notes)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_compare.paired import contest as contests
-from fib_compare.paired.cores import Cores, Settled, core_ticks
+from fib_compare.paired import comparer as contests
+from fib_compare.paired.launch import Cores, Settled, core_ticks
 from fib_tests.scripted import steady
 from flashinfer_bench.bench.executors.threads import ENDED
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from fib_compare.paired.contest import CompareSettings
-from fib_compare.paired.recorded import compare_recorded
+from fib_compare.paired.comparer import CompareSettings
+from fib_compare.paired.result import compare_recorded
 from fib_tests.records import Make
 from flashinfer_bench.errors import ConflictError, SelectionError
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_compare.paired.cores import worked_alone
+from fib_compare.paired.launch import worked_alone
 from flashinfer_bench.bench.executors.threads import (
     ENDED,
     cores_of,

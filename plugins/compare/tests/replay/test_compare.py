@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_compare.replay.compare import compare
+from fib_compare.replayer import compare
 from flashinfer_bench.data import (
     Correctness,
     Environment,

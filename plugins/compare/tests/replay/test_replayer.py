@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_compare.replay.recorded import NotReproducible, RecordedConfig, recipe_of
-from fib_compare.replay.replayer import Replay, Verdict, _about_settings, _config, _with_fresh
-from fib_compare.replay.targets import Target
+from fib_compare.replayer import (
+    NotReproducible,
+    RecordedConfig,
+    Replay,
+    Verdict,
+    _about_settings,
+    _config,
+    _with_fresh,
+    recipe_of,
+)
+from fib_compare.targets import Target
 from flashinfer_bench.bench.config import BenchmarkConfig, EvalConfig
 from flashinfer_bench.bench.digests import seed_commitment
 from flashinfer_bench.bench.origin import recorded_settings

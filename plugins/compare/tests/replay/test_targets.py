@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_compare.replay.targets import Target, dataset_of, latest, read_targets, split_place
+from fib_compare.targets import Target, dataset_of, latest, read_targets, split_place
 from fib_tests.records import Make
 from flashinfer_bench.errors import ConfigError, DatasetNotFoundError, SelectionError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_compare.stats.compare import (
+from fib_compare.stats import (
     LOOKS,
     Comparison,
     Effect,

@@ -10,8 +10,8 @@ from textwrap import dedent
 import pytest
 
 from fib_judge.watch import cpu as cpu_module
-from fib_judge.watch.cpu import CpuWatcher
-from fib_judge.watch.cpu_files import (
+from fib_judge.watch.cpu import (
+    CpuWatcher,
     cpu_times,
     quota_files,
     quota_stalls_s,

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from fib_judge.watch.nvml import NvmlWatcher
-from fib_judge.watch.nvml_device import NvmlDevice, uuid_of
+from fib_judge.watch.nvml import NvmlDevice, NvmlWatcher, uuid_of
 from flashinfer_bench.errors import CapabilityError
 
 REASONS = "nvmlDeviceGetCurrentClocksEventReasons"

@@ -18,7 +18,7 @@ def fib_register_op_families() -> Iterable[OpFamilySpec]:
     yield OpFamilySpec(
         name="llm",
         op_types=("gemm", "gqa*", "mla*", "moe", "sampling", "dsa_*", "nsa_*"),
-        settings="fib_ops_llm.families:SETTINGS",
+        settings="fib_ops_llm.checks:SETTINGS",
         summary="Products, attention, mixtures of experts and sampling of language models",
     )
 

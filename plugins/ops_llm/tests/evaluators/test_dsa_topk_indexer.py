@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_ops_llm.index_scores import Candidates, candidates_of
-from fib_ops_llm.selection import check_row
+from fib_ops_llm.dsa_topk_indexer import Candidates, candidates_of, check_row
 
 NUMERICAL = "INCORRECT_NUMERICAL"
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_ops_llm.error_size import error_size, worst_row_rms
+from fib_ops_llm.checks import error_size, worst_row_rms
 from flashinfer_bench.data import Tolerance
 
 PASSED, NUMERICAL = "PASSED", "INCORRECT_NUMERICAL"
@@ -110,7 +110,7 @@ class TestErrorSize:
         actual[1] *= 1.5
         actual[2] = 1e-3
         for piece in (1, 4, 8, 1000):
-            monkeypatch.setattr("fib_ops_llm.error_size._CHUNK", piece)
+            monkeypatch.setattr("fib_ops_llm.checks._CHUNK", piece)
             assert worst_row_rms(actual, expected) == pytest.approx(0.5)
         actual[0, 0] = math.nan
         assert worst_row_rms(actual, expected) == math.inf

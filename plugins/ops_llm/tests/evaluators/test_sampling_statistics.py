@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_ops_llm import sampling_statistics as statistics
+from fib_ops_llm import sampling_rows as statistics
 
 ROUNDS = 400
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_ops_llm.sampling_inputs import SamplingInputs, read_inputs
-from fib_ops_llm.sampling_support import best_supported, row_of
+from fib_ops_llm.sampling import SamplingInputs, read_inputs
+from fib_ops_llm.sampling_rows import best_supported, row_of
 from flashinfer_bench.bench.evaluators import Trial
 from flashinfer_bench.data import TensorSpec
 from flashinfer_bench.errors import CapabilityError, DataError

@@ -32,7 +32,7 @@ class TestRecord:
         standin = Path(__file__).parent / "standin"
         code = (
             f"import sys; sys.path.insert(0, {str(standin)!r})\n"
-            "from fib_timing_cuda.cupti.recorder import Recorder\n"
+            "from fib_timing_cuda.cupti import Recorder\n"
             "Recorder()\n"
             "from cupti import cupti\n"
             "print('torch' in sys.modules, cupti.device.log)\n"
@@ -59,7 +59,7 @@ class TestChoice:
     """Which of the timers for a GPU is taken."""
 
     def catalog(self, of_core, monkeypatch, answer):
-        monkeypatch.setattr("fib_timing_cuda.cupti.probe.probe", answer)
+        monkeypatch.setattr("fib_timing_cuda.probes.cupti", answer)
         return Catalog.of(RECORD, of_core)
 
     def test_it_is_taken_by_name_alone(self, of_core, monkeypatch, caplog):

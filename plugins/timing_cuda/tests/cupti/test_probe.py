@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fib_timing_cuda.cupti.probe import probe
+from fib_timing_cuda.probes import cupti as probe
 from flashinfer_bench.plugins import Availability
 
 VARIABLES = ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fib_timing_cuda.cupti.recorder import Recorder
-from fib_timing_cuda.cupti.span import Activity
+from fib_timing_cuda.cupti import Activity, Recorder
 from flashinfer_bench.errors import TimingError
 
 STANDIN = Path(__file__).parent / "standin"
@@ -104,7 +103,7 @@ class TestRecords:
         assert len(started.collect()) == 1
 
     def test_more_than_a_buffer_holds(self, started, device, monkeypatch):
-        monkeypatch.setattr("fib_timing_cuda.cupti.recorder._BUFFER_BYTES", 100 * 208)
+        monkeypatch.setattr("fib_timing_cuda.cupti._BUFFER_BYTES", 100 * 208)
         count = 305
         for index in range(count):
             device.run(index + 1, index + 2)
@@ -141,7 +140,7 @@ class TestStop:
             f"import sys; sys.path.insert(0, {str(STANDIN)!r})\n"
             "from cupti import cupti\n"
             "cupti.unsubscribe = lambda subscriber: print('unsubscribed')\n"
-            "from fib_timing_cuda.cupti.recorder import Recorder\n"
+            "from fib_timing_cuda.cupti import Recorder\n"
             "recorder = Recorder()\n"
             "recorder.start()\n"
             "print('ends')\n"

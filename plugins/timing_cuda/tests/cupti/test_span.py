@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_timing_cuda.cupti.span import Activity, Span, span_of, split_at_hold
+from fib_timing_cuda.cupti import Activity, Span, span_of, split_at_hold
 from flashinfer_bench.errors import TimingError
 
 

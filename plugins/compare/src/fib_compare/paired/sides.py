@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_compare.paired.result import Obstacle
-from fib_judge.timed import compare_timed
+from fib_judge.integrity import Claim, Normals, inquire
+from fib_judge.reference import renewed_normal
+from fib_judge.timed import TimedCheck, compare_timed, poisoned_bytes
 from flashinfer_bench.bench.attempt import EvaluatorFailed, build, check_all
-from flashinfer_bench.bench.calls import shoot, time_left
+from flashinfer_bench.bench.calls import Deadline, Variations, find_impossible, shoot, time_left
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
+from flashinfer_bench.bench.reference import ReferenceFailed, ReferenceProblem
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Iterator
 
     from fib_compare.paired.result import ObstacleKind, Role
-    from fib_judge.checks import TimedCheck
-    from fib_judge.records import VerifiedAttempt
+    from fib_judge.integrity import Inquiry, Normal
+    from fib_judge.records import VerifiedAttempt, VerifiedBaseline, VerifiedSession
     from flashinfer_bench.bench.calls import TimedCall
     from flashinfer_bench.bench.evaluators.base import Check
     from flashinfer_bench.tensors.vary import Variation
@@ -168,3 +175,206 @@ class Side:
     def _named(self, numbers: list[int]) -> str:
         names = list(self.attempt.baseline.definition.inputs)
         return ", ".join(repr(name) for number, name in enumerate(names) if number in numbers)
+
+
+logger = logging.getLogger(__name__)
+
+_FEW = 3  # launches that may be set aside before anything follows from it
+
+
+class Beliefs:
+    """Holds the claims of both sides against what is known of the reference and the device.
+
+    A launch whose claims are disputed is set aside, so that nobody gains by it, and another one
+    takes its place. Whoever is disputed in more than half of its launches, and in more than three,
+    is not believed any more; where noise, or a device's host, may be the reason, the launch then
+    counts with the time added that its timer has not seen.
+
+    Parameters
+    ----------
+    session : VerifiedSession
+        The run.
+    baseline : VerifiedBaseline
+        What the workload was prepared with. Without a ``normal`` all is believed that is possible.
+    """
+
+    def __init__(self, session: VerifiedSession, baseline: VerifiedBaseline) -> None:
+        self._session, self._baseline = session, baseline
+        self._normal = baseline.normal
+        self._launches = 0
+        self._disputed: dict[str, int] = {}
+        self.set_aside = 0
+        self.added_ms: dict[str, float] = {}
+
+    def weigh(self, sides: tuple[Side, Side]) -> Optional[tuple[float, float]]:
+        """Return the milliseconds to add to each side's samples; None sets the launch aside.
+
+        Raises
+        ------
+        CannotCompare
+            If a claim is not believed.
+        """
+        if self._normal is None:
+            for side in sides:
+                _require_possible(side)
+            return 0.0, 0.0
+        self._launches += 1
+        found = [(side, self._inquire(side, other)) for side, other in (sides, sides[::-1])]
+        disputed = [one for one in found if one[1].violation is not None]
+        for side, inquiry in disputed:
+            assert inquiry.violation is not None
+            if not inquiry.violation.disputable:
+                raise CannotCompare(side.role, "not believed", str(inquiry.violation))
+            self._disputed[side.role] = self._disputed.get(side.role, 0) + 1
+        if not disputed:
+            return 0.0, 0.0
+        if all(self._is_usual(side) for side, _ in disputed):
+            return self._added(found)
+        self._set_aside(disputed[0])
+        return None
+
+    def _is_usual(self, side: Side) -> bool:
+        count = self._disputed[side.role]
+        return count > _FEW and 2 * count > self._launches
+
+    def _added(self, found: list[tuple[Side, Inquiry]]) -> tuple[float, float]:
+        for side, inquiry in found:
+            violation = inquiry.violation
+            if violation is None:
+                continue
+            if self._session.device == "cpu" and not violation.undecided:
+                many = f"{self._disputed[side.role]} of {self._launches} launches"
+                raise CannotCompare(side.role, "not believed", f"{violation} (in {many})")
+            self.added_ms[side.role] = max(inquiry.added_ms, self.added_ms.get(side.role, 0.0))
+        first, second = (inquiry.added_ms if inquiry.violation else 0.0 for _, inquiry in found)
+        return first, second
+
+    def _set_aside(self, disputed: tuple[Side, Inquiry]) -> None:
+        side, inquiry = disputed
+        logger.info("%s: %s; the launch is set aside", side.role, inquiry.violation)
+        self.set_aside += 1
+        if self.set_aside == 1:
+            assert self._normal is not None
+            self._normal = renewed_normal(self._session, self._baseline, self._normal)
+
+    def _inquire(self, side: Side, other: Side) -> Inquiry:
+        """Hold the claims of a side against what is known.
+
+        Both sides may be on one core, where the reference was not: inputs are then changed, and
+        calls made ready, by one thread instead of several. What that takes the other side shows.
+        """
+        session = self._session
+        claim = Claim(
+            calls=tuple(side.calls),
+            timer=session.timer,
+            timer_version=session.timer_version,
+            floor=self._baseline.floor,
+            poisoned_bytes=poisoned_bytes(side.attempt),
+            device=session.device,
+        )
+        assert self._normal is not None
+        return inquire(claim, _beside(self._normal, other))
+
+
+def _beside(normal: Normals, other: Side) -> Normals:
+    """Return `normal` with the time of changes and of getting ready that the other side took."""
+    if find_impossible(other.calls) is not None:
+        return normal
+    there = Normals.of(other.calls)
+    # As they are, and not the best of either: where the reference was, it may have been quicker.
+    exchange = max(normal.exchange, there.exchange, key=_median_ms)
+    stage = max(normal.stage, there.stage, key=_median_ms)
+    return replace(normal, exchange=exchange, stage=stage)
+
+
+def _median_ms(normal: Normal) -> float:
+    return normal.median_ms
+
+
+def _require_possible(side: Side) -> None:
+    problem = find_impossible(side.calls)
+    if problem is not None:
+        raise CannotCompare(side.role, "not believed", problem)
+
+
+_BATCH = 12
+_TIME_SHARE = 0.2  # of the time for a comparison, that one refill may take
+
+
+class CheckSupply:
+    """Hands out checks, and has the reference compute new ones when they are used up.
+
+    A solution may write down what a call that was looked at has seen, and its next process may
+    read it. So no process gets a check that an earlier one has had. Only where the reference is too
+    slow for that, `reused` tells that they come again.
+
+    Parameters
+    ----------
+    session : VerifiedSession
+        The run.
+    baseline : VerifiedBaseline
+        Has the first checks; none if candidates are trusted.
+    budget_s : float
+        Seconds that the whole comparison may take.
+    rng : random.Random
+        Draws variations.
+    """
+
+    def __init__(
+        self,
+        session: VerifiedSession,
+        baseline: VerifiedBaseline,
+        budget_s: float,
+        rng: random.Random,
+    ) -> None:
+        self._session, self._baseline, self._rng = session, baseline, rng
+        self._most_s = budget_s * _TIME_SHARE
+        self._fresh = list(baseline.checks)
+        self._last = list(baseline.checks)
+        self._cost_s = 0.0
+        self.reused = False
+
+    def take(self, count: int) -> list[TimedCheck]:
+        """Return `count` checks, or fewer; none if candidates are trusted."""
+        if not self._baseline.checks:
+            return []
+        if len(self._fresh) < count and self._cost_s <= self._most_s:
+            self._refill()
+        if len(self._fresh) < count:
+            self.reused, self._fresh = True, list(self._last)
+        taken, self._fresh = self._fresh[:count], self._fresh[count:]
+        return taken
+
+    def _refill(self) -> None:
+        began = time.monotonic()
+        try:
+            self._last = self._computed()
+        except (CandidateError, ReferenceFailed) as error:
+            logger.warning("the reference gave no further outputs to check: %s", error)
+            self._cost_s = float("inf")
+            return
+        self._fresh += self._last
+        self._cost_s = time.monotonic() - began
+
+    def _computed(self) -> list[TimedCheck]:
+        session, baseline = self._session, self._baseline
+        assert baseline.reference is not None
+        definition, free = baseline.definition, baseline.freedoms
+        inputs = [trial.inputs for trial in baseline.trials]
+        with session.pool.worker(("compare", "reference", definition.name)) as worker:
+            worker.load(definition, baseline.reference, timeout_s=session.timeout_s)
+            deadline = Deadline(session.timeout_s)
+            problem = ReferenceProblem(
+                session, worker, definition, baseline.workload, inputs, free, deadline
+            )
+            problem.put()
+            variations = Variations(free, inputs, self._rng, session.warm)
+            return [self._check(problem, variations) for _ in range(_BATCH)]
+
+    def _check(self, problem: ReferenceProblem, variations: Variations) -> TimedCheck:
+        variation, candidate = variations.draw(), problem.worker.candidate
+        candidate.stage(variation, timeout_s=problem.left("time"))
+        candidate.fire(variation, timer=self._session.timer, timeout_s=problem.left("time"))
+        outputs = candidate.collect(timeout_s=problem.left("call"))
+        base = self._baseline.trials[variation.slot]
+        return TimedCheck(variation, problem.freedoms, base, problem.checked(outputs))

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fib_judge.calibration.passes import Probe, doubling, nothing
-from fib_judge.calibration.products import product
+from fib_judge.calibration.passes import Probe, doubling, nothing, product
 from flashinfer_bench.plugins import default_catalog
 
 if TYPE_CHECKING:

@@ -137,11 +137,3 @@ def nvmlDeviceResetGpuLockedClocks(handle):
         state["locked_sm"] = None
 
 
-def nvmlDeviceSetMemoryLockedClocks(handle, low, high):
-    with _call("nvmlDeviceSetMemoryLockedClocks", low, high) as state:
-        state["locked_memory"] = high
-
-
-def nvmlDeviceResetMemoryLockedClocks(handle):
-    with _call("nvmlDeviceResetMemoryLockedClocks") as state:
-        state["locked_memory"] = None

@@ -18,8 +18,8 @@ from flashinfer_bench.errors import CapabilityError, ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fib_compare.replay.replayer import Replay
-    from fib_compare.replay.targets import Target
+    from fib_compare.replayer import Replay
+    from fib_compare.targets import Target
     from flashinfer_bench.data import Evaluation, TraceSet
 
 SCHEMA_VERSION = 1
@@ -130,7 +130,7 @@ def _chosen(
     traces: Sequence[str], local: Optional[Path], filters: _Filters, last: Optional[int]
 ) -> Iterator[tuple[TraceSet, list[Target]]]:
     """Yield each dataset with what is to be replayed of it."""
-    from fib_compare.replay.targets import (
+    from fib_compare.targets import (
         Target,
         dataset_of,
         latest,
@@ -166,7 +166,7 @@ def _replay_all(
     save: bool,
 ) -> Iterator[Replay]:
     try:
-        from fib_compare.replay.replayer import Replayer, as_trace
+        from fib_compare.replayer import Replayer, as_trace
 
         options: dict[str, Any] = {"device": device, "latency_tolerance": tolerance}
         with Replayer(trace_set, fresh_variations=save, **options) as replayer:
