@@ -10,7 +10,7 @@ import torch
 
 from flashinfer_bench.data.blob_tensors import save_tensors
 from flashinfer_bench.errors import BlobError
-from flashinfer_bench.tensors import blobs
+from flashinfer_bench.tensors import generate as blobs
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize 96\n"
 

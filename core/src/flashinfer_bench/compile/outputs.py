@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.tensors.operands import first_places, operands_of
+from flashinfer_bench.tensors.dtypes import first_places, operands_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.tensors.operands import Size
+    from flashinfer_bench.tensors.dtypes import Size
 
 
 def list_outputs(result: Any, definition: Optional[Definition]) -> list[Any]:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.data.constraints import parse_constraint
-from flashinfer_bench.tensors.operands import first_places, operands_of
+from flashinfer_bench.tensors.dtypes import first_places, operands_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.tensors.operands import Operand
+    from flashinfer_bench.tensors.dtypes import Operand
 
 _LAST = r"(?P<input>\w+)\[-1\](?:\.item\(\))?"
 _TOTAL = re.compile(rf"(?P<axis>\w+) *== *{_LAST}")

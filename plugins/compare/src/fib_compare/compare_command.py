@@ -153,27 +153,6 @@ def exit_code_of(found: Answer) -> ExitCode:
     return ExitCode.AMBIGUOUS if "ambiguous" in verdicts or kinds else ExitCode.OK
 
 
-def _row(result: ContestResult) -> tuple[Any, ...]:
-    comparison, obstacle = result.comparison, result.obstacle
-    ratio = comparison.ratio if comparison is not None else None
-    why = "; ".join(result.notes)
-    if obstacle is not None:
-        why = f"{obstacle.role} {obstacle.kind}: {obstacle.message.splitlines()[0]}"
-    return (
-        result.verdict.value if result.verdict is not None else "not compared",
-        result.definition,
-        result.workload,
-        result.baseline_ms,
-        result.candidate_ms,
-        *((ratio.estimate, ratio.low, ratio.high) if ratio is not None else (None, None, None)),
-        result.p_adjusted,
-        comparison.launches if comparison is not None else None,
-        comparison.pairs if comparison is not None else None,
-        result.seconds,
-        why,
-    )
-
-
 def _tell(found: Answer, *, paired: bool) -> None:
     if not paired:
         talk("unpaired: the samples were taken at different times; 'fib compare --local' is surer")
@@ -221,7 +200,6 @@ def _numbers(found: Any) -> Optional[dict[str, Any]]:
 
 
 def _one(result: ContestResult) -> dict[str, Any]:
-    numbers = _numbers(result.comparison) or {}
     return {
         "definition": result.definition,
         "workload": result.workload,
@@ -230,7 +208,7 @@ def _one(result: ContestResult) -> dict[str, Any]:
         "hardware": result.hardware,
         "timer": result.timer,
         "cache": result.cache,
-        **numbers,
+        **(_numbers(result.comparison) or {}),
         "p_adjusted": result.p_adjusted,
         "p_same": result.comparison.p_same if result.comparison is not None else None,
         "verdict": result.verdict,
@@ -243,6 +221,22 @@ def _one(result: ContestResult) -> dict[str, Any]:
         "launches": result.launches,
         "recorded_ms": result.recorded,
     }
+
+
+def _row(result: ContestResult) -> list[Any]:
+    comparison, obstacle = result.comparison, result.obstacle
+    why = "; ".join(result.notes)
+    if obstacle is not None:
+        why = f"{obstacle.role} {obstacle.kind}: {obstacle.message.splitlines()[0]}"
+    shown = {
+        **_one(result),
+        "verdict": result.verdict.value if result.verdict is not None else "not compared",
+        "p_value": result.p_adjusted,
+        "launches": comparison.launches if comparison is not None else None,
+        "pairs": comparison.pairs if comparison is not None else None,
+        "why": why,
+    }
+    return [shown.get(column) for column in COLUMNS]
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -226,13 +226,13 @@ def _tell_differences(one: Replay) -> None:
             talk(f"  {printable(line)}")
 
 
-def _row(one: Replay) -> tuple[Any, ...]:
-    trace = one.target.trace
-    names = (trace.definition, trace.solution, trace.workload.uuid) if trace else (None,) * 3
+def _row(one: Replay) -> list[Any]:
+    shown = _document(one)
     why = "; ".join(one.reasons) or None
-    if trace is None:
-        why = f"{one.target.place}: {why}"
-    return (str(one.verdict), *names, _latency(one.recorded), _latency(one.evaluation), why)
+    shown["why"] = why if one.target.trace is not None else f"{one.target.place}: {why}"
+    shown["recorded_ms"] = _latency(one.recorded)
+    shown["latency_ms"] = _latency(one.evaluation)
+    return [shown[column] for column in COLUMNS]
 
 
 def _latency(evaluation: Optional[Evaluation]) -> Optional[float]:

@@ -7,7 +7,7 @@ import math
 import random
 import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -102,30 +102,6 @@ def _require(name: str, value: float, low: float, high: float) -> None:
         raise ConfigError(f"{name} is {value:g}; it has to be above {low:g}{most}")
 
 
-@dataclass
-class _State:
-    """What a contest has so far."""
-
-    cap: Deadline
-    rng: random.Random
-    beliefs: Beliefs
-    supply: CheckSupply
-    variations: Variations
-    size: Optional[LaunchSize] = None
-    launches: list[Launch] = field(default_factory=list)
-    took_s: list[float] = field(default_factory=list)
-
-    @property
-    def tried(self) -> int:
-        """Number of launches so far, those that were set aside among them."""
-        return len(self.took_s)
-
-    @property
-    def has_time(self) -> bool:
-        """Whether another launch can be finished."""
-        return self.tried < _FEWEST_LAUNCHES or self.cap.remaining() > max(self.took_s[-_RECENT:])
-
-
 class ContestRun:
     """Compares two solutions on one workload.
 
@@ -162,6 +138,10 @@ class ContestRun:
         self._evaluator, self._config, self._settings = evaluator, config, settings
         self._tests, self._on_launch = tests, on_launch
         self._cores = Cores(session.device)
+        self._cap = Deadline(settings.max_seconds)
+        self._size: Optional[LaunchSize] = None
+        self._launches: list[Launch] = []
+        self._took_s: list[float] = []  # by the launches so far, and those that were set aside
 
     def run(self, root: Optional[Path] = None) -> ContestResult:
         """Return what comes of it; whatever goes wrong with a solution is an obstacle.
@@ -180,25 +160,32 @@ class ContestRun:
         baseline = self._prepare(root)
         if isinstance(baseline, Obstacle):
             return self._result(began, obstacle=baseline)
-        state = self._begin(baseline)
+        session, settings = self._session, self._settings
+        rng = random.Random(secret_seed(session.rotation_seed, f"compare/{baseline.handle}"))
+        self._cap = Deadline(settings.max_seconds)
+        self._rng, self._beliefs = rng, Beliefs(session, baseline)
+        self._supply = CheckSupply(session, baseline, settings.max_seconds, rng)
+        inputs = [trial.inputs for trial in baseline.trials]
+        self._variations = Variations(baseline.freedoms, inputs, rng, session.warm)
+        problem = None
         try:
-            stopped = self._decide(state, baseline)
+            stopped = self._decide(baseline)
         except CannotCompare as error:
-            return self._result(began, obstacle=error.obstacle, notes=_notes(state))
+            problem = error.obstacle
         except EvaluatorFailed as error:
             problem = Obstacle("reference", "failed", error.message)
-            return self._result(began, obstacle=problem, notes=_notes(state))
-        if len(state.launches) < _FEWEST_LAUNCHES:
-            return self._result(began, obstacle=self._too_slow(state), notes=_notes(state))
+        if problem is None and len(self._launches) < _FEWEST_LAUNCHES:
+            problem = self._too_slow()
+        if problem is not None:
+            return self._result(began, obstacle=problem, notes=self._notes())
         comparison = compare_launches(
-            state.launches,
-            min_effect=self._settings.min_effect,
-            alpha=self._settings.alpha,
+            self._launches,
+            min_effect=settings.min_effect,
+            alpha=settings.alpha,
             capped=stopped == "time",
         )
-        launches = tuple(state.launches)
-        found = {"comparison": comparison, "launches": launches, "stopped": stopped}
-        return self._result(began, notes=_notes(state), **found)
+        found = {"comparison": comparison, "launches": tuple(self._launches), "stopped": stopped}
+        return self._result(began, notes=self._notes(), **found)
 
     def _prepare(self, root: Optional[Path]) -> VerifiedBaseline | Obstacle:
         from flashinfer_bench.compile import reference_solution
@@ -217,61 +204,53 @@ class ContestRun:
         except CapabilityError as error:
             return Obstacle("reference", "unavailable", error.message)
 
-    def _begin(self, baseline: VerifiedBaseline) -> _State:
-        session = self._session
-        rng = random.Random(secret_seed(session.rotation_seed, f"compare/{baseline.handle}"))
-        inputs = [trial.inputs for trial in baseline.trials]
-        return _State(
-            cap=Deadline(self._settings.max_seconds),
-            rng=rng,
-            beliefs=Beliefs(session, baseline),
-            supply=CheckSupply(session, baseline, self._settings.max_seconds, rng),
-            variations=Variations(baseline.freedoms, inputs, rng, session.warm),
-        )
-
-    def _decide(self, state: _State, baseline: VerifiedBaseline) -> Stopped:
-        settings = self._settings
-        while state.has_time:
-            began = state.cap.remaining()
+    def _decide(self, baseline: VerifiedBaseline) -> Stopped:
+        settings, cap, took_s = self._settings, self._cap, self._took_s
+        # As long as another launch can be finished.
+        while len(took_s) < _FEWEST_LAUNCHES or cap.remaining() > max(took_s[-_RECENT:]):
+            began = cap.remaining()
             try:
-                launch = self._launch(state, baseline)
+                launch = self._launch(baseline)
             except NoTimeLeft:
                 return "time"
-            state.took_s.append(began - state.cap.remaining())
+            took_s.append(began - cap.remaining())
             if launch is not None:
-                state.launches.append(launch)
-            self._on_launch(len(state.launches), settings.max_seconds - state.cap.remaining())
+                self._launches.append(launch)
+            self._on_launch(len(self._launches), settings.max_seconds - cap.remaining())
             if launch is not None and enough(
-                state.launches, settings.min_effect, settings.alpha, tests=self._tests
+                self._launches, settings.min_effect, settings.alpha, tests=self._tests
             ):
                 return "decided"
         return "time"
 
-    def _launch(self, state: _State, baseline: VerifiedBaseline) -> Optional[Launch]:
+    def _launch(self, baseline: VerifiedBaseline) -> Optional[Launch]:
         """Make one launch; None if it is set aside."""
+        number, session = len(self._took_s), self._session
         with ExitStack() as stack:
-            sides = self._sides(stack, baseline, state.tried)
-            with nullcontext() if state.tried else state.cap.stopped():  # it may have to compile
-                for side in sides if state.tried % 2 else sides[::-1]:
-                    side.prepare(check=not state.tried)
-                self._session.pool.settle()
-            if state.size is None:
-                pair_s = pair_seconds(self._session, sides, state.variations, state.cap)
-                state.size = LaunchSize.fitting(pair_s, state.cap.seconds)
-            checks = state.supply.take(min(FEWEST_CHECKS, state.size.pairs // 4))
-            schedule = launch_schedule(state.size.pairs, checks, state.rng)
+            sides = self._sides(stack, baseline, number)
+            with nullcontext() if number else self._cap.stopped():  # it may have to compile
+                for side in sides if number % 2 else sides[::-1]:
+                    side.prepare(check=not number)
+                session.pool.settle()
+            if self._size is None:
+                pair_s = pair_seconds(session, sides, self._variations, self._cap)
+                self._size = LaunchSize.fitting(pair_s, self._cap.seconds)
+            checks = self._supply.take(min(FEWEST_CHECKS, self._size.pairs // 4))
+            schedule = launch_schedule(self._size.pairs, checks, self._rng)
             launch = take_launch(
-                self._session,
-                sides,
-                state.variations,
-                schedule,
-                state.size,
-                number=state.tried,
-                cap=state.cap,
+                *(session, sides, self._variations, schedule, self._size),
+                number=number,
+                cap=self._cap,
                 cores=self._cores,
             )
-        added = state.beliefs.weigh(sides)
-        return _raised(launch, *added) if added is not None else None
+        added = self._beliefs.weigh(sides)
+        if added is None:
+            return None
+        return replace(
+            launch,
+            baseline=tuple(value + added[0] for value in launch.baseline),
+            candidate=tuple(value + added[1] for value in launch.candidate),
+        )
 
     def _sides(
         self, stack: ExitStack, baseline: VerifiedBaseline, number: int
@@ -289,15 +268,25 @@ class ContestRun:
             made.append(Side(role, attempt))
         return made[0], made[1]
 
-    def _too_slow(self, state: _State) -> Obstacle:
-        given, made = self._settings.max_seconds, len(state.launches)
+    def _too_slow(self) -> Obstacle:
+        given, made = self._settings.max_seconds, len(self._launches)
         text = (
             f"{made} launches were finished within {given:g} s, and {_FEWEST_LAUNCHES} are needed; "
             "give it more with --max-seconds"
         )
-        if state.beliefs.set_aside:
-            text += f" ({state.beliefs.set_aside} were set aside)"
+        if self._beliefs.set_aside:
+            text += f" ({self._beliefs.set_aside} were set aside)"
         return Obstacle("both", "too slow", text)
+
+    def _notes(self) -> tuple[str, ...]:
+        beliefs, notes = self._beliefs, []
+        if beliefs.set_aside:
+            notes.append(f"{beliefs.set_aside} launches set aside: claims were disputed")
+        for role, added in beliefs.added_ms.items():
+            notes.append(f"{role}: up to {added:.4g} ms added that the timer did not see")
+        if self._supply.reused:
+            notes.append("the reference is slow: later launches met checks of earlier ones")
+        return tuple(notes)
 
     def _result(self, began: float, **found: Any) -> ContestResult:
         contest, session = self._contest, self._session
@@ -312,25 +301,6 @@ class ContestRun:
             hardware=session.environment.hardware,
             **found,
         )
-
-
-def _raised(launch: Launch, baseline_ms: float, candidate_ms: float) -> Launch:
-    return replace(
-        launch,
-        baseline=tuple(value + baseline_ms for value in launch.baseline),
-        candidate=tuple(value + candidate_ms for value in launch.candidate),
-    )
-
-
-def _notes(state: _State) -> tuple[str, ...]:
-    beliefs, notes = state.beliefs, []
-    if beliefs.set_aside:
-        notes.append(f"{beliefs.set_aside} launches set aside: claims were disputed")
-    for role, added in beliefs.added_ms.items():
-        notes.append(f"{role}: up to {added:.4g} ms added that the timer did not see")
-    if state.supply.reused:
-        notes.append("the reference is slow: later launches met checks of earlier ones")
-    return tuple(notes)
 
 
 def find_contests(

@@ -301,7 +301,7 @@ def take_launch(
     *,
     number: int,
     cap: Deadline,
-    cores: Optional[Cores] = None,
+    cores: Cores,
 ) -> Launch:
     """Make the calls of a launch. No other process times on the device meanwhile.
 
@@ -324,7 +324,7 @@ def take_launch(
         Number of the launch: odd ones begin with the other side.
     cap : Deadline
         Time for the whole comparison; waiting for the device does not count.
-    cores : Cores, optional
+    cores : Cores
         Of which both sides get the same one, if calls work on one at a time.
 
     Returns
@@ -355,26 +355,20 @@ def take_launch(
 
 
 def _warmed_up(
-    pairs: _Pairs, sides: tuple[Side, Side], cores: Optional[Cores], count: int, cap: Deadline
+    pairs: _Pairs, sides: tuple[Side, Side], cores: Cores, count: int, cap: Deadline
 ) -> Optional[Settled]:
     """Make the uncounted calls, and move both sides to one core by what the last of them used."""
     settled = None
     for number in range(count):
         if number == max(0, count - _WATCHED):
-            settled = _settled(sides, cores)
+            first, second = (side.attempt.worker.candidate for side in sides)
+            settled = Settled((first, second), cores)
             pairs.called_ms = (0.0, 0.0)
         _require_time(cap)
         pairs.uncounted()
     if settled is not None and settled.on_one_core(pairs.called_ms):
         pairs.uncounted()
     return settled
-
-
-def _settled(sides: tuple[Side, Side], cores: Optional[Cores]) -> Optional[Settled]:
-    if cores is None:
-        return None
-    first, second = (side.attempt.worker.candidate for side in sides)
-    return Settled((first, second), cores)
 
 
 def _in_blocks(taken: Sequence[Optional[tuple[float, float]]], candidate_first: bool) -> Launch:

@@ -6,6 +6,7 @@ import logging
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_compare.paired.result import Obstacle
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fib_compare.paired.result import ObstacleKind, Role
-    from fib_judge.integrity import Inquiry, Normal
+    from fib_judge.integrity import Inquiry
     from fib_judge.records import VerifiedAttempt, VerifiedBaseline, VerifiedSession
     from flashinfer_bench.bench.calls import TimedCall
     from flashinfer_bench.bench.evaluators.base import Check
@@ -91,21 +92,18 @@ class Side:
         with blamed_on(self.role):
             build(self.attempt)
             if not check:
-                self._put_inputs()
+                attempt = self.attempt
+                candidate, baseline = attempt.worker.candidate, attempt.baseline
+                ways = [item.way for item in baseline.freedoms]
+                for trial in baseline.trials:
+                    left = time_left(attempt.deadline, candidate, "inputs")
+                    candidate.put_inputs(
+                        trial.index, trial.inputs, baseline.axes, ways=ways, timeout_s=left
+                    )
                 return
             found, _ = check_all(self.attempt)
         if not found.passed:
             raise CannotCompare(self.role, "wrong", f"{found.status.value}: {found.message}")
-
-    def _put_inputs(self) -> None:
-        attempt = self.attempt
-        candidate, baseline = attempt.worker.candidate, attempt.baseline
-        ways = [item.way for item in baseline.freedoms]
-        for trial in baseline.trials:
-            left = time_left(attempt.deadline, candidate, "inputs")
-            candidate.put_inputs(
-                trial.index, trial.inputs, baseline.axes, ways=ways, timeout_s=left
-            )
 
     def shoot(self, variation: Variation) -> TimedCall:
         """Make one timed call, and do not keep it.
@@ -160,7 +158,9 @@ class Side:
             left = time_left(deadline, candidate, "call")
             changed = candidate.changed_inputs(timeout_s=left)
         if found is not None and changed:
-            raise CannotCompare(self.role, "wrong", f"a timed call changed {self._named(changed)}")
+            inputs = enumerate(self.attempt.baseline.definition.inputs)
+            names = ", ".join(repr(name) for number, name in inputs if number in changed)
+            raise CannotCompare(self.role, "wrong", f"a timed call changed {names}")
         if found is not None and not found.passed:
             text = f"a timed call gave other outputs than an untimed one: {found.message}"
             raise CannotCompare(self.role, "wrong", text)
@@ -171,10 +171,6 @@ class Side:
         with suppress(EvaluatorFailed):  # these outputs are those of other inputs
             compare_timed(self.attempt, self.attempt.baseline.checks[0], outputs)
         return None
-
-    def _named(self, numbers: list[int]) -> str:
-        names = list(self.attempt.baseline.definition.inputs)
-        return ", ".join(repr(name) for number, name in enumerate(names) if number in numbers)
 
 
 logger = logging.getLogger(__name__)
@@ -216,7 +212,9 @@ class Beliefs:
         """
         if self._normal is None:
             for side in sides:
-                _require_possible(side)
+                problem = find_impossible(side.calls)
+                if problem is not None:
+                    raise CannotCompare(side.role, "not believed", problem)
             return 0.0, 0.0
         self._launches += 1
         found = [(side, self._inquire(side, other)) for side, other in (sides, sides[::-1])]
@@ -228,14 +226,15 @@ class Beliefs:
             self._disputed[side.role] = self._disputed.get(side.role, 0) + 1
         if not disputed:
             return 0.0, 0.0
-        if all(self._is_usual(side) for side, _ in disputed):
+        counts = [self._disputed[side.role] for side, _ in disputed]
+        if all(count > _FEW and 2 * count > self._launches for count in counts):
             return self._added(found)
-        self._set_aside(disputed[0])
+        side, inquiry = disputed[0]
+        logger.info("%s: %s; the launch is set aside", side.role, inquiry.violation)
+        self.set_aside += 1
+        if self.set_aside == 1:
+            self._normal = renewed_normal(self._session, self._baseline, self._normal)
         return None
-
-    def _is_usual(self, side: Side) -> bool:
-        count = self._disputed[side.role]
-        return count > _FEW and 2 * count > self._launches
 
     def _added(self, found: list[tuple[Side, Inquiry]]) -> tuple[float, float]:
         for side, inquiry in found:
@@ -248,14 +247,6 @@ class Beliefs:
             self.added_ms[side.role] = max(inquiry.added_ms, self.added_ms.get(side.role, 0.0))
         first, second = (inquiry.added_ms if inquiry.violation else 0.0 for _, inquiry in found)
         return first, second
-
-    def _set_aside(self, disputed: tuple[Side, Inquiry]) -> None:
-        side, inquiry = disputed
-        logger.info("%s: %s; the launch is set aside", side.role, inquiry.violation)
-        self.set_aside += 1
-        if self.set_aside == 1:
-            assert self._normal is not None
-            self._normal = renewed_normal(self._session, self._baseline, self._normal)
 
     def _inquire(self, side: Side, other: Side) -> Inquiry:
         """Hold the claims of a side against what is known.
@@ -282,19 +273,11 @@ def _beside(normal: Normals, other: Side) -> Normals:
         return normal
     there = Normals.of(other.calls)
     # As they are, and not the best of either: where the reference was, it may have been quicker.
-    exchange = max(normal.exchange, there.exchange, key=_median_ms)
-    stage = max(normal.stage, there.stage, key=_median_ms)
-    return replace(normal, exchange=exchange, stage=stage)
-
-
-def _median_ms(normal: Normal) -> float:
-    return normal.median_ms
-
-
-def _require_possible(side: Side) -> None:
-    problem = find_impossible(side.calls)
-    if problem is not None:
-        raise CannotCompare(side.role, "not believed", problem)
+    slower = {
+        part: max(getattr(normal, part), getattr(there, part), key=attrgetter("median_ms"))
+        for part in ("exchange", "stage")
+    }
+    return replace(normal, **slower)
 
 
 _BATCH = 12
@@ -339,22 +322,19 @@ class CheckSupply:
         if not self._baseline.checks:
             return []
         if len(self._fresh) < count and self._cost_s <= self._most_s:
-            self._refill()
+            began = time.monotonic()
+            try:
+                self._last = self._computed()
+            except (CandidateError, ReferenceFailed) as error:
+                logger.warning("the reference gave no further outputs to check: %s", error)
+                self._cost_s = float("inf")
+            else:
+                self._fresh += self._last
+                self._cost_s = time.monotonic() - began
         if len(self._fresh) < count:
             self.reused, self._fresh = True, list(self._last)
         taken, self._fresh = self._fresh[:count], self._fresh[count:]
         return taken
-
-    def _refill(self) -> None:
-        began = time.monotonic()
-        try:
-            self._last = self._computed()
-        except (CandidateError, ReferenceFailed) as error:
-            logger.warning("the reference gave no further outputs to check: %s", error)
-            self._cost_s = float("inf")
-            return
-        self._fresh += self._last
-        self._cost_s = time.monotonic() - began
 
     def _computed(self) -> list[TimedCheck]:
         session, baseline = self._session, self._baseline
@@ -369,12 +349,12 @@ class CheckSupply:
             )
             problem.put()
             variations = Variations(free, inputs, self._rng, session.warm)
-            return [self._check(problem, variations) for _ in range(_BATCH)]
-
-    def _check(self, problem: ReferenceProblem, variations: Variations) -> TimedCheck:
-        variation, candidate = variations.draw(), problem.worker.candidate
-        candidate.stage(variation, timeout_s=problem.left("time"))
-        candidate.fire(variation, timer=self._session.timer, timeout_s=problem.left("time"))
-        outputs = candidate.collect(timeout_s=problem.left("call"))
-        base = self._baseline.trials[variation.slot]
-        return TimedCheck(variation, problem.freedoms, base, problem.checked(outputs))
+            checks = []
+            for _ in range(_BATCH):
+                variation, candidate = variations.draw(), worker.candidate
+                candidate.stage(variation, timeout_s=problem.left("time"))
+                candidate.fire(variation, timer=session.timer, timeout_s=problem.left("time"))
+                expected = problem.checked(candidate.collect(timeout_s=problem.left("call")))
+                base = baseline.trials[variation.slot]
+                checks.append(TimedCheck(variation, free, base, expected))
+            return checks

@@ -135,5 +135,3 @@ def nvmlDeviceSetGpuLockedClocks(handle, low, high):
 def nvmlDeviceResetGpuLockedClocks(handle):
     with _call("nvmlDeviceResetGpuLockedClocks") as state:
         state["locked_sm"] = None
-
-
