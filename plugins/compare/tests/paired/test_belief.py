@@ -128,11 +128,6 @@ def test_on_a_device_the_time_that_was_not_seen_is_added(beliefs):
     assert held.added_ms == {"candidate": second}
 
 
-def test_few_calls_prove_nothing(beliefs):
-    held = beliefs()
-    few = pair(calls(count=4), calls(2.5, 2.5, count=4))
-    assert [held.weigh(few) for _ in range(3)] == [None] * 3
-    assert held.weigh(few)[1] == pytest.approx(2.5, rel=0.05)
 
 
 @pytest.mark.parametrize(
