@@ -13,7 +13,6 @@ from flashinfer_bench.tensors import (
     devices,
     env_snapshot,
     hardware_from_device,
-    list_cuda_devices,
 )
 
 
@@ -35,25 +34,6 @@ class FakeCuda:
 @pytest.fixture
 def gpus(monkeypatch):
     monkeypatch.setattr(torch, "cuda", FakeCuda())
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-
-def test_without_cuda_there_is_none(no_gpu):
-    assert list_cuda_devices() == []
-
-
-def test_with_cuda_each_has_a_number(gpus):
-    assert list_cuda_devices() == ["cuda:0", "cuda:1"]
-
-
-def test_a_cpu_has_a_name_and_a_number_of_cores():
-    name = hardware_from_device("cpu")
-    assert name.endswith(f"({devices._usable_cores()} cores)")
-    assert len(name) > len(" (1 cores)")
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="Linux only")

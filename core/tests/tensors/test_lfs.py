@@ -60,22 +60,6 @@ def test_with_git_lfs_the_file_is_fetched_and_read(pointer, programs, tmp_path):
     assert load(pointer).tolist() == [1.0, 1.0]
 
 
-def test_git_is_asked_for_this_one_file_and_cannot_ask_back(pointer, programs, tmp_path):
-    programs("git-lfs")
-    said = str(tmp_path / "said")
-    programs(
-        "git",
-        f"with open({said!r}, 'w') as said:\n"
-        "    said.write(repr((sys.argv[1:], os.getcwd(), sys.stdin.read())))",
-    )
-    with pytest.raises(BlobError, match="left it as it is"):
-        load(pointer)
-    arguments, folder, answer = eval((tmp_path / "said").read_text())
-    assert arguments == ["lfs", "pull", "--include", "**/t.safetensors", "--exclude", ""]
-    assert folder == str(pointer.parent)
-    assert answer == ""
-
-
 def test_what_git_says_is_passed_on(pointer, programs):
     programs("git-lfs")
     programs("git", "sys.exit('batch request: object does not exist on the server')")

@@ -4,8 +4,6 @@ import hashlib
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flashinfer_bench.tensors import derive_seed, generate, random_tensor, to_torch_dtype
 
@@ -67,15 +65,6 @@ def test_four_bit_floats_are_normal_rounded_to_what_four_bits_hold():
     assert (drawn > 2).any()
 
 
-def test_eight_bit_integers_use_their_whole_range():
-    drawn = random_tensor((50_000,), "int8", seed=1)
-    assert (drawn.min().item(), drawn.max().item()) == (-128, 127)
-
-
-def test_half_of_the_bools_are_true():
-    assert 0.48 < random_tensor((20_000,), "bool", seed=1).float().mean() < 0.52
-
-
 class TestBlocks:
     """Large tensors are drawn in blocks, on several threads."""
 
@@ -91,13 +80,6 @@ class TestBlocks:
     def test_a_longer_tensor_begins_like_a_shorter_one(self):
         long = random_tensor((640,), "float32", seed=5)
         assert torch.equal(long[:128], random_tensor((128,), "float32", seed=5))
-
-
-@given(st.lists(st.one_of(st.text(), st.integers()), min_size=1, max_size=6))
-def test_a_derived_seed_is_a_seed_and_always_the_same(parts):
-    seed = derive_seed(*parts)
-    assert 0 <= seed < 2**63
-    assert seed == derive_seed(*parts)
 
 
 def test_a_derived_seed_is_the_same_in_every_release():

@@ -39,20 +39,12 @@ class TestNormals:
         assert normal.overhead.median_ms == pytest.approx(0.0)
         assert not loads_of(executor, PLAIN)
 
-    def test_a_slower_reference_counts(self, prepare):
-        normal = prepare("OVERHEAD_MS = 0.7\n" + HONEST, device="cuda:0").normal
-        assert normal.overhead.median_ms == pytest.approx(0.7)
-
     def test_it_is_asked_once_for_a_device(self, prepare, session, executor):
         running = session(device="cuda:0")
         prepare(WAITS_FOR_THE_DEVICE, running=running)
         prepare(HONEST, running=running)
         assert loads_of(executor, PLAIN) == 1
         assert list(running.plain_calls) == ["cuda:0"]
-
-    def test_nobody_asks_where_candidates_are_trusted(self, prepare, executor):
-        assert prepare(device="cuda:0", trust="off").normal is None
-        assert not loads_of(executor, PLAIN)
 
     def test_if_it_cannot_be_learned(self, session, monkeypatch, caplog):
         def crash(*problem):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import inspect
-import itertools
 import sys
 import types
 import warnings
@@ -14,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_timing_cuda import do_bench, driver, known_work, probes
+from fib_timing_cuda import driver, known_work, probes
 from fib_timing_cuda.cuda_event import CudaEventTimer
 from fib_timing_cuda.cuda_graph import CudaGraphTimer
 from fib_timing_cuda.do_bench import DoBenchTimer
@@ -233,12 +231,6 @@ class TestKnownWork:
             launch()
         assert device.counts == [("spin", 10_000), ("spin", 1_000_000), ("spin", 10_000)]
 
-    def test_steady_work_is_calibrated(self, device):
-        work_for("cuda:0").steady()()
-        assert {name for name, _ in device.counts} == {"steps"}
-        assert device.counts[0][1] == 10_000
-        assert device.counts[-1][1] >= 1
-
     def test_what_there_is_no_work_for(self, device, request):
         work = work_for("cuda:0")
         device.fails["launch"] = 719
@@ -281,16 +273,6 @@ class TestPairCost:
         device.log.clear()
         cost.choose("cuda:1", device.current_stream(""), driver.DeviceHold())
         assert device.log == [], "it is measured once for a device"
-
-    def test_single_pairs_that_take_longer_do_not_matter(self, measured, device, monkeypatch):
-        launches, spin = itertools.count(), device.spin
-
-        def sometimes_slow(*given):
-            device.now += 50.0 if next(launches) % 4 == 0 else 0.0
-            return spin(*given)
-
-        monkeypatch.setattr(device, "spin", sometimes_slow)
-        assert measured().removed_ms == pytest.approx(2.5 * US, abs=1e-7)
 
     @pytest.mark.parametrize(
         "what", ["load", "find", "allocate", "launch", "synchronize", "copy", "host memory"]
@@ -496,21 +478,6 @@ class TestDoBench:
         with pytest.raises(TimingError, match="do_bench reported"):
             call(DoBenchTimer())
 
-    def test_making_it_does_not_import_triton(self, device, monkeypatch):
-        for name in ("triton", "triton.testing"):
-            monkeypatch.setitem(sys.modules, name, None)
-        timer = DoBenchTimer()
-        with pytest.raises(TimingError, match="do_bench cannot be imported") as caught:
-            call(timer)
-        assert caught.value.hint == "install triton"
-
-    def test_the_real_one_takes_what_it_is_given(self):
-        """Triton's function has the options that are used."""
-        testing = pytest.importorskip("triton.testing", reason="triton is not installed")
-        inspect.signature(testing.do_bench).bind(
-            print, warmup=do_bench._WARMUP_MS, rep=do_bench._REPEAT_MS, return_mode="median"
-        )
-
 
 # ------------------------------------------------------------------------------------ probes
 
@@ -532,11 +499,6 @@ class TestProbe:
         torch_at(f"__version__ = '2.9'\n{line}\n")
         monkeypatch.setattr(probes, "nvidia_gpus", lambda: ("one", "another"))
         assert probes.cuda_event() == Availability(True, "CUDA 12.8, 2 devices")
-
-    def test_no_device(self, torch_at, monkeypatch):
-        torch_at("cuda = '12.8'\n")
-        monkeypatch.setattr(probes, "nvidia_gpus", lambda: ())
-        assert "nvidia-smi" in probes.cuda_event().remedy
 
     def test_triton_is_needed_too(self, monkeypatch):
         monkeypatch.setattr(probes, "cuda_event", lambda: Availability(True, "CUDA 13"))

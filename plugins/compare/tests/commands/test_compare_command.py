@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fib_compare.compare_command import COLUMNS, exit_code_of
+from fib_compare.compare_command import exit_code_of
 from fib_compare.stats import Verdict
 from fib_tests.dataset_maker import DatasetMaker
 from flashinfer_bench.cli.exit_codes import ExitCode
@@ -60,7 +60,6 @@ class TestRealProcesses:
         assert "slower" in done.stderr
         assert sorted(path for path in dataset.rglob("*")) == before, "nothing is written"
 
-
     @pytest.mark.parametrize(
         ("names", "why"),
         [
@@ -78,7 +77,6 @@ class TestRealProcesses:
         done = compare(fib_process, dataset, "old", "old", "--max-seconds", "0.001")
         assert done.returncode == 6, done.stderr
         assert "--max-seconds" in done.stderr
-
 
     def test_ctrl_c_shows_what_has_been_done(self, maker, dataset):
         maker.workload(uuid="w2")
@@ -142,8 +140,6 @@ def test_a_device_that_is_not_there(fib, dataset):
     assert "is not there" in done.stderr
 
 
-
-
 def trace(ms, solution="s", **changes):
     samples = [ms * (1 + 0.001 * (number % 7 - 3)) for number in range(200)]
     told = {"timer": "cpu", "timer_version": "1", "definition_hash": "0" * 16}
@@ -199,8 +195,6 @@ def test_two_names_choose_among_recorded_traces(recorded):
     assert (one["baseline"], one["candidate"], one["verdict"]) == ("a", "b", "slower")
 
 
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -214,8 +208,6 @@ def test_what_does_not_go_with_recorded_traces(recorded, options, text):
     done = recorded([trace(5.0)], [trace(5.0)], *options)
     assert done.exit_code in (2, 5)
     assert text in done.stderr
-
-
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,6 @@ def lines_of(root):
     return path, [json.loads(line) for line in path.read_text().splitlines()]
 
 
-
-
 _recorded = {}
 
 
@@ -105,8 +103,6 @@ def test_json_tells_all_of_it(record, replay):
     assert one["replayed"]["latency_ms"] > 0
 
 
-
-
 def test_a_solution_that_became_slower(record, fib_process, tmp_path):
     marker = tmp_path / "slow"
     dataset = record(code=SLOWER_IF.format(marker=str(marker)))
@@ -128,8 +124,6 @@ def test_a_changed_solution_is_not_the_recorded_one(record, replay):
     assert one["reasons"] == ["solution 'good_double' has changed since"]
 
 
-
-
 def test_broken_lines_are_told_and_the_rest_is_replayed(record, replay):
     dataset = record()
     path = dataset.root / "traces/op/double.jsonl"
@@ -147,10 +141,6 @@ def test_broken_lines_are_told_and_the_rest_is_replayed(record, replay):
     assert (code, one["line"]) == (0, 2)
     code, (one,) = replay(f"{path}:3")
     assert (code, one["line"], one["solution"]) == (4, 3, None)
-
-
-
-
 
 
 def test_save_adds_a_trace_with_seeds_of_its_own(record, replay):

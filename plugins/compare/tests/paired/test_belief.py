@@ -128,8 +128,6 @@ def test_on_a_device_the_time_that_was_not_seen_is_added(beliefs):
     assert held.added_ms == {"candidate": second}
 
 
-
-
 @pytest.mark.parametrize(
     ("role", "claimed", "text"),
     [

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fib_compare.paired import comparer as contests
-from fib_compare.paired.comparer import CompareSettings
 from fib_compare.stats import Verdict
 from fib_tests.scripted import steady
-from flashinfer_bench.data import SafetensorsInput
-from flashinfer_bench.errors import ConfigError
 
 pytestmark = pytest.mark.torch
 
@@ -154,16 +151,12 @@ def test_a_reference_that_fails_is_an_obstacle(compare, problems):
     assert "ref" in found.obstacle.message
 
 
-
-
 def test_when_the_time_is_over_what_there_is_counts(compare, monkeypatch):
     monkeypatch.setattr(contests, "enough", lambda *launches, **more: False)
     found = compare(GOOD, steady(1.2), max_seconds=1.0)
     assert found.stopped == "time"
     assert len(found.launches) >= 2
     assert found.comparison is not None
-
-
 
 
 def test_no_two_launches_get_the_same_check(compare, launches, monkeypatch):
@@ -192,5 +185,3 @@ def test_where_the_reference_is_slow_checks_come_again_and_it_is_told(
     monkeypatch.setattr("fib_compare.paired.sides._TIME_SHARE", -1.0)
     found = compare(GOOD, GOOD)
     assert any("checks of earlier ones" in note for note in found.notes)
-
-

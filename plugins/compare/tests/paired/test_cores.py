@@ -7,8 +7,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fib_compare.paired import comparer as contests
 from fib_compare.paired.launch import Cores, Settled, core_ticks
@@ -84,7 +82,6 @@ class TestChoice:
         here.pass_time(60, 20, 50)
         assert cores.choose() == 0
 
-
     def test_a_device_has_no_use_for_it(self, machine):
         cores = Cores("cuda:0", machine().proc)
         assert (cores.choose(), cores.allowed) == (None, frozenset())
@@ -99,9 +96,6 @@ class TestChoice:
     def test_without_proc_there_is_no_choice(self, tmp_path):
         assert core_ticks(tmp_path) == {}
         assert Cores("cpu", tmp_path).choose() is None
-
-
-
 
 
 class TestSettled:
@@ -146,7 +140,6 @@ class TestSettled:
         settled.end()
         assert [one.on for one in sides] == [{0, 1, 2}] * 2
         assert cores.choose() is None
-
 
 
 @pytest.mark.torch

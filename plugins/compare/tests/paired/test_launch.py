@@ -12,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fib_compare.paired.launch import (
-    FEWEST_PAIRS,
-    MOST_PAIRS,
     Cores,
     LaunchSize,
     NoTimeLeft,
@@ -78,8 +76,6 @@ def test_the_order_is_abba():
     assert len(taken.baseline) == len(taken.candidate) == 4
 
 
-
-
 @given(
     pairs=st.integers(1, 8).map(lambda n: 2 * n), warmup=st.integers(0, 4), turn=st.integers(0, 3)
 )
@@ -129,13 +125,9 @@ def test_the_schedule_leaves_a_block_alone_and_makes_every_check(pairs, seed):
     assert all(0 <= place < pairs for place in schedule)
 
 
-
-
 def test_it_ends_when_the_time_is_over():
     with pytest.raises(NoTimeLeft, match="are over"):
         launch(LaunchSize(4, 0), cap=0.0)
-
-
 
 
 @given(

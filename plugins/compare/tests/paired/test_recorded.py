@@ -9,7 +9,7 @@ import pytest
 from fib_compare.paired.comparer import CompareSettings
 from fib_compare.paired.result import compare_recorded
 from fib_tests.records import Make
-from flashinfer_bench.errors import ConflictError, SelectionError
+from flashinfer_bench.errors import ConflictError
 
 
 def trace(ms=5.0, solution="s", uuid="w1", *, hardware="H", count=150, **changes):
@@ -40,8 +40,6 @@ def test_each_solution_meets_itself_on_each_workload():
     ]
 
 
-
-
 def test_the_latest_run_counts():
     old = trace(9.0, time="2026-01-01T00:00:00")
     new = trace(5.0, time="2026-02-01T00:00:00")
@@ -68,8 +66,6 @@ def test_what_cannot_be_compared_is_refused_unless_forced(changes, text):
     assert any(note.startswith(f"forced, although they differ in {text}") for note in found.notes)
 
 
-
-
 def test_without_samples_there_is_no_comparison():
     (found,) = compare([trace(count=0)], [trace()])
     assert (found.obstacle.role, found.obstacle.kind) == ("baseline", "not recorded")
@@ -77,11 +73,7 @@ def test_without_samples_there_is_no_comparison():
     assert found.obstacle.message.startswith("3 samples are recorded")
 
 
-
-
 def test_a_run_that_failed_is_an_obstacle():
     (found,) = compare([trace()], [trace(status="RUNTIME_ERROR")])
     assert (found.obstacle.role, found.obstacle.kind) == ("candidate", "wrong")
     assert "RUNTIME_ERROR" in found.obstacle.message
-
-

@@ -7,12 +7,9 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fib_compare.paired.launch import worked_alone
 from flashinfer_bench.bench.executors.threads import (
@@ -26,6 +23,7 @@ from flashinfer_bench.bench.executors.threads import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="threads are looked at on Linux alone"
@@ -144,8 +142,6 @@ def test_who_shares_a_core_waits_for_it():
     assert 0.2 * lasted_ns < waited_ns <= lasted_ns
 
 
-
-
 def test_of_a_process_that_has_ended_nothing_is_known():
     with child(ALONE) as one:
         one.work()
@@ -187,8 +183,6 @@ class TestKeeping:
                 assert cores_of(one.pid) == cores
 
 
-
-
 def write_task(proc: Path, pid: int, thread: int, schedstat: bytes, children: bytes = b"") -> None:
     task = proc / str(pid) / "task" / str(thread)
     task.mkdir(parents=True)
@@ -198,8 +192,6 @@ def write_task(proc: Path, pid: int, thread: int, schedstat: bytes, children: by
 
 GONE = 2**22 + 5
 """Above all numbers of processes that Linux gives."""
-
-
 
 
 def test_children_are_looked_at(tmp_path):

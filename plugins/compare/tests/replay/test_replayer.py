@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import Any
 
@@ -26,7 +25,7 @@ from flashinfer_bench.bench.digests import seed_commitment
 from flashinfer_bench.bench.origin import recorded_settings
 from flashinfer_bench.bench.session import PersistentRunner
 from flashinfer_bench.data import Evaluation, EvaluationStatus, Trace
-from flashinfer_bench.errors import ConfigError, FibError
+from flashinfer_bench.errors import ConfigError
 
 # Prints what each call sees.
 WATCHER = """
@@ -70,7 +69,6 @@ class TestSeeds:
         assert {extra(one)["checks_id"] for one in (first, second, third)} == {
             seed_commitment(seed)
         }
-
 
     @pytest.mark.parametrize("lost", [0, 1])
     def test_both_seeds_matter(self, run: Any, problems: Any, lost: int) -> None:
@@ -135,7 +133,6 @@ class TestRecipe:
         with pytest.raises(NotReproducible, match=reason):
             self.recipe(recorded)
 
-
     def test_a_solution_of_another_definition(self, recorded: Any, problems: Any) -> None:
         moved = problems.good("a", definition="triple")
         recorded.solutions = {"double": [], "triple": [moved]}
@@ -162,7 +159,6 @@ class TestRecipe:
         assert "sandbox off was recorded" in told[1]
         self.change(recorded, settings={"sandbox": "strict"})
         assert _config(self.recipe(recorded)).sandbox == "strict"
-
 
 
 class TestSeedsThatAreNoSecret:
@@ -222,8 +218,6 @@ def test_round_trip(problems: Any, given_: dict[str, Any], extra: dict[str, Any]
     assert recorded_settings(again, *problem) == told
 
 
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -237,7 +231,3 @@ def test_round_trip(problems: Any, given_: dict[str, Any], extra: dict[str, Any]
 def test_what_nobody_could_have_set_is_refused(problems: Any, changed: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         RecordedConfig.restored(changed).resolve_eval_config(problems.definition())
-
-
-
-

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_compare.targets import Target, dataset_of, latest, read_targets, split_place
+from fib_compare.targets import Target, latest, read_targets, split_place
 from fib_tests.records import Make
-from flashinfer_bench.errors import ConfigError, DatasetNotFoundError, SelectionError
+from flashinfer_bench.errors import ConfigError, SelectionError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,9 +37,7 @@ class TestPlaces:
             split_place(f"{file}:{tail}")
 
 
-
 class TestLines:
-
     @given(st.binary(max_size=200))
     def test_any_bytes(self, tmp_path_factory: Any, content: bytes) -> None:
         file = tmp_path_factory.getbasetemp() / "any.jsonl"

@@ -87,7 +87,6 @@ class TestCompareLaunches:
         assert found.verdict is Verdict.SLOWER
         assert found.freedom == 5
 
-
     def test_one_launch_gives_no_verdict(self) -> None:
         found = compare_launches(exact(2.0))
         assert found.ratio == Interval(2.0, 0.0, math.inf, 0.95)
@@ -100,7 +99,6 @@ class TestCompareLaunches:
             earlier = sum(look < last for look in LOOKS[:-1]) / len(LOOKS)
             assert earlier + compare_launches(taken, capped=True).spent == pytest.approx(1.0)
             assert compare_launches(taken).spent == pytest.approx(1 / 6)
-
 
     @pytest.mark.parametrize(
         ("launches", "message"),
@@ -145,13 +143,11 @@ class TestSequence:
         assert found.count(verdict) >= least
 
 
-
 class TestEnough:
     def test_looks_only_when_planned(self) -> None:
         clear = exact(*[1.5] * 24)
         looked = [count for count in range(1, 24) if enough(clear[:count])]
         assert looked == list(LOOKS[:-1])
-
 
     def test_more_tests_need_more(self) -> None:
         ratios = (1.018, 1.03, 1.04, 1.03)
@@ -177,8 +173,6 @@ class TestDecide:
         assert decide(estimate, p_value, p_same, min_effect=0.01, alpha=0.05) is verdict
 
 
-
-
 class TestUnpaired:
     @staticmethod
     def run(seed: int, level: float, count: int = 50) -> list[float]:
@@ -195,8 +189,6 @@ class TestUnpaired:
         """2 % are nothing between two processes, though each has a median known to 0.2 %."""
         sides = self.run(1, 5.0, 2000), self.run(2, 5.1, 2000)
         assert compare_unpaired(*sides).verdict is Verdict.AMBIGUOUS
-
-
 
 
 class TestOddLaunches:
@@ -235,7 +227,6 @@ class TestTheSame:
         p_same = effect.p_same(0.01, spent)
         assert (p_same <= 0.05) == inside or p_same == pytest.approx(0.05, abs=1e-6)
 
-
     @pytest.mark.parametrize("between", [0.003, 0.01])
     def test_what_differs_by_as_much_as_matters_is_seldom_the_same(self, between) -> None:
         """By that test; what is significant and seems to be less is another matter."""
@@ -249,7 +240,6 @@ class TestTheSame:
                     count += 1
                     break
         assert count / 300 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 300)
-
 
 
 class TestOrder:
@@ -281,7 +271,6 @@ class TestOrder:
         assert second.p_value == pytest.approx(first.p_value)
 
 
-
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=7)
 
 
@@ -310,8 +299,6 @@ class TestHolm:
 
 
 class TestOverall:
-
-
     def test_many_small_slowdowns_are_one_clear_one(self) -> None:
         rng = random.Random(4)
         several = [comparison(rng, 0.02, launches=4, spread=0.02) for _ in range(30)]
@@ -334,5 +321,3 @@ class TestOverall:
             found = [judged.verdict, *(each.verdict for each in judged.comparisons)]
             alarms += any(each in ALARMS for each in found)
         assert alarms / 150 <= 0.09
-
-

@@ -126,12 +126,6 @@ class TestRecovery:
         assert report.waited_s == pytest.approx(0.35)
         assert clock.slept == pytest.approx([0.05, 0.1, 0.2])
 
-    def test_waits_before_the_first_call(self):
-        watched = watch(Scripted(HOT, FINE), recovery=Recovery())
-        assert watched.before() == 0.05
-        watched.mark(5)
-        assert watched.after().throttled == ()
-
     def test_gives_up_once_and_for_all(self):
         clock = Clock()
         watched = watch(Scripted(*[HOT] * 99), recovery=Recovery(longest_s=1.0), clock=clock)
@@ -168,13 +162,6 @@ class TestCost:
         share = (slow.asked * 0.001) / clock.now
         assert 0.01 < share < 0.025
 
-    def test_the_batches_between_belong_to_the_next_look(self, clock, slow):
-        watched = watch(slow(FINE, HOT), clock=clock)
-        watched.before()
-        for count in (10, 20, 30):
-            watched.mark(count)
-        assert watched.after().throttled == tuple(range(30))
-
 
 class TestNothingEndsARun:
     def test_not_available(self):
@@ -195,15 +182,6 @@ class TestNothingEndsARun:
         assert watcher.asked == 3
         assert watcher.stopped == 1  # it has things to let go of
         assert report.notes[-1] == "scripted: stopped watching: RuntimeError: lost"
-
-    def test_raises_at_the_end(self):
-        report = run(watch(Scripted(HOT, at_stop=KeyError("x"))), 10)
-        assert report.throttled == tuple(range(10))
-        assert "stopped watching" in report.notes[-1]
-
-    def test_another_one_goes_on(self):
-        broken, sound = Scripted(RuntimeError()), Scripted(FINE, HOT, FINE)
-        assert run(watch(broken, sound), 5, 10).throttled == tuple(range(10))
 
     def test_ctrl_c_is_no_error(self):
         with pytest.raises(KeyboardInterrupt):
@@ -256,13 +234,4 @@ class TestTogether:
         assert report.facts["nvml"]["sm_mhz"] == [900, 1980, 1980]
         assert report.facts["nvml"]["states"] == {"hw_thermal": 0.09091}
         assert report.facts["cpu"]["cpus"] >= 1
-        assert gpu.now("users") == 0
-
-    def test_a_gpu_that_disappears(self, gpu):
-        watched = EnvironmentWatch("cuda:0", clock=Clock())
-        watched.before()
-        gpu.fail("nvmlDeviceGetCurrentClocksEventReasons", code=15)
-        watched.mark(10)
-        report = watched.after()
-        assert any("GPU-8f14e45f" in note and "disappeared" in note for note in report.notes)
         assert gpu.now("users") == 0
