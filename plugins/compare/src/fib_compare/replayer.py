@@ -118,14 +118,10 @@ def _errors(
         return drift, notes
     for name in ("max_absolute_error", "max_relative_error"):
         then, today = getattr(before, name), getattr(now, name)
-        if not _same_number(then, today):
+        if then != today and not (math.isnan(then) and math.isnan(today)):
             text = f"{name} {then:.4g} -> {today:.4g} (differs by {abs(today - then):.3g})"
             (notes if _close(then, today) else drift).append(text)
     return drift, notes
-
-
-def _same_number(one: float, other: float) -> bool:
-    return one == other or (math.isnan(one) and math.isnan(other))
 
 
 def _close(one: float, other: float) -> bool:
@@ -142,7 +138,13 @@ def _performances(
         return drift, notes
     if now is not None:
         drift += _latency(before, now, tolerance)
-    drift += _speedup(before)
+    if before.latency_ms > 0:
+        told, made = before.speedup_factor, before.reference_latency_ms / before.latency_ms
+        if not math.isclose(told, made, rel_tol=_SPEEDUP_MAY_DIFFER):
+            drift.append(
+                f"the recorded speed-up {told:.4g} is not that of the recorded latencies: "
+                f"{made:.4g}"
+            )
     then = before.reference_latency_ms
     today = now.reference_latency_ms if now is not None else 0.0
     # Then it may be the machine that drifts.
@@ -176,30 +178,19 @@ def interquartile(samples: Optional[Sequence[float]]) -> Optional[tuple[float, f
     return low, high
 
 
-def _speedup(before: Performance) -> list[str]:
-    """Return whether the recorded speed-up contradicts the latencies that it was made of."""
-    if before.latency_ms <= 0:
-        return []
-    told, made = before.speedup_factor, before.reference_latency_ms / before.latency_ms
-    if math.isclose(told, made, rel_tol=_SPEEDUP_MAY_DIFFER):
-        return []
-    return [f"the recorded speed-up {told:.4g} is not that of the recorded latencies: {made:.4g}"]
-
-
 def _environment(before: Evaluation, now: Evaluation) -> Iterator[str]:
     yield from _changed("hardware", before.environment.hardware, now.environment.hardware)
     yield from _tables(before.environment.libs, now.environment.libs)
-    if before.provenance is not None and now.provenance is not None:
-        yield from _provenance(before.provenance, now.provenance)
-
-
-def _provenance(before: Provenance, now: Provenance) -> Iterator[str]:
+    first, second = before.provenance, now.provenance
+    if first is None or second is None:
+        return
     for field, name in _ABOUT_HOST.items():
-        yield from _changed(name, getattr(before, field), getattr(now, field))
+        yield from _changed(name, getattr(first, field), getattr(second, field))
     for table in _TABLES:
-        yield from _tables(getattr(before, table) or {}, getattr(now, table) or {}, fresh=False)
+        tables = getattr(first, table) or {}, getattr(second, table) or {}
+        yield from _tables(*tables, fresh=False)
     for key, name in _COUNTS.items():
-        yield from _changed(name, before.extra.get(key), now.extra.get(key))
+        yield from _changed(name, first.extra.get(key), second.extra.get(key))
 
 
 def _changed(name: str, before: Any, now: Any) -> Iterator[str]:
@@ -274,51 +265,50 @@ def recipe_of(trace: Trace, trace_set: TraceSet, siblings: Iterable[Trace]) -> R
         were.
     """
     evaluation = trace.evaluation
-    provenance = evaluation.provenance if evaluation is not None else None
-    if provenance is None or not _is_seed(provenance.seed):
+    told = evaluation.provenance if evaluation is not None else None
+    if told is None or told.seed is None or not _is_seed(told.seed):
         raise NotReproducible("the seed was not recorded")
-    assert provenance.seed is not None
-    definition = _definition(trace, provenance, trace_set)
-    _require_workload(trace, trace_set)
-    trust, timed = provenance.extra.get("trust", "full"), provenance.extra.get("rotation_seed")
+    definition = trace_set.definitions.get(trace.definition)
+    if definition is None:
+        raise NotReproducible(f"definition {trace.definition!r} is not in the dataset")
+    if told.definition_hash not in (None, definition_digest(definition)):
+        raise NotReproducible(f"definition {trace.definition!r} has changed since")
+    # Another one than the dataset's of the same uuid?
+    uuid = trace.workload.uuid
+    named = [
+        _content(one)
+        for one in trace_set.workloads.get(trace.definition, ())
+        if one.workload.uuid == uuid
+    ]
+    if named and _content(trace) not in named:
+        raise NotReproducible(f"workload {uuid!r} has changed since")
+    trust, timed = told.extra.get("trust", "full"), told.extra.get("rotation_seed")
     if trust not in ("full", "off"):
         raise NotReproducible(f"the recorded trust {trust!r} is none: full and off are")
     timed = timed if _is_seed(timed) else None
-    reference = _reference_seed(provenance, siblings)
-    return Recipe(
-        definition,
-        _solution(trace, provenance, trace_set),
-        provenance,
-        provenance.seed,
-        trust,
-        timed,
-        reference,
-        tuple(_missing(provenance, trust, timed, reference)),
-    )
+    reference = _reference_seed(told, siblings)
+    name = trace.solution or ""
+    solution = trace_set.get_solution(name)
+    if solution is None:
+        raise NotReproducible(f"solution {name!r} is not in the dataset")
+    if solution.definition != trace.definition:
+        raise NotReproducible(
+            f"solution {name!r} is one of definition {solution.definition!r} today"
+        )
+    if told.extra.get("solution_hash") not in (None, solution.hash()):
+        raise NotReproducible(f"solution {name!r} has changed since")
+    missing = []
+    if told.definition_hash is None:
+        missing.append("not recorded: settings other than today's defaults, hash of the definition")
+    if "solution_hash" not in told.extra:
+        missing.append("not recorded: hash of the solution")
+    if trust == "full" and timed is not None and reference is None:
+        missing.append("not recorded: seed of the reference's timed calls; it was drawn anew")
+    return Recipe(definition, solution, told, told.seed, trust, timed, reference, tuple(missing))
 
 
 def _is_seed(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST_SEED
-
-
-def _definition(trace: Trace, provenance: Provenance, trace_set: TraceSet) -> Definition:
-    found = trace_set.definitions.get(trace.definition)
-    if found is None:
-        raise NotReproducible(f"definition {trace.definition!r} is not in the dataset")
-    recorded = provenance.definition_hash
-    if recorded is not None and recorded != definition_digest(found):
-        raise NotReproducible(f"definition {trace.definition!r} has changed since")
-    return found
-
-
-def _require_workload(trace: Trace, trace_set: TraceSet) -> None:
-    """Refuse a workload that is another than the dataset's of the same uuid."""
-    uuid = trace.workload.uuid
-    for one in trace_set.workloads.get(trace.definition, ()):
-        if one.workload.uuid == uuid and _content(one) == _content(trace):
-            return
-    if any(one.workload.uuid == uuid for one in trace_set.workloads.get(trace.definition, ())):
-        raise NotReproducible(f"workload {uuid!r} has changed since")
 
 
 def _content(trace: Trace) -> str:
@@ -327,49 +317,17 @@ def _content(trace: Trace) -> str:
     return json.dumps(content, sort_keys=True)
 
 
-def _solution(trace: Trace, provenance: Provenance, trace_set: TraceSet) -> Solution:
-    name = trace.solution or ""
-    found = trace_set.get_solution(name)
-    if found is None:
-        raise NotReproducible(f"solution {name!r} is not in the dataset")
-    if found.definition != trace.definition:
-        reason = f"solution {name!r} is one of definition {found.definition!r} today"
-        raise NotReproducible(reason)
-    recorded = provenance.extra.get("solution_hash")
-    if recorded is not None and recorded != found.hash():
-        raise NotReproducible(f"solution {name!r} has changed since")
-    return found
-
-
 def _reference_seed(provenance: Provenance, siblings: Iterable[Trace]) -> Optional[int]:
     """Return the seed that the last solution of the workload has recorded for all of them."""
     wanted = provenance.extra.get("checks_id")
     if wanted is None:
         return None
-    for told in chain([provenance], _provenances(siblings)):
-        seed = told.extra.get("reference_seed")
+    beside = (one.evaluation.provenance for one in siblings if one.evaluation is not None)
+    for told in chain([provenance], beside):
+        seed = told.extra.get("reference_seed") if told is not None else None
         if isinstance(seed, int) and _is_seed(seed) and seed_commitment(seed) == wanted:
             return seed
     return None
-
-
-def _provenances(traces: Iterable[Trace]) -> Iterator[Provenance]:
-    for trace in traces:
-        if trace.evaluation is not None and trace.evaluation.provenance is not None:
-            yield trace.evaluation.provenance
-
-
-def _missing(
-    provenance: Provenance, trust: str, timed: Optional[int], reference: Optional[int]
-) -> list[str]:
-    missing = []
-    if provenance.definition_hash is None:
-        missing.append("not recorded: settings other than today's defaults, hash of the definition")
-    if "solution_hash" not in provenance.extra:
-        missing.append("not recorded: hash of the solution")
-    if trust == "full" and timed is not None and reference is None:
-        missing.append("not recorded: seed of the reference's timed calls; it was drawn anew")
-    return missing
 
 
 class RecordedConfig(BenchmarkConfig):
@@ -472,11 +430,6 @@ class Replay:
         return self.target.trace.evaluation if self.target.trace is not None else None
 
 
-def impossible(target: Target, reason: str) -> Replay:
-    """Return the result of a trace that cannot be replayed here."""
-    return Replay(target, Verdict.NOT_REPRODUCIBLE, (reason,))
-
-
 class Replayer(AbstractContextManager["Replayer"]):
     """Carries out recorded evaluations again, with the same inputs, seeds and settings.
 
@@ -535,19 +488,23 @@ class Replayer(AbstractContextManager["Replayer"]):
         """
         trace = target.trace
         if trace is None or trace.evaluation is None:
-            return impossible(target, target.problem or "there is no run in this line")
+            why = target.problem or "there is no run in this line"
+            return Replay(target, Verdict.NOT_REPRODUCIBLE, (why,))
         try:
             recipe = recipe_of(trace, self._trace_set, self._siblings(trace))
             now = self._evaluate(trace, recipe, fresh=self._fresh)
             found = _judged(target, trace.evaluation, now, recipe, self._tolerance)
-            if self._fresh or not _may_know_its_calls(found, recipe):
+            # It may have passed because the recorded seeds are no secret.
+            passed = found.evaluation is not None and found.evaluation.performance is not None
+            known = passed and recipe.timed_seed is not None
+            if self._fresh or not known or found.verdict is not Verdict.REPRODUCED:
                 return found
             return self._held_against_fresh(found, trace, recipe)
         except RunnerFatalError:
             self.close()
             raise
         except FibError as error:
-            return impossible(target, error.message)
+            return Replay(target, Verdict.NOT_REPRODUCIBLE, (error.message,))
 
     def _held_against_fresh(self, found: Replay, trace: Trace, recipe: Recipe) -> Replay:
         """Carry out a run that agrees once more, with timed calls that nobody could foresee.
@@ -631,13 +588,6 @@ def _about_settings(recipe: Recipe) -> list[str]:
     return told
 
 
-def _may_know_its_calls(found: Replay, recipe: Recipe) -> bool:
-    """Return whether a solution may have passed because the recorded seeds are no secret."""
-    now = found.evaluation
-    passed = now is not None and now.performance is not None
-    return passed and found.verdict is Verdict.REPRODUCED and recipe.timed_seed is not None
-
-
 def _with_fresh(found: Replay, again: Evaluation, tolerance: float) -> Replay:
     """Hold a replay against one whose timed calls nobody could foresee."""
     known = found.evaluation
@@ -654,8 +604,12 @@ def _with_fresh(found: Replay, again: Evaluation, tolerance: float) -> Replay:
 def _judged(
     target: Target, before: Evaluation, now: Evaluation, recipe: Recipe, tolerance: float
 ) -> Replay:
-    inputs = _inputs(recipe.provenance, now.provenance)
-    found: Comparison = compare(before, now, tolerance)
+    then = recipe.provenance.inputs_crc32
+    today = now.provenance.inputs_crc32 if now.provenance is not None else None
+    inputs = "same" if then == today else "different"
+    if then is None or today is None:
+        inputs = "not recorded"
+    found = compare(before, now, tolerance)
     differences = (*recipe.missing, *_about_settings(recipe), *found.differences)
     verdict, reasons = Verdict.REPRODUCED, found.drift
     if inputs == "different":
@@ -664,13 +618,6 @@ def _judged(
     elif found.drift:
         verdict = Verdict.DRIFTED
     return Replay(target, verdict, reasons, differences, inputs, now)
-
-
-def _inputs(before: Provenance, now: Optional[Provenance]) -> str:
-    then, today = before.inputs_crc32, now.inputs_crc32 if now is not None else None
-    if then is None or today is None:
-        return "not recorded"
-    return "same" if then == today else "different"
 
 
 def as_trace(replay: Replay) -> Optional[Trace]:

@@ -110,11 +110,6 @@ class _Outcome:
         """Whether it is not believed, but for a reason that noise can cause."""
         return self.violation is not None and self.violation.disputable
 
-    @property
-    def is_undecided(self) -> bool:
-        """Whether even the reference's times vary so much that nobody can be blamed."""
-        return self.violation is not None and self.violation.undecided
-
     def against(self, normal: Normals) -> _Outcome:
         """Return the same calls, held against another normal."""
         assert self.timed is not None
@@ -224,20 +219,17 @@ def _run_once(
         report.extra["timed_checks"] = len(baseline.checks)
     with in_worker(report) as attempt:
         verified = VerifiedAttempt(**vars(attempt))
-        outcome = _judge(verified, normal, seed)
+        check, correctness = check_all(verified)
+        outcome = _Outcome(check, correctness)
+        if check.passed:
+            try:
+                outcome = replace(outcome, timed=_time(verified, normal, seed))
+            except WrongTimedCall as wrong:
+                noted = with_note(wrong.check.correctness, wrong.note)
+                outcome = _Outcome(wrong.check, noted)
         if outcome.violation is not None:
             attempt.worker.reusable = False  # the next attempt is to know nothing of this one
     return outcome
-
-
-def _judge(attempt: VerifiedAttempt, normal: Optional[Normals], seed: int) -> _Outcome:
-    check, correctness = check_all(attempt)
-    if not check.passed:
-        return _Outcome(check, correctness)
-    try:
-        return _Outcome(check, correctness, _time(attempt, normal, seed))
-    except WrongTimedCall as wrong:
-        return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
 
 
 def _time(attempt: VerifiedAttempt, normal: Optional[Normals], seed: int) -> TimedRun:
@@ -259,14 +251,18 @@ def _time(attempt: VerifiedAttempt, normal: Optional[Normals], seed: int) -> Tim
 def _verdict(
     report: Report, outcome: _Outcome, session: VerifiedSession, baseline: VerifiedBaseline
 ) -> Evaluation:
-    timed, earlier = outcome.timed, outcome.earlier
+    timed, earlier, violation = outcome.timed, outcome.earlier, outcome.violation
     if outcome.correctness is None or timed is None:
         return report.wrong(outcome.check, outcome.correctness)
     # The host may have been slow, and not the device; or the whole machine.
-    if outcome.is_disputable and (session.device != "cpu" or outcome.is_undecided):
+    if (
+        violation is not None
+        and violation.disputable
+        and (session.device != "cpu" or violation.undecided)
+    ):
         timed = timed.with_unseen()
-    elif outcome.violation is not None:
-        reason = str(outcome.violation)
+    elif violation is not None:
+        reason = str(violation)
         if earlier is not None:
             reason += f"\n(in a first attempt: {earlier.rule}: {earlier.message})"
         return report.refused(reason)

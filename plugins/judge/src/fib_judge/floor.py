@@ -33,44 +33,33 @@ _SELECTING = ("int16", "int32", "int64", "bool")
 
 @dataclass(frozen=True)
 class OpCost:
-    """What is certain about an operation type.
+    """What is certain about an operation type that leaves no element of an input unread.
 
     Attributes
     ----------
-    reads_inputs : bool
-        Whether no element of an input may be left unread, as long as no input selects.
     contracts : bool
         Whether an output is the contraction of two inputs.
     harmless : tuple of str
         Scalar inputs whose value cannot make another input superfluous.
-    why : str
-        The reason.
     """
 
-    reads_inputs: bool
     contracts: bool = False
     harmless: tuple[str, ...] = ()
-    why: str = ""
 
 
-_SELECTED = "which parts of the inputs are read depends on indices, lengths or routing"
+_NORM = OpCost(harmless=("eps", "epsilon"))  # each row is scaled by what all of it sums up to
 
 # Types that are not here are open: even their outputs may be views of their inputs.
-TABLE: dict[str, OpCost] = {
-    "gemm": OpCost(True, contracts=True, why="every element of both factors is in some product"),
-    "rmsnorm": OpCost(
-        True, harmless=("eps", "epsilon"), why="each row is scaled by what all of it sums up to"
-    ),
-    "layernorm": OpCost(
-        True, harmless=("eps", "epsilon"), why="each row is shifted and scaled by its sums"
-    ),
-    "elementwise": OpCost(True, why="each element is computed from those in its place"),
+TABLE: dict[str, Optional[OpCost]] = {
+    "gemm": OpCost(contracts=True),  # every element of both factors is in some product
+    "rmsnorm": _NORM,
+    "layernorm": _NORM,
+    "elementwise": OpCost(),  # each element is computed from those in its place
+    # Which parts of the inputs are read depends on indices, lengths or routing.
     **dict.fromkeys(
-        ("gqa_paged", "gqa_ragged", "mla_paged", "mla_ragged", "dsa_paged", "nsa_paged"),
-        OpCost(False, why=_SELECTED),
+        ("gqa_paged", "gqa_ragged", "mla_paged", "mla_ragged", "dsa_paged", "nsa_paged", "moe")
     ),
-    "moe": OpCost(False, why=_SELECTED),
-    "sampling": OpCost(False, why="a search may end before it has seen all probabilities"),
+    "sampling": None,  # a search may end before it has seen all probabilities
 }
 
 
@@ -109,10 +98,11 @@ def least_work(definition: Definition, axes: Mapping[str, int]) -> LeastWork:
         If a variable axis has no value.
     """
     cost = TABLE.get(definition.op_type)
-    written = _outputs(definition, axes, may_be_views=cost is None)
-    if cost is None or not cost.reads_inputs or _may_select(definition, cost):
+    written = _outputs(definition, axes, may_be_views=definition.op_type not in TABLE)
+    if cost is None or _may_select(definition, cost):
         return LeastWork(written)
-    if _has_nothing(definition, axes):
+    shapes = (*definition.get_input_shapes(axes), *definition.get_output_shapes(axes))
+    if any(0 in shape for shape in shapes if shape is not None):
         return LeastWork(written)  # such as a weight that is multiplied with no rows
     read = sum(_sizes(definition.inputs, definition.get_input_shapes(axes)))
     found = _contraction(definition) if cost.contracts else None
@@ -153,11 +143,6 @@ def _may_select(definition: Definition, cost: OpCost) -> bool:
         spec.dtype.value in _SELECTING or (spec.shape is None and name not in cost.harmless)
         for name, spec in definition.inputs.items()
     )
-
-
-def _has_nothing(definition: Definition, axes: Mapping[str, int]) -> bool:
-    shapes = (*definition.get_input_shapes(axes), *definition.get_output_shapes(axes))
-    return any(0 in shape for shape in shapes if shape is not None)
 
 
 def _contraction(definition: Definition) -> Optional[tuple[frozenset[str], tuple[str, ...]]]:
@@ -244,7 +229,12 @@ def physics_floor(definition: Definition, axes: Mapping[str, int], ceilings: Cei
     DataError
         If a variable axis has no value.
     """
-    work = _work_of_family(definition, axes) or least_work(definition, axes)
+    family = default_catalog().family_of(definition.op_type)
+    if family is not None and family.spec.work is not None:  # a plugin says so
+        nbytes, operations = family.load(family.spec.work)(definition, axes)
+        work = LeastWork(int(nbytes), int(operations))
+    else:
+        work = least_work(definition, axes)
     if not ceilings.settled:
         return Floor(0.0, work.nbytes, work.flops, "nothing")
     times_s = {
@@ -254,12 +244,3 @@ def physics_floor(definition: Definition, axes: Mapping[str, int], ceilings: Cei
     }
     limit = max(times_s, key=lambda name: times_s[name])
     return Floor(times_s[limit] * 1e3 / MARGIN, work.nbytes, work.flops, limit)
-
-
-def _work_of_family(definition: Definition, axes: Mapping[str, int]) -> Optional[LeastWork]:
-    """Return what a plugin says of the op type; None if none says anything."""
-    family = default_catalog().family_of(definition.op_type)
-    if family is None or family.spec.work is None:
-        return None
-    nbytes, operations = family.load(family.spec.work)(definition, axes)
-    return LeastWork(int(nbytes), int(operations))

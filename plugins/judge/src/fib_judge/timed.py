@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fib_judge.beside import Beside
     from fib_judge.integrity import Inquiry, Normals, Violation
-    from fib_judge.records import VerifiedAttempt, VerifiedBaseline
+    from fib_judge.records import VerifiedAttempt
     from flashinfer_bench.bench.calls import Measurement
     from flashinfer_bench.tensors.vary import Freedom, Variation
 
@@ -236,9 +236,11 @@ class TimedRun:
         assert self.inquiry is not None
         added = _short(self.inquiry.added_ms)
         note = f"latency includes {added:g} ms that the timer did not see"
+        taken = self.measurement
+        samples = as_stored(sample + added for sample in taken.samples_ms)
         return replace(
             self,
-            measurement=raised(self.measurement, added, note),
+            measurement=replace(taken, samples_ms=samples, notes=(*taken.notes, note)),
             facts={**self.facts, "added_ms": added},
         )
 
@@ -311,17 +313,21 @@ class _Course:
         if place not in self._schedule:
             return False
         self._looked.append(place)
-        check = self._schedule[place]
-        candidate, deadline = self._attempt.worker.candidate, self._attempt.deadline
+        attempt, check = self._attempt, self._schedule[place]
+        candidate, deadline = attempt.worker.candidate, attempt.deadline
         outputs = candidate.collect(timeout_s=time_left(deadline, candidate, "call"))
         found = None
         with deadline.stopped():
             if check is not None:
-                found = self._compare(check, outputs)
+                found = compare_timed(attempt, check, outputs)
             else:
-                self._pretend(outputs)
-        left = time_left(deadline, candidate, "call")
-        changed = self._named(candidate.changed_inputs(timeout_s=left))
+                # Take as long as a comparison does: the process may notice how long it was stopped.
+                with suppress(EvaluatorFailed):  # these outputs are those of other inputs
+                    compare_timed(attempt, attempt.baseline.checks[0], outputs)
+        numbers = candidate.changed_inputs(timeout_s=time_left(deadline, candidate, "call"))
+        # What the candidate tells may be any numbers.
+        names = enumerate(attempt.baseline.definition.inputs)
+        changed = [name for number, name in names if number in numbers]
         if found is not None:
             self._weigh(place, found, changed)
         return True
@@ -329,39 +335,21 @@ class _Course:
     def _weigh(self, place: int, found: Check, changed: list[str]) -> None:
         planned = self._plan.max_samples
         note = {"trust": "full", "timed_call": place, "timed_calls": planned}
+        where = f"timed call {place} of {planned}"
         if changed:
-            details = {**note, "rule": "inputs", "changed_inputs": changed}
-            raise WrongTimedCall(_mutated(found, changed, note), details)
+            inputs = ", ".join(map(repr, changed))
+            message = f"integrity: inputs: {where} changed its input {inputs}"
+            if found.passed:
+                found = Check(EvaluationStatus.INCORRECT_NUMERICAL, found.correctness, message)
+            else:
+                found = replace(found, message=f"{message}; {found.message}")
+            raise WrongTimedCall(found, {**note, "rule": "inputs", "changed_inputs": changed})
         if not found.passed:
-            raise WrongTimedCall(_blamed(found, note), {**note, "rule": "outputs"})
-
-    def _pretend(self, outputs: list[Any]) -> None:
-        """Take as long as a comparison does: the process may notice how long it was stopped."""
-        with suppress(EvaluatorFailed):  # these outputs are those of other inputs
-            self._compare(self._attempt.baseline.checks[0], outputs)
-
-    def _named(self, numbers: list[int]) -> list[str]:
-        """Return the names of inputs; what the candidate tells may be any numbers."""
-        names = list(self._attempt.baseline.definition.inputs)
-        return [name for number, name in enumerate(names) if number in numbers]
-
-    def _compare(self, check: TimedCheck, outputs: list[Any]) -> Check:
-        return compare_timed(self._attempt, check, outputs)
-
-
-def _blamed(check: Check, note: dict[str, Any]) -> Check:
-    where = f"timed call {note['timed_call']} of {note['timed_calls']}"
-    message = f"integrity: outputs: {where} gave other outputs than an untimed one: {check.message}"
-    return replace(check, message=message)
-
-
-def _mutated(check: Check, names: list[str], note: dict[str, Any]) -> Check:
-    where = f"timed call {note['timed_call']} of {note['timed_calls']}"
-    inputs = ", ".join(repr(name) for name in names)
-    message = f"integrity: inputs: {where} changed its input {inputs}"
-    if check.passed:
-        return Check(EvaluationStatus.INCORRECT_NUMERICAL, check.correctness, message)
-    return replace(check, message=f"{message}; {check.message}")
+            message = (
+                f"integrity: outputs: {where} gave other outputs than an untimed one: "
+                f"{found.message}"
+            )
+            raise WrongTimedCall(replace(found, message=message), {**note, "rule": "outputs"})
 
 
 def time_distrusting(
@@ -410,31 +398,20 @@ def time_distrusting(
         device=session.device,
         waited_ms=taken.waited_ms,
     )
-    facts = _facts(attempt, course, len(taken.calls))
-    return TimedRun(measurement_of(taken), facts, claim).against(normal)
-
-
-def _facts(attempt: VerifiedAttempt, course: _Course, timed_calls: int) -> dict[str, Any]:
-    return {
+    # Those that have other values in each timed call, not only another address.
+    pairs = zip(attempt.baseline.definition.inputs, attempt.baseline.freedoms, strict=True)
+    fresh = [name for name, free in pairs if free.patched or free.is_mixed or free.way == "rotate"]
+    confinement = attempt.worker.confinement
+    facts = {
         "trust": "full",
-        "timed_calls": timed_calls,
+        "timed_calls": len(taken.calls),
         "checked_calls": course.checked,
         "decoys": course.decoys,
-        "fresh": _fresh(attempt.baseline) or _NOTHING_FRESH,
-        "sandbox": sandbox_of(attempt),
+        "fresh": fresh or _NOTHING_FRESH,
+        # What the process had given up before the solution was loaded.
+        "sandbox": list(confinement.applied) if confinement is not None else [],
     }
-
-
-def _fresh(baseline: VerifiedBaseline) -> list[str]:
-    """Return the inputs that have other values in each timed call, not only another address."""
-    pairs = zip(baseline.definition.inputs, baseline.freedoms, strict=True)
-    return [name for name, free in pairs if free.patched or free.is_mixed or free.way == "rotate"]
-
-
-def sandbox_of(attempt: VerifiedAttempt) -> list[str]:
-    """Return what the process had given up before the solution was loaded."""
-    confinement = attempt.worker.confinement
-    return list(confinement.applied) if confinement is not None else []
+    return TimedRun(measurement_of(taken), facts, claim).against(normal)
 
 
 def _short(milliseconds: float) -> float:
@@ -460,9 +437,3 @@ def poisoned_bytes(attempt: VerifiedAttempt) -> int:
     if loaded is None or not loaded.destination_passing_style:
         return 0
     return sum(value.nbytes for value in attempt.baseline.trials[0].expected)
-
-
-def raised(measurement: Measurement, by_ms: float, note: str) -> Measurement:
-    """Return `measurement` with every sample longer by `by_ms` milliseconds, and a remark."""
-    samples = as_stored(sample + by_ms for sample in measurement.samples_ms)
-    return replace(measurement, samples_ms=samples, notes=(*measurement.notes, note))

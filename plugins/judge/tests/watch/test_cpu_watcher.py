@@ -125,4 +125,7 @@ class TestSwitches:
         for thread, counts in (("7", (5, 2)), ("8", (10, 1))):
             text = "voluntary_ctxt_switches:\t{}\nnonvoluntary_ctxt_switches:\t{}\n"
             machine.write(f"proc/7/task/{thread}/status", "Name:\tx y\n" + text.format(*counts))
-        assert switches(machine.root, "7") == (15, 3)
+        assert switches(machine.root, "7") == {
+            "voluntary_switches": 15,
+            "involuntary_switches": 3,
+        }

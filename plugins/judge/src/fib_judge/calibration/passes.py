@@ -85,8 +85,13 @@ def best_of_passes(
             on_progress(min(share, 1.0))
             if share >= 1 and best.passes:
                 return best
-            if not _take(probe, best):
-                able.remove(probe)
+            try:
+                rate = probe.rate()
+            except (RuntimeError, NotImplementedError, TypeError, ValueError, MemoryError):
+                able.remove(probe)  # such as a dtype that has no matrix product here
+                continue
+            if 0 < rate < float("inf"):
+                best.rates[probe.key] = max(best.rates.get(probe.key, 0.0), rate)
         best.passes += 1
         best.settled = best.passes > 1 and not ceilings_of(best.rates).exceeds(ceilings_of(before))
     on_progress(1.0)
@@ -112,16 +117,6 @@ def ceilings_of(rates: Mapping[Key, float]) -> Ceilings:
         by_kind[kind][name] = rate
     fastest = max(by_kind["call"].values(), default=float("inf"))
     return Ceilings("", "", by_kind["bytes"], by_kind["flops"], call_ms=1e3 / fastest)
-
-
-def _take(probe: Probe, best: Best) -> bool:
-    try:
-        rate = probe.rate()
-    except (RuntimeError, NotImplementedError, TypeError, ValueError, MemoryError):
-        return False  # such as a dtype that has no matrix product here
-    if 0 < rate < float("inf"):
-        best.rates[probe.key] = max(best.rates.get(probe.key, 0.0), rate)
-    return True
 
 
 def product(device: str, dtype: str, side: int) -> Callable[[], object]:

@@ -7,7 +7,7 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.watch.base import Reading, Summary, Watcher
 
@@ -19,28 +19,6 @@ _STEAL = 7  # user nice system idle iowait irq softirq steal guest guest_nice: p
 _TIMES = 8  # guest times are part of user's
 _NS, _US = 1e9, 1e6
 _MOST_THREADS = 256
-
-
-class CpuTimes(NamedTuple):
-    """Ticks since the machine was started, summed over some CPUs.
-
-    Attributes
-    ----------
-    steal : int
-        In which the hypervisor ran somebody else.
-    total : int
-        All of them.
-    """
-
-    steal: int
-    total: int
-
-
-class Switches(NamedTuple):
-    """How often threads have given their CPU away, and how often it was taken from them."""
-
-    voluntary: int
-    involuntary: int
 
 
 def read_text(path: Path) -> str:
@@ -57,20 +35,20 @@ def number_in(path: Path) -> Optional[int]:
     return None
 
 
-def cpu_times(root: Path, cpus: Iterable[int]) -> Optional[CpuTimes]:
-    """Return the times of some CPUs from ``/proc/stat``."""
+def cpu_times(root: Path, cpus: Iterable[int]) -> dict[str, float]:
+    """Return the ticks of some CPUs, and those in which the hypervisor ran somebody else."""
     wanted = {f"cpu{cpu}" for cpu in cpus}
-    steal = total = found = 0
+    steal = total = 0
     for line in read_text(root / "proc/stat").splitlines():
         name, *fields = line.split()[: _TIMES + 1] or [""]
         if name in wanted and len(fields) == _TIMES and all(map(str.isdecimal, fields)):
             ticks = [int(field) for field in fields]
-            steal, total, found = steal + ticks[_STEAL], total + sum(ticks), found + 1
-    return CpuTimes(steal, total) if found else None
+            steal, total = steal + ticks[_STEAL], total + sum(ticks)
+    return {"steal": steal, "ticks": total} if total else {}
 
 
-def switches(root: Path, pid: str) -> Optional[Switches]:
-    """Return the context switches of all threads of a process."""
+def switches(root: Path, pid: str) -> dict[str, float]:
+    """Return how often a process's threads gave their CPU away, and how often it was taken."""
     voluntary = involuntary = found = 0
     with suppress(OSError):
         threads = sorted((root / "proc" / pid / "task").iterdir())[:_MOST_THREADS]
@@ -80,7 +58,7 @@ def switches(root: Path, pid: str) -> Optional[Switches]:
                 voluntary += counts.get("voluntary_ctxt_switches", 0)
                 involuntary += counts["nonvoluntary_ctxt_switches"]
                 found += 1
-    return Switches(voluntary, involuntary) if found else None
+    return {"voluntary_switches": voluntary, "involuntary_switches": involuntary} if found else {}
 
 
 def pairs(text: str) -> dict[str, int]:
@@ -185,15 +163,6 @@ _NOTABLE_STEAL, _NOTABLE_STALL = 0.02, 0.01
 _DIGITS = 4
 
 
-class _Counters(NamedTuple):
-    """Counts that only grow."""
-
-    at_s: float
-    times: Optional[CpuTimes]
-    stalls_s: Optional[float]
-    switches: Optional[Switches]
-
-
 class CpuWatcher(Watcher):
     """Reads ``/proc``, ``/sys`` and the control group.
 
@@ -203,8 +172,6 @@ class CpuWatcher(Watcher):
 
     Parameters
     ----------
-    pid : int, optional
-        The process whose context switches are counted; by default the judge's own.
     root : Path
         Where ``proc`` and ``sys`` are.
     clock : callable
@@ -216,12 +183,10 @@ class CpuWatcher(Watcher):
 
     def __init__(
         self,
-        pid: Optional[int] = None,
         *,
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pid = "self" if pid is None else str(pid)
         self._root = root
         self._clock = clock
 
@@ -268,25 +233,30 @@ class CpuWatcher(Watcher):
         self._frequencies.close()
         self._heat.close()
         end = self._count()
-        steal = _steal_share(self._begin.times, end.times)
-        stall = _stalls(self._begin, end)
+        grown = {name: max(end[name] - self._begin[name], 0) for name in self._begin if name in end}
+        steal = stall = None
+        if grown.get("ticks"):
+            steal = round(grown["steal"] / grown["ticks"], _DIGITS)
+        if "stalls_s" in grown and grown["at_s"]:
+            # Above 1 if threads on several CPUs were stalled.
+            stall = round(grown["stalls_s"] / grown["at_s"], _DIGITS)
         facts: dict[str, Any] = {
             "cpus": len(self._cpus),
             "governor": ", ".join(sorted(self._governors - {""})) or None,
             "steal_share": steal,
             "quota_stalls": stall,
-            **_switches_between(self._begin.switches, end.switches),
+            **{name: count for name, count in grown.items() if name.endswith("_switches")},
         }
         known = {key: value for key, value in facts.items() if value is not None}
         return Summary(known, self._notes(steal, stall))
 
-    def _count(self) -> _Counters:
-        return _Counters(
-            self._clock(),
-            cpu_times(self._root, self._cpus),
-            quota_stalls_s(self._quota),
-            switches(self._root, self._pid),
-        )
+    def _count(self) -> dict[str, float]:
+        """Return counts that only grow, as far as they are known."""
+        found = {"at_s": self._clock(), **cpu_times(self._root, self._cpus)}
+        stalls_s = quota_stalls_s(self._quota)
+        if stalls_s is not None:
+            found["stalls_s"] = stalls_s
+        return {**found, **switches(self._root, "self")}
 
     def _notes(self, steal: Optional[float], stall: Optional[float]) -> tuple[str, ...]:
         notes = []
@@ -318,26 +288,3 @@ def _heat_counters(places: list[Path]) -> list[Path]:
     packages = {number_in(place / "topology/physical_package_id"): place for place in places}
     of_packages = [place / "thermal_throttle/package_throttle_count" for place in packages.values()]
     return of_packages + [place / "thermal_throttle/core_throttle_count" for place in places[:_FEW]]
-
-
-def _steal_share(begin: Optional[CpuTimes], end: Optional[CpuTimes]) -> Optional[float]:
-    if begin is None or end is None or end.total <= begin.total:
-        return None
-    return round(max(end.steal - begin.steal, 0) / (end.total - begin.total), _DIGITS)
-
-
-def _stalls(begin: _Counters, end: _Counters) -> Optional[float]:
-    """Return seconds of stalls in each second; above 1 if threads on several CPUs were stalled."""
-    elapsed_s = end.at_s - begin.at_s
-    if begin.stalls_s is None or end.stalls_s is None or elapsed_s <= 0:
-        return None
-    return round(max(end.stalls_s - begin.stalls_s, 0.0) / elapsed_s, _DIGITS)
-
-
-def _switches_between(begin: Optional[Switches], end: Optional[Switches]) -> dict[str, int]:
-    if begin is None or end is None:
-        return {}
-    return {
-        "voluntary_switches": max(end.voluntary - begin.voluntary, 0),
-        "involuntary_switches": max(end.involuntary - begin.involuntary, 0),
-    }
