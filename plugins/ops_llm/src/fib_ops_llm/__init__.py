@@ -9,8 +9,6 @@ from flashinfer_bench.plugins import EvaluatorSpec, KeyBuilderSpec, OpFamilySpec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_KEYS = "fib_ops_llm.key_builders"
-
 
 @hookimpl
 def fib_register_op_families() -> Iterable[OpFamilySpec]:
@@ -29,27 +27,19 @@ def fib_register_key_builders() -> Iterable[KeyBuilderSpec]:
 
     Their priority is that of fallbacks: a plugin's key builder goes before them.
     """
-    yield KeyBuilderSpec(
-        name="gemm",
-        op_types=("gemm",),
-        factory=f"{_KEYS}:GEMMKeyBuilder",
-        priority=0,
-        summary="The variable axes of a matrix product",
-    )
-    yield KeyBuilderSpec(
-        name="gqa",
-        op_types=("gqa", "gqa_paged", "gqa_ragged"),
-        factory=f"{_KEYS}:GQAKeyBuilder",
-        priority=0,
-        summary="The variable axes of attention, and its integer and boolean scalars",
-    )
-    yield KeyBuilderSpec(
-        name="mla",
-        op_types=("mla", "mla_paged", "mla_ragged"),
-        factory=f"{_KEYS}:MLAKeyBuilder",
-        priority=0,
-        summary="The variable axes of latent attention, and its integer and boolean scalars",
-    )
+    attention = "The variable axes of {}attention, and its integer and boolean scalars"
+    for name, op_types, summary in (
+        ("gemm", ("gemm",), "The variable axes of a matrix product"),
+        ("gqa", ("gqa", "gqa_paged", "gqa_ragged"), attention.format("")),
+        ("mla", ("mla", "mla_paged", "mla_ragged"), attention.format("latent ")),
+    ):
+        yield KeyBuilderSpec(
+            name=name,
+            op_types=op_types,
+            factory=f"fib_ops_llm.key_builders:{name.upper()}KeyBuilder",
+            priority=0,
+            summary=summary,
+        )
 
 
 @hookimpl

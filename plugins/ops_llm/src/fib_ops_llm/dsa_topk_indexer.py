@@ -390,7 +390,17 @@ def _others(judged: _Judged, found: _Found) -> Iterator[tuple[str, torch.Tensor,
 
 def _verdict(judged: _Judged, found: _Found, config: ResolvedEvalConfig) -> Check:
     required = config.tolerance_of(judged.name).required_matched_ratio or found.enough
-    problems = _problems_of_rows(found.checks, required, judged.name)
+    wrong = [
+        (index, each)
+        for index, each in enumerate(found.checks)
+        if each.fatal or each.right < required * each.wanted
+    ]
+    problems = []
+    if wrong:
+        index, first = wrong[0]
+        more = f"; {len(wrong)} of {len(found.checks)} rows are wrong" if len(wrong) > 1 else ""
+        text = f"{first.right} of {first.wanted} right" if not first.fatal else "no selection"
+        problems.append(f"output {judged.name!r}: row {index}: {text}: {first.problem}{more}")
     worst = max((each.shortfall for each in found.checks), default=0.0)
     if any(each.fatal for each in found.checks):
         worst = math.inf
@@ -412,17 +422,3 @@ def _verdict(judged: _Judged, found: _Found, config: ResolvedEvalConfig) -> Chec
         max_absolute_error=max(absolute), max_relative_error=max(relative), extra=extra
     )
     return verdict(correctness, problems)
-
-
-def _problems_of_rows(checks: Sequence[RowCheck], required: float, name: str) -> list[str]:
-    wrong = [
-        (index, each)
-        for index, each in enumerate(checks)
-        if each.fatal or each.right < required * each.wanted
-    ]
-    if not wrong:
-        return []
-    index, first = wrong[0]
-    more = f"; {len(wrong)} of {len(checks)} rows are wrong" if len(wrong) > 1 else ""
-    text = f"{first.right} of {first.wanted} right" if not first.fatal else "no selection"
-    return [f"output {name!r}: row {index}: {text}: {first.problem}{more}"]

@@ -79,7 +79,17 @@ def read_inputs(definition: Definition, trial: Trial) -> SamplingInputs:
         If a row is no distribution.
     """
     given = dict(zip(definition.inputs, trial.inputs, strict=True))
-    source = _name_of_source(definition, given)
+    sources = [name for name in given if "probs" in name or "logits" in name]
+    known = {*sources[:1], *_FILTERS, *_OTHERS, *_SEEDS}
+    unknown = [name for name in given if name not in known]
+    if not sources or unknown:
+        what = f"input {unknown[0]!r}" if sources else "no input called 'probs' or 'logits'"
+        raise CapabilityError(
+            f"definition {definition.name!r} has {what}: evaluator 'sampling' knows probs or "
+            f"logits, {', '.join((*_FILTERS, *_OTHERS, *_SEEDS))}",
+            hint="register an evaluator for this definition, or ask for evaluator 'default'",
+        )
+    source = sources[0]
     probs = _distributions(given[source], given, computed="probs" not in source)
     if "indices" in given:
         probs = probs[_vector(given["indices"], None).astype("int64")]
@@ -91,20 +101,6 @@ def read_inputs(definition: Definition, trial: Trial) -> SamplingInputs:
         **filters,
         computed="probs" not in source,
         seeded=any(name in given for name in _SEEDS),
-    )
-
-
-def _name_of_source(definition: Definition, given: Mapping[str, Any]) -> str:
-    found = [name for name in given if "probs" in name or "logits" in name]
-    known = {*found[:1], *_FILTERS, *_OTHERS, *_SEEDS}
-    unknown = [name for name in given if name not in known]
-    if found and not unknown:
-        return found[0]
-    what = f"input {unknown[0]!r}" if found else "no input called 'probs' or 'logits'"
-    raise CapabilityError(
-        f"definition {definition.name!r} has {what}: evaluator 'sampling' knows probs or logits, "
-        f"{', '.join((*_FILTERS, *_OTHERS, *_SEEDS))}",
-        hint="register an evaluator for this definition, or ask for evaluator 'default'",
     )
 
 
