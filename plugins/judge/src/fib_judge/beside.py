@@ -219,7 +219,9 @@ class Turns:
             spent_s = time.monotonic() - began
             if len(calls) and spent_s + spent_s / number > budget_s:
                 break
-            call = self._shoot()
+            problem, variation = self._problem, self._variations.draw()
+            candidate = problem.worker.candidate
+            call = shoot(candidate, variation, problem.session.timer, problem.deadline)
             if number >= _SETTLING:
                 calls.append(call)
         candidate, deadline = self._problem.worker.candidate, self._problem.deadline
@@ -227,11 +229,6 @@ class Turns:
         if find_impossible(calls) is None:
             self._blocks.append((rounded(call.sample_ms for call in calls), place))
             self._calls += calls
-
-    def _shoot(self) -> TimedCall:
-        problem = self._problem
-        variation = self._variations.draw()
-        return shoot(problem.worker.candidate, variation, problem.session.timer, problem.deadline)
 
     @property
     def beside(self) -> Optional[Beside]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.correctness import compare, output_specs, unpack_float4
@@ -220,7 +221,8 @@ class _Judge:
         """Return whether a trivial output is what the reference returns, to the bit."""
         spec = self.specs[index]
         expected = [as_declared(trial.expected[index], spec) for trial in self.trials]
-        return all(map(_equal, expected, trivial.values))
+        found = map(partial(compare, atol=0.0, rtol=0.0), trivial.values, expected)
+        return all(one.matched == one.elements for one in found)
 
     def _passes(
         self, trial: Trial, value: Optional[torch.Tensor], index: int, config: ResolvedEvalConfig
@@ -235,11 +237,6 @@ class _Judge:
             return self.evaluator.check(*problem, calls, config).passed
         except Exception:  # noqa: BLE001 - a plugin; it will fail on a solution's outputs too
             return False
-
-
-def _equal(expected: torch.Tensor, value: torch.Tensor) -> bool:
-    found = compare(value, expected, atol=0.0, rtol=0.0)
-    return found.matched == found.elements
 
 
 def _scaled(judge: _Judge, index: int, config: ResolvedEvalConfig) -> ResolvedEvalConfig:

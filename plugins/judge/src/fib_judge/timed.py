@@ -279,15 +279,12 @@ class _Course:
     def begin(self, first: int, count: int, closing: bool) -> None:
         """Decide where to look in a batch; see `take_calls`."""
         if closing:
-            self._check_at(first)
+            # Have the judge look at this call, unless it has made a check already.
+            if not self.checked:
+                left = self._unused() or list(self._attempt.baseline.checks)
+                self._schedule[first] = self._rng.choice(left)
         elif not self._plan.rounds:
             self._schedule.update(secret_batch(first, count, self._unused(), self._rng))
-
-    def _check_at(self, place: int) -> None:
-        """Have the judge look at this call, unless it has made a check already."""
-        if not any(self._schedule[seen] is not None for seen in self._looked):
-            left = self._unused() or list(self._attempt.baseline.checks)
-            self._schedule[place] = self._rng.choice(left)
 
     def _unused(self) -> list[TimedCheck]:
         used = {id(self._schedule[place]) for place in self._looked}

@@ -71,14 +71,11 @@ def candidates_of(given: Mapping[str, Any]) -> Optional[Iterator[Candidates]]:
     fp8 = {"q_index_fp8", "k_index_cache_fp8", "weights", "seq_lens", "block_table"}
     plain = {"q_index", "k_index_cache", "seq_lens", "page_table"}
     if fp8 == set(given):
-        return _fp8_rows(given) if _is_fp8_layout(given) else None
+        query, cache = given["q_index_fp8"], given["k_index_cache_fp8"]
+        layout = (1, query.shape[-1] + _SCALE_BYTES)
+        fits = cache.element_size() == 1 and tuple(cache.shape[-2:]) == layout
+        return _fp8_rows(given) if fits else None
     return _plain_rows(given) if plain == set(given) else None
-
-
-def _is_fp8_layout(given: Mapping[str, Any]) -> bool:
-    query, cache = given["q_index_fp8"], given["k_index_cache_fp8"]
-    layout = (1, query.shape[-1] + _SCALE_BYTES)
-    return cache.element_size() == 1 and tuple(cache.shape[-2:]) == layout
 
 
 def _fp8_rows(given: Mapping[str, Any]) -> Iterator[Candidates]:

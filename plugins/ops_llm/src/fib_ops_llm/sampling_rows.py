@@ -413,8 +413,17 @@ def examine(
             drawn.append(_draw(row, inputs.probs[index], tokens, generator, **limits))
     if not findings.invalid and drawn:
         _note_distances(findings, drawn, repeats, thresholds)
-        _note_repetition(findings, drawn, repeats)
-        _note_dependence(findings, drawn)
+        repeated = [index for index, each in enumerate(drawn) if each.repeated is not None]
+        if repeated and repeats > 1:
+            first, more = repeated[0], len(repeated) - 1
+            text = f"token {drawn[first].repeated} of row {first} is repeated beyond chance"
+            findings.problems.append(text + (f", and so in {more} more rows" if more else ""))
+        rows = [each.standard for each in drawn if each.standard is not None]
+        if len(rows) > 1:
+            found, limit = dependence(np.stack(rows, axis=1))
+            findings.compare(
+                "row_dependence", found, limit, "dependence of the rows on one another"
+            )
     return findings
 
 
@@ -513,34 +522,9 @@ def _note_distances(
         ("ks_by_probability", [each.by_probability for each in drawn]),
         ("ks_by_token", [each.by_token for each in drawn if each.by_token is not None]),
     ):
-        _note_ks(findings, name, places, thresholds.bias)
-
-
-def _note_ks(findings: Findings, name: str, places: list[Vector], threshold: float) -> None:
-    import numpy as np
-
-    if not places:
-        return
-    together = np.concatenate(places)
-    limit = max(threshold, ks_limit(len(together)))
-    order = "probabilities" if name == "ks_by_probability" else "token numbers"
-    what = f"distance from the distribution asked for, in the order of {order},"
-    findings.compare(name, ks_distance(together), limit, what)
-
-
-def _note_repetition(findings: Findings, drawn: list[_Drawn], repeats: int) -> None:
-    found = [index for index, each in enumerate(drawn) if each.repeated is not None]
-    if found and repeats > 1:
-        text = f"token {drawn[found[0]].repeated} of row {found[0]} is repeated beyond chance"
-        more = len(found) - 1
-        findings.problems.append(text + (f", and so in {more} more rows" if more else ""))
-
-
-def _note_dependence(findings: Findings, drawn: list[_Drawn]) -> None:
-    import numpy as np
-
-    rows = [each.standard for each in drawn if each.standard is not None]
-    if len(rows) < 2:
-        return
-    found, limit = dependence(np.stack(rows, axis=1))
-    findings.compare("row_dependence", found, limit, "dependence of the rows on one another")
+        if places:
+            together = np.concatenate(places)
+            limit = max(thresholds.bias, ks_limit(len(together)))
+            order = "probabilities" if name == "ks_by_probability" else "token numbers"
+            what = f"distance from the distribution asked for, in the order of {order},"
+            findings.compare(name, ks_distance(together), limit, what)

@@ -141,7 +141,8 @@ def drop_capabilities(kept: int = 1 << READ_ANY_FILE) -> None:
     held = held_capabilities()
     if held:
         prctl(PR_CAP_AMBIENT, _CLEAR_AMBIENT)
-    for number in range(_last() + 1):
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    for number in range(last + 1):
         if held and not kept >> number & 1:
             prctl(PR_CAPBSET_DROP, number)
     left = held & kept & 0xFFFFFFFF
@@ -153,7 +154,3 @@ def held_capabilities() -> int:
     """Return the mask of the capabilities that this process may use."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next((int(line.split()[1], 16) for line in lines if line.startswith("CapPrm:")), 0)
-
-
-def _last() -> int:
-    return int(Path("/proc/sys/kernel/cap_last_cap").read_text())

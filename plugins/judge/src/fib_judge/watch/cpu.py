@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from fib_judge.watch.base import Reading, Summary, Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
 
 _STEAL = 7  # user nice system idle iowait irq softirq steal guest guest_nice: proc_stat(5)
@@ -90,12 +90,12 @@ def quota_files(root: Path) -> list[Path]:
             continue
         for mount in mounts:
             group = mount / path.strip().lstrip("/")
-            found += [place / "cpu.stat" for place in _up_to(group, mount)]
+            found += [
+                place / "cpu.stat"
+                for place in (group, *group.parents)
+                if place == mount or mount in place.parents
+            ]
     return [path for path in dict.fromkeys(found) if path.is_file()]
-
-
-def _up_to(group: Path, mount: Path) -> list[Path]:
-    return [place for place in (group, *group.parents) if place == mount or mount in place.parents]
 
 
 def quota_stalls_s(files: Iterable[Path]) -> Optional[float]:
@@ -103,16 +103,14 @@ def quota_stalls_s(files: Iterable[Path]) -> Optional[float]:
 
     The longest of the groups' times: a group that holds another one may have no limit of its own.
     """
-    times = [stalled for file in files if (stalled := _stalled(pairs(read_text(file)))) is not None]
+    times = []
+    for file in files:
+        counts = pairs(read_text(file))
+        if "throttled_usec" in counts:  # version 2
+            times.append(counts["throttled_usec"] / _US)
+        elif "throttled_time" in counts:  # version 1
+            times.append(counts["throttled_time"] / _NS)
     return max(times, default=None)
-
-
-def _stalled(stat: Mapping[str, int]) -> Optional[float]:
-    if "throttled_usec" in stat:  # version 2
-        return stat["throttled_usec"] / _US
-    if "throttled_time" in stat:  # version 1
-        return stat["throttled_time"] / _NS
-    return None
 
 
 class KeptOpen:
@@ -213,20 +211,16 @@ class CpuWatcher(Watcher):
         frequency = self._frequencies.read(self._turn)
         if frequency is not None:
             values["frequency_mhz"] = frequency / _KHZ
-        values.update(self._load_if_new())
+        now = self._clock()
+        if now >= self._load_due:
+            self._load_due, load = now + _LOAD_EVERY_S, _load()
+            if load is not None:
+                values["load"] = load
         slowdowns, before = self._heat.total(), self._slowdowns
         self._slowdowns = slowdowns
         hot = slowdowns is not None and before is not None and slowdowns > before
         thermal = ("cpu_thermal",) if hot else ()
         return Reading(values, thermal) if self._is_timed else Reading(values, states=thermal)
-
-    def _load_if_new(self) -> dict[str, float]:
-        now = self._clock()
-        if now < self._load_due:
-            return {}
-        self._load_due = now + _LOAD_EVERY_S
-        load = _load()
-        return {} if load is None else {"load": load}
 
     def stop(self) -> Summary:
         """Say what has been added to the counts; see `Watcher.stop`."""

@@ -104,7 +104,7 @@ class NvmlDevice:
         """
         found = self.ask("nvmlDeviceGetComputeRunningProcesses") or []
         pids = [int(process.pid) for process in found]
-        seen = [pid for pid in pids if _exists(pid)]
+        seen = [pid for pid in pids if (_PROC / str(pid)).exists()]
         others = [pid for pid in seen if not _belongs_to(pid, own)]
         return others, [pid for pid in pids if pid not in seen]
 
@@ -159,11 +159,6 @@ def uuid_of(device: str) -> str:
 
 
 # ------------------------------------------------------------------------------------ processes
-
-
-def _exists(pid: int) -> bool:
-    """Return whether a process of that number can be seen from here."""
-    return (_PROC / str(pid)).exists()
 
 
 def _belongs_to(pid: int, ancestor: int) -> bool:
@@ -241,21 +236,17 @@ class NvmlWatcher(Watcher):
         clock = self._gpu.number("nvmlDeviceGetClockInfo", _SM)
         if clock is not None:  # that of an idle device says nothing of the calls
             values["idle_sm_mhz" if "idle" in states else "sm_mhz"] = clock
-        values.update(self._one_more())
-        throttled = [state for state in states if state in _THROTTLES]
-        if not states and self._is_low(clock):
-            throttled.append("low_clock")
-        return Reading(values, tuple(throttled), tuple(states))
-
-    def _one_more(self) -> dict[str, float]:
-        """Return one of the slower values: asked for all, the device would wait too long."""
+        # One of the slower values: asked for all, the device would wait too long.
         self._turn = (self._turn + 1) % len(_SLOWER)
         name, read = _SLOWER[self._turn]
         found = read(self._gpu)
-        return {} if found is None else {name: found}
-
-    def _is_low(self, clock: Optional[int]) -> bool:
-        return clock is not None and self._nominal is not None and clock < _LOW * self._nominal
+        if found is not None:
+            values[name] = found
+        throttled = [state for state in states if state in _THROTTLES]
+        low = clock is not None and self._nominal is not None and clock < _LOW * self._nominal
+        if not states and low:
+            throttled.append("low_clock")
+        return Reading(values, tuple(throttled), tuple(states))
 
     def stop(self) -> Summary:
         """Look once more for other users, and let the library go; see `Watcher.stop`."""
