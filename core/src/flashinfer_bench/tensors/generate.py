@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.data import RandomInput, SafetensorsInput, ScalarInput
+from flashinfer_bench.data import Definition, RandomInput, SafetensorsInput, ScalarInput, Workload
 from flashinfer_bench.data.blobs import is_lfs_pointer
 from flashinfer_bench.data.hub import present_blob
 from flashinfer_bench.errors import BlobError, CapabilityError, DataError
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
-
-    from flashinfer_bench.data import Definition, Workload
 
     Shape = Optional[tuple[int, ...]]
 

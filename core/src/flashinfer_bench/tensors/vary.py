@@ -29,7 +29,7 @@ from itertools import pairwise
 from math import lcm
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
-from flashinfer_bench.data import RandomInput
+from flashinfer_bench.data import Definition, RandomInput, Workload
 from flashinfer_bench.tensors.generate import is_softmaxed
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from flashinfer_bench.data import Definition, Workload
 
 Way = Literal["signs", "columns", "rotate", "move", "fixed"]
 

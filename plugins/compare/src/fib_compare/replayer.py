@@ -17,8 +17,18 @@ from flashinfer_bench.bench.backends import choose_devices
 from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
 from flashinfer_bench.bench.digests import definition_digest, seed_commitment
 from flashinfer_bench.bench.origin import SETTINGS_BY_KEY, SETTINGS_OF_DEFINITIONS, SETTINGS_OF_RUNS
-from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner
-from flashinfer_bench.data import Trace
+from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner, Runner
+from flashinfer_bench.data import (
+    Correctness,
+    Definition,
+    Evaluation,
+    Performance,
+    Provenance,
+    Solution,
+    Trace,
+    TraceSet,
+    Workload,
+)
 from flashinfer_bench.errors import ConfigError, FibError, RunnerError, RunnerFatalError
 
 if TYPE_CHECKING:
@@ -26,17 +36,6 @@ if TYPE_CHECKING:
 
     from fib_compare.targets import Target
     from flashinfer_bench.bench.attempt import NotEvaluated
-    from flashinfer_bench.bench.session import Runner
-    from flashinfer_bench.data import (
-        Correctness,
-        Definition,
-        Evaluation,
-        Performance,
-        Provenance,
-        Solution,
-        TraceSet,
-        Workload,
-    )
     from flashinfer_bench.plugins import Catalog
 
 

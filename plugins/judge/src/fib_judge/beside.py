@@ -12,14 +12,22 @@ import logging
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Optional
 
 from fib_judge.integrity import Normals
-from flashinfer_bench.bench.calls import Deadline, Variations, find_impossible, shoot, time_left
+from flashinfer_bench.bench.calls import (
+    Deadline,
+    Measurement,
+    TimedCall,
+    Variations,
+    find_impossible,
+    shoot,
+    time_left,
+)
 from flashinfer_bench.bench.digests import secret_seed
 from flashinfer_bench.bench.evaluation import CONFIDENCE, Speeds, performance_of, speeds_of
 from flashinfer_bench.bench.executors.base import CandidateError
@@ -30,10 +38,7 @@ from flashinfer_bench.stats.intervals import Interval, ratio_interval
 from flashinfer_bench.stats.samples import median_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fib_judge.records import VerifiedAttempt
-    from flashinfer_bench.bench.calls import Measurement, TimedCall
     from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.bench.stopping import TimingPlan
 

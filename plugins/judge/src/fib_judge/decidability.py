@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.bench.correctness import compare, output_specs, unpack_float4
+from flashinfer_bench.bench.correctness import OutputSpec, compare, output_specs, unpack_float4
 from flashinfer_bench.bench.dtype_tolerances import EPS, default_tolerance, precision_of
 from flashinfer_bench.errors import RunnerError
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.bench.config import ResolvedEvalConfig
-    from flashinfer_bench.bench.correctness import OutputSpec
     from flashinfer_bench.bench.evaluators.base import Evaluator, Trial
     from flashinfer_bench.data import Definition, Tolerance, Workload
 

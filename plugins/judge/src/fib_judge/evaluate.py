@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.beside import reference_beside, speeds_beside
-from fib_judge.records import VerifiedAttempt
+from fib_judge.beside import Turns, reference_beside, speeds_beside
+from fib_judge.records import VerifiedAttempt, VerifiedBaseline, VerifiedSession
 from fib_judge.reference import renewed_normal
 from fib_judge.timed import TimedRun, WrongTimedCall, time_distrusting
 from fib_judge.watch.environment import EnvironmentWatch, keep, watchers_for
@@ -18,9 +18,7 @@ from flashinfer_bench.bench.evaluation import Report
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fib_judge.beside import Turns
     from fib_judge.integrity import Normals, Violation
-    from fib_judge.records import VerifiedBaseline, VerifiedSession
     from flashinfer_bench.bench.config import ResolvedEvalConfig
     from flashinfer_bench.bench.evaluators.base import Check, Evaluator
     from flashinfer_bench.data import Correctness, Evaluation, Solution

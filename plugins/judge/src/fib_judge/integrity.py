@@ -43,13 +43,12 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
-from flashinfer_bench.bench.calls import find_impossible
+from flashinfer_bench.bench.calls import TimedCall, find_impossible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fib_judge.floor import Floor
-    from flashinfer_bench.bench.calls import TimedCall
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Optional
 
-from fib_judge.calibration import load_ceilings
+from fib_judge.calibration import Ceilings, load_ceilings
 from fib_judge.evaluate import evaluate_solution
 from fib_judge.records import VerifiedBaseline, VerifiedSession
 from fib_judge.reference import prepare_baseline
-from fib_judge.watch.lock import ClockRequest, locked_clocks, restore_clocks
+from fib_judge.watch.lock import ClockRequest, LockReport, locked_clocks, restore_clocks
 from flashinfer_bench.bench.measurement import MeasurementMethod
 from flashinfer_bench.errors import ConfigError
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from fib_judge.calibration import Ceilings
     from fib_judge.integrity import Normals
-    from fib_judge.watch.lock import LockReport
     from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
     from flashinfer_bench.bench.evaluators.base import Evaluator
     from flashinfer_bench.bench.reference import DeviceBaseline

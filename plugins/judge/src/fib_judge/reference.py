@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Optional
 from fib_judge.decidability import tightened
 from fib_judge.floor import physics_floor
 from fib_judge.integrity import Normals
-from fib_judge.records import VerifiedBaseline
+from fib_judge.records import VerifiedBaseline, VerifiedSession
 from fib_judge.timed import TimedCheck, free_memory, number_of_checks, secret_places
 from flashinfer_bench.bench.calls import (
     Deadline,
+    Measurement,
     Variations,
     measure,
     measurement_of,
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from fib_judge.records import VerifiedSession
-    from flashinfer_bench.bench.calls import Measurement
     from flashinfer_bench.bench.config import ResolvedEvalConfig
     from flashinfer_bench.bench.evaluators.base import Evaluator, Trial
     from flashinfer_bench.bench.session import Session

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.integrity import Claim, inquire
+from fib_judge.integrity import Claim, Inquiry, Normals, Violation, inquire
 from flashinfer_bench.bench.attempt import EvaluatorFailed, ask
 from flashinfer_bench.bench.calls import (
+    Measurement,
     Variations,
     as_stored,
     measurement_of,
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from fib_judge.beside import Beside
-    from fib_judge.integrity import Inquiry, Normals, Violation
     from fib_judge.records import VerifiedAttempt
-    from flashinfer_bench.bench.calls import Measurement
     from flashinfer_bench.tensors.vary import Freedom, Variation
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.correctness import (
     RELATIVE_FLOOR,
+    Comparison,
     compare,
     find_problem,
     output_specs,
@@ -15,7 +16,7 @@ from flashinfer_bench.bench.correctness import (
 )
 from flashinfer_bench.bench.evaluators.base import Check
 from flashinfer_bench.bench.evaluators.default import plain_number
-from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.data import Correctness, Definition, EvaluationStatus, Workload
 from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.bench.config import ResolvedEvalConfig
-    from flashinfer_bench.bench.correctness import Comparison
-    from flashinfer_bench.data import Correctness, Definition, Workload
     from flashinfer_bench.data.tolerance import Tolerance
 
 

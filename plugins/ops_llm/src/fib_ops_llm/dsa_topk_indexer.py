@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fib_ops_llm.checks import compare_output, number_of, verdict, wrong_form
 from flashinfer_bench.bench.correctness import as_tensors
-from flashinfer_bench.bench.evaluators.base import Evaluator
+from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
 from flashinfer_bench.bench.evaluators.default import plain_number
-from flashinfer_bench.data import Correctness
+from flashinfer_bench.data import Correctness, Definition, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.bench.config import ResolvedEvalConfig
-    from flashinfer_bench.bench.evaluators.base import Check, Trial
-    from flashinfer_bench.data import Definition, Workload
 
     Vector = np.ndarray[Any, np.dtype[Any]]
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.apply.keys import ApplyKey, AxesOnlyKeyBuilder
+from flashinfer_bench.apply.keys import ApplyKey, AxesOnlyKeyBuilder, Feature
 from flashinfer_bench.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from flashinfer_bench.apply.keys import Feature
     from flashinfer_bench.data import Definition, Workload
 
 

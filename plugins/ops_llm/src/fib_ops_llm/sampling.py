@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_ops_llm.checks import compare_output, count_of, number_of, verdict, wrong_form
-from fib_ops_llm.sampling_rows import Thresholds, examine, find_invalid
+from fib_ops_llm.sampling_rows import Findings, Thresholds, examine, find_invalid
 from flashinfer_bench.bench.correctness import as_tensors
-from flashinfer_bench.bench.evaluators.base import Evaluator
-from flashinfer_bench.data import Correctness
+from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
+from flashinfer_bench.data import Correctness, Definition, Workload
 from flashinfer_bench.errors import CapabilityError, DataError
 
 if TYPE_CHECKING:
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from fib_ops_llm.sampling_rows import Findings
     from flashinfer_bench.bench.config import ResolvedEvalConfig
-    from flashinfer_bench.bench.evaluators.base import Check, Trial
-    from flashinfer_bench.data import Definition, Workload
 
     Vector = np.ndarray[Any, np.dtype[Any]]
 

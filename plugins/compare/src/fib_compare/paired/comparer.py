@@ -19,12 +19,12 @@ from fib_compare.paired.launch import (
     pair_seconds,
     take_launch,
 )
-from fib_compare.paired.result import Contest, ContestResult, Obstacle
+from fib_compare.paired.result import Contest, ContestResult, Obstacle, Role, Stopped
 from fib_compare.paired.sides import Beliefs, CannotCompare, CheckSupply, Side
 from fib_compare.stats import Launch, compare_launches, enough
 from fib_judge.calibration import load_ceilings
 from fib_judge.decidability import UndecidableWorkload
-from fib_judge.records import VerifiedAttempt, VerifiedSession
+from fib_judge.records import VerifiedAttempt, VerifiedBaseline, VerifiedSession
 from fib_judge.reference import prepare_baseline
 from fib_judge.timed import FEWEST_CHECKS
 from flashinfer_bench.bench.attempt import EvaluatorFailed
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from fib_compare.paired.result import Role, Stopped
-    from fib_judge.records import VerifiedBaseline
     from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
     from flashinfer_bench.bench.evaluators.base import Evaluator
     from flashinfer_bench.data import Definition, Solution, TraceSet, Workload

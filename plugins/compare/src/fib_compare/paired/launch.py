@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from fib_compare.stats import LOOKS, Launch
-from fib_judge.timed import secret_schedule
+from fib_judge.timed import TimedCheck, secret_schedule
 from flashinfer_bench.bench.executors.threads import ENDED
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from fib_compare.paired.sides import Side
     from fib_judge.records import VerifiedSession
-    from fib_judge.timed import TimedCheck
     from flashinfer_bench.bench.calls import Deadline, TimedCall, Variations
     from flashinfer_bench.bench.executors.base import Candidate
     from flashinfer_bench.tensors.vary import Variation

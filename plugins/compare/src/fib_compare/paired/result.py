@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Literal, Optional
 
-from fib_compare.stats import Verdict, compare_unpaired, overall
+from fib_compare.stats import Comparison, Launch, Overall, Verdict, compare_unpaired, overall
 from fib_compare.targets import Target, latest, read_targets
-from flashinfer_bench.data import TraceSet
+from flashinfer_bench.data import Definition, Solution, Trace, TraceSet, Workload
 from flashinfer_bench.errors import ConflictError, DatasetNotFoundError, SelectionError
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fib_compare.paired.comparer import CompareSettings
-    from fib_compare.stats import Comparison, Launch, Overall
-    from flashinfer_bench.data import Definition, Solution, Trace, Workload
 
 
 Role = Literal["baseline", "candidate", "reference", "both"]

@@ -9,12 +9,19 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_compare.paired.result import Obstacle
-from fib_judge.integrity import Claim, Normals, inquire
+from fib_compare.paired.result import Obstacle, ObstacleKind, Role
+from fib_judge.integrity import Claim, Inquiry, Normals, inquire
 from fib_judge.reference import renewed_normal
 from fib_judge.timed import TimedCheck, compare_timed, poisoned_bytes
 from flashinfer_bench.bench.attempt import EvaluatorFailed, build, check_all
-from flashinfer_bench.bench.calls import Deadline, Variations, find_impossible, shoot, time_left
+from flashinfer_bench.bench.calls import (
+    Deadline,
+    TimedCall,
+    Variations,
+    find_impossible,
+    shoot,
+    time_left,
+)
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
 from flashinfer_bench.bench.reference import ReferenceFailed, ReferenceProblem
 
@@ -22,10 +29,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
-    from fib_compare.paired.result import ObstacleKind, Role
-    from fib_judge.integrity import Inquiry
     from fib_judge.records import VerifiedAttempt, VerifiedBaseline, VerifiedSession
-    from flashinfer_bench.bench.calls import TimedCall
     from flashinfer_bench.bench.evaluators.base import Check
     from flashinfer_bench.tensors.vary import Variation
 

@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.watch.base import Reading, Summary
+from fib_judge.watch.base import Reading, Summary, Watcher
 from flashinfer_bench.errors import CapabilityError, ConfigError, FibError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from fib_judge.watch.base import Watcher
 
 
 logger = logging.getLogger(__name__)
