@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import flashinfer_bench
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.tensors import (
     cpu_threads,
     devices,
-    env_snapshot,
     hardware_from_device,
 )
 
@@ -72,22 +70,9 @@ def test_what_names_no_device_is_refused(device):
         hardware_from_device(device)
 
 
-def test_a_snapshot_names_hardware_and_versions():
-    snapshot = env_snapshot("cpu")
-    assert snapshot.hardware == hardware_from_device("cpu")
-    assert snapshot.libs["torch"] == torch.__version__
-    assert snapshot.libs["python"] == platform.python_version()
-    assert snapshot.libs["flashinfer_bench"] == flashinfer_bench.__version__
-    assert all(isinstance(version, str) for version in snapshot.libs.values())
-
-
 class TestThreads:
     @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (16, 15)])
     def test_one_core_stays_free(self, monkeypatch, cores, threads):
         monkeypatch.delenv("FIB_CPU_THREADS", raising=False)
         monkeypatch.setattr(devices, "_usable_cores", lambda: cores)
         assert cpu_threads() == threads
-
-    def test_the_environment_decides_otherwise(self, monkeypatch):
-        monkeypatch.setenv("FIB_CPU_THREADS", "7")
-        assert cpu_threads() == 7

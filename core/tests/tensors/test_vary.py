@@ -22,7 +22,7 @@ from flashinfer_bench.data import (  # noqa: E402
     TensorSpec,
     Workload,
 )
-from flashinfer_bench.tensors import random_tensor, to_torch_dtype, vary  # noqa: E402
+from flashinfer_bench.tensors import random_tensor, to_torch_dtype  # noqa: E402
 from flashinfer_bench.tensors.vary import (  # noqa: E402  # noqa: E402
     ALIGNMENT,
     Freedom,
@@ -171,18 +171,6 @@ def test_rows_of_probabilities_stay_probabilities() -> None:
     assert free.way == "rotate"
     assert not free.patched
     torch.testing.assert_close(varied([free], [value], variation)[0].sum(-1), torch.ones(32))
-
-
-def test_what_is_too_large_to_move_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vary, "MAX_COPIED_BYTES", 100)
-    definition, workload = problem({"x": RECORDED}, (1000,), "int64")
-    value = torch.arange(1000)
-    (free,) = freedoms(definition, workload, [value])
-    assert free == Freedom("fixed")
-    rotor = Rotor(value, "fixed")
-    assert rotor.at(0).data_ptr() == value.data_ptr()
-    with pytest.raises(ValueError, match="fixed"):
-        rotor.patch(torch.tensor([0]), torch.tensor([1]))
 
 
 def test_no_two_calls_see_the_same_values_or_addresses() -> None:

@@ -126,14 +126,18 @@ def fetch_if_pointer(path: Path) -> None:
     """
     if not is_lfs_pointer(path):
         return
-    if shutil.which("git") is None or shutil.which("git-lfs") is None:
-        raise _pointer_error(path, "and git-lfs is not installed")
-    logger.info("pulling %s with git-lfs", path)
-    problem = _pull(path)
-    if problem:
-        raise _pointer_error(path, f"and git-lfs could not fetch it: {problem}")
-    if is_lfs_pointer(path):
-        raise _pointer_error(path, "and git-lfs left it as it is")
+    why = "git-lfs is not installed"
+    if shutil.which("git") is not None and shutil.which("git-lfs") is not None:
+        logger.info("pulling %s with git-lfs", path)
+        problem = _pull(path)
+        why = f"git-lfs could not fetch it: {problem}" if problem else "git-lfs left it as it is"
+        if not problem and not is_lfs_pointer(path):
+            return
+    raise BlobError(
+        f"the file is a Git-LFS pointer, not the tensors themselves, and {why}",
+        path=path,
+        hint=f"Install git-lfs and run: git lfs pull --include '**/{path.name}'",
+    )
 
 
 def _pull(path: Path) -> str:
@@ -160,14 +164,6 @@ def _pull(path: Path) -> str:
         return ""
     lines = (done.stderr or done.stdout).strip().splitlines()
     return lines[-1] if lines else f"exit code {done.returncode}"
-
-
-def _pointer_error(path: Path, why: str) -> BlobError:
-    return BlobError(
-        f"the file is a Git-LFS pointer, not the tensors themselves, {why}",
-        path=path,
-        hint=f"Install git-lfs and run: git lfs pull --include '**/{path.name}'",
-    )
 
 
 BLOCK = 1 << 22

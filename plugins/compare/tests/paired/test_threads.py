@@ -23,7 +23,6 @@ from flashinfer_bench.bench.executors.threads import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="threads are looked at on Linux alone"
@@ -183,23 +182,7 @@ class TestKeeping:
                 assert cores_of(one.pid) == cores
 
 
-def write_task(proc: Path, pid: int, thread: int, schedstat: bytes, children: bytes = b"") -> None:
-    task = proc / str(pid) / "task" / str(thread)
-    task.mkdir(parents=True)
-    (task / "schedstat").write_bytes(schedstat)
-    (task / "children").write_bytes(children)
-
-
-GONE = 2**22 + 5
 """Above all numbers of processes that Linux gives."""
-
-
-def test_children_are_looked_at(tmp_path):
-    write_task(tmp_path, GONE, 1, b"5 0 0", f"{GONE + 1} {GONE + 2} ".encode())
-    write_task(tmp_path, GONE + 1, 2, b"7 1 0")
-    write_task(tmp_path, GONE + 2, 3, b"9 2 0")
-    assert thread_times(GONE, tmp_path) == {1: 5, 2: 7, 3: 9, ENDED: 0}
-    assert waiting_times(GONE, tmp_path) == {1: 0, 2: 1, 3: 2}
 
 
 class TestAlone:

@@ -21,7 +21,7 @@ through the same with the same inputs. Hence, over the timed calls:
   (*enqueue*, which is nobody's lie), and from the device's end to the answer (*describe*). *wall*
   is what lies between, and ``excess(describe)`` is hidden time, too, with margins of its own.
 * stage time: likewise, with far wider margins, and room for outputs that only the candidate gets.
-* samples, floor, timer: what holds for sure; see `judge.samples`.
+* samples, floor, timer: what holds for sure.
 
 Noise makes the first three fail now and then, so `Violation.disputable` tells that the calls have
 to be made again, in a fresh process, before anyone is convicted. Where the machine might be the
@@ -249,7 +249,7 @@ def lower_half(calls: Sequence[TimedCall]) -> list[TimedCall]:
 
 
 _SHORTEST_ON_CPU_MS = 10e-6
-# What timers show for a call of nothing on a GPU, as `timing.pair_cost.LEAST_MS`.
+# What timers show for a call of nothing on a GPU, as `LEAST_MS` of the timers.
 _SHORTEST_ON_DEVICE_MS = 0.0005
 _MANY_SAMPLES = 20
 _FINE = 0.02  # of the latency: a clock that tells such differences does not repeat itself

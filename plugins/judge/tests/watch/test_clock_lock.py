@@ -213,18 +213,3 @@ class TestUndoneByTheNext:
         done = fib("calibrate")
         assert done.exit_code == 4
         assert "that a killed run had left locked are free" in done.stderr
-
-
-class TestNotes:
-    @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"boot": "another"}', "\xff"])
-    def test_that_mean_nothing(self, gpu, text):
-        note = gpu.path.parent / "cache/machine" / f"clocks-{UUID}.json"
-        note.parent.mkdir(parents=True)
-        note.write_bytes(text.encode("latin-1"))
-        restore_clocks("cuda:0")
-        assert gpu.now("calls") is None
-        with locked_clocks("cuda:0", ASKED) as report:
-            assert report.locked
-            assert "left_over_undone" not in report.facts()
-            assert ClockLease(UUID).read() == {"sm_mhz": 1500}
-        assert not note.exists()

@@ -211,12 +211,3 @@ def with_size(found: Check, name: str, size: float, problems: Sequence[str]) -> 
     extra = {**(found.correctness.extra or {}), name: plain_number(size)}
     correctness = found.correctness.model_copy(update={"extra": extra})
     return verdict(correctness, problems) if problems else replace(found, correctness=correctness)
-
-
-SETTINGS: dict[str, dict[str, Any]] = {
-    # Routing to experts is discontinuous: rounding sends a few tokens another way.
-    "moe": {"required_matched_ratio": 0.95},
-    # Times that a sampling kernel is called on each input set, and the largest total-variation
-    # distance between its frequencies and the distribution asked for.
-    "sampling": {"extra": {"sampling_validation_trials": 100, "sampling_tvd_threshold": 0.2}},
-}

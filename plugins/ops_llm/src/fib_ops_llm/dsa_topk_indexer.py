@@ -243,7 +243,7 @@ OVERLAP = 0.99
 class DsaTopkIndexerEvaluator(Evaluator):
     """Check that each row holds the tokens of the largest scores, in any order.
 
-    The judge computes the scores (see `index_scores`). With *s* the smallest score that belongs
+    The judge computes the scores (see `candidates_of`). With *s* the smallest score that belongs
     into the selection of a row, and a slack of ``dsa_score_slack`` (0.005) times the RMS of the
     row's scores, for ties and for rounding (tensor cores add products of FP8 with 14 bits):
 

@@ -148,7 +148,7 @@ class SamplingEvaluator(Evaluator):
     move the end of top-p. Over all calls, frequencies have to be those of the renormalised
     distribution: within ``sampling_tvd_threshold`` (0.2) as a total-variation distance, and within
     ``sampling_bias_threshold`` (0.05) in favour of more or less probable tokens, or within what
-    chance explains where samples are too few to tell. See `sampling_statistics`, which also says
+    chance explains where samples are too few to tell. See `sampling_rows`, which also says
     how repeated samples, and rows that share their random numbers, are found.
 
     Outputs other than the samples are compared with the reference's. ``correctness.extra`` holds

@@ -332,7 +332,7 @@ class Findings:
     first_invalid : str
         What the first of those is.
     distances : dict of str to float
-        Largest, by what was measured: see `sampling_statistics`.
+        Largest, by what was measured: see the bounds above.
     problems : list of str
         What no honest sampler does.
     """

@@ -71,12 +71,6 @@ class TestProbe:
         assert reason in answer.reason
         assert "fib-timing-cuda[cupti]" in answer.remedy
 
-    def test_without_a_gpu_the_reason_is_core_s(self, monkeypatch, install):
-        install()
-        answer = Availability(False, "no NVIDIA device is found", "check the driver")
-        monkeypatch.setattr("fib_timing_cuda.probes.cuda_event", lambda: answer)
-        assert probe() is answer
-
     @pytest.mark.parametrize("variable", VARIABLES)
     def test_a_tool_is_named_with_what_to_do(self, gpu, install, monkeypatch, variable):
         install()

@@ -193,7 +193,7 @@ less than 0.2 ms in the last two, as measured."""
 
 _LAUNCH_S = 0.6  # for the counted pairs; with all the rest a launch takes a second
 _LAUNCHES = 1.7 * LOOKS[-1]  # so long that the last look is reached within the time
-_SETTLING = 2  # uncounted pairs after a look; see `judge.rounds`. Even, so that turns stay.
+_SETTLING = 2  # uncounted pairs after a look. Even, so that turns stay.
 
 
 class NoTimeLeft(Exception):
