@@ -78,7 +78,7 @@ def versions() -> None:
     print(f"  after import torch: {mapped('libcupti')}")
     query = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem", "--format=csv"]
     subprocess.run(query, check=False)
-    from fib_timing_cuda.cupti.probe import probe
+    from fib_timing_cuda.probes import cupti as probe
 
     print("  probe:", probe())
     expect(probe().ok, "the probe says that CUPTI can be used")
@@ -172,8 +172,7 @@ class Tapped:
     """A `CuptiTimer` whose intermediate figures are kept."""
 
     def __init__(self) -> None:
-        from fib_timing_cuda.cupti.span import span_of, split_at_hold
-        from fib_timing_cuda.cupti.timer import CuptiTimer
+        from fib_timing_cuda.cupti import CuptiTimer, span_of, split_at_hold
 
         self.timer = CuptiTimer()
         self.rows: list[dict[str, float]] = []
@@ -285,7 +284,7 @@ HEAD = """
 import faulthandler, threading, torch
 faulthandler.dump_traceback_later(60, exit=True)
 from cupti import cupti
-from fib_timing_cuda.cupti.timer import CuptiTimer
+from fib_timing_cuda.cupti import CuptiTimer
 from torch.profiler import ProfilerActivity, profile
 x, big = (torch.randn(1 << size, device="cuda:0") for size in (20, 26))
 def work(): x.add_(1)

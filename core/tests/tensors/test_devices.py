@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import flashinfer_bench
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.tensors import (
     cpu_threads,
     devices,
-    env_snapshot,
     hardware_from_device,
-    list_cuda_devices,
 )
 
 
@@ -35,25 +32,6 @@ class FakeCuda:
 @pytest.fixture
 def gpus(monkeypatch):
     monkeypatch.setattr(torch, "cuda", FakeCuda())
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-
-def test_without_cuda_there_is_none(no_gpu):
-    assert list_cuda_devices() == []
-
-
-def test_with_cuda_each_has_a_number(gpus):
-    assert list_cuda_devices() == ["cuda:0", "cuda:1"]
-
-
-def test_a_cpu_has_a_name_and_a_number_of_cores():
-    name = hardware_from_device("cpu")
-    assert name.endswith(f"({devices._usable_cores()} cores)")
-    assert len(name) > len(" (1 cores)")
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="Linux only")
@@ -92,22 +70,9 @@ def test_what_names_no_device_is_refused(device):
         hardware_from_device(device)
 
 
-def test_a_snapshot_names_hardware_and_versions():
-    snapshot = env_snapshot("cpu")
-    assert snapshot.hardware == hardware_from_device("cpu")
-    assert snapshot.libs["torch"] == torch.__version__
-    assert snapshot.libs["python"] == platform.python_version()
-    assert snapshot.libs["flashinfer_bench"] == flashinfer_bench.__version__
-    assert all(isinstance(version, str) for version in snapshot.libs.values())
-
-
 class TestThreads:
     @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (16, 15)])
     def test_one_core_stays_free(self, monkeypatch, cores, threads):
         monkeypatch.delenv("FIB_CPU_THREADS", raising=False)
         monkeypatch.setattr(devices, "_usable_cores", lambda: cores)
         assert cpu_threads() == threads
-
-    def test_the_environment_decides_otherwise(self, monkeypatch):
-        monkeypatch.setenv("FIB_CPU_THREADS", "7")
-        assert cpu_threads() == 7

@@ -10,8 +10,6 @@ from flashinfer_bench.tensors import (
     env_snapshot,
     generate_inputs,
     list_cuda_devices,
-    tensor_from_bytes,
-    tensor_to_bytes,
 )
 
 pytestmark = [
@@ -49,11 +47,3 @@ def test_outputs_are_poisoned_alike(make_definition, dtype):
         assert there.float().isnan().all()
     else:
         assert raw(there) == raw(here)
-
-
-def test_a_tensor_is_taken_apart_from_there(make_definition, make_workload, dtype):
-    definition = make_definition({"x": {"shape": ["k", "n"], "dtype": dtype}})
-    workload = make_workload(definition, {"n": 6})
-    (x,) = generate_inputs(definition, workload, seed=3, root=None, device="cuda:0")
-    name, shape, data = tensor_to_bytes(x)
-    assert raw(tensor_from_bytes(name, shape, bytes(data))) == raw(x)

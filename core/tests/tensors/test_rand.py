@@ -4,8 +4,6 @@ import hashlib
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flashinfer_bench.tensors import derive_seed, generate, random_tensor, to_torch_dtype
 
@@ -48,14 +46,6 @@ def test_floats_are_standard_normal(name):
     assert (drawn.std() - 1).abs() < 0.02
 
 
-@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
-def test_eight_bit_floats_are_finite_and_nearly_normal(name):
-    drawn = random_tensor((100_000,), name, seed=1).float()
-    assert drawn.isfinite().all()
-    assert drawn.mean().abs() < 0.03
-    assert (drawn.std() - 1).abs() < 0.05
-
-
 def test_four_bit_floats_are_normal_rounded_to_what_four_bits_hold():
     drawn = unpack_float4(random_tensor((100_000,), "float4_e2m1", seed=1))
     assert drawn.numel() == 200_000
@@ -65,15 +55,6 @@ def test_four_bit_floats_are_normal_rounded_to_what_four_bits_hold():
     assert ((drawn == 0).float().mean() - 0.197).abs() < 0.01
     assert (drawn < 0).any()
     assert (drawn > 2).any()
-
-
-def test_eight_bit_integers_use_their_whole_range():
-    drawn = random_tensor((50_000,), "int8", seed=1)
-    assert (drawn.min().item(), drawn.max().item()) == (-128, 127)
-
-
-def test_half_of_the_bools_are_true():
-    assert 0.48 < random_tensor((20_000,), "bool", seed=1).float().mean() < 0.52
 
 
 class TestBlocks:
@@ -87,17 +68,6 @@ class TestBlocks:
         many = random_tensor((13, 50), dtype, seed=5)
         monkeypatch.setattr(generate.os, "cpu_count", lambda: 1)
         assert bits(many) == bits(random_tensor((13, 50), dtype, seed=5))
-
-    def test_a_longer_tensor_begins_like_a_shorter_one(self):
-        long = random_tensor((640,), "float32", seed=5)
-        assert torch.equal(long[:128], random_tensor((128,), "float32", seed=5))
-
-
-@given(st.lists(st.one_of(st.text(), st.integers()), min_size=1, max_size=6))
-def test_a_derived_seed_is_a_seed_and_always_the_same(parts):
-    seed = derive_seed(*parts)
-    assert 0 <= seed < 2**63
-    assert seed == derive_seed(*parts)
 
 
 def test_a_derived_seed_is_the_same_in_every_release():

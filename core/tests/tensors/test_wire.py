@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from flashinfer_bench.errors import ProtocolError
 from flashinfer_bench.tensors import (
     dtypes,
-    random_tensor,
     span_of,
     tensor_from_bytes,
     tensor_from_span,
@@ -24,20 +23,6 @@ PLAIN = sorted(dtypes.NAMES - {"complex64", "complex128", "uint16", "uint32", "u
 
 def raw(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def assert_round_trip(tensor: torch.Tensor) -> None:
-    name, shape, data = tensor_to_bytes(tensor)
-    back = tensor_from_bytes(name, shape, bytes(data))
-    assert back.dtype is tensor.dtype
-    assert back.shape == tensor.shape
-    assert raw(back) == raw(tensor)
-
-
-@pytest.mark.parametrize("name", PLAIN)
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (0,), (2, 0, 3), (3, 5)])
-def test_every_type_survives(name, shape):
-    assert_round_trip(random_tensor(shape, name, seed=1))
 
 
 @given(
@@ -53,13 +38,6 @@ def test_any_bits_survive(name, shape, data):
     tensor = tensor_from_bytes(name, shape, content)
     found_name, found_shape, found = tensor_to_bytes(tensor)
     assert (found_name, list(found_shape), bytes(found)) == (name, shape, content)
-
-
-def test_a_contiguous_tensor_is_not_copied():
-    tensor = torch.zeros(4)
-    _, _, data = tensor_to_bytes(tensor)
-    tensor.fill_(1)
-    assert bytes(data) == raw(torch.ones(4))
 
 
 @pytest.mark.parametrize(

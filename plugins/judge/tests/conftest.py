@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import fib_judge
-from fib_judge.baseline import prepare_baseline
 from fib_judge.evaluate import evaluate_solution
 from fib_judge.records import VerifiedSession
+from fib_judge.reference import prepare_baseline
 from fib_tests.scripted import (
     cache_folder,
     evaluator,

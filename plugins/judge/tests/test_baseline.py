@@ -5,9 +5,6 @@ import torch
 
 from flashinfer_bench.bench.digests import trial_seed
 from flashinfer_bench.bench.measurement import ReferenceFailed
-from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
-from flashinfer_bench.data import SafetensorsInput
-from flashinfer_bench.errors import BlobError
 
 
 class TestContent:
@@ -21,49 +18,9 @@ class TestContent:
         for trial in baseline.trials:
             assert torch.equal(trial.expected[0], trial.inputs[0] * 2)
 
-    def test_seed_decides(self, prepare):
-        first, again, other = prepare(), prepare(), prepare(seed=12)
-        assert torch.equal(first.trials[0].inputs[0], again.trials[0].inputs[0])
-        assert not torch.equal(first.trials[0].inputs[0], other.trials[0].inputs[0])
-        assert (first.seed, other.seed) == (11, 12)
-
-    def test_latency(self, prepare, problems):
-        reference = "SAMPLES = [3.0, 5.0]\ndef run(x):\n    return x * 2"
-        baseline = prepare(reference, trust="off")  # so nothing is looked at
-        assert baseline.latency_ms == 4.0
-        # One warm-up call and four timed ones in each of two rounds.
-        assert baseline.measurement.samples_ms == (5.0, 3.0, 5.0, 3.0, 3.0, 5.0, 3.0, 5.0)
-
-    def test_unmeasured(self, prepare, executor):
-        baseline = prepare(profile_baseline=False, trust="off")
-        assert baseline.measurement is None
-        assert baseline.latency_ms == 0.0
-        assert executor.of("stage") == executor.of("fire") == []
-
     def test_wider_type_is_kept(self, prepare, problems):
         reference = "def run(x):\n    return x.double() * 2"
         assert prepare(reference).trials[0].expected[0].dtype == torch.float64
-
-    def test_slow_reference_is_timed_less_often(self, prepare, problems, settings, executor):
-        reference = "import time\ndef run(x):\n    time.sleep(0.02)\n    return x * 2"
-        config = {"warmup_runs": 10, "iterations": 90}
-        baseline = prepare(reference, config=config, timeout_s=2.5)
-        assert 2 <= len(baseline.measurement.samples_ms) < 2 * 90
-
-
-class TestProcess:
-    def test_has_one_of_its_own_that_is_ended(self, prepare, executor):
-        prepare()
-        assert executor.of("spawn") == [(1000,)]
-        assert executor.of("load") == [(1000, "double__reference")]
-        assert executor.of("close") == [(1000,)]
-
-    def test_is_kept_for_the_next_workload(self, prepare, executor, problems):
-        pool = WorkerPool(executor, keep=2)
-        prepare(pool=pool)
-        prepare(pool=pool)
-        assert len(executor.of("load")) == 1
-        assert len(executor.of("call")) == 4
 
 
 class TestFailure:
@@ -86,23 +43,3 @@ class TestFailure:
             prepare(reference)
         assert "the reference of definition 'double'" in caught.value.message
         assert executor.of("close") == [(1000,)]
-
-    def test_flood_is_cut(self, prepare, problems):
-        reference = "def run(x):\n    raise ValueError('z' * 100_000)"
-        with pytest.raises(ReferenceFailed, match="characters left out") as caught:
-            prepare(reference)
-        assert len(caught.value.message) < 5000
-
-    def test_interrupt_is_no_failure(self, prepare, executor):
-        pool = WorkerPool(executor, keep=0)
-        pool.interrupt()
-        with pytest.raises(RunInterrupted):
-            prepare(pool=pool)
-
-
-class TestInputs:
-    def test_missing_file(self, prepare, problems, executor):
-        source = SafetensorsInput(path="blob/none.safetensors", tensor_key="x")
-        with pytest.raises(BlobError):
-            prepare(workload=problems.workload(x=source))
-        assert executor.of("spawn") == []

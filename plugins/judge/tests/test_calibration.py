@@ -18,7 +18,6 @@ from fib_judge.calibration import (
     store_ceilings,
 )
 from fib_judge.calibration.passes import Probe, best_of_passes
-from flashinfer_bench.errors import StorageError
 
 KIB, MIB = 1 << 10, 1 << 20
 CEILINGS = Ceilings(
@@ -60,12 +59,6 @@ class TestBandwidth:
     def test_is_the_best_at_that_size_or_above(self, nbytes, rate):
         assert CEILINGS.bandwidth(nbytes) == rate
 
-    @given(MANY, st.integers(0, 1 << 42), st.integers(0, 1 << 42))
-    def test_larger_sets_are_never_faster(self, ceilings, a, b):
-        small, large = sorted((a, b))
-        assert ceilings.bandwidth(small) >= ceilings.bandwidth(large) > 0
-        assert small / ceilings.bandwidth(small) <= large / ceilings.bandwidth(large)
-
 
 class TestPeak:
     @pytest.mark.parametrize(
@@ -100,22 +93,8 @@ class TestMerging:
         assert not one.exceeds(merged)
         assert merged.call_ms <= min(one.call_ms, other.call_ms)
 
-    def test_a_second_look_that_finds_nothing_better_settles(self):
-        busy = replace(CEILINGS, settled=False)
-        assert busy.merged(busy).settled
-        faster = replace(busy, flops_per_s={**busy.flops_per_s, "float32": 1.2e12})
-        assert not faster.merged(busy).settled
-        assert busy.merged(faster).settled
-        assert not busy.merged(replace(busy, bytes_per_s={MIB: 1e9})).settled
-        assert not busy.merged(Ceilings("cpu", "x", settled=False)).settled
-
 
 class TestRecords:
-    @given(MANY)
-    def test_round_trip(self, ceilings):
-        text = json.dumps(ceilings.to_json())
-        assert Ceilings.from_json(json.loads(text)) == ceilings
-
     @pytest.mark.parametrize(
         ("field", "value"),
         [
@@ -143,26 +122,11 @@ class TestRecords:
 
 
 class TestStore:
-    def test_what_is_stored_is_found(self, cache_folder):
-        assert load_ceilings("cpu", CEILINGS.hardware) is None
-        path = store_ceilings(CEILINGS)
-        assert path.parent == cache_folder / "calibration"
-        assert load_ceilings("cpu", CEILINGS.hardware) == CEILINGS
-        assert list_ceilings() == [(path, CEILINGS)]
-
-    def test_equal_devices_share_and_others_do_not(self):
-        gpu = replace(CEILINGS, device="cuda:0", hardware="A GPU")
-        store_ceilings(gpu)
-        assert load_ceilings("cuda:1", "A GPU") == gpu
-        assert load_ceilings("cuda", "A GPU") == gpu
-        assert load_ceilings("cuda:0", "Another GPU") is None
-        assert load_ceilings("cpu", "A GPU") is None
-
     @pytest.mark.parametrize("what", ["_machine", "torch_version"])
     def test_another_machine_or_torch_has_its_own(self, what, monkeypatch):
         store_ceilings(CEILINGS)
         other = ("another CPU", "host") if what == "_machine" else "0.1"
-        monkeypatch.setattr(f"fib_judge.calibration.store.{what}", lambda: other)
+        monkeypatch.setattr(f"fib_judge.calibration.{what}", lambda: other)
         assert load_ceilings("cpu", CEILINGS.hardware) is None
         assert list_ceilings() == []
 
@@ -191,20 +155,6 @@ class TestStore:
         assert "fib calibrate" in record.message
         store_ceilings(CEILINGS)
         assert load_ceilings("cpu", CEILINGS.hardware) == CEILINGS
-
-    def test_a_file_about_another_device_is_ignored(self, caplog):
-        stored = store_ceilings(replace(CEILINGS, hardware="Other"))
-        stored.rename(ceilings_path("cpu", CEILINGS.hardware))
-        assert load_ceilings("cpu", CEILINGS.hardware) is None
-        assert "'Other'" in caplog.text
-        assert list_ceilings() == []
-
-    def test_a_cache_that_cannot_be_written(self, cache_folder):
-        cache_folder.parent.mkdir(exist_ok=True)
-        cache_folder.write_text("a file")
-        with pytest.raises(StorageError):
-            store_ceilings(CEILINGS)
-        assert load_ceilings("cpu", CEILINGS.hardware) is None
 
 
 # ------------------------------------------------------------------------------------ passes
@@ -250,12 +200,6 @@ class TestPasses:
         best = best_of_passes([Probe(("bytes", 5), faster)], budget_s=10.0, clock=Clock(1.0))
         assert not best.settled
         assert 2 <= best.passes <= 12
-
-    def test_the_first_pass_is_whole_however_long_it_takes(self):
-        probes = [Probe(("bytes", size), series(float(size))) for size in range(1, 50)]
-        best = best_of_passes(probes, budget_s=1.0, clock=Clock(1.0))
-        assert len(best.rates) == 49
-        assert not best.settled
 
     @pytest.mark.parametrize("error", [RuntimeError, NotImplementedError, TypeError, MemoryError])
     def test_what_the_device_cannot_do_is_left_out(self, error):

@@ -34,7 +34,7 @@ def child(monkeypatch, tmp_path):
         body = HEADER.format(good={"ceilings": FOUND.to_json()}, body=CHILDREN[name])
         (tmp_path / f"child_that_{name}.py").write_text(body)
         monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.setattr("fib_judge.calibration.measure._MODULE", f"child_that_{name}")
+        monkeypatch.setattr("fib_judge.calibration._MODULE", f"child_that_{name}")
 
     return use
 
@@ -63,12 +63,6 @@ def test_a_child_that_fails_is_told(child, name, error, words):
         calibrate("cpu")
 
 
-def test_a_child_that_hangs_is_killed(child):
-    child("hangs")
-    with pytest.raises(RunnerError, match=r"did not end in 0\.5 s"):
-        calibrate("cpu", timeout_s=0.5)
-
-
 def test_an_interruption_ends_the_child(child, monkeypatch):
     child("hangs")
     started = []
@@ -77,7 +71,7 @@ def test_an_interruption_ends_the_child(child, monkeypatch):
         started.append(process)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fib_judge.calibration.measure._follow", interrupted)
+    monkeypatch.setattr("fib_judge.calibration._follow", interrupted)
     with pytest.raises(KeyboardInterrupt):
         calibrate("cpu")
     assert started[0].returncode == -9
@@ -112,19 +106,6 @@ class TestForReal:
         assert len(sizes) >= 3
         assert "float32" in found.flops_per_s
         assert set(found.flops_per_s) <= set(cpu.DTYPES)
-
-    def test_figures_are_of_this_world(self, found):
-        assert all(1e6 < rate < 1e14 for rate in found.bytes_per_s.values())
-        assert all(1e6 < rate < 1e16 for rate in found.flops_per_s.values())
-        assert 1e-6 <= found.call_ms < 1.0  # a busy moment makes it the least there is: 1 ns
-
-
-class TestCpu:
-    @pytest.mark.parametrize(("limit", "found"), [("1048576\n", 1 << 20), ("max\n", None)])
-    def test_a_memory_limit_counts(self, limit, found, tmp_path, monkeypatch):
-        (tmp_path / "memory.max").write_text(limit)
-        monkeypatch.setattr(cpu, "_MEMORY_LIMIT", tmp_path / "memory.max")
-        assert (cpu._usable_memory() == found) if found else (cpu._usable_memory() > 1 << 20)
 
 
 def test_loading_needs_no_torch():

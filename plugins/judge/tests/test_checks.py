@@ -10,15 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_judge.checks import (
+from fib_judge.timed import (
     TimedCheck,
     number_of_checks,
     secret_places,
     secret_schedule,
 )
-from flashinfer_bench.bench.calls import Deadline, Variations, take_calls
 from flashinfer_bench.bench.evaluators import Trial
-from flashinfer_bench.bench.stopping import TimingPlan
 from flashinfer_bench.tensors.vary import Freedom, draw_variation
 
 ROTATES = (Freedom("rotate", 64, 128, True),)
@@ -75,21 +73,6 @@ class TestSchedule:
             for _ in range(count)
         ]
 
-    def test_each_check_comes_once_in_any_order(self):
-        checks = self.checks(4)
-        orders = set()
-        for seed in range(50):
-            schedule = secret_schedule(60, checks, random.Random(seed))
-            found = [schedule[place] for place in sorted(schedule)]
-            order = tuple(number for item in found for number in self.number_of(item, checks))
-            assert sorted(order) == [0, 1, 2, 3]
-            orders.add(order)
-        assert len(orders) > 10
-
-    @staticmethod
-    def number_of(item, checks):
-        return [number for number, check in enumerate(checks) if check is item]
-
     def test_decoys_are_none_to_as_many(self):
         checks = self.checks(4)
         numbers: Counter[int] = Counter()
@@ -130,67 +113,3 @@ class TestSchedule:
         trial = check.trial
         assert torch.equal(trial.inputs[0], expected)
         assert (trial.index, trial.seed, trial.expected) == (0, 1, check.expected)
-
-
-class TestRounds:
-    @pytest.mark.parametrize(
-        ("rounds", "looked_at", "asked"),
-        [
-            (TimingPlan.fixed(1, 2, 3), (0,), [None, None, 0, None, None, 1, 2]),
-            (TimingPlan.fixed(1, 1, 3), (0, 1), [None, 0, None, 1, None, 2]),
-            (TimingPlan.fixed(1, 0, 3), (0, 1), [0, 1, 2]),  # nobody waits for it to settle at all
-            (
-                TimingPlan.fixed(1, 9, 2),
-                (0, 1),
-                [*[None] * 9, 0, None, None, 1],
-            ),  # nothing is left to time
-            (
-                TimingPlan.fixed(2, 2, 1),
-                (0, 1),
-                [None, None, 0, None, None, 1],
-            ),  # a warm-up follows
-        ],
-    )
-    def test_what_follows_a_look_is_not_counted(
-        self, executor, problems, session, rounds, looked_at, asked
-    ):
-        made = _Made(executor, problems, session)
-        taken = made.take(rounds, looked_at)
-        assert made.asked == asked
-        assert made.visited == list(range(rounds.max_samples))
-        assert len(taken.calls) == rounds.max_samples
-        assert taken.ending == "rule"
-
-
-class _Made:
-    """Calls of a solution whose samples go round 1, 2 and 3, and what was asked meanwhile."""
-
-    def __init__(self, executor, problems, session):
-        self._candidate = executor.spawn()
-        source = "SAMPLES = [1.0, 2.0, 3.0]\nSTAGE_MS = 4\ndef run(x): return x"
-        definition, solution = problems.definition(), problems.solution(source)
-        self._candidate.load(definition, solution, timeout_s=1.0)
-        self._candidate.put_inputs(0, [torch.rand(300)], {}, ways=["rotate"], timeout_s=1.0)
-        self._session = session()
-        self.asked = []
-        self.visited = []
-
-    def take(self, rounds, looked_at):
-        variations = Variations(ROTATES, [[torch.rand(300)]], random.Random(0))
-
-        def variation_of(place):
-            self.asked.append(place)
-            return variations.draw()
-
-        def visit(place):
-            self.visited.append(place)
-            return place in looked_at
-
-        return take_calls(
-            self._session,
-            self._candidate,
-            rounds,
-            Deadline(9.0),
-            variation_of=variation_of,
-            visit=visit,
-        )

@@ -4,7 +4,6 @@ import pytest
 
 from fib_judge.evaluate import evaluate_solution
 from flashinfer_bench._version import __version__
-from flashinfer_bench.bench import evaluation as attempt
 from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.evaluators import DefaultEvaluator
 from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
@@ -95,13 +94,6 @@ class TestRecord:
         assert provenance.timer is None
         assert provenance.build_s is None
 
-    def test_errors_over_all_trials(self, judge):
-        correctness = judge("def run(x): return x * 2 + 0.005").correctness
-        assert correctness.max_absolute_error == pytest.approx(0.005, rel=1e-3)
-        assert correctness.extra["matched_ratio"] == 1.0
-        assert correctness.extra["integrity"]["trust"] == "full"
-        assert "first_failing" not in correctness.extra
-
 
 class TestProcesses:
     def test_order_of_requests(self, judge, executor):
@@ -109,17 +101,6 @@ class TestProcesses:
         kinds = [event[0] for event in executor.events]
         timed = ["stage", "fire"] * 10
         assert kinds == ["spawn", "load", *["inputs", "call"] * 2, *timed, "close"]
-
-    def test_order_of_requests_without_trust(self, judge, executor):
-        judge(GOOD)
-        kinds = [event[0] for event in executor.events]
-        assert kinds[:6] == ["spawn", "load", *["inputs", "call"] * 2]
-        timed = [kind for kind in kinds[6:-1] if kind not in ("collect", "inspect")]
-        assert timed == ["stage", "fire"] * (len(timed) // 2)
-        assert executor.fired(10, settling=1)
-        looks = kinds.count("collect")
-        assert 2 <= looks <= 4  # two checks, and none to two decoys
-        assert kinds.count("inspect") == looks
 
     def test_reference_and_solution_never_share_one(self, problems, session, executor, prepare):
         shared = session(pool=WorkerPool(executor, keep=9))
@@ -143,11 +124,6 @@ class TestProcesses:
         judge(GOOD, pool=pool)
         kinds = [event[0] for event in executor.events]
         assert kinds[:4] == ["spawn", "load", "settled", "inputs"]
-
-    def test_large_ones_are_not_kept(self, judge, session, executor, monkeypatch):
-        monkeypatch.setattr(attempt, "_KEEP_BELOW_BYTES", 10)
-        judge(GOOD, pool=WorkerPool(executor, keep=9))
-        assert len(executor.of("close")) == 1
 
 
 class TestTimeLimit:
@@ -186,10 +162,6 @@ class TestWhatTheMachineLacks:
         evaluation = judge(LACKS.format(about=about) + source, evaluator=evaluator)
         assert evaluation.status == "RUNTIME_ERROR"
         assert "no GPU" in evaluation.log
-
-    def test_nor_is_one_while_it_is_timed(self, about, judge):
-        source = "def on_time(): lack('time')\ndef run(x): return x * 2"
-        assert judge(LACKS.format(about=about) + source).status == "RUNTIME_ERROR"
 
 
 class Repeating(DefaultEvaluator):

@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 
 from fib_judge.floor import Floor
 from fib_judge.integrity import (
+    EXCHANGE,
+    HIDDEN,
     Claim,
-    Excess,
+    Normal,
+    Normals,
     Violation,
-    exchange_time,
-    hidden_time,
     inquire,
-    stage_time,
 )
-from fib_judge.margins import EXCHANGE, HIDDEN
-from fib_judge.normals import Normal, Normals
 from flashinfer_bench.bench.calls import TimedCall
 
 QUIET = Normals(Normal(0.1, 0.002, 75), Normal(0.4, 0.02, 75), Normal(1.0, 0.01, 75), 1e-5)
@@ -42,6 +40,18 @@ def jittered(count=150, **times):
     return [
         call(**{**times, "sample": times.get("sample", 1.0) + i % 7 * 1e-4}) for i in range(count)
     ]
+
+
+def overhead(calls, **known):
+    return inquire(claim(calls, **known), QUIET).overhead
+
+
+def exchange(calls, **known):
+    return inquire(claim(calls, **known), QUIET).exchange
+
+
+def stage(calls, **known):
+    return inquire(claim(calls, **known), QUIET).stage
 
 
 class TestNormal:
@@ -92,26 +102,25 @@ class TestHiddenTime:
 
     def test_half_of_the_calls_must_be_falsified_and_these_are_seen(self):
         honest, false = jittered(74), jittered(76, sample=0.2, overhead=0.9)
-        assert hidden_time(honest + false, 0.2, QUIET).ms == pytest.approx(0.8)
+        assert overhead(honest + false).ms == pytest.approx(0.8)
 
     @pytest.mark.parametrize("phase", [0, 50, 100])
     def test_hiding_in_one_round_of_three_gains_nothing(self, phase):
         calls = jittered(150)
         calls[phase : phase + 50] = jittered(50, sample=0.2, overhead=0.9)
-        claimed = median(item.sample_ms for item in calls)
-        assert claimed >= 1.0
-        assert hidden_time(calls, claimed, QUIET).too_much
+        assert claim(calls).latency_ms >= 1.0
+        assert overhead(calls).too_much
 
     def test_disturbed_calls_do_not_count(self):
         calls = jittered(150)
         calls[:70] = jittered(70, sample=5.0, overhead=30.0)
-        assert not hidden_time(calls, 1.0, QUIET).too_much
+        assert not overhead(calls).too_much
 
     def test_own_noise_widens_nothing(self):
         """Else a candidate would sleep at random, and hide its time behind that."""
         rng = random.Random(3)
         calls = [call(0.2 + rng.random() / 1e3, 0.9 + rng.choice([0, 9])) for _ in range(150)]
-        assert hidden_time(calls, 0.2, QUIET).too_much
+        assert overhead(calls).too_much
 
 
 class TestDescribeTime:
@@ -119,26 +128,17 @@ class TestDescribeTime:
         calls = [replace(each, enqueue_ms=0.1, describe_ms=0.5) for each in jittered(sample=0.05)]
         normals = replace(QUIET, describe=Normal(0.1, 0.01, 75))
         found = inquire(claim(calls, device="cuda:0"), normals)
-        assert found.described.too_much
-        assert not found.hidden.too_much
+        assert found.describe.too_much
+        assert not found.overhead.too_much
         assert "answers come 0.4 ms (allowed: 0.1 ms) longer than" in found.violation.message
         assert found.added_ms == pytest.approx(0.4)
-
-    def test_both_parts_are_added(self):
-        calls = [
-            replace(each, enqueue_ms=0.1, describe_ms=0.5)
-            for each in jittered(sample=0.05, overhead=0.3)
-        ]
-        normals = replace(QUIET, describe=Normal(0.1, 0.01, 75))
-        found = inquire(claim(calls, device="cuda:0"), normals)
-        assert found.added_ms == pytest.approx(0.6)
 
 
 class TestExchangeTime:
     def test_computing_while_inputs_are_changed_is_seen(self):
         calls = jittered(sample=0.2, change=1.1)
-        assert not hidden_time(calls, 0.2, QUIET).too_much
-        found = exchange_time(calls, 0.2, QUIET)
+        assert not overhead(calls).too_much
+        found = exchange(calls)
         assert found.ms == pytest.approx(0.8)
         assert found.too_much
         assert not found.may_be_noise
@@ -148,31 +148,30 @@ class TestExchangeTime:
         """The exchange is as long, whatever part of it is said to be the changing."""
         early = jittered(sample=0.2, overhead=0.1 + hidden)
         moved = jittered(sample=0.2, overhead=0.1 + hidden * (1 - late), change=0.3 + hidden * late)
-        expected = exchange_time(early, 0.2, QUIET).ms
-        assert exchange_time(moved, 0.2, QUIET).ms == pytest.approx(expected)
+        expected = exchange(early).ms
+        assert exchange(moved).ms == pytest.approx(expected)
 
     def test_devices_are_heard_sooner_and_changed_later(self):
-        calls = jittered(overhead=0.145, change=1.2)
+        calls = jittered(sample=0.3, overhead=0.145, change=1.2)
         hidden, exchanged = (
-            [each(calls, 0.3, QUIET, device) for device in ("cpu", "cuda:0")]
-            for each in (hidden_time, exchange_time)
+            [each(calls, device=device) for device in ("cpu", "cuda:0")]
+            for each in (overhead, exchange)
         )
         assert [found.too_much for found in hidden] == [False, True]
         assert [found.too_much for found in exchanged] == [True, False]
         assert hidden[0].ms == hidden[1].ms
-        gross = jittered(change=4.0)
-        assert exchange_time(gross, 0.3, QUIET, "cuda:0").too_much
+        assert exchange(jittered(sample=0.3, change=4.0), device="cuda:0").too_much
 
 
 class TestStageTime:
     def test_computing_there_is_seen_if_it_is_much(self):
-        assert stage_time(jittered(stage=2.2), 0.01, QUIET, 0).too_much
-        assert not stage_time(jittered(stage=1.9), 0.01, QUIET, 0).too_much
+        assert stage(jittered(sample=0.01, stage=2.2)).too_much
+        assert not stage(jittered(sample=0.01, stage=1.9)).too_much
 
     def test_outputs_that_the_reference_does_not_get(self):
-        calls = jittered(stage=3.5)
-        assert stage_time(calls, 0.01, QUIET, 2**20).too_much
-        assert not stage_time(calls, 0.01, QUIET, 2**21).too_much
+        calls = jittered(sample=0.01, stage=3.5)
+        assert stage(calls, poisoned_bytes=2**20).too_much
+        assert not stage(calls, poisoned_bytes=2**21).too_much
 
 
 class TestInquiry:
@@ -196,7 +195,6 @@ class TestInquiry:
     def test_honest(self):
         found = inquire(claim(jittered(), floor=Floor(0.1, 1, 1, "call")), QUIET)
         assert found.violation is None
-        assert isinstance(found.hidden, Excess)
 
     @pytest.mark.parametrize(
         ("overhead", "undecided"),
@@ -330,12 +328,6 @@ class TestErrorRates:
         found = verdicts(noise, 400, seed=6, drift=drift)
         assert found["convicted"] <= 2
         assert found["convicted"] + found["undecided"] <= 4
-
-    @pytest.mark.parametrize("latency", [0.05, 0.5, 5.0])
-    def test_also_if_they_are_faster_or_slower(self, latency, noise):
-        found = verdicts(noise, 200, seed=7, latency=latency)
-        assert found["convicted"] == 0
-        assert found["undecided"] <= 4
 
     @pytest.mark.parametrize(("hidden", "power"), [(0.125, 0.97), (0.25, 0.99)])
     def test_a_quarter_of_a_latency_cannot_be_hidden(self, hidden, power, noise):

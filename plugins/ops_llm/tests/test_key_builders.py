@@ -7,19 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fib_ops_llm.key_builders import (
-    AttentionKeyBuilder,
     GEMMKeyBuilder,
     GQAKeyBuilder,
     MLAKeyBuilder,
 )
-from fib_testing import KeyBuilderCase, KeyBuilderConformance
 from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyFactory, AxesOnlyKeyBuilder
 from flashinfer_bench.data import Definition, RandomInput, ScalarInput, Workload
 from flashinfer_bench.errors import DataError
-from flashinfer_bench.plugins import discover
 
-BUILTIN = "fib_ops_llm"
-CATALOG = discover()
 BUILDERS = (AxesOnlyKeyBuilder, GEMMKeyBuilder, GQAKeyBuilder, MLAKeyBuilder)
 
 
@@ -71,29 +66,12 @@ def recorded(definition, sizes, values, uuid="w"):
 
 
 TENSORS = [Tensor(3, 4), Tensor(100, 4), Tensor(4), 0.5]
-SIZES = {"batch": 3, "pages": 100, "len_indptr": 4}
-
-
-def test_floats_and_values_of_tensors_do_not_count():
-    made = GQAKeyBuilder(decode())
-    key = made.build_from_args(TENSORS)
-    assert key == ApplyKey((("batch", 3), ("pages", 100), ("len_indptr", 4)))
-    assert made.build_from_args([*TENSORS[:3], 0.25]) == key
 
 
 class TestAttentionWithFlags:
     @pytest.fixture
     def builder(self):
         return GQAKeyBuilder(decode(("causal", "bool"), ("window_left", "int32")))
-
-    def test_a_workload_has_the_key_of_its_call(self, builder):
-        key = builder.build_from_args([*TENSORS, True, 128])
-        assert key.feats == (("causal", True), ("window_left", 128))
-        assert key != builder.build_from_args([*TENSORS, True, -1])
-        # Values are of the declared type, whatever was written.
-        values = {"scale": 0.5, "causal": 1, "window_left": 128.0}
-        workload = recorded(builder.definition, SIZES, values)
-        assert repr(builder.build_from_workload(workload)) == repr(key)
 
     @pytest.mark.parametrize("value", [Tensor(), None, "7", 0.5, float("nan"), float("-inf")])
     def test_what_is_no_integer_is_an_error_that_names_it(self, builder, value):
@@ -107,16 +85,6 @@ class TestAttentionWithFlags:
 
         assert not More(decode()).axes_only
         assert More(decode()).build_from_args(TENSORS).feats == (("long", True),)
-
-
-@pytest.mark.torch
-def test_a_scalar_tensor_is_not_read_since_it_may_be_on_a_device():
-    import torch
-
-    builder = AttentionKeyBuilder(decode(("causal", "bool")))
-    for tensor in (torch.tensor(True), torch.tensor(True, device="meta")):
-        with pytest.raises(DataError, match="must be of type bool, not a Tensor"):
-            builder.build_from_args([*TENSORS, tensor])
 
 
 AXES = ("a", "b", "c", "d")
@@ -173,42 +141,6 @@ def test_what_is_said_of_axes_only_is_so(call, make):
     places = builder.axis_places
     plain = ApplyKey(tuple((axis, args[i].shape[dim]) for axis, i, dim in places))
     assert builder.axes_only == (builder.build_from_args(args) == plain)
-
-
-def record(name):
-    return CATALOG.find("key_builder", name).spec
-
-
-@pytest.mark.torch
-class TestGemmConforms(KeyBuilderConformance):
-    @pytest.fixture
-    def case(self):
-        product = define(
-            {
-                "a": {"shape": ["m", "k"], "dtype": "float16"},
-                "b": {"shape": ["n", "k"], "dtype": "float16"},
-            },
-            {"m": None, "n": 16, "k": 8},
-            op_type="gemm",
-        )
-        return KeyBuilderCase(record=record("gemm"), definition=product, plugin=BUILTIN)
-
-
-@pytest.mark.torch
-class TestMlaWithFlagsConforms(KeyBuilderConformance):
-    @pytest.fixture
-    def case(self):
-        definition = decode(("causal", "bool"), ("window_left", "int32"))
-        definition = definition.model_copy(update={"op_type": "mla_ragged"})
-        values = {"scale": 0.5, "causal": True, "window_left": 128}
-        other = ({**values, "causal": False}, {**values, "window_left": -1})
-        workloads = tuple(
-            recorded(definition, SIZES, each, uuid=str(i))
-            for i, each in enumerate((values, *other))
-        )
-        return KeyBuilderCase(
-            record=record("mla"), definition=definition, workloads=workloads, plugin=BUILTIN
-        )
 
 
 @pytest.mark.parametrize(

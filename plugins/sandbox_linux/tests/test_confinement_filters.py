@@ -8,16 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fib_sandbox_linux.filters import (
+from fib_sandbox_linux.numbers import NUMBERS
+from fib_sandbox_linux.seccomp import (
     ALLOW,
     AUDIT_ARCH,
     ERRNO,
     KILL_PROCESS,
     Rule,
     assemble,
+    rules,
 )
-from fib_sandbox_linux.numbers import NUMBERS
-from fib_sandbox_linux.seccomp import rules
 
 MACHINES = sorted(NUMBERS)
 ARGUMENTS = st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6)

@@ -15,17 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from fib_sandbox_linux.confinement import (
-    capabilities,
-    confine,
-    groups,
-    landlock,
-    limits,
-    namespaces,
-    seccomp,
-    system,
-)
-from fib_sandbox_linux.filters import Rule, assemble
+from fib_sandbox_linux import landlock, limits, namespaces, seccomp, system
+from fib_sandbox_linux.confinement import confine
+from fib_sandbox_linux.seccomp import Rule, assemble
 from fib_sandbox_linux.system import Unavailable
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these measures")
@@ -239,19 +231,19 @@ class TestNamespaces:
 
 class TestCapabilities:
     def test_only_reading_is_left_to_root(self, in_child):
-        kept = 1 << capabilities.READ_ANY_FILE
-        held = in_child(capabilities.drop_capabilities, capabilities.held_capabilities)
-        assert held == capabilities.held_capabilities() & kept
+        kept = 1 << system.READ_ANY_FILE
+        held = in_child(system.drop_capabilities, system.held_capabilities)
+        assert held == system.held_capabilities() & kept
 
     def test_programs_get_none_back(self, in_child):
         command = ["grep", "^CapEff", "/proc/self/status"]
-        taken = (system.forbid_new_privileges, partial(capabilities.drop_capabilities, 0))
+        taken = (system.forbid_new_privileges, partial(system.drop_capabilities, 0))
         told = in_child(*taken, partial(subprocess.check_output, command, text=True))
         assert int(told.split()[1], 16) == 0
 
     @pytest.mark.skipif(os.getuid() != 0, reason="only root has a capability to lose")
     def test_root_no_longer_overrides(self, in_child):
-        taken = (capabilities.drop_capabilities,)
+        taken = (system.drop_capabilities,)
         assert in_child(*taken, partial(os.setgroups, [])) == "PermissionError"
 
 
@@ -410,7 +402,7 @@ class TestLimits:
         return len(children)
 
     def test_processes_in_a_control_group(self, in_child):
-        started = in_child(partial(groups.join_group, SMALL.processes), self.fork_many)
+        started = in_child(partial(limits.join_group, SMALL.processes), self.fork_many)
         assert started == SMALL.processes - 1
 
     def test_processes_of_a_user(self, in_child):
@@ -429,12 +421,12 @@ class TestLimits:
 
     def test_groups_that_are_empty_are_removed(self, in_child):
         def own_groups() -> list[str]:
-            groups.join_group(20)
+            limits.join_group(20)
             name = f"fib-candidate-{os.getpid()}"
-            return [str(parent / name) for parent in groups._groups_of_this_process()]
+            return [str(parent / name) for parent in limits._groups_of_this_process()]
 
-        made = in_child(partial(groups.join_group, 20), own_groups)
-        groups.remove_empty_groups()
+        made = in_child(partial(limits.join_group, 20), own_groups)
+        limits.remove_empty_groups()
         assert made
         assert not any(Path(group).exists() for group in made)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fib_timing_cuda import driver, hold, known_work
+from fib_timing_cuda import driver, known_work
 
-KERNELS = {"spin": driver.SPIN, "hold": hold._PTX, "steps": known_work._STEPS}
+KERNELS = {"spin": driver.SPIN, "hold": driver._PTX, "steps": known_work._STEPS}
 
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100"])

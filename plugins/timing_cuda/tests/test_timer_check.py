@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fib_timing_cuda.check import (
     DEVICE_CLOCK,
     LENGTHS_US,
-    CheckReport,
     KnownLength,
     TimerReport,
     check_timers,
@@ -110,17 +107,6 @@ class TestOneTimer:
         assert one.noise.worst < 1e-3
         assert 0 < one.noise.spread < 0.1
 
-    def test_a_timer_that_repeats_is_asked_less_often(self, device):
-        many, few = Stopwatch(device), Stopwatch(device, "few")
-        few.repeats = True
-        assert check(device, many, few).passed
-        assert few.asked * 5 < many.asked
-
-    def test_progress_is_told(self, device):
-        told = []
-        check(device, Stopwatch(device), Stopwatch(device, "other"), on_progress=told.append)
-        assert told == ["watch", "other"]
-
     def test_a_clock_that_stands_still(self, device):
         report = check(device, Stopwatch(device, factor=0.0))
         assert not report.passed
@@ -148,20 +134,6 @@ class TestAgreement:
         assert [one.length_us for one in disagreements([report])] == [10.0]
         assert disagreements([report], grain_us=1.0) == []
 
-    def test_two_that_agree_with_the_work_may_differ_from_one_another(self):
-        slow, fast = (
-            TimerReport(name, "1", lengths=tuple(KnownLength(u, u * by) for u in LENGTHS_US))
-            for name, by in (("slow", 1.04), ("fast", 0.96))
-        )
-        found = disagreements([slow, fast], grain_us=1.0)
-        assert {(one.first, one.second) for one in found} == {("slow", "fast")}
-
-    def test_one_that_failed_is_left_out(self):
-        failed = TimerReport("f", "1", error="no")
-        assert disagreements([failed]) == []
-        assert not CheckReport("cpu", (failed,)).passed
-        assert CheckReport("cpu").passed
-
 
 class TestFailures:
     def test_one_does_not_keep_the_others_from_being_checked(self, device):
@@ -180,14 +152,6 @@ class TestFailures:
         assert "and more" not in caught.value.message
         assert "nvidia-smi" in str(caught.value.hint)
 
-    def test_ctrl_c_comes_through(self, device, monkeypatch):
-        def interrupted(*given, **options):
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(Stopwatch, "time_call", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            check(device, Stopwatch(device))
-
 
 class TestSmallestDifference:
     def test_examples(self):
@@ -195,12 +159,3 @@ class TestSmallestDifference:
         assert smallest_difference([2.0, 2.0]) is None
         assert smallest_difference([2.0]) is None
         assert smallest_difference([100.0, 100.0 + 1e-12]) is None
-
-    @given(st.lists(st.integers(0, 10_000), min_size=1), st.floats(1e-3, 1e3))
-    def test_of_a_clock_with_ticks(self, ticks, tick):
-        found = smallest_difference([count * tick for count in ticks])
-        if len(set(ticks)) == 1:
-            assert found is None
-        else:
-            assert found is not None
-            assert found >= 0.999 * tick

@@ -17,7 +17,6 @@ from fib_timing_cuda.check import (
     TimerReport,
 )
 from flashinfer_bench.bench.timing import Timer
-from flashinfer_bench.errors import TimingError
 from flashinfer_bench.plugins import Availability, Catalog, TimerSpec
 
 pytestmark = pytest.mark.torch
@@ -96,15 +95,6 @@ class TestList:
         assert [row["caches"] for row in found] == ["cold warm"] * 3 + ["cold"]
         assert [row["resolution_us"] for row in found] == ["", "1", "", ""]
 
-    def test_json_has_all_fields(self, fib, catalog):
-        document = json.loads(fib("timers", "list", "--json").stdout)
-        assert document["schema_version"] == 1
-        by_name = {row["name"]: row for row in document["timers"]}
-        assert by_name["again"]["repeats"] is True
-        assert by_name["again"]["caches"] == ["cold"]
-        assert by_name["mine"]["resolution_ms"] == 1e-3
-        assert by_name["broken"]["remedy"] == "buy one"
-
     def test_core_s_own(self, fib):
         found = {row["name"]: row for row in rows(fib("timers", "list").stdout)}
         assert {"cpu", "cuda_event", "cuda_graph", "do_bench"} <= set(found)
@@ -157,21 +147,6 @@ class TestCheck:
         assert document["passed"] is False
         assert document["devices"][0]["disagreements"][0]["share"] == 0.071
 
-    def test_a_timer_that_fails_is_a_finding(self, fib, checked):
-        failed = TimerReport("mine", "1", error="the clock has stopped")
-        checked["report"] = CheckReport("cpu", (GOOD, failed))
-        result = fib("timers", "check", "--device", "cpu")
-        assert result.exit_code == 1
-        assert [row["10_us"] for row in rows(result.stdout)] == ["10.1", ""]
-        assert "cpu: mine failed: the clock has stopped" in result.stderr
-
-    def test_a_device_that_has_gone(self, fib, checked):
-        checked["report"] = TimingError("cpu does not answer any more", hint="look at it")
-        result = fib("timers", "check", "--device", "cpu")
-        assert result.exit_code == 4
-        assert result.stdout == ""
-        assert "error: cpu does not answer any more\nhint: look at it" in result.stderr
-
     @pytest.mark.parametrize(
         ("name", "text"),
         [
@@ -185,14 +160,6 @@ class TestCheck:
         assert result.exit_code == 4
         assert text in result.stderr
         assert "timers" not in checked
-
-    def test_what_is_no_timer(self, fib, checked, monkeypatch):
-        monkeypatch.setattr(
-            "flashinfer_bench.bench.backends.choose_devices", lambda device: ["cuda:0"]
-        )
-        result = fib("timers", "check")
-        assert result.exit_code == 4
-        assert "fib_test_timers:no is no subclass of Timer" in result.stderr
 
 
 def test_for_real_and_in_a_process_of_its_own(fib_process):

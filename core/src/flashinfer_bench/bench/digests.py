@@ -116,7 +116,7 @@ def _bytes_of(value: Any) -> Iterator[bytes | memoryview]:
     if not hasattr(value, "shape"):
         yield repr(value).encode()
         return
-    from flashinfer_bench.tensors.wire import tensor_to_bytes
+    from flashinfer_bench.tensors.dtypes import tensor_to_bytes
 
     dtype, shape, data = tensor_to_bytes(value)
     yield f"{dtype}{shape}".encode()

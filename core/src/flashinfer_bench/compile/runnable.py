@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from flashinfer_bench.data import Definition
 from flashinfer_bench.errors import BuildError
-from flashinfer_bench.tensors.operands import first_places, operands_of
+from flashinfer_bench.tensors.dtypes import first_places, operands_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

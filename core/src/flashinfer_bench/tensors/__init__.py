@@ -11,19 +11,21 @@ from flashinfer_bench.tensors.devices import (
     nvidia_gpus,
     torch_versions,
 )
-from flashinfer_bench.tensors.dtypes import dtype_name, to_python_type, to_torch_dtype
+from flashinfer_bench.tensors.dtypes import (
+    dtype_name,
+    span_of,
+    tensor_from_bytes,
+    tensor_from_span,
+    tensor_to_bytes,
+    to_python_type,
+    to_torch_dtype,
+)
 from flashinfer_bench.tensors.generate import (
     allocate_outputs,
     derive_seed,
     generate_inputs,
     poison,
     random_tensor,
-)
-from flashinfer_bench.tensors.wire import (
-    span_of,
-    tensor_from_bytes,
-    tensor_from_span,
-    tensor_to_bytes,
 )
 
 __all__ = [

@@ -149,7 +149,14 @@ def hardware_from_device(device: str) -> str:
         return cpu_hardware()
     if kind != "cuda":
         raise CapabilityError(f"device {device!r} is not supported; use cpu, cuda or cuda:N")
-    _require_cuda(device)
+    available = list_cuda_devices()
+    if not available:
+        raise CapabilityError(
+            f"device {device!r} was asked for, but torch {torch.__version__} sees no CUDA device",
+            hint="Use --device cpu, or check the driver with nvidia-smi.",
+        )
+    if (torch.device(device).index or 0) >= len(available):
+        raise CapabilityError(f"there is no {device!r}; there are {', '.join(available)}")
     return str(torch.cuda.get_device_name(torch.device(device)))
 
 
@@ -180,9 +187,13 @@ def env_snapshot(device: str) -> Environment:
     import torch
 
     from flashinfer_bench.data import Environment
+    from flashinfer_bench.plugins import language_versions
 
     hardware = hardware_from_device(device)
-    libs = {"python": platform.python_version(), **_installed_versions()}
+    libs = {"python": platform.python_version(), **language_versions()}
+    for distribution, name in _LIBRARIES.items():
+        with suppress(metadata.PackageNotFoundError):
+            libs[name] = metadata.version(distribution)
     libs["torch"] = torch.__version__
     libs["flashinfer_bench"] = __version__
     if torch.version.cuda is not None:
@@ -205,20 +216,6 @@ def cpu_threads() -> int:
     return env.cpu_threads() or max(1, _usable_cores() - 1)
 
 
-def _require_cuda(device: str) -> None:
-    import torch
-
-    available = list_cuda_devices()
-    if not available:
-        raise CapabilityError(
-            f"device {device!r} was asked for, but torch {torch.__version__} sees no CUDA device",
-            hint="Use --device cpu, or check the driver with nvidia-smi.",
-        )
-    index = torch.device(device).index or 0
-    if index >= len(available):
-        raise CapabilityError(f"there is no {device!r}; there are {', '.join(available)}")
-
-
 @cache
 def _cpu_model() -> str:
     try:
@@ -236,13 +233,3 @@ def _usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _installed_versions() -> dict[str, str]:
-    from flashinfer_bench.plugins import language_versions
-
-    found = language_versions()
-    for distribution, name in _LIBRARIES.items():
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(distribution)
-    return found

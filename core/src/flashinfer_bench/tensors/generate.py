@@ -8,15 +8,17 @@ several cores can work on one tensor and never change what comes out.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import shutil
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from math import isfinite, prod
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.data import RandomInput, SafetensorsInput, ScalarInput
-from flashinfer_bench.data.blobs import present_blob
+from flashinfer_bench.data import Definition, RandomInput, SafetensorsInput, ScalarInput, Workload
+from flashinfer_bench.data.blobs import is_lfs_pointer, present_blob
 from flashinfer_bench.errors import BlobError, CapabilityError, DataError
-from flashinfer_bench.tensors.blobs import load_checked
 from flashinfer_bench.tensors.dtypes import (
     FLOAT4,
     dtype_name,
@@ -34,10 +36,134 @@ if TYPE_CHECKING:
 
     import torch
 
-    from flashinfer_bench.data import Definition, Workload
-
-    Scalar = Union[bool, int, float]
     Shape = Optional[tuple[int, ...]]
+
+
+PULL_TIMEOUT_S = 600.0
+"""Seconds after which a pull is given up."""
+
+logger = logging.getLogger(__name__)
+
+
+def load_checked(
+    path: Path, key: str, *, shape: Optional[tuple[int, ...]], dtype: str, field: str
+) -> torch.Tensor:
+    """Read one tensor and check that it is what a workload says.
+
+    Parameters
+    ----------
+    path : Path
+        The file. A Git-LFS pointer is replaced by its content first, where git-lfs is installed.
+    key : str
+        Name of the tensor in it.
+    shape : tuple of int or None
+        Expected shape; None for a scalar, which any tensor of one element satisfies.
+    dtype : str
+        Expected element type. Packed 4-bit floats may be stored as ``uint8``.
+    field : str
+        The input's place in the workload, for the message.
+
+    Returns
+    -------
+    torch.Tensor
+        On the CPU.
+
+    Raises
+    ------
+    BlobError
+        If the file or key is missing, or shape or dtype differ.
+    """
+    tensor = _load(path, key)
+    found = dtype_name(tensor.dtype)
+    if dtype == FLOAT4 and found == "uint8":
+        tensor, found = tensor.view(to_torch_dtype(dtype)), dtype
+    fits = tensor.numel() == 1 if shape is None else tuple(tensor.shape) == tuple(shape)
+    if fits and found == dtype:
+        return tensor
+    expected = "a scalar" if shape is None else f"shape {list(shape)}"
+    raise BlobError(
+        f"tensor {key!r} must be {expected} of {dtype}, "
+        f"but the file has shape {list(tensor.shape)} of {found}",
+        path=path,
+        field=field,
+    )
+
+
+def _load(path: Path, key: str) -> torch.Tensor:
+    """Return a tensor that owns its memory."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        if not path.is_file():
+            raise BlobError("there is no such tensor file", path=path)
+        fetch_if_pointer(path)
+        with safe_open(path, framework="pt") as opened:
+            present = sorted(opened.keys())
+            if key in present:
+                tensor: torch.Tensor = opened.get_tensor(key).clone()
+                return tensor
+    except BlobError:
+        raise
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise BlobError(f"not a readable safetensors file: {error}", path=path) from error
+    there = ", ".join(present) or "nothing"
+    raise BlobError(f"there is no tensor {key!r} in the file; it has {there}", path=path)
+
+
+def fetch_if_pointer(path: Path) -> None:
+    """Replace a Git-LFS pointer by the file that it stands for; leave any other file alone.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Raises
+    ------
+    BlobError
+        If it is a pointer and git-lfs is not installed or cannot fetch it.
+    """
+    if not is_lfs_pointer(path):
+        return
+    why = "git-lfs is not installed"
+    if shutil.which("git") is not None and shutil.which("git-lfs") is not None:
+        logger.info("pulling %s with git-lfs", path)
+        problem = _pull(path)
+        why = f"git-lfs could not fetch it: {problem}" if problem else "git-lfs left it as it is"
+        if not problem and not is_lfs_pointer(path):
+            return
+    raise BlobError(
+        f"the file is a Git-LFS pointer, not the tensors themselves, and {why}",
+        path=path,
+        hint=f"Install git-lfs and run: git lfs pull --include '**/{path.name}'",
+    )
+
+
+def _pull(path: Path) -> str:
+    """Run git-lfs for this one file; return what went wrong, or an empty string."""
+    # "*" and the like in a file name would be a pattern to git-lfs.
+    pattern = "".join(f"\\{char}" if char in "*?[]\\" else char for char in path.name)
+    command = ["git", "lfs", "pull", "--include", f"**/{pattern}", "--exclude", ""]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=path.parent,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PULL_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {PULL_TIMEOUT_S:g} s"
+    except OSError as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"
+
 
 BLOCK = 1 << 22
 """Elements that are drawn with one seed."""
@@ -99,8 +225,15 @@ def generate_inputs(
     CapabilityError
         If this machine has not the memory for an input.
     """
-    shapes = _shapes(definition, workload)
-    made: dict[str, Any] = _inputs_of_family(definition, workload, shapes, seed)
+    missing = [axis for axis in definition.var_axes if axis not in workload.axes]
+    if missing:
+        raise DataError(
+            f"the workload has no value for axis {missing[0]!r} of definition {definition.name!r}",
+            field=f"axes.{missing[0]}",
+        )
+    axes = {axis: workload.axes[axis] for axis in definition.var_axes}
+    shapes = dict(zip(definition.inputs, definition.get_input_shapes(axes), strict=True))
+    made: dict[str, Any] = _inputs_of_family(definition, workload, axes, shapes, seed)
     for name, shape in shapes.items():
         if name not in made:
             made[name] = _make_input(definition, workload, name, shape, seed, root)
@@ -112,6 +245,7 @@ def generate_inputs(
 def _inputs_of_family(
     definition: Definition,
     workload: Workload,
+    axes: dict[str, int],
     shapes: dict[str, Shape],
     seed: int,
 ) -> dict[str, torch.Tensor]:
@@ -121,7 +255,6 @@ def _inputs_of_family(
     family = default_catalog().family_of(definition.op_type)
     if family is None or family.spec.inputs is None:
         return {}
-    axes = {axis: workload.axes[axis] for axis in definition.var_axes}
     made: dict[str, torch.Tensor] = family.load(family.spec.inputs)(definition, axes, seed)
     asked = [name for name, one in workload.inputs.items() if isinstance(one, RandomInput)]
     kept = {name: one for name, one in made.items() if name in asked}
@@ -153,7 +286,11 @@ def _make_input(
                 field=field,
                 hint="Use a random or safetensors input.",
             )
-        return coerce_scalar(source.value, dtype, field=field)
+        value = source.value
+        exact = isfinite(value) and value == int(value)
+        if (is_bool(dtype) and value not in (0, 1)) or (is_integer(dtype) and not exact):
+            raise DataError(f"{value!r} is not a value of dtype {dtype}", field=field)
+        return to_python_type(dtype)(value)
     if isinstance(source, SafetensorsInput):
         if root is None:
             raise BlobError(
@@ -181,17 +318,6 @@ def _make_input(
     return (single.float() if is_low_precision(dtype) else single).item()
 
 
-def _shapes(definition: Definition, workload: Workload) -> dict[str, Shape]:
-    missing = [axis for axis in definition.var_axes if axis not in workload.axes]
-    if missing:
-        raise DataError(
-            f"the workload has no value for axis {missing[0]!r} of definition {definition.name!r}",
-            field=f"axes.{missing[0]}",
-        )
-    axes = {axis: workload.axes[axis] for axis in definition.var_axes}
-    return dict(zip(definition.inputs, definition.get_input_shapes(axes), strict=True))
-
-
 def _random_input(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> torch.Tensor:
     nbytes = prod(shape) * to_torch_dtype(dtype).itemsize
     what = f"input {name!r} of shape {list(shape)} and dtype {dtype}"
@@ -204,31 +330,6 @@ def _random_input(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> t
             f"{what} takes {nbytes / 2**30:.1f} GiB, which cannot be allocated",
             hint="leave this workload out, or use a machine with more memory",
         ) from error
-
-
-def coerce_scalar(value: Scalar, dtype: str, *, field: str = "") -> Scalar:
-    """Return `value` as the Python type of `dtype`, if that loses nothing.
-
-    Parameters
-    ----------
-    value : bool, int or float
-        The number.
-    dtype : str
-        Declared type of the scalar.
-    field : str
-        Its place in the workload, for the message.
-
-    Raises
-    ------
-    DataError
-        If, for example, 2.5 is given for an integer, or 2 for a bool.
-    """
-    kind = to_python_type(dtype)
-    exact = isfinite(value) and value == int(value)
-    if (is_bool(dtype) and value not in (0, 1)) or (is_integer(dtype) and not exact):
-        raise DataError(f"{value!r} is not a value of dtype {dtype}", field=field)
-    converted: Scalar = kind(value)
-    return converted
 
 
 def derive_seed(*parts: object) -> int:
@@ -326,25 +427,22 @@ def allocate_outputs(
         overwritten reads as NaN in floats, as a pattern of bytes 0x5B in integers and 4-bit
         floats, and as alternating values in bool.
     """
-    shapes = definition.get_output_shapes(dict(axes))
-    outputs = [
-        _empty(shape or (), to_torch_dtype(spec.dtype), device, shift)
-        for shape, spec in zip(shapes, definition.outputs.values(), strict=True)
-    ]
-    for tensor in outputs:
-        poison(tensor)
-    return outputs
-
-
-def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: str, shift: int) -> torch.Tensor:
     import torch
 
-    if not shift:
-        return torch.empty(shape, dtype=dtype, device=device)
-    nbytes = prod(shape) * dtype.itemsize
-    memory = torch.empty(nbytes + shift + _ALIGNMENT, dtype=torch.uint8, device=device)
-    start = -memory.data_ptr() % _ALIGNMENT + shift
-    return memory[start : start + nbytes].view(dtype).view(shape)
+    shapes = definition.get_output_shapes(dict(axes))
+    outputs = []
+    for shape, spec in zip(shapes, definition.outputs.values(), strict=True):
+        dtype, sizes = to_torch_dtype(spec.dtype), shape or ()
+        if shift:
+            nbytes = prod(sizes) * dtype.itemsize
+            memory = torch.empty(nbytes + shift + _ALIGNMENT, dtype=torch.uint8, device=device)
+            start = -memory.data_ptr() % _ALIGNMENT + shift
+            tensor = memory[start : start + nbytes].view(dtype).view(sizes)
+        else:
+            tensor = torch.empty(sizes, dtype=dtype, device=device)
+        poison(tensor)
+        outputs.append(tensor)
+    return outputs
 
 
 def poison(tensor: torch.Tensor) -> None:

@@ -29,7 +29,7 @@ from itertools import pairwise
 from math import lcm
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
-from flashinfer_bench.data import RandomInput
+from flashinfer_bench.data import Definition, RandomInput, Workload
 from flashinfer_bench.tensors.generate import is_softmaxed
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from flashinfer_bench.data import Definition, Workload
 
 Way = Literal["signs", "columns", "rotate", "move", "fixed"]
 
@@ -260,25 +259,13 @@ def patch_count(elements: int) -> int:
 
 def varied(free: Sequence[Freedom], inputs: Sequence[Any], variation: Variation) -> list[Any]:
     """Return the inputs as the call saw them, as contiguous CPU tensors of their own."""
-    values = [
-        _copied(value, item.way, shift, mix)
-        for item, value, shift, mix in zip(
-            free, inputs, variation.shifts, variation.mixes, strict=True
-        )
-    ]
+    rotors = [Rotor(value, item.way) for item, value in zip(free, inputs, strict=True)]
+    shown = [rotor.at(shift) for rotor, shift in zip(rotors, variation.shifts, strict=True)]
+    for rotor, mix in zip(rotors, variation.mixes, strict=True):
+        rotor.mix(mix)
     for patch in variation.patches:
-        units_of(values[patch.input])[patch.positions] = units_of(patch.values)
-    return values
-
-
-def _copied(value: Any, way: Way, shift: int, mix: int) -> Any:
-    if not is_tensor(value):
-        return value
-    plain = value.detach().contiguous()
-    copy = plain.clone()
-    turned(units_of(copy), units_of(plain), shift if way in ("signs", "rotate") else 0)
-    mix_into(units_of(copy), plain, way, mix)
-    return copy
+        rotors[patch.input].patch(patch.positions, patch.values)
+    return [value.detach().clone() if is_tensor(value) else value for value in shown]
 
 
 class Rotor:
@@ -304,12 +291,9 @@ class Rotor:
             self._shown = self.at(0)
         if self._way == "rotate":
             self._value = self._shown  # the buffer holds all of it
+        # Whether the solution is given the memory that this object keeps, and not a copy.
+        self._gives_its_own = self._way in ("rotate", "fixed")
         self._digest = digest(self._kept()) if is_tensor(value) and self._gives_its_own else 0
-
-    @property
-    def _gives_its_own(self) -> bool:
-        """Whether the solution is given the memory that this object keeps, and not a copy."""
-        return self._way in ("rotate", "fixed")
 
     def _kept(self) -> torch.Tensor:
         return units_of(self._value) if self._buffer is None else self._buffer
@@ -342,7 +326,7 @@ class Rotor:
         self._turn, self._mix = shift if self._way == "signs" else 0, 0
         if self._way != "rotate":
             turned(view, units_of(self._value), self._turn)
-        self._shown = typed(view, self._value)
+        self._shown = view.reshape(-1).view(self._value.dtype).view(self._value.shape)
         return self._shown
 
     def mix(self, mix: int) -> None:
@@ -385,7 +369,9 @@ class Rotor:
         """
         import torch
 
-        stands = self._patch_stands()
+        stands = self._undo is None or bool(
+            torch.equal(units_of(self._shown)[self._undo[0]], self._written)
+        )
         self._restore()
         if not stands or not is_tensor(self._value):
             return stands
@@ -395,13 +381,6 @@ class Rotor:
         turned(wanted, units_of(self._value), self._turn)
         mix_into(wanted, self._value, self._way, self._mix)
         return bool(torch.equal(wanted, units_of(self._shown)))
-
-    def _patch_stands(self) -> bool:
-        import torch
-
-        if self._undo is None:
-            return True
-        return bool(torch.equal(units_of(self._shown)[self._undo[0]], self._written))
 
     def _restore(self) -> None:
         if self._undo is not None:
@@ -458,11 +437,6 @@ def units_of(tensor: torch.Tensor) -> torch.Tensor:
     if flat.element_size() in integer:
         return flat.view(integer[flat.element_size()])
     return flat.view(torch.int64).view(flat.numel(), -1)  # complex128
-
-
-def typed(units: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return units as a tensor of the shape and type of another one; shares their memory."""
-    return units.reshape(-1).view(like.dtype).view(like.shape)
 
 
 def turned(into: torch.Tensor, units: torch.Tensor, turn: int) -> None:

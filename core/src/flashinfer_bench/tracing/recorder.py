@@ -20,7 +20,7 @@ from flashinfer_bench.routing import generated
 from flashinfer_bench.routing.binding import match, same_value
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, opaque
 from flashinfer_bench.routing.routes import Canonical
-from flashinfer_bench.tensors.operands import Operand, first_places, operands_of
+from flashinfer_bench.tensors.dtypes import Operand, first_places, operands_of
 from flashinfer_bench.tracing.policies import FastPath, OnlinePolicy, WorkloadEntry, is_number
 from flashinfer_bench.tracing.shutdown import held_back
 

@@ -15,13 +15,13 @@ def fib_register_commands() -> Iterable[CommandSpec]:
     """Register compare and replay."""
     yield CommandSpec(
         name="compare",
-        factory="fib_compare.commands.compare:app",
+        factory="fib_compare.compare_command:app",
         priority=980,
         summary="Say whether one solution is slower than another.",
     )
     yield CommandSpec(
         name="replay",
-        factory="fib_compare.commands.replay:app",
+        factory="fib_compare.replay_command:app",
         priority=990,
         summary="Run recorded traces again: do they still hold?",
     )

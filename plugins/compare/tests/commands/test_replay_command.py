@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from fib_compare.commands.replay import parse_share
+from fib_compare.replay_command import parse_share
 
 pytestmark = [pytest.mark.torch, pytest.mark.plugin("python")]
 
@@ -29,14 +29,6 @@ SECRETS = ("rotation_seed", "reference_seed", "checks_id")
 def lines_of(root):
     path = root / "traces/op/double.jsonl"
     return path, [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def rewrite(root, change):
-    """Apply `change` to the provenance of every trace."""
-    path, records = lines_of(root)
-    for record in records:
-        change(record["evaluation"]["provenance"])
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 _recorded = {}
@@ -111,17 +103,6 @@ def test_json_tells_all_of_it(record, replay):
     assert one["replayed"]["latency_ms"] > 0
 
 
-def test_other_settings_come_back(record, replay):
-    """Within 0.5 everything counts as right; with the default it would be wrong."""
-    dataset = record("--atol", "0.5", code="def run(x):\n    return x * 2 + 0.1\n")
-    code, (one,) = replay("--local", dataset.root)
-    assert (code, one["recorded"]["status"], one["replayed"]["status"]) == (0, "PASSED", "PASSED")
-    rewrite(dataset.root, lambda told: told.pop("settings"))
-    code, (one,) = replay("--local", dataset.root)
-    assert (code, one["verdict"]) == (1, "drifted")
-    assert one["reasons"] == ["status PASSED -> INCORRECT_NUMERICAL"]
-
-
 def test_a_solution_that_became_slower(record, fib_process, tmp_path):
     marker = tmp_path / "slow"
     dataset = record(code=SLOWER_IF.format(marker=str(marker)))
@@ -143,14 +124,6 @@ def test_a_changed_solution_is_not_the_recorded_one(record, replay):
     assert one["reasons"] == ["solution 'good_double' has changed since"]
 
 
-def test_a_changed_seed_gives_other_inputs(record, replay):
-    dataset = record()
-    rewrite(dataset.root, lambda told: told.update(seed=told["seed"] + 1))
-    code, (one,) = replay("--local", dataset.root)
-    assert (code, one["verdict"], one["inputs"]) == (4, "not reproducible", "different")
-    assert "inputs are not those of then" in one["reasons"][0]
-
-
 def test_broken_lines_are_told_and_the_rest_is_replayed(record, replay):
     dataset = record()
     path = dataset.root / "traces/op/double.jsonl"
@@ -168,25 +141,6 @@ def test_broken_lines_are_told_and_the_rest_is_replayed(record, replay):
     assert (code, one["line"]) == (0, 2)
     code, (one,) = replay(f"{path}:3")
     assert (code, one["line"], one["solution"]) == (4, 3, None)
-
-
-def test_a_drift_goes_before_what_is_not_reproducible(record, replay):
-    dataset = record()
-    path, (trace,) = lines_of(dataset.root)
-    evaluation = trace["evaluation"]
-    evaluation.update(status="RUNTIME_ERROR")
-    del evaluation["correctness"], evaluation["performance"]
-    path.write_text(json.dumps(trace) + "\nnonsense\n")
-    code, replays = replay(path)
-    assert [one["verdict"] for one in replays] == ["drifted", "not reproducible"]
-    assert replays[0]["reasons"] == ["status RUNTIME_ERROR -> PASSED"]
-    assert code == 1
-
-
-def test_a_device_that_is_not_there(record, replay):
-    code, (one,) = replay("--local", record().root, "--device", "cuda:77")
-    assert (code, one["verdict"]) == (4, "not reproducible")
-    assert "'cuda:77' is not there" in one["reasons"][0]
 
 
 def test_save_adds_a_trace_with_seeds_of_its_own(record, replay):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fib_compare.paired.contest import CompareSettings, ContestRun
+from fib_compare.paired.comparer import CompareSettings, ContestRun
 from fib_compare.paired.result import Contest
 from fib_judge.records import VerifiedSession
 from fib_tests.scripted import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fib_compare.paired.comparer import Comparer, find_contests
-from fib_compare.paired.contest import CompareSettings
+from fib_compare.paired.comparer import Comparer, CompareSettings, find_contests
 from flashinfer_bench.bench.config import BenchmarkConfig
 from flashinfer_bench.errors import (
     CapabilityError,

@@ -7,11 +7,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fib_compare.paired import contest as contests
-from fib_compare.paired.cores import Cores, Settled, core_ticks
+from fib_compare.paired import comparer as contests
+from fib_compare.paired.launch import Cores, Settled, core_ticks
 from fib_tests.scripted import steady
 from flashinfer_bench.bench.executors.threads import ENDED
 
@@ -84,12 +82,6 @@ class TestChoice:
         here.pass_time(60, 20, 50)
         assert cores.choose() == 0
 
-    def test_one_core_is_no_choice(self, machine):
-        here = machine(1)
-        cores = Cores("cpu", here.proc)
-        here.pass_time(50)
-        assert cores.choose() is None
-
     def test_a_device_has_no_use_for_it(self, machine):
         cores = Cores("cuda:0", machine().proc)
         assert (cores.choose(), cores.allowed) == (None, frozenset())
@@ -104,24 +96,6 @@ class TestChoice:
     def test_without_proc_there_is_no_choice(self, tmp_path):
         assert core_ticks(tmp_path) == {}
         assert Cores("cpu", tmp_path).choose() is None
-
-    def test_cores_that_go_and_come_are_left_out(self, machine):
-        here = machine()
-        cores = Cores("cpu", here.proc)
-        here.pass_time(10, 90)
-        assert cores.choose() == 1
-        here.pass_time(10, 20, 90)
-        assert cores.choose() == 1, "what the third one did meanwhile is not known"
-        (here.proc / "stat").unlink()
-        assert cores.choose() is None
-
-
-@given(text=st.binary(max_size=60))
-def test_whatever_is_there_nothing_breaks(tmp_path_factory, text):
-    proc = tmp_path_factory.mktemp("proc")
-    (proc / "stat").write_bytes(b"cpu0 1 2 3\ncpu" + text)
-    assert isinstance(core_ticks(proc), dict)
-    assert Cores("cpu", proc).choose() in (None, *os.sched_getaffinity(0))
 
 
 class TestSettled:
@@ -166,14 +140,6 @@ class TestSettled:
         settled.end()
         assert [one.on for one in sides] == [{0, 1, 2}] * 2
         assert cores.choose() is None
-
-    def test_one_that_has_ended_is_no_reason(self, cores, machine):
-        sides = Fake(*ALONE), Fake(*ALONE)
-        settled = Settled(sides, cores)
-        settled.on_one_core(CALLED)
-        sides[1].on = frozenset()
-        settled.end()
-        assert sides[0].on == {1}
 
 
 @pytest.mark.torch

@@ -6,10 +6,9 @@ import os
 
 import pytest
 
-from fib_compare.paired import contest as contests
-from fib_compare.paired import cores
-from fib_compare.paired.comparer import Comparer, find_contests
-from fib_compare.paired.contest import CompareSettings
+from fib_compare.paired import comparer as contests
+from fib_compare.paired import launch as cores
+from fib_compare.paired.comparer import Comparer, CompareSettings, find_contests
 from flashinfer_bench.bench.config import BenchmarkConfig
 
 ALLOWED = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

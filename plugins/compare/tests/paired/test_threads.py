@@ -7,14 +7,11 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fib_compare.paired.cores import worked_alone
+from fib_compare.paired.launch import worked_alone
 from flashinfer_bench.bench.executors.threads import (
     ENDED,
     cores_of,
@@ -144,21 +141,6 @@ def test_who_shares_a_core_waits_for_it():
     assert 0.2 * lasted_ns < waited_ns <= lasted_ns
 
 
-def test_this_thread_waits_like_any_other():
-    with child(BESIDE) as one:
-        before_cores = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {ALLOWED[0]})
-        try:
-            assert keep_on({ALLOWED[0]}, one.pid)
-            before, began = waited_here(), time.monotonic_ns()
-            while time.monotonic_ns() - began < 300_000_000:
-                pass
-            waited_ns = waited_here() - before
-        finally:
-            os.sched_setaffinity(0, before_cores)
-    assert waited_ns > 30_000_000
-
-
 def test_of_a_process_that_has_ended_nothing_is_known():
     with child(ALONE) as one:
         one.work()
@@ -199,58 +181,8 @@ class TestKeeping:
                 assert process.stdout.readline() == "done\n"
                 assert cores_of(one.pid) == cores
 
-    def test_threads_that_are_there_are_moved(self):
-        with child(BESIDE) as one:
-            one.work()
-            assert keep_on({ALLOWED[-1]}, one.pid) is True
-            assert cores_of(one.pid) == {ALLOWED[-1]}
-            for task in Path(f"/proc/{one.pid}/task").iterdir():
-                assert os.sched_getaffinity(int(task.name)) == {ALLOWED[-1]}
 
-    def test_threads_that_come_and_go_do_not_prevent_it(self):
-        churn = (
-            "import threading\n"
-            "def forever():\n"
-            "    while True:\n"
-            "        one = threading.Thread(target=lambda: None)\n"
-            "        one.start(); one.join()\n"
-            "threading.Thread(target=forever, daemon=True).start()\n"
-            "def work(): pass\n"
-        )
-        with child(churn) as one:
-            one.work()
-            kept = [keep_on({ALLOWED[-1]}, one.pid) for _ in range(5)]
-            assert any(kept)
-            one.work()
-            assert cores_of(one.pid) == {ALLOWED[-1]}
-
-
-def write_task(proc: Path, pid: int, thread: int, schedstat: bytes, children: bytes = b"") -> None:
-    task = proc / str(pid) / "task" / str(thread)
-    task.mkdir(parents=True)
-    (task / "schedstat").write_bytes(schedstat)
-    (task / "children").write_bytes(children)
-
-
-GONE = 2**22 + 5
 """Above all numbers of processes that Linux gives."""
-
-
-@given(text=st.binary(max_size=20), children=st.binary(max_size=20))
-def test_whatever_it_tells_nothing_breaks(tmp_path_factory, text, children):
-    proc = tmp_path_factory.mktemp("proc")
-    write_task(proc, GONE, 7, text, b"" if any(c in b"0123456789" for c in children) else children)
-    for found in (thread_times(GONE, proc), waiting_times(GONE, proc)):
-        assert set(found) <= {7, ENDED}
-        assert all(isinstance(value, int) for value in found.values())
-
-
-def test_children_are_looked_at(tmp_path):
-    write_task(tmp_path, GONE, 1, b"5 0 0", f"{GONE + 1} {GONE + 2} ".encode())
-    write_task(tmp_path, GONE + 1, 2, b"7 1 0")
-    write_task(tmp_path, GONE + 2, 3, b"9 2 0")
-    assert thread_times(GONE, tmp_path) == {1: 5, 2: 7, 3: 9, ENDED: 0}
-    assert waiting_times(GONE, tmp_path) == {1: 0, 2: 1, 3: 2}
 
 
 class TestAlone:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_compare.replay.compare import compare
+from fib_compare.replayer import compare
 from flashinfer_bench.data import (
     Correctness,
     Environment,
@@ -94,11 +94,6 @@ class TestLatency:
             ("the reference's latency 2 -> 4 ms",),
         )
 
-    @pytest.mark.parametrize("pair", [(0.0, 1.0), (1.0, 0.0)])
-    def test_a_reference_that_was_not_timed(self, pair: tuple[float, float]) -> None:
-        first, second = (evaluation(reference=one) for one in pair)
-        assert compare(first, second, 0.1).differences == ()
-
 
 class TestErrors:
     @pytest.mark.parametrize(
@@ -137,9 +132,6 @@ class TestDifferences:
             "nvcc: 12.4 -> 12.8",
             "CPU threads: 3 -> 7",
         }
-
-    def test_what_an_older_release_did_not_record_is_no_difference(self) -> None:
-        assert compare(evaluation(), evaluation(driver="1", host="2"), 0.1).differences == ()
 
 
 class TestEditedRecords:

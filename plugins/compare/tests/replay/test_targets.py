@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_compare.replay.targets import Target, dataset_of, latest, read_targets, split_place
+from fib_compare.targets import Target, latest, read_targets, split_place
 from fib_tests.records import Make
-from flashinfer_bench.errors import ConfigError, DatasetNotFoundError, SelectionError
+from flashinfer_bench.errors import ConfigError, SelectionError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,23 +36,8 @@ class TestPlaces:
         with pytest.raises(ConfigError):
             split_place(f"{file}:{tail}")
 
-    def test_the_nearest_dataset(self, tmp_path: Path) -> None:
-        inner = tmp_path / "outer/inner"
-        for root in (inner, inner.parent):
-            (root / "definitions").mkdir(parents=True)
-        assert dataset_of(inner / "traces/op/x.jsonl") == inner.resolve()
-        assert dataset_of(inner.parent / "x.jsonl") == inner.parent.resolve()
-        with pytest.raises(DatasetNotFoundError, match="lies in no dataset"):
-            dataset_of(tmp_path / "x.jsonl")
-
 
 class TestLines:
-    def test_one_document_over_several_lines(self, tmp_path: Path) -> None:
-        file = tmp_path / "t.json"
-        file.write_text(json.dumps(json.loads(trace().model_dump_json()), indent=2))
-        (one,) = read_targets(file)
-        assert (one.line, one.place, one.trace) == (None, str(file), trace())
-
     @given(st.binary(max_size=200))
     def test_any_bytes(self, tmp_path_factory: Any, content: bytes) -> None:
         file = tmp_path_factory.getbasetemp() / "any.jsonl"

@@ -9,31 +9,114 @@ there: what it gains by that is bounded by the latency that the reference has wh
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Optional
 
-from fib_judge.normals import Normals
-from fib_judge.turns import interleaved_ratio
-from flashinfer_bench.bench.calls import Deadline, Variations, find_impossible, shoot, time_left
+from fib_judge.integrity import Normals
+from flashinfer_bench.bench.calls import (
+    Deadline,
+    Measurement,
+    TimedCall,
+    Variations,
+    find_impossible,
+    shoot,
+    time_left,
+)
 from flashinfer_bench.bench.digests import secret_seed
 from flashinfer_bench.bench.evaluation import CONFIDENCE, Speeds, performance_of, speeds_of
 from flashinfer_bench.bench.executors.base import CandidateError
 from flashinfer_bench.bench.measurement import ReferenceProblem
 from flashinfer_bench.data.samples import rounded
-from flashinfer_bench.stats.intervals import ratio_interval
+from flashinfer_bench.stats.distributions import t_quantile
+from flashinfer_bench.stats.intervals import Interval, ratio_interval
+from flashinfer_bench.stats.samples import median_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fib_judge.records import VerifiedAttempt
-    from flashinfer_bench.bench.calls import Measurement, TimedCall
     from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.bench.stopping import TimingPlan
-    from flashinfer_bench.stats.intervals import Interval
+
+
+_MANY_BLOCKS = 6
+"""From so many blocks on, their ratios themselves tell how much a ratio varies."""
+
+_MOST_GROUPS = 16
+"""More blocks are merged: a median of several is not moved by one call that was disturbed."""
+
+Block = tuple[Sequence[float], Sequence[float]]
+"""Samples of the numerator, and samples of the denominator that were taken beside them."""
+
+
+def interleaved_ratio(
+    blocks: Sequence[Block],
+    *,
+    confidence: float = 0.95,
+    resolution: float = 0.0,
+) -> Interval:
+    """Return the ratio of the medians of two runs that took turns, with its interval.
+
+    What slows both down for a while does not change the ratio of a block. From six blocks on the
+    interval is Student's of the logarithms of their ratios. With fewer it is that of
+    `ratio_interval`, which is longer where blocks differ. The estimate is the ratio of the medians
+    of all samples in either case, and the interval reaches to it.
+
+    Parameters
+    ----------
+    blocks : sequence of (sequence of float, sequence of float)
+        Numerator and denominator, for a speed-up reference and solution, one block after the other.
+    confidence, resolution : float
+        As for `median_interval`.
+
+    Raises
+    ------
+    DataError
+        As `ratio_interval`; also if there is no block.
+    """
+    top = [value for block in blocks for value in block[0]]
+    bottom = [value for block in blocks for value in block[1]]
+    whole = ratio_interval(top, bottom, confidence=confidence, resolution=resolution)
+    logs = [_log_ratio(group) for group in _groups(blocks)]
+    known = [log for log in logs if log is not None]
+    if len(known) < _MANY_BLOCKS:
+        return whole
+    middle = math.fsum(known) / len(known)
+    reach = t_quantile(confidence, len(known) - 1) * standard_error(known)
+    low, high = math.exp(middle - reach), math.exp(middle + reach)
+    return Interval(whole.estimate, min(low, whole.estimate), max(high, whole.estimate), confidence)
+
+
+def _groups(blocks: Sequence[Block]) -> list[Block]:
+    """Merge neighbours until there are at most as many as a t test gains from."""
+    size = math.ceil(len(blocks) / _MOST_GROUPS)
+    merged: list[Block] = []
+    for begin in range(0, len(blocks), size):
+        group = blocks[begin : begin + size]
+        above = [value for block in group for value in block[0]]
+        merged.append((above, [value for block in group for value in block[1]]))
+    return merged
+
+
+def _log_ratio(block: Block) -> Optional[float]:
+    """Return the logarithm of the ratio of a block; None if it has none."""
+    above, below = block
+    if not above or not below:
+        return None
+    medians = median_of(above), median_of(below)
+    return math.log(medians[0] / medians[1]) if min(medians) > 0 else None
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of the mean of at least two values."""
+    mean = math.fsum(values) / len(values)
+    squares = math.fsum((value - mean) ** 2 for value in values)
+    return math.sqrt(squares / (len(values) - 1) / len(values))
+
 
 logger = logging.getLogger(__name__)
 
@@ -81,13 +164,9 @@ class Beside:
         """
         if self.normals is None:
             return alone
-        slower = {
-            part: getattr(alone, part).or_slower(getattr(self.normals, part))
-            for part in ("overhead", "exchange", "stage", "describe")
-        }
         believed = {
             part: normal
-            for part, normal in slower.items()
+            for part, normal in alone.slower_parts(self.normals).items()
             if normal.median_ms - getattr(alone, part).median_ms <= _CHANGING_MS
         }
         return replace(alone, **believed)
@@ -145,7 +224,9 @@ class Turns:
             spent_s = time.monotonic() - began
             if len(calls) and spent_s + spent_s / number > budget_s:
                 break
-            call = self._shoot()
+            problem, variation = self._problem, self._variations.draw()
+            candidate = problem.worker.candidate
+            call = shoot(candidate, variation, problem.session.timer, problem.deadline)
             if number >= _SETTLING:
                 calls.append(call)
         candidate, deadline = self._problem.worker.candidate, self._problem.deadline
@@ -153,11 +234,6 @@ class Turns:
         if find_impossible(calls) is None:
             self._blocks.append((rounded(call.sample_ms for call in calls), place))
             self._calls += calls
-
-    def _shoot(self) -> TimedCall:
-        problem = self._problem
-        variation = self._variations.draw()
-        return shoot(problem.worker.candidate, variation, problem.session.timer, problem.deadline)
 
     @property
     def beside(self) -> Optional[Beside]:
@@ -202,7 +278,6 @@ def _is_worth_it(attempt: VerifiedAttempt) -> bool:
 
 def _ready(attempt: VerifiedAttempt, worker: Worker) -> Optional[Turns]:
     session, baseline = attempt.session, attempt.baseline
-    assert baseline.reference is not None
     inputs = [list(trial.inputs) for trial in baseline.trials]
     problem = ReferenceProblem(
         session,

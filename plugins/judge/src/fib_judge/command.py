@@ -50,7 +50,12 @@ def calibrate(
     set_up_logging(log_level, default="WARNING")
     found = _stored(device) if show else [_measure(name, fresh) for name in _devices(device)]
     if as_json:
-        emit_json({"schema_version": SCHEMA_VERSION, "ceilings": [_json(*each) for each in found]})
+        emit_json(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "ceilings": [{**each.to_json(), "path": path} for path, each in found],
+            }
+        )
     else:
         table("Ceilings", COLUMNS, [row for _, ceilings in found for row in _rows(ceilings)])
     for path, ceilings in found:
@@ -129,10 +134,6 @@ def _rows(ceilings: Ceilings) -> Iterator[Sequence[Any]]:
     for dtype, rate in sorted(ceilings.flops_per_s.items()):
         yield name, "matrix product", dtype, rate / 1e12, "TFLOP/s"
     yield name, "shortest call", None, ceilings.call_ms * 1e3, "us"
-
-
-def _json(path: Path, ceilings: Ceilings) -> dict[str, Any]:
-    return {**ceilings.to_json(), "path": path}
 
 
 def _tell(path: Path, ceilings: Ceilings) -> None:

@@ -6,11 +6,11 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.aside import Aside
-from fib_judge.beside import reference_beside, speeds_beside
-from fib_judge.records import VerifiedAttempt
+from fib_judge.beside import Turns, reference_beside, speeds_beside
+from fib_judge.records import VerifiedAttempt, VerifiedBaseline, VerifiedSession
 from fib_judge.reference import renewed_normal
 from fib_judge.timed import TimedRun, WrongTimedCall, time_distrusting
+from fib_judge.watch.environment import EnvironmentWatch, keep, watchers_for
 from flashinfer_bench.bench.digests import secret_seed, seed_commitment
 from flashinfer_bench.bench.evaluation import (
     Report,
@@ -21,11 +21,71 @@ from flashinfer_bench.bench.evaluation import (
 )
 
 if TYPE_CHECKING:
-    from fib_judge.integrity import Violation
-    from fib_judge.normals import Normals
-    from fib_judge.records import VerifiedBaseline, VerifiedSession
+    from collections.abc import Iterable
+
+    from fib_judge.integrity import Normals, Violation
     from flashinfer_bench.bench.evaluators.base import Check
     from flashinfer_bench.data import Correctness, Evaluation, Solution
+
+
+_LOOK_EVERY = 5
+"""Timed calls from one look at the machine to the next: what is dropped is dropped in such rows."""
+
+
+class Aside:
+    """Begins to watch when it is made.
+
+    Parameters
+    ----------
+    attempt : Attempt
+        Whose timed calls are to be made.
+    turns : Turns, optional
+        Of the reference; None if it is not called in between.
+    """
+
+    def __init__(self, attempt: VerifiedAttempt, turns: Optional[Turns]) -> None:
+        self._turns = turns
+        self._deadline = attempt.deadline
+        device, lock = attempt.session.device, attempt.session.clock_lock
+        # A clock that is held low on purpose is not throttled.
+        held = lock.request.sm_mhz if lock is not None and lock.request is not None else None
+        watchers = watchers_for(device, attempt.config.watch, nominal_mhz=held)
+        self._watch = EnvironmentWatch(device, watchers)
+        self._watch.before()
+
+    def visit(self, place: int) -> bool:
+        """Do what is due after a timed call; see `take_calls`."""
+        waited_s = 0.0
+        if (place + 1) % _LOOK_EVERY == 0:
+            with self._deadline.stopped():  # it may wait for a device that is too hot
+                waited_s = self._watch.mark(place + 1)
+        turned = self._turns.visit(place) if self._turns is not None else False
+        return turned or waited_s > 0.0
+
+    def completed(self, run: TimedRun) -> TimedRun:
+        """Return `run` with what has been seen, and without what does not count."""
+        taken = run.measurement
+        self._watch.mark(len(taken.samples_ms))
+        report = self._watch.after()
+        dropped = rows_of(keep(taken.samples_ms, report)[1])
+        watched: dict[str, Any] = dict(report.facts)
+        if report.waited_s:
+            watched["waited_s"] = report.waited_s
+        measurement = replace(taken, dropped=dropped, notes=(*taken.notes, *report.notes))
+        beside = self._turns.beside if self._turns is not None else None
+        return replace(run, measurement=measurement, beside=beside, watched=watched)
+
+
+def rows_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return ascending numbers as rows: the first number of each, and the one after its last."""
+    rows: list[tuple[int, int]] = []
+    for number in numbers:
+        if rows and rows[-1][1] == number:
+            rows[-1] = (rows[-1][0], number + 1)
+        else:
+            rows.append((number, number + 1))
+    return tuple(rows)
+
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +111,6 @@ class _Outcome:
     def is_disputable(self) -> bool:
         """Whether it is not believed, but for a reason that noise can cause."""
         return self.violation is not None and self.violation.disputable
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether even the reference's times vary so much that nobody can be blamed."""
-        return self.violation is not None and self.violation.undecided
 
     def against(self, normal: Normals) -> _Outcome:
         """Return the same calls, held against another normal."""
@@ -107,7 +162,7 @@ def evaluate_solution(
     report = Report(*parts)
     report.extra["trust"] = session.trust
     if baseline.reference_seed is not None:
-        # The seed itself has to wait: see `with_reference_seed`.
+        # The seed itself has to wait: see `VerifiedMeasurement.completed`.
         report.extra["checks_id"] = seed_commitment(baseline.reference_seed)
     return evaluate_by(judged, report)
 
@@ -151,20 +206,17 @@ def _run_once(
         report.extra["timed_checks"] = len(baseline.checks)
     with in_worker(report) as attempt:
         verified = VerifiedAttempt(**vars(attempt))
-        outcome = _judge(verified, normal, seed)
+        check, correctness = check_all(verified)
+        outcome = _Outcome(check, correctness)
+        if check.passed:
+            try:
+                outcome = replace(outcome, timed=_time(verified, normal, seed))
+            except WrongTimedCall as wrong:
+                noted = with_note(wrong.check.correctness, wrong.note)
+                outcome = _Outcome(wrong.check, noted)
         if outcome.violation is not None:
             attempt.worker.reusable = False  # the next attempt is to know nothing of this one
     return outcome
-
-
-def _judge(attempt: VerifiedAttempt, normal: Optional[Normals], seed: int) -> _Outcome:
-    check, correctness = check_all(attempt)
-    if not check.passed:
-        return _Outcome(check, correctness)
-    try:
-        return _Outcome(check, correctness, _time(attempt, normal, seed))
-    except WrongTimedCall as wrong:
-        return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
 
 
 def _time(attempt: VerifiedAttempt, normal: Optional[Normals], seed: int) -> TimedRun:
@@ -186,14 +238,18 @@ def _time(attempt: VerifiedAttempt, normal: Optional[Normals], seed: int) -> Tim
 def _verdict(
     report: Report, outcome: _Outcome, session: VerifiedSession, baseline: VerifiedBaseline
 ) -> Evaluation:
-    timed, earlier = outcome.timed, outcome.earlier
+    timed, earlier, violation = outcome.timed, outcome.earlier, outcome.violation
     if outcome.correctness is None or timed is None:
         return report.wrong(outcome.check, outcome.correctness)
     # The host may have been slow, and not the device; or the whole machine.
-    if outcome.is_disputable and (session.device != "cpu" or outcome.is_undecided):
+    if (
+        violation is not None
+        and violation.disputable
+        and (session.device != "cpu" or violation.undecided)
+    ):
         timed = timed.with_unseen()
-    elif outcome.violation is not None:
-        reason = str(outcome.violation)
+    elif violation is not None:
+        reason = str(violation)
         if earlier is not None:
             reason += f"\n(in a first attempt: {earlier.rule}: {earlier.message})"
         return report.refused(reason)
@@ -215,24 +271,3 @@ def with_note(correctness: Optional[Correctness], note: dict[str, Any]) -> Optio
         return None
     extra = {**(correctness.extra or {}), "integrity": note}
     return correctness.model_copy(update={"extra": extra})
-
-
-def with_reference_seed(evaluation: Evaluation, baseline: VerifiedBaseline) -> Evaluation:
-    """Return `evaluation` with the seed of the checks that all solutions of a workload share.
-
-    Only the record of the last one may tell it: a solution that knew it beforehand could give right
-    outputs to the checks alone. The other records name it by ``checks_id``.
-
-    Parameters
-    ----------
-    evaluation : Evaluation
-        Of the last solution.
-    baseline : DeviceBaseline
-        What all of them were held against.
-    """
-    provenance = evaluation.provenance
-    if provenance is None or baseline.reference_seed is None:
-        return evaluation
-    extra = {**provenance.extra, "reference_seed": baseline.reference_seed}
-    told = provenance.model_copy(update={"extra": extra})
-    return evaluation.model_copy(update={"provenance": told})

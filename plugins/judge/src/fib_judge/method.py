@@ -5,20 +5,18 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Optional
 
-from fib_judge.baseline import prepare_baseline
-from fib_judge.calibration import load_ceilings
-from fib_judge.evaluate import evaluate_solution, with_reference_seed
+from fib_judge.calibration import Ceilings, load_ceilings
+from fib_judge.evaluate import evaluate_solution
 from fib_judge.records import VerifiedBaseline, VerifiedSession
-from fib_judge.watch.lock import ClockRequest, locked_clocks, restore_clocks
+from fib_judge.reference import prepare_baseline
+from fib_judge.watch.lock import ClockRequest, LockReport, locked_clocks, restore_clocks
 from flashinfer_bench.bench.measurement import MeasurementMethod
 from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fib_judge.calibration import Ceilings
-    from fib_judge.normals import Normals
-    from fib_judge.watch.lock import LockReport
+    from fib_judge.integrity import Normals
     from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.bench.measurement import DeviceBaseline, Task
     from flashinfer_bench.bench.session import Session
@@ -57,9 +55,18 @@ class VerifiedMeasurement(MeasurementMethod):
         return evaluate_solution(self._own(session), solution, baseline)
 
     def completed(self, evaluation: Evaluation, baseline: DeviceBaseline) -> Evaluation:
-        """Return the last evaluation of a workload with the seed of its checks."""
+        """Return a workload's last evaluation, with the seed of the checks that all had in common.
+
+        No other record may tell it: a solution that knew it beforehand could give right outputs to
+        the checks alone. The others name it by ``checks_id``.
+        """
         assert isinstance(baseline, VerifiedBaseline)
-        return with_reference_seed(evaluation, baseline)
+        provenance = evaluation.provenance
+        if provenance is None or baseline.reference_seed is None:
+            return evaluation
+        extra = {**provenance.extra, "reference_seed": baseline.reference_seed}
+        told = provenance.model_copy(update={"extra": extra})
+        return evaluation.model_copy(update={"provenance": told})
 
     def _own(self, session: Session) -> VerifiedSession:
         hardware = session.environment.hardware

@@ -11,9 +11,9 @@ from flashinfer_bench.bench.session import Session
 
 if TYPE_CHECKING:
     from fib_judge.calibration import Ceilings
-    from fib_judge.checks import TimedCheck
     from fib_judge.floor import Floor
-    from fib_judge.normals import Normals
+    from fib_judge.integrity import Normals
+    from fib_judge.timed import TimedCheck
     from fib_judge.watch.lock import LockReport
 
 

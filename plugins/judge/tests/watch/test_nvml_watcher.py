@@ -9,11 +9,9 @@ import sys
 import pytest
 
 from fib_judge.watch.nvml import NvmlWatcher
-from fib_judge.watch.nvml_device import NvmlDevice, uuid_of
 from flashinfer_bench.errors import CapabilityError
 
 REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
-OLD_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"
 
 
 def started(nominal_mhz=None):
@@ -37,29 +35,9 @@ class TestValues:
             "gpu_percent": 3.0,
         }
 
-    def test_the_clock_of_an_idle_device_is_another_one(self, gpu):
-        gpu.set(reasons=0x1, sm=345)
-        reading = started().sample()
-        assert "sm_mhz" not in reading.values
-        assert reading.values["idle_sm_mhz"] == 345
-        assert (reading.throttled, reading.states) == ((), ("idle",))
-
     def test_summary(self, gpu):
         assert started().stop().facts == {"nominal_sm_mhz": 1980, "power_limit_w": 700.0}
         assert gpu.now("users") == 0
-
-    def test_a_passing_error_is_asked_again(self, gpu):
-        watcher = started()
-        gpu.fail("nvmlDeviceGetClockInfo", code=10)
-        assert "sm_mhz" not in watcher.sample().values
-        gpu.set(fails={})
-        assert watcher.sample().values["sm_mhz"] == 1980
-
-    def test_nothing_is_supported(self, gpu):
-        gpu.fail(REASONS, OLD_REASONS, "nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo")
-        watcher = started()
-        assert watcher.sample().throttled == ()
-        assert any("tells neither clocks nor throttling" in note for note in watcher.stop().notes)
 
 
 class TestThrottling:
@@ -98,11 +76,6 @@ class TestThrottling:
         assert started(nominal_mhz=1200).sample().throttled == ()
         assert started().sample().throttled == ("low_clock",)
 
-    def test_an_older_driver(self, gpu):
-        gpu.set(reasons=0x40)
-        gpu.fail(REASONS, code=13)
-        assert started().sample().throttled == ("hw_thermal",)
-
 
 class TestOtherUsers:
     def test_own_processes_are_none(self, gpu):
@@ -120,12 +93,6 @@ class TestOtherUsers:
         summary = watcher.stop()
         assert summary.facts["other_processes"] == 1
         assert summary.notes == ("other processes use the GPU (1: 1)",)
-
-    def test_what_cannot_be_seen_is_unknown(self, gpu):
-        gpu.set(pids=[2**22 + 7])
-        device = NvmlDevice(uuid_of("cuda:0"))
-        assert device.strangers(os.getpid()) == ([], [2**22 + 7])
-        assert started().stop().notes == ()
 
 
 class TestNotThere:
@@ -146,11 +113,6 @@ class TestNotThere:
         with pytest.raises(CapabilityError, match=told):
             started()
         assert not gpu.now("users")
-
-    def test_no_device_at_all(self, gpu, monkeypatch):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        with pytest.raises(CapabilityError, match="no UUID of cuda:0"):
-            started()
 
     @pytest.mark.parametrize("code", [15, 16])
     def test_a_device_that_disappears(self, gpu, code):

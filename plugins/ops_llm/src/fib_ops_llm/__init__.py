@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench.plugins import EvaluatorSpec, KeyBuilderSpec, OpFamilySpec, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_KEYS = "fib_ops_llm.key_builders"
+
+# Settings that some op types need, below whatever a user sets.
+SETTINGS: dict[str, dict[str, Any]] = {
+    # Routing to experts is discontinuous: rounding sends a few tokens another way.
+    "moe": {"required_matched_ratio": 0.95},
+    # Times that a sampling kernel is called on each input set, and the largest total-variation
+    # distance between its frequencies and the distribution asked for.
+    "sampling": {"extra": {"sampling_validation_trials": 100, "sampling_tvd_threshold": 0.2}},
+}
 
 
 @hookimpl
@@ -18,7 +26,7 @@ def fib_register_op_families() -> Iterable[OpFamilySpec]:
     yield OpFamilySpec(
         name="llm",
         op_types=("gemm", "gqa*", "mla*", "moe", "sampling", "dsa_*", "nsa_*"),
-        settings="fib_ops_llm.families:SETTINGS",
+        settings="fib_ops_llm:SETTINGS",
         summary="Products, attention, mixtures of experts and sampling of language models",
     )
 
@@ -29,27 +37,19 @@ def fib_register_key_builders() -> Iterable[KeyBuilderSpec]:
 
     Their priority is that of fallbacks: a plugin's key builder goes before them.
     """
-    yield KeyBuilderSpec(
-        name="gemm",
-        op_types=("gemm",),
-        factory=f"{_KEYS}:GEMMKeyBuilder",
-        priority=0,
-        summary="The variable axes of a matrix product",
-    )
-    yield KeyBuilderSpec(
-        name="gqa",
-        op_types=("gqa", "gqa_paged", "gqa_ragged"),
-        factory=f"{_KEYS}:GQAKeyBuilder",
-        priority=0,
-        summary="The variable axes of attention, and its integer and boolean scalars",
-    )
-    yield KeyBuilderSpec(
-        name="mla",
-        op_types=("mla", "mla_paged", "mla_ragged"),
-        factory=f"{_KEYS}:MLAKeyBuilder",
-        priority=0,
-        summary="The variable axes of latent attention, and its integer and boolean scalars",
-    )
+    attention = "The variable axes of {}attention, and its integer and boolean scalars"
+    for name, op_types, summary in (
+        ("gemm", ("gemm",), "The variable axes of a matrix product"),
+        ("gqa", ("gqa", "gqa_paged", "gqa_ragged"), attention.format("")),
+        ("mla", ("mla", "mla_paged", "mla_ragged"), attention.format("latent ")),
+    ):
+        yield KeyBuilderSpec(
+            name=name,
+            op_types=op_types,
+            factory=f"fib_ops_llm.key_builders:{name.upper()}KeyBuilder",
+            priority=0,
+            summary=summary,
+        )
 
 
 @hookimpl

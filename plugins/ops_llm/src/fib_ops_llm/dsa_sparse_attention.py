@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_ops_llm.checks import with_size
-from fib_ops_llm.error_size import worst_row_rms
-from fib_ops_llm.settings import number_of
+from fib_ops_llm.checks import number_of, with_size, worst_row_rms
 from flashinfer_bench.bench.correctness import as_tensors
 from flashinfer_bench.bench.evaluators.default import DefaultEvaluator
 

@@ -6,25 +6,233 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_ops_llm.checks import compare_output, verdict, wrong_form
-from fib_ops_llm.index_scores import candidates_of
-from fib_ops_llm.selection import check_row, check_row_against
-from fib_ops_llm.settings import number_of
+from fib_ops_llm.checks import compare_output, number_of, verdict, wrong_form
 from flashinfer_bench.bench.correctness import as_tensors
-from flashinfer_bench.bench.evaluators.base import Evaluator
+from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
 from flashinfer_bench.bench.evaluators.default import plain_number
-from flashinfer_bench.data import Correctness
+from flashinfer_bench.data import Correctness, Definition, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    import numpy as np
     import torch
 
-    from fib_ops_llm.index_scores import Candidates
-    from fib_ops_llm.selection import RowCheck
     from flashinfer_bench.bench.config import ResolvedEvalConfig
-    from flashinfer_bench.bench.evaluators.base import Check, Trial
-    from flashinfer_bench.data import Definition, Workload
+
+    Vector = np.ndarray[Any, np.dtype[Any]]
+
+
+# The scores by which a sparse-attention indexer selects tokens, computed by the judge.
+#
+# Two forms are known, told apart by the inputs that a definition has:
+#
+# * FP8 (DeepSeek-V3.2, as deep_gemm lays it out): ``q_index_fp8`` [batch, heads, d], ``weights``
+#   [batch, heads], and ``k_index_cache_fp8`` [pages, page size, 1, d + 4] as bytes: per page first
+#   all values, then one float32 scale for each token. Pages of a sequence come from
+#   ``block_table``; the score of a token is Σ over heads of weight · relu(q · k).
+# * Plain: ``q_index`` [batch, heads, d], ``k_index_cache`` [pages, page size, d], and
+#   ``page_table`` with the token numbers of each sequence; the score is the mean over heads of q ·
+#   k.
+#
+# ``seq_lens`` says how many tokens of a sequence there are. A token's number is page · page size +
+# place in the page.
+
+
+_SCALE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The tokens that one row selects from.
+
+    Attributes
+    ----------
+    tokens : torch.Tensor
+        Their numbers, int64; one that a table names twice is here twice.
+    scores : torch.Tensor
+        Their scores, float32.
+    """
+
+    tokens: torch.Tensor
+    scores: torch.Tensor
+
+
+def candidates_of(given: Mapping[str, Any]) -> Optional[Iterator[Candidates]]:
+    """Return the candidates of each row, or None if the inputs are of no form that is known.
+
+    Parameters
+    ----------
+    given : mapping of str to Any
+        The inputs by name.
+    """
+    fp8 = {"q_index_fp8", "k_index_cache_fp8", "weights", "seq_lens", "block_table"}
+    plain = {"q_index", "k_index_cache", "seq_lens", "page_table"}
+    if fp8 == set(given):
+        query, cache = given["q_index_fp8"], given["k_index_cache_fp8"]
+        layout = (1, query.shape[-1] + _SCALE_BYTES)
+        fits = cache.element_size() == 1 and tuple(cache.shape[-2:]) == layout
+        return _fp8_rows(given) if fits else None
+    return _plain_rows(given) if plain == set(given) else None
+
+
+def _fp8_rows(given: Mapping[str, Any]) -> Iterator[Candidates]:
+    import torch
+
+    cache, page_size = given["k_index_cache_fp8"], given["k_index_cache_fp8"].shape[1]
+    paged = cache.contiguous().view(torch.uint8).reshape(len(cache), -1)
+    queries = given["q_index_fp8"].float()
+    within = torch.arange(page_size)
+    weights_by_row = given["weights"].float()
+    rows = zip(queries, weights_by_row, _lengths(given), given["block_table"], strict=True)
+    for query, weights, length, table in rows:
+        pages = table[: -(-length // page_size)].long()
+        keys = _fp8_keys(paged[pages], page_size, query.shape[-1])[:length]
+        scores = weights @ torch.relu_(query @ keys.T)
+        tokens = (pages[:, None] * page_size + within).flatten()[:length]
+        yield Candidates(tokens, scores)
+
+
+def _fp8_keys(paged: torch.Tensor, page_size: int, dim: int) -> torch.Tensor:
+    import torch
+
+    values = paged[:, : page_size * dim].contiguous().view(torch.float8_e4m3fn).float()
+    scales = paged[:, page_size * dim :].contiguous().view(torch.float32)
+    return (values.reshape(len(paged), page_size, dim) * scales[..., None]).reshape(-1, dim)
+
+
+def _plain_rows(given: Mapping[str, Any]) -> Iterator[Candidates]:
+    keys = given["k_index_cache"].flatten(0, 1)
+    rows = zip(given["q_index"].float(), _lengths(given), given["page_table"], strict=True)
+    for query, length, table in rows:
+        tokens = table[:length].long()
+        # The mean over heads of a product is the product with the mean over heads.
+        yield Candidates(tokens, keys[tokens].float() @ query.mean(dim=0))
+
+
+def _lengths(given: Mapping[str, Any]) -> list[int]:
+    return [int(length) for length in given["seq_lens"].tolist()]
+
+
+#: What stands where there is nothing to select.
+PADDING = -1
+
+
+@dataclass(frozen=True)
+class RowCheck:
+    """What is wrong with the selection of one row.
+
+    Attributes
+    ----------
+    right : int
+        How many of the places that are to be filled hold a token that belongs there.
+    wanted : int
+        How many places are to be filled.
+    shortfall : float
+        By how much the worst token's score lies under the smallest that belongs there, in units
+        of the RMS of all scores.
+    problem : str
+        What the first mistake is; empty if there is none.
+    fatal : bool
+        Whether it is one that no share of wrong tokens allows for: a number that is no token of
+        the row, a repeated one, or another number of places filled.
+    """
+
+    right: int
+    wanted: int
+    shortfall: float = 0.0
+    problem: str = ""
+    fatal: bool = False
+
+
+def check_row(selected: Vector, candidates: Candidates, slack: float) -> RowCheck:
+    """Check a selection by the scores of what could be selected.
+
+    Parameters
+    ----------
+    selected : numpy.ndarray
+        Token numbers in any order; `PADDING` anywhere.
+    candidates : Candidates
+        All tokens of the row.
+    slack : float
+        How far under the smallest score that belongs into the selection a score may lie, in units
+        of the RMS of all scores; and how far above it a score must lie to be indispensable.
+    """
+    import numpy as np
+
+    tokens, scores = candidates.tokens.numpy(), candidates.scores.double().numpy()
+    wanted = min(len(selected), len(tokens))
+    filled = selected[selected != PADDING].astype(np.int64)
+    if len(filled) != wanted:
+        text = f"{len(filled)} tokens are selected instead of {wanted}"
+        return RowCheck(0, wanted, 0.0, text, fatal=True)
+    if not wanted:
+        return RowCheck(0, 0)
+    known, first, copies = np.unique(tokens, return_index=True, return_counts=True)
+    kinds, counts = np.unique(filled, return_counts=True)
+    places = known.searchsorted(kinds).clip(0, len(known) - 1)
+    strange = (known[places] != kinds) | (counts > copies[places])
+    if strange.any():
+        bad = strange.argmax()
+        why = "is no token of the row" if known[places[bad]] != kinds[bad] else "is there twice"
+        return RowCheck(0, wanted, 0.0, f"{int(kinds[bad])} {why}", fatal=True)
+    chosen = np.zeros(len(known), dtype=np.int64)
+    chosen[places] = counts
+    return _by_score(known, scores[first], copies, chosen, wanted, slack)
+
+
+def _by_score(
+    tokens: Vector, scores: Vector, copies: Vector, chosen: Vector, wanted: int, slack: float
+) -> RowCheck:
+    """Compare with the score that the last token of a right selection has."""
+    import numpy as np
+
+    scores = np.where(np.isnan(scores), np.inf, scores)  # NaN goes first, as in torch.topk
+    every = np.repeat(scores, copies)
+    smallest = np.partition(every, len(every) - wanted)[len(every) - wanted]
+    finite = every[np.isfinite(every)]
+    size = float(np.sqrt(np.square(finite).mean())) if finite.any() else 1.0
+    low = (scores < smallest - slack * size) & (chosen > 0)
+    left_out = (scores > smallest + slack * size) & (chosen < copies)
+    missing = int((copies - chosen)[left_out].sum())
+    wrong = max(int(chosen[low].sum()), missing)
+    if not wrong:
+        return RowCheck(wanted, wanted)
+    shortfall = float((min(smallest, finite.max()) - scores[chosen > 0].min()) / size)
+    which = low if low.any() else left_out
+    place, verb = int(which.argmax()), "is selected" if low.any() else "is left out"
+    text = f"token {int(tokens[place])} of score {scores[place]:.6g} {verb}"
+    text += f", where the last to be selected has {smallest:.6g}"
+    return RowCheck(wanted - wrong, wanted, max(shortfall, 0.0), text)
+
+
+def check_row_against(selected: Vector, expected: Vector, tokens: int) -> RowCheck:
+    """Check a selection by what the reference selected, where scores are not known.
+
+    Parameters
+    ----------
+    selected, expected : numpy.ndarray
+        Token numbers, in any order.
+    tokens : int
+        Numbers are in [0, tokens).
+    """
+    import numpy as np
+
+    filled = selected[selected != PADDING].astype(np.int64)
+    right = expected[expected != PADDING].astype(np.int64)
+    if len(filled) != len(right):
+        text = f"{len(filled)} tokens are selected instead of {len(right)}"
+        return RowCheck(0, len(right), 0.0, text, fatal=True)
+    strange = (filled < 0) | (filled >= tokens)
+    if strange.any():
+        text = f"{int(filled[strange.argmax()])} is not in [0, {tokens})"
+        return RowCheck(0, len(right), 0.0, text, fatal=True)
+    if len(np.unique(filled)) < len(filled) and len(np.unique(right)) == len(right):
+        return RowCheck(0, len(right), 0.0, "a token is there twice", fatal=True)
+    shared = int(np.isin(filled, right).sum())
+    text = "" if shared == len(right) else f"{len(right) - shared} tokens are not the reference's"
+    return RowCheck(shared, len(right), 0.0, text)
+
 
 #: How far a score may be from the last one to be selected, in units of the RMS of a row's scores.
 SCORE_SLACK = 5e-3
@@ -35,7 +243,7 @@ OVERLAP = 0.99
 class DsaTopkIndexerEvaluator(Evaluator):
     """Check that each row holds the tokens of the largest scores, in any order.
 
-    The judge computes the scores (see `index_scores`). With *s* the smallest score that belongs
+    The judge computes the scores (see `candidates_of`). With *s* the smallest score that belongs
     into the selection of a row, and a slack of ``dsa_score_slack`` (0.005) times the RMS of the
     row's scores, for ties and for rounding (tensor cores add products of FP8 with 14 bits):
 
@@ -177,7 +385,17 @@ def _others(judged: _Judged, found: _Found) -> Iterator[tuple[str, torch.Tensor,
 
 def _verdict(judged: _Judged, found: _Found, config: ResolvedEvalConfig) -> Check:
     required = config.tolerance_of(judged.name).required_matched_ratio or found.enough
-    problems = _problems_of_rows(found.checks, required, judged.name)
+    wrong = [
+        (index, each)
+        for index, each in enumerate(found.checks)
+        if each.fatal or each.right < required * each.wanted
+    ]
+    problems = []
+    if wrong:
+        index, first = wrong[0]
+        more = f"; {len(wrong)} of {len(found.checks)} rows are wrong" if len(wrong) > 1 else ""
+        text = f"{first.right} of {first.wanted} right" if not first.fatal else "no selection"
+        problems.append(f"output {judged.name!r}: row {index}: {text}: {first.problem}{more}")
     worst = max((each.shortfall for each in found.checks), default=0.0)
     if any(each.fatal for each in found.checks):
         worst = math.inf
@@ -199,17 +417,3 @@ def _verdict(judged: _Judged, found: _Found, config: ResolvedEvalConfig) -> Chec
         max_absolute_error=max(absolute), max_relative_error=max(relative), extra=extra
     )
     return verdict(correctness, problems)
-
-
-def _problems_of_rows(checks: Sequence[RowCheck], required: float, name: str) -> list[str]:
-    wrong = [
-        (index, each)
-        for index, each in enumerate(checks)
-        if each.fatal or each.right < required * each.wanted
-    ]
-    if not wrong:
-        return []
-    index, first = wrong[0]
-    more = f"; {len(wrong)} of {len(checks)} rows are wrong" if len(wrong) > 1 else ""
-    text = f"{first.right} of {first.wanted} right" if not first.fatal else "no selection"
-    return [f"output {name!r}: row {index}: {text}: {first.problem}{more}"]

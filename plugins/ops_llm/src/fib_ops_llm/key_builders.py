@@ -11,14 +11,13 @@ from __future__ import annotations
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.apply.keys import ApplyKey, AxesOnlyKeyBuilder
+from flashinfer_bench.apply.keys import ApplyKey, AxesOnlyKeyBuilder, Feature
 from flashinfer_bench.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from flashinfer_bench.apply.keys import Feature
     from flashinfer_bench.data import Definition, Workload
 
 
@@ -67,13 +66,9 @@ class AttentionKeyBuilder(AxesOnlyKeyBuilder):
         DataError
             If an axis is missing, or a scalar that counts is not given as a value.
         """
-        feats = tuple(
-            [
-                (name, self._flag(name, _recorded(workload, name), kind))
-                for name, _, kind in self.flags
-            ]
-        )
-        return ApplyKey(self.axes_in(workload), feats)
+        # A scalar that is drawn or read from a file has no value.
+        values = [getattr(workload.inputs.get(name), "value", None) for name, _, _ in self.flags]
+        return ApplyKey(self.axes_in(workload), self._feats(values))
 
     def features(self, args: Sequence[Any]) -> tuple[tuple[str, Feature], ...]:
         """Return the scalars that count, by name.
@@ -83,23 +78,25 @@ class AttentionKeyBuilder(AxesOnlyKeyBuilder):
         DataError
             If one is missing, or is no number on the host.
         """
-        return tuple(
-            [
-                (name, self._flag(name, args[index] if index < len(args) else None, kind))
-                for name, index, kind in self.flags
-            ]
+        return self._feats(
+            [args[index] if index < len(args) else None for _, index, _ in self.flags]
         )
 
-    def _flag(self, name: str, value: Any, kind: type) -> Feature:
-        # A tensor has a value too, but asking it for that may wait for the device.
-        whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
-        if not whole or (kind is bool and value not in (0, 1)):
-            raise DataError(
-                f"input {name!r} of {self.definition.name!r} must be of type {kind.__name__}, "
-                f"not {_shown(value)}",
-                field=f"inputs.{name}",
-            )
-        return bool(value) if kind is bool else int(value)
+    def _feats(self, values: Sequence[Any]) -> tuple[tuple[str, Feature], ...]:
+        found = []
+        for (name, _, kind), value in zip(self.flags, values, strict=True):
+            # A tensor has a value too, but asking it for that may wait for the device.
+            whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
+            if not whole or (kind is bool and value not in (0, 1)):
+                plain = value is None or isinstance(value, (bool, int, float, str))
+                shown = repr(value) if plain else f"a {type(value).__name__}"
+                raise DataError(
+                    f"input {name!r} of {self.definition.name!r} must be of type {kind.__name__}, "
+                    f"not {shown}",
+                    field=f"inputs.{name}",
+                )
+            found.append((name, kind(value)))
+        return tuple(found)
 
 
 class GQAKeyBuilder(AttentionKeyBuilder):
@@ -108,13 +105,3 @@ class GQAKeyBuilder(AttentionKeyBuilder):
 
 class MLAKeyBuilder(AttentionKeyBuilder):
     """Keys of multi-head latent attention, paged and ragged; see `AttentionKeyBuilder`."""
-
-
-def _recorded(workload: Workload, name: str) -> Any:
-    """Return a scalar's value; None if it is drawn or read from a file, or is not there."""
-    return getattr(workload.inputs.get(name), "value", None)
-
-
-def _shown(value: Any) -> str:
-    plain = value is None or isinstance(value, (bool, int, float, str))
-    return repr(value) if plain else f"a {type(value).__name__}"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from fib_ops_llm.checks import with_size
-from fib_ops_llm.error_size import error_size
-from fib_ops_llm.settings import number_of
+from fib_ops_llm.checks import error_size, number_of, with_size
 from flashinfer_bench.bench.correctness import as_tensors
 from flashinfer_bench.bench.evaluators.default import DefaultEvaluator
 

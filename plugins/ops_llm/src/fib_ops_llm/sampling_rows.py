@@ -6,16 +6,298 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_ops_llm import sampling_statistics as statistics
-from fib_ops_llm.sampling_support import best_supported, row_of
-
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
 
-    from fib_ops_llm.sampling_inputs import SamplingInputs
-    from fib_ops_llm.sampling_support import Row, Support
+    from fib_ops_llm.sampling import SamplingInputs
 
     Vector = np.ndarray[Any, np.dtype[Any]]
+
+
+# Whether samples can come from given distributions: bounds that an honest sampler keeps to.
+#
+# Every limit here is exceeded by independent samples of the right distribution with a probability
+# of at most `FALSE_ALARM`, whatever the distribution and however few samples there are:
+#
+# * The **total-variation distance** (TVD) of *n* samples is, in the mean, half the sum of the mean
+#   absolute deviations of binomial variables, for which de Moivre's formula is exact. One sample
+#   changes it by at most 1/*n*, so that it exceeds its mean by √(ln(1/α) / 2*n*) with a probability
+#   of at most α (McDiarmid 1989).
+# * The **Kolmogorov-Smirnov distance** of *n* probability integral transforms from the uniform
+#   distribution exceeds √(ln(2/α) / 2*n*) with a probability of at most α (Massart 1990). In the
+#   order of probabilities it is as large as the TVD for every bias that favours or neglects
+#   probable tokens, and unlike the TVD it can be estimated from few samples of many tokens.
+# * A token of probability *e* is drawn at least *c* times of *n* with a probability of at most
+#   exp(-*n* KL(*c*/*n* ‖ *e*)) (Chernoff). It is **repeated** too often if that is below α *e*;
+#   these add up to α over all tokens.
+# * Rows are **independent**: of standardised variables of *B* rows and *n* calls, the sum of all
+#   products of two rows, divided by *B*, is a chi-square form of variance 2*n*(1 - 1/*B*), held to
+#   the bound 2√(*n s L*) + 2*s L* with *s* = 1 - 1/*B*, *L* = ln(1/α) (Laurent and Massart 2000).
+
+
+#: How often an honest sampler may fail each of the tests of one trial.
+FALSE_ALARM = 1e-6
+
+
+def expected_tvd(falling: Vector, count: int) -> float:
+    """Return the mean total-variation distance of `count` samples from their own distribution.
+
+    Parameters
+    ----------
+    falling : numpy.ndarray
+        Probabilities of the tokens from the largest on; their sum is 1.
+    count : int
+        Number of samples.
+    """
+    import numpy as np
+
+    # Tokens expected less than once, of which there may be very many: E|f - e| = 2 e (1 - e)ⁿ.
+    often = int(np.count_nonzero(falling * count >= 1.0))
+    rare = falling[often:]
+    total = float((rare * np.exp(count * np.log1p(-rare))).sum())
+    common = falling[:often][falling[:often] < 1.0]
+    if not len(common):
+        return total
+    m = np.minimum(np.floor(common * count), count - 1).astype(np.int64)
+    factorials = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, count + 1)))))
+    choose = factorials[count] - factorials[m + 1] - factorials[count - m - 1]
+    logs = np.log(m + 1.0) + choose + (m + 1) * np.log(common) + (count - m) * np.log1p(-common)
+    return total + float(np.exp(logs).sum()) / count
+
+
+def tvd_margin(count: int, tests: int = 1) -> float:
+    """Return by how much a TVD of `count` samples may exceed its mean, if it is one of `tests`."""
+    return math.sqrt(math.log(tests / FALSE_ALARM) / (2.0 * count))
+
+
+def ks_limit(count: int) -> float:
+    """Return the largest Kolmogorov-Smirnov distance that `count` honest samples have."""
+    return math.sqrt(math.log(2.0 / FALSE_ALARM) / (2.0 * count))
+
+
+def ks_distance(uniforms: Vector) -> float:
+    """Return the largest distance between the distribution of `uniforms` and that on [0, 1]."""
+    import numpy as np
+
+    ordered = np.sort(uniforms, axis=None)
+    steps = np.arange(len(ordered) + 1) / len(ordered)
+    return float(max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max()))
+
+
+def is_repeated(
+    counts: Vector, probabilities: Vector, *, rows: int = 1, threshold: float = 0.0
+) -> Vector:
+    """Return which tokens were drawn more often than chance explains.
+
+    Parameters
+    ----------
+    counts, probabilities : numpy.ndarray
+        Of each token that was drawn.
+    rows : int
+        Number of rows that are tested.
+    threshold : float
+        By how much the share of a token may exceed its probability in any case.
+    """
+    import numpy as np
+
+    total = counts.sum()
+    share, expected = counts / total, np.clip(probabilities, 1e-300, 1.0)
+    # Terms with 0 · log 0 are 0; a token that must come cannot come too often.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        others = np.where(share < 1.0, (1 - share) * np.log((1 - share) / (1 - expected)), 0.0)
+    divergence = share * np.log(share / expected) + others
+    allowed = math.log(FALSE_ALARM / rows) + np.log(expected)
+    found: Vector = (share > expected + threshold) & (-total * divergence < allowed)
+    return found
+
+
+def dependence(standard: Vector) -> tuple[float, float]:
+    """Return how much rows depend on one another, and the most that chance explains.
+
+    Both are shares of what rows would have that are copies of one another.
+
+    Parameters
+    ----------
+    standard : numpy.ndarray
+        ``[calls, rows]`` bounded values of mean 0 and variance 1 for every row; at least two rows.
+    """
+    calls, rows = standard.shape
+    products = float((standard.sum(axis=1) ** 2 - (standard**2).sum(axis=1)).sum()) / rows
+    share, log = 1.0 - 1.0 / rows, math.log(1.0 / FALSE_ALARM)
+    limit = 2.0 * math.sqrt(calls * share * log) + 2.0 * share * log
+    copies = calls * (rows - 1)
+    return products / copies, limit / copies
+
+
+# Which tokens the filters of a sampler leave, and with which probabilities.
+#
+# Sorted by falling probability, every filter leaves a prefix: top-k the first k tokens; top-p then
+# the shortest prefix whose share of what is left reaches p; min-p the tokens with at least min-p
+# times the largest probability. Where a prefix ends among equal probabilities, or so near to p that
+# rounding decides, more than one answer is right: all of them are listed.
+
+
+#: Share of the mass within which top-p may end elsewhere: a float32 sum over 10⁵ tokens, in any
+#: order, is known no better.
+_TOP_P_SLACK = 1e-3
+_MIN_P_SLACK = 1e-6  # relative: one multiplication and one comparison
+_SOFTMAX_SLACK = 1e-5  # relative, of probabilities that a solution computes from logits
+
+
+@dataclass(frozen=True)
+class Support:
+    """One right answer to which tokens are left.
+
+    Attributes
+    ----------
+    floor : float
+        The smallest probability (as given, not renormalised) of a token that is left.
+    kept, tied : int
+        How many tokens of exactly that probability are left, and how many there are.
+    mass : float
+        Sum of the probabilities of all that are left.
+    """
+
+    floor: float
+    kept: int
+    tied: int
+    mass: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A distribution, and all right answers to which tokens of it are left.
+
+    Attributes
+    ----------
+    rising : numpy.ndarray
+        All probabilities, sorted.
+    above : numpy.ndarray
+        ``above[n]`` is the sum of the *n* largest.
+    supports : tuple of Support
+        At least one.
+    slack : float
+        Relative rounding within which a token's probability may reach a floor.
+    """
+
+    rising: Vector
+    above: Vector
+    supports: tuple[Support, ...]
+    slack: float
+
+    @property
+    def floor(self) -> float:
+        """The least probability that a token may have to be sampled at all."""
+        return min(each.floor for each in self.supports) * (1.0 - self.slack)
+
+    def rank(self, values: Any) -> Any:
+        """Return how many tokens have a larger probability than each of `values`."""
+        return len(self.rising) - self.rising.searchsorted(values, side="right")
+
+    def falling(self, support: Support) -> Vector:
+        """Return the probabilities under `support`, renormalised, from the largest on."""
+        length = int(self.rank(support.floor)) + support.kept
+        return self.rising[::-1][:length].astype("float64") / support.mass
+
+
+def row_of(inputs: SamplingInputs, index: int) -> Row:
+    """Return what is left of row `index` by the filters of `inputs`."""
+    import numpy as np
+
+    rising = np.sort(inputs.probs[index])
+    above = np.concatenate(([0.0], np.cumsum(rising[::-1], dtype=np.float64)))
+    bare = Row(rising, above, (), _SOFTMAX_SLACK if inputs.computed else 0.0)
+    positive = len(rising) - int(rising.searchsorted(0.0, side="right"))
+    lengths: set[int] = {positive}
+    if inputs.top_k is not None:
+        lengths = _after_top_k(bare, lengths, float(inputs.top_k[index]))
+    if inputs.top_p is not None:
+        lengths = _after_top_p(bare, lengths, float(inputs.top_p[index]))
+    if inputs.min_p is not None:
+        lengths = _after_min_p(bare, lengths, float(inputs.min_p[index]))
+    supports = tuple(_support(bare, length) for length in sorted(lengths))
+    return Row(rising, above, supports, bare.slack)
+
+
+def _end_of_ties(row: Row, length: int) -> int:
+    """Return where the tokens end that are as probable as the last of a prefix."""
+    return len(row.rising) - int(row.rising.searchsorted(row.rising[-length], side="left"))
+
+
+def _with_ties(row: Row, lengths: Iterable[int], most: int) -> set[int]:
+    """Add that an implementation may keep all tokens as probable as the last one."""
+    return {end for each in lengths for end in (each, min(_end_of_ties(row, each), most))}
+
+
+def _after_top_k(row: Row, lengths: set[int], k: float) -> set[int]:
+    most = max(lengths)
+    if not 0 < k < most:
+        return lengths  # asks for none, or for more than there are: nothing is filtered
+    return _with_ties(row, {int(k)}, most)
+
+
+def _after_top_p(row: Row, lengths: set[int], p: float) -> set[int]:
+    if p <= 0.0:
+        return _with_ties(row, {1}, max(lengths))  # the most probable token alone
+    if p >= 1.0:
+        return lengths
+    found = set()
+    for most in lengths:
+        for share in (p - _TOP_P_SLACK, p + _TOP_P_SLACK):
+            # Token j is left if those before it sum up to no more than the share.
+            left = int(row.above[:most].searchsorted(share * row.above[most], side="right"))
+            found |= _with_ties(row, {max(left, 1)}, most)
+    return found
+
+
+def _after_min_p(row: Row, lengths: set[int], min_p: float) -> set[int]:
+    if min_p <= 0.0:
+        return lengths
+    largest = float(row.rising[-1])
+    found = set()
+    for slack in (-_MIN_P_SLACK, _MIN_P_SLACK):
+        least = min(min_p * (1.0 + slack), 1.0) * largest
+        left = len(row.rising) - int(row.rising.searchsorted(least, side="left"))
+        found |= {min(each, max(left, 1)) for each in lengths}
+    return found
+
+
+def _support(row: Row, length: int) -> Support:
+    floor = float(row.rising[-length])
+    larger = int(row.rank(floor))
+    tied = _end_of_ties(row, length) - larger
+    return Support(floor, length - larger, tied, float(row.above[length]))
+
+
+def best_supported(row: Row, values: Vector, counts: Vector) -> tuple[Support, float]:
+    """Return the answer that samples fit best, and their total-variation distance from it.
+
+    The distance between frequencies *f* and probabilities *e* is 1 - Σ min(*f*, *e*), to which
+    only tokens that were sampled add.
+
+    Parameters
+    ----------
+    row : Row
+        Distribution and right answers.
+    values, counts : numpy.ndarray
+        Probability of each token that was sampled, and how often it was.
+    """
+    frequencies = counts / counts.sum()
+    overlaps = [_overlap(each, values, frequencies) for each in row.supports]
+    best = max(range(len(overlaps)), key=overlaps.__getitem__)
+    return row.supports[best], max(0.0, 1.0 - overlaps[best])
+
+
+def _overlap(support: Support, values: Vector, frequencies: Vector) -> float:
+    import numpy as np
+
+    inside = values > support.floor
+    found = np.minimum(values[inside].astype("float64") / support.mass, frequencies[inside]).sum()
+    # Any `kept` of the tied tokens may be the ones that are left: those sampled most often.
+    tied: Vector = np.sort(frequencies[values == support.floor])[::-1][: support.kept]
+    return float(found + np.minimum(tied, support.floor / support.mass).sum())
 
 
 _UNIFORM_VARIANCE = 1.0 / 12.0
@@ -50,7 +332,7 @@ class Findings:
     first_invalid : str
         What the first of those is.
     distances : dict of str to float
-        Largest, by what was measured: see `sampling_statistics`.
+        Largest, by what was measured: see the bounds above.
     problems : list of str
         What no honest sampler does.
     """
@@ -131,8 +413,17 @@ def examine(
             drawn.append(_draw(row, inputs.probs[index], tokens, generator, **limits))
     if not findings.invalid and drawn:
         _note_distances(findings, drawn, repeats, thresholds)
-        _note_repetition(findings, drawn, repeats)
-        _note_dependence(findings, drawn)
+        repeated = [index for index, each in enumerate(drawn) if each.repeated is not None]
+        if repeated and repeats > 1:
+            first, more = repeated[0], len(repeated) - 1
+            text = f"token {drawn[first].repeated} of row {first} is repeated beyond chance"
+            findings.problems.append(text + (f", and so in {more} more rows" if more else ""))
+        rows = [each.standard for each in drawn if each.standard is not None]
+        if len(rows) > 1:
+            found, limit = dependence(np.stack(rows, axis=1))
+            findings.compare(
+                "row_dependence", found, limit, "dependence of the rows on one another"
+            )
     return findings
 
 
@@ -165,10 +456,10 @@ def _draw(
     support, tvd = best_supported(row, probs[kinds], counts)
     falling = row.falling(support)
     by_token, standard = _by_token(support, probs, tokens, generator)
-    repeated = statistics.is_repeated(counts, probs[kinds] / support.mass, **limits)
+    repeated = is_repeated(counts, probs[kinds] / support.mass, **limits)
     return _Drawn(
         tvd,
-        statistics.expected_tvd(falling, len(tokens)),
+        expected_tvd(falling, len(tokens)),
         int(kinds[repeated.argmax()]) if repeated.any() else None,
         _by_probability(row, support, probs[tokens], generator),
         by_token,
@@ -218,50 +509,22 @@ def _note_distances(
     import numpy as np
 
     rows = len(drawn)
-    limits = [
-        max(thresholds.tvd, each.expected_tvd + statistics.tvd_margin(repeats, rows))
-        for each in drawn
-    ]
+    limits = [max(thresholds.tvd, each.expected_tvd + tvd_margin(repeats, rows)) for each in drawn]
     worst = max(range(rows), key=lambda index: drawn[index].tvd - limits[index])
     what = f"total-variation distance of row {worst}"
     findings.compare("tvd", drawn[worst].tvd, limits[worst], what)
     findings.distances["tvd"] = max(each.tvd for each in drawn)
     mean = float(np.mean([each.tvd for each in drawn]))
     noise = float(np.mean([each.expected_tvd for each in drawn]))
-    limit = max(thresholds.tvd, noise + statistics.tvd_margin(repeats * rows))
+    limit = max(thresholds.tvd, noise + tvd_margin(repeats * rows))
     findings.compare("mean_tvd", mean, limit, "mean total-variation distance")
     for name, places in (
         ("ks_by_probability", [each.by_probability for each in drawn]),
         ("ks_by_token", [each.by_token for each in drawn if each.by_token is not None]),
     ):
-        _note_ks(findings, name, places, thresholds.bias)
-
-
-def _note_ks(findings: Findings, name: str, places: list[Vector], threshold: float) -> None:
-    import numpy as np
-
-    if not places:
-        return
-    together = np.concatenate(places)
-    limit = max(threshold, statistics.ks_limit(len(together)))
-    order = "probabilities" if name == "ks_by_probability" else "token numbers"
-    what = f"distance from the distribution asked for, in the order of {order},"
-    findings.compare(name, statistics.ks_distance(together), limit, what)
-
-
-def _note_repetition(findings: Findings, drawn: list[_Drawn], repeats: int) -> None:
-    found = [index for index, each in enumerate(drawn) if each.repeated is not None]
-    if found and repeats > 1:
-        text = f"token {drawn[found[0]].repeated} of row {found[0]} is repeated beyond chance"
-        more = len(found) - 1
-        findings.problems.append(text + (f", and so in {more} more rows" if more else ""))
-
-
-def _note_dependence(findings: Findings, drawn: list[_Drawn]) -> None:
-    import numpy as np
-
-    rows = [each.standard for each in drawn if each.standard is not None]
-    if len(rows) < 2:
-        return
-    found, limit = statistics.dependence(np.stack(rows, axis=1))
-    findings.compare("row_dependence", found, limit, "dependence of the rows on one another")
+        if places:
+            together = np.concatenate(places)
+            limit = max(thresholds.bias, ks_limit(len(together)))
+            order = "probabilities" if name == "ks_by_probability" else "token numbers"
+            what = f"distance from the distribution asked for, in the order of {order},"
+            findings.compare(name, ks_distance(together), limit, what)

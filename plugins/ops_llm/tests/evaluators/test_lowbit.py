@@ -6,10 +6,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fib_ops_llm.error_size import error_size, worst_row_rms
+from fib_ops_llm.checks import error_size, worst_row_rms
 from flashinfer_bench.data import Tolerance
 
 PASSED, NUMERICAL = "PASSED", "INCORRECT_NUMERICAL"
@@ -57,16 +55,6 @@ def test_what_rounding_does_passes(moe, share, change):
     assert moe.check([spoiled(moe, share, change)]).passed
 
 
-def test_limits_can_be_set(moe):
-    zeros = spoiled(moe, 0.04, torch.zeros_like)
-    assert "together more than the 0.112 that is left to them" in moe.check([zeros]).message
-    assert moe.configured(extra={"lowbit_error_budget": 1.0}).check([zeros]).passed
-    large = spoiled(moe, 0.0025, lambda rows: 20.0 * rows)
-    lenient = {"lowbit_error_budget": 9.0}
-    assert "an element is off by" in moe.configured(extra=lenient).check([large]).message
-    assert moe.configured(extra={**lenient, "lowbit_element_cap": 500}).check([large]).passed
-
-
 def test_all_elements_have_to_match_where_no_share_is_set(moe):
     moe.definition = moe.definition.model_copy(update={"op_type": "gemm"})
     moe.configured()
@@ -86,23 +74,6 @@ class TestErrorSize:
         assert by_rtol.relative_rms == pytest.approx(0.1)
         assert error_size(actual, expected).relative_rms > 0.1
 
-    def test_what_is_not_finite(self):
-        expected = torch.tensor([math.nan, math.inf, 1.0, 1.0])
-        assert error_size(expected, expected).relative_rms == 0.0
-        broken = torch.tensor([math.nan, math.inf, math.nan, 1.0])
-        assert error_size(broken, expected).relative_rms == math.inf
-
-    @given(
-        st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=30),
-        st.sampled_from([1e-3, 1.0, 1e4]),
-    )
-    def test_the_scale_does_not_matter(self, values, scale):
-        expected = torch.tensor(values, dtype=torch.float64) + 200.0
-        actual = expected + torch.arange(len(values))
-        one, other = error_size(actual, expected), error_size(actual * scale, expected * scale)
-        assert one.relative_rms == pytest.approx(other.relative_rms)
-        assert one.largest == pytest.approx(other.largest)
-
     def test_rows_are_measured_each_by_its_own_size(self, monkeypatch):
         expected = torch.tensor([[100.0] * 4, [0.01] * 4, [0.0] * 4, [math.inf] * 4])
         actual = expected.clone()
@@ -110,7 +81,7 @@ class TestErrorSize:
         actual[1] *= 1.5
         actual[2] = 1e-3
         for piece in (1, 4, 8, 1000):
-            monkeypatch.setattr("fib_ops_llm.error_size._CHUNK", piece)
+            monkeypatch.setattr("fib_ops_llm.checks._CHUNK", piece)
             assert worst_row_rms(actual, expected) == pytest.approx(0.5)
         actual[0, 0] = math.nan
         assert worst_row_rms(actual, expected) == math.inf

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_ops_llm.sampling_inputs import SamplingInputs, read_inputs
-from fib_ops_llm.sampling_support import best_supported, row_of
+from fib_ops_llm.sampling import SamplingInputs, read_inputs
+from fib_ops_llm.sampling_rows import best_supported, row_of
 from flashinfer_bench.bench.evaluators import Trial
 from flashinfer_bench.data import TensorSpec
 from flashinfer_bench.errors import CapabilityError, DataError
@@ -102,22 +102,6 @@ class TestTies:
         assert {round(each.mass, 3) for each in row.supports} == {0.8, 1.0}
         assert len(one_row([0.5, 0.3, 0.2], top_p=0.7).supports) == 1
 
-    def test_top_p_counts_what_top_k_has_left(self):
-        row = one_row([0.4, 0.3, 0.2, 0.1], top_k=2, top_p=0.5)
-        assert len(row.falling(row.supports[0])) == 1  # 0.4 of 0.7 is beyond the half
-
-
-@given(weights, st.integers(1, 200), st.integers(0, 2**32 - 1))
-def test_the_distance_is_that_of_its_definition(numbers, count, seed):
-    probs = np.float32(distinct(numbers))
-    row = one_row(probs)
-    drawn = np.random.default_rng(seed).integers(0, len(probs), count)
-    kinds, counts = np.unique(drawn, return_counts=True)
-    _, tvd = best_supported(row, probs[kinds], counts)
-    frequencies = np.bincount(drawn, minlength=len(probs)) / count
-    expected = np.abs(frequencies - probs / probs.sum(dtype=np.float64)).sum() / 2
-    assert tvd == pytest.approx(expected, abs=1e-6)
-
 
 class TestReading:
     def definition(self, sampler, **changes):
@@ -140,18 +124,6 @@ class TestReading:
         found = self.read(sampler, logits=logits)
         assert found.probs[0].tolist() == pytest.approx([0.2689414, 0.7310586, 0.0])
         assert found.computed
-
-    def test_temperature_by_row(self, sampler):
-        logits = torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
-        found = self.read(sampler, logits=logits, temperature=torch.tensor([1.0, 0.5, 0.0]))
-        assert found.probs[1][1] == pytest.approx(1 / (1 + np.exp(-2)))
-        assert found.probs[2].tolist() == [0.0, 1.0]
-
-    def test_rows_that_share_a_distribution(self, sampler):
-        probs = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-        found = self.read(sampler, probs=probs, indices=torch.tensor([1, 0, 1]))
-        assert found.probs.argmax(axis=1).tolist() == [1, 0, 1]
-        assert found.rows == 3
 
     def test_what_is_not_known_is_not_ignored(self, sampler):
         probs = torch.tensor([[0.5, 0.5]])

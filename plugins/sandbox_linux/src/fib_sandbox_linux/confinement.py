@@ -29,15 +29,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Optional
 
-from fib_sandbox_linux import (
-    capabilities,
-    groups,
-    landlock,
-    limits,
-    namespaces,
-    seccomp,
-    system,
-)
+from fib_sandbox_linux import landlock, limits, namespaces, seccomp, system
 from fib_sandbox_linux.system import Unavailable
 from flashinfer_bench import env
 from flashinfer_bench.bench.confinement import SandboxMethod
@@ -102,7 +94,7 @@ class LinuxSandbox(SandboxMethod):
 
     def tidy(self) -> None:
         """Remove the control groups of processes that have ended."""
-        groups.remove_empty_groups()
+        limits.remove_empty_groups()
 
 
 def confine(
@@ -231,7 +223,7 @@ def _leave_mounts(folders: Sequence[Path], most: limits.Limits, *, on_gpu: bool)
 
 def _drop_capabilities() -> None:
     in_own_namespace = not _holds_for_all_users()
-    capabilities.drop_capabilities(0 if in_own_namespace else 1 << capabilities.READ_ANY_FILE)
+    system.drop_capabilities(0 if in_own_namespace else 1 << system.READ_ANY_FILE)
 
 
 def _holds_for_all_users() -> bool:
@@ -241,7 +233,7 @@ def _holds_for_all_users() -> bool:
 
 def _limit_processes(most: limits.Limits) -> None:
     try:
-        groups.join_group(most.processes)
+        limits.join_group(most.processes)
     except Unavailable as error:
         try:
             limits.limit_processes(most)

@@ -94,7 +94,8 @@ def leave_mounts(
         for path in (*hidden, *map(Path, _SERVICES)):
             with suppress(FileNotFoundError):
                 _hide(path)
-        _mount_shared_memory(shared_bytes)
+        if _SHARED_MEMORY.is_dir():
+            _mount_memory(_SHARED_MEMORY, f"size={shared_bytes},mode=1777")
         os.chdir(Path.cwd())  # what it was in lies below the new mount
     except OSError as error:
         raise Unavailable(f"files cannot be mounted read-only: {error}") from None
@@ -123,11 +124,6 @@ def _hide(path: Path) -> None:
         _mount_memory(path, "size=4k,mode=555", _MS_RDONLY)
     else:
         _bind(Path(os.devnull), path)
-
-
-def _mount_shared_memory(size: int) -> None:
-    if _SHARED_MEMORY.is_dir():
-        _mount_memory(_SHARED_MEMORY, f"size={size},mode=1777")
 
 
 def _mount_memory(folder: Path, options: str, flags: int = 0) -> None:

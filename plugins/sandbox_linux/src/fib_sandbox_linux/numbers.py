@@ -1,144 +1,61 @@
 """Numbers of calls of the system, by instruction set.
 
 From ``arch/x86/entry/syscalls/syscall_64.tbl`` and ``include/uapi/asm-generic/unistd.h`` of Linux.
-What is newer than Linux 5.1 has the same number everywhere.
 """
 
 from __future__ import annotations
 
-_EVERYWHERE = {
-    "io_uring_setup": 425,
-    "io_uring_enter": 426,
-    "io_uring_register": 427,
-    "open_tree": 428,
-    "move_mount": 429,
-    "fsopen": 430,
-    "fsconfig": 431,
-    "fsmount": 432,
-    "fspick": 433,
-    "clone3": 435,
-    "pidfd_getfd": 438,
-    "mount_setattr": 442,
-    "quotactl_fd": 443,
-    "landlock_create_ruleset": 444,
-    "landlock_add_rule": 445,
-    "landlock_restrict_self": 446,
-    "open_tree_attr": 467,
-}
+# Each with its number on x86_64, and that on aarch64; "-" where it has none.
+_ABOUT_OTHER_PROCESSES = """
+    ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271, pidfd_getfd 438 438,
+    kcmp 312 272, perf_event_open 298 241, fanotify_init 300 262
+"""
+_MOUNTS = """
+    mount 165 40, umount2 166 39, pivot_root 155 41, chroot 161 51, open_tree 428 428,
+    open_tree_attr 467 467, move_mount 429 429, fsopen 430 430, fsconfig 431 431, fsmount 432 432,
+    fspick 433 433, mount_setattr 442 442, setns 308 268, unshare 272 97, name_to_handle_at 303 264,
+    open_by_handle_at 304 265
+"""
+_KERNEL = """
+    bpf 321 280, init_module 175 105, finit_module 313 273, delete_module 176 106,
+    kexec_load 246 104, kexec_file_load 320 294, reboot 169 142, iopl 172 -, ioperm 173 -,
+    modify_ldt 154 -, uselib 134 -, syslog 103 116, acct 163 89, swapon 167 224, swapoff 168 225,
+    quotactl 179 60, quotactl_fd 443 443, vhangup 153 58, sethostname 170 161,
+    setdomainname 171 162, add_key 248 217, request_key 249 218, keyctl 250 219
+"""
+_CLOCKS = """
+    settimeofday 164 170, clock_settime 227 112, adjtimex 159 171, clock_adjtime 305 266
+"""
+# Its operations pass by every filter. A page that answers only when its process does would keep
+# those waiting who read the memory of a stopped process.
+_WAYS_AROUND = """
+    io_uring_setup 425 425, io_uring_enter 426 426, io_uring_register 427 427, userfaultfd 323 282
+"""
+_OTHERS = """
+    socket 41 198, clone 56 220, kill 62 129, setpgid 109 154, setsid 112 157, capset 126 91,
+    personality 135 92, setpriority 141 140, sched_setparam 142 118, sched_setscheduler 144 119,
+    prctl 157 167, ioprio_set 251 30, prlimit64 302 261, sched_setattr 314 274, seccomp 317 277,
+    clone3 435 435, landlock_create_ruleset 444 444, landlock_add_rule 445 445,
+    landlock_restrict_self 446 446
+"""
 
-_X86_64 = {
-    "socket": 41,
-    "clone": 56,
-    "kill": 62,
-    "ptrace": 101,
-    "syslog": 103,
-    "setpgid": 109,
-    "setsid": 112,
-    "capset": 126,
-    "uselib": 134,
-    "personality": 135,
-    "setpriority": 141,
-    "sched_setparam": 142,
-    "sched_setscheduler": 144,
-    "vhangup": 153,
-    "modify_ldt": 154,
-    "pivot_root": 155,
-    "prctl": 157,
-    "adjtimex": 159,
-    "chroot": 161,
-    "acct": 163,
-    "settimeofday": 164,
-    "mount": 165,
-    "umount2": 166,
-    "swapon": 167,
-    "swapoff": 168,
-    "reboot": 169,
-    "sethostname": 170,
-    "setdomainname": 171,
-    "iopl": 172,
-    "ioperm": 173,
-    "init_module": 175,
-    "delete_module": 176,
-    "quotactl": 179,
-    "clock_settime": 227,
-    "kexec_load": 246,
-    "add_key": 248,
-    "request_key": 249,
-    "keyctl": 250,
-    "ioprio_set": 251,
-    "unshare": 272,
-    "perf_event_open": 298,
-    "fanotify_init": 300,
-    "prlimit64": 302,
-    "name_to_handle_at": 303,
-    "open_by_handle_at": 304,
-    "clock_adjtime": 305,
-    "setns": 308,
-    "process_vm_readv": 310,
-    "process_vm_writev": 311,
-    "kcmp": 312,
-    "finit_module": 313,
-    "sched_setattr": 314,
-    "seccomp": 317,
-    "kexec_file_load": 320,
-    "bpf": 321,
-    "userfaultfd": 323,
-}
 
-_AARCH64 = {
-    "ioprio_set": 30,
-    "umount2": 39,
-    "mount": 40,
-    "pivot_root": 41,
-    "chroot": 51,
-    "vhangup": 58,
-    "quotactl": 60,
-    "acct": 89,
-    "capset": 91,
-    "personality": 92,
-    "unshare": 97,
-    "kexec_load": 104,
-    "init_module": 105,
-    "delete_module": 106,
-    "clock_settime": 112,
-    "syslog": 116,
-    "ptrace": 117,
-    "sched_setparam": 118,
-    "sched_setscheduler": 119,
-    "kill": 129,
-    "setpriority": 140,
-    "reboot": 142,
-    "setpgid": 154,
-    "setsid": 157,
-    "sethostname": 161,
-    "setdomainname": 162,
-    "prctl": 167,
-    "settimeofday": 170,
-    "adjtimex": 171,
-    "socket": 198,
-    "add_key": 217,
-    "request_key": 218,
-    "keyctl": 219,
-    "clone": 220,
-    "swapon": 224,
-    "swapoff": 225,
-    "perf_event_open": 241,
-    "prlimit64": 261,
-    "fanotify_init": 262,
-    "name_to_handle_at": 264,
-    "open_by_handle_at": 265,
-    "clock_adjtime": 266,
-    "setns": 268,
-    "process_vm_readv": 270,
-    "process_vm_writev": 271,
-    "kcmp": 272,
-    "finit_module": 273,
-    "sched_setattr": 274,
-    "seccomp": 277,
-    "bpf": 280,
-    "userfaultfd": 282,
-    "kexec_file_load": 294,
-}
+def _read(table: str) -> dict[str, tuple[str, ...]]:
+    rows = [row.split() for row in table.split(",")]
+    return {name: tuple(numbers) for name, *numbers in rows}
 
-NUMBERS = {"x86_64": {**_X86_64, **_EVERYWHERE}, "aarch64": {**_AARCH64, **_EVERYWHERE}}
+
+_REFUSED = _read(",".join((_ABOUT_OTHER_PROCESSES, _MOUNTS, _KERNEL, _CLOCKS, _WAYS_AROUND)))
+
+REFUSED = tuple(_REFUSED)
+"""Names of the calls that no solution needs, whatever their arguments."""
+
+NUMBERS = {
+    machine: {
+        name: int(numbers[place])
+        for name, numbers in {**_REFUSED, **_read(_OTHERS)}.items()
+        if numbers[place] != "-"
+    }
+    for place, machine in enumerate(("x86_64", "aarch64"))
+}
 """By instruction set and name."""

@@ -64,8 +64,8 @@ def fib_register_timers() -> Iterable[TimerSpec]:
     yield TimerSpec(
         name="cupti",
         devices=("cuda",),
-        factory="fib_timing_cuda.cupti.timer:CuptiTimer",
-        probe="fib_timing_cuda.cupti.probe:probe",
+        factory="fib_timing_cuda.cupti:CuptiTimer",
+        probe="fib_timing_cuda.probes:cupti",
         priority=30,  # below events: for kernels that are shorter than these can tell
         resolution_ms=1e-6,
         overhead="launches and gaps before the first activity and after the last are left out",

@@ -13,14 +13,13 @@ from itertools import combinations, pairwise
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.bench.timing.base import collector_paused
+from flashinfer_bench.bench.timing.base import Timer, collector_paused
 from flashinfer_bench.errors import FibError, TimingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from fib_timing_cuda.known_work import KnownWork
-    from flashinfer_bench.bench.timing.base import Timer
 
 LENGTHS_US = (10.0, 100.0, 1000.0)
 """What is measured: work of so many microseconds."""

@@ -18,10 +18,9 @@ from flashinfer_bench.cli.options import AsJson, LogLevel
 from flashinfer_bench.cli.output import emit_json, set_up_logging, table, talk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from fib_timing_cuda.check import CheckReport, TimerReport
-    from flashinfer_bench.bench.timing import Timer
+    from fib_timing_cuda.check import CheckReport
     from flashinfer_bench.plugins import Catalog, Registered, TimerSpec
 
 SCHEMA_VERSION = 1
@@ -40,27 +39,22 @@ app = typer.Typer(
 @app.command("list")
 def list_timers(as_json: AsJson = False) -> None:
     """List timing backends in the order in which they are taken, and whether they can be used."""
+    from flashinfer_bench.plugins import default_catalog
+
     # What a plugin or a probe prints is talk, and must not end up in the data.
     with redirect_stdout(sys.stderr):
-        catalog = _catalog()
+        catalog = default_catalog()
         rows = views.record_rows(catalog, "timer")
     for row in rows:
         row["trust"] = "off only" if row["repeats"] or row["trusting"] else "any"
     if as_json:
         emit_json({"schema_version": SCHEMA_VERSION, "timers": rows})
         return
-    table("Timers", LISTED, [_listed(row) for row in rows])
-
-
-def _listed(row: dict[str, Any]) -> list[Any]:
-    resolution = row["resolution_ms"]
-    shown = {
-        **row,
-        "devices": " ".join(row["devices"]),
-        "caches": " ".join(row["caches"]),
-        "resolution_us": None if resolution is None else resolution * 1e3,
-    }
-    return [shown[column] for column in LISTED]
+    for row in rows:
+        resolution = row["resolution_ms"]
+        row["resolution_us"] = None if resolution is None else resolution * 1e3
+        row.update(devices=" ".join(row["devices"]), caches=" ".join(row["caches"]))
+    table("Timers", LISTED, [[row[column] for column in LISTED] for row in rows])
 
 
 @app.command("check")
@@ -85,11 +79,17 @@ def check(
     """
     set_up_logging(log_level, default="WARNING")
     from flashinfer_bench.bench.backends import choose_devices
+    from flashinfer_bench.plugins import default_catalog
 
     with redirect_stdout(sys.stderr):
-        catalog = _catalog()
+        catalog = default_catalog()
         reports = [_check(catalog, name, timer or []) for name in choose_devices(device)]
-    unusable = list(_unusable(catalog, [report.device for report in reports]))
+    unusable = [
+        {"device": one.device, "name": entry.name, "reason": no.reason, "remedy": no.remedy}
+        for one in reports
+        for entry in _for_device(catalog, one.device)
+        if not (no := entry.availability())
+    ]
     if as_json:
         emit_json(
             {
@@ -106,21 +106,18 @@ def check(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _catalog() -> Catalog:
-    from flashinfer_bench.plugins import default_catalog
-
-    return default_catalog()
-
-
 def _check(catalog: Catalog, device: str, names: Sequence[str]) -> CheckReport:
     from fib_timing_cuda.check import check_timers
     from fib_timing_cuda.known_work import work_for
+    from flashinfer_bench.bench.backends import load_subclass
     from flashinfer_bench.bench.locks import DeviceLock
+    from flashinfer_bench.bench.timing import Timer
 
-    chosen = [catalog.select_timer(device, name) for name in names] or _usable(catalog, device)
+    usable = [entry for entry in _for_device(catalog, device) if entry.availability()]
+    chosen = [catalog.select_timer(device, name) for name in names] or usable
     if not chosen:
         catalog.select_timer(device)  # raises, and says why
-    timers = [_made(entry) for entry in chosen]
+    timers = [load_subclass(entry, Timer)() for entry in chosen]  # type: ignore[type-abstract]
     with DeviceLock(device).held():
         return check_timers(
             timers,
@@ -131,25 +128,9 @@ def _check(catalog: Catalog, device: str, names: Sequence[str]) -> CheckReport:
         )
 
 
-def _usable(catalog: Catalog, device: str) -> list[Registered[TimerSpec]]:
-    return [entry for entry in _for_device(catalog, device) if entry.availability()]
-
-
 def _for_device(catalog: Catalog, device: str) -> list[Registered[TimerSpec]]:
     kind = device.partition(":")[0]
     return [entry for entry in catalog.timers if kind in entry.spec.devices]
-
-
-def _made(entry: Registered[TimerSpec]) -> Timer:
-    from flashinfer_bench.bench.timing import Timer
-    from flashinfer_bench.errors import PluginLoadError
-
-    factory = entry.load()
-    if not (isinstance(factory, type) and issubclass(factory, Timer)):
-        raise PluginLoadError(
-            f"timer {entry.name!r} of {entry.origin}: {entry.spec.factory} is no subclass of Timer"
-        )
-    return factory()
 
 
 def _touch(device: str) -> None:
@@ -160,40 +141,22 @@ def _touch(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def _unusable(catalog: Catalog, devices: Sequence[str]) -> Iterator[dict[str, str]]:
-    for device in devices:
-        for entry in _for_device(catalog, device):
-            answer = entry.availability()
-            if not answer:
-                yield {
-                    "device": device,
-                    "name": entry.name,
-                    "reason": answer.reason,
-                    "remedy": answer.remedy,
-                }
-
-
 def _print(reports: Sequence[CheckReport]) -> None:
     from fib_timing_cuda.check import LENGTHS_US
 
     lengths = [f"{length:g}_us" for length in LENGTHS_US]
     columns = (*CHECKED, *lengths, "spread_%", "a_a_typical_%", "a_a_worst_%")
-    rows = [_row(report.device, one) for report in reports for one in report.timers]
+    rows: list[list[Any]] = []
+    for report in reports:
+        for one in report.timers:
+            row: list[Any] = [report.device, one.name, one.version]
+            if one.noise is not None:
+                shares = (one.noise.spread, one.noise.typical, one.noise.worst)
+                row += [one.resolution_us, one.overhead_us]
+                row += [known.found_us for known in one.lengths]
+                row += [100 * share for share in shares]
+            rows.append(row + [None] * (len(columns) - len(row)))
     table("Timers", columns, rows)
-
-
-def _row(device: str, one: TimerReport) -> list[Any]:
-    from fib_timing_cuda.check import LENGTHS_US
-
-    if one.error is not None:
-        return [device, one.name, one.version, *[None] * (len(LENGTHS_US) + 5)]
-    assert one.noise is not None
-    shares = (one.noise.spread, one.noise.typical, one.noise.worst)
-    return [
-        *(device, one.name, one.version, one.resolution_us, one.overhead_us),
-        *(known.found_us for known in one.lengths),
-        *(100 * share for share in shares),
-    ]
 
 
 def _document(report: CheckReport) -> dict[str, Any]:

@@ -6,9 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from fib_timing_cuda.context_event import ContextEvent
-from fib_timing_cuda.hold import LONGEST_US, DeviceHold
-from fib_timing_cuda.pair_cost import PairCost
+from fib_timing_cuda.driver import LONGEST_US, ContextEvent, DeviceHold, PairCost
 from flashinfer_bench.bench.timing.base import Timer
 from flashinfer_bench.errors import TimingError
 

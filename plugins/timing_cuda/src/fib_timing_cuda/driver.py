@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from statistics import median
 from typing import Any, Optional
 
 # It ends when the device's clock has advanced by `count` nanoseconds, and stores at `place`, if
@@ -61,3 +62,350 @@ class Kernel:
         given = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         where = ctypes.c_void_p(stream)
         return int(self._launch(self._function, *size, where, given, None))
+
+
+# Keeping a GPU occupied while the work that is to be timed is enqueued.
+#
+# Without that the device waits for the host between one kernel and the next, and those gaps are in
+# the latency. The kernel that occupies it fills every multiprocessor with resident threads: were
+# there room for others, work that a solution puts on another stream could be done before the clock
+# starts.
+#
+# It ends when the host says so, by a number in memory that both see: the device begins as soon as
+# everything is enqueued, however long that took. Only the first block looks there, and tells the
+# others: hundreds of blocks that read the host's memory would keep the bus busy.
+
+
+LONGEST_US = 1000.0
+"""How long the device is held at most: calls that wait for it go on after that."""
+
+_BLOCK = 512  # divides the threads that a multiprocessor holds, on every architecture
+_PTX = b"""
+.version 6.3
+.target sm_70
+.address_size 64
+.visible .global .align 4 .u32 released;
+.visible .entry hold(.param .u64 word, .param .u32 ticket, .param .u64 nanoseconds)
+{
+    .reg .pred %others, %first, %over, %early;
+    .reg .b32 %thread, %block, %ticket, %seen;
+    .reg .b64 %word, %told, %limit, %start, %now;
+    mov.u32 %thread, %tid.x;
+    setp.ne.u32 %others, %thread, 0;
+    @%others bra done;
+    ld.param.u64 %word, [word];
+    ld.param.u32 %ticket, [ticket];
+    ld.param.u64 %limit, [nanoseconds];
+    mov.u64 %told, released;
+    cvta.global.u64 %told, %told;
+    mov.u32 %block, %ctaid.x;
+    setp.eq.u32 %first, %block, 0;
+    selp.b64 %word, %word, %told, %first;
+    mov.u64 %start, %globaltimer;
+again:
+    ld.volatile.u32 %seen, [%word];
+    setp.eq.u32 %over, %seen, %ticket;
+    @%over bra tell;
+    nanosleep.u32 100;
+    mov.u64 %now, %globaltimer;
+    sub.u64 %now, %now, %start;
+    setp.lt.u64 %early, %now, %limit;
+    @%early bra again;
+tell:
+    @%first st.volatile.u32 [%told], %ticket;
+done:
+    bar.sync 0;
+    ret;
+}
+\0"""
+# Should the kernel not be had: cycles that take at least a microsecond on every GPU there is.
+_CYCLES_PER_US = 2000
+_PORTABLE_AND_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
+
+
+class DeviceHold:
+    """Occupies the current device for a while; looks up all that it needs when it is made.
+
+    Attributes
+    ----------
+    fills : bool
+        False once it is known that the device can be kept busy, but not full.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self.fills = True
+        self._sleep: Any = torch.cuda._sleep
+        self._properties: Any = torch.cuda.get_device_properties
+        self._driver = cuda_driver()
+        self._kernels: dict[str, tuple[Kernel, int, ctypes.c_uint64]] = {}
+        self._ticket = ctypes.c_uint32(0)
+        self._word: Optional[ctypes.c_uint32] = None
+
+    def enqueue(self, expected_us: float, device: str, stream: int) -> None:
+        """Enqueue the kernel on a stream of the current device.
+
+        Parameters
+        ----------
+        expected_us : float
+            Microseconds until `release` is likely to be called: where the kernel cannot be had, the
+            device is kept busy for so long.
+        device : str
+            The current device.
+        stream : int
+            Handle of the stream.
+        """
+        if self.fills and self._launch(device, stream):
+            return
+        self.fills = False
+        self._sleep(int(expected_us * _CYCLES_PER_US))
+
+    def release(self) -> None:
+        """Let the device go on; without this it does after `LONGEST_US`."""
+        if self._word is not None:
+            self._word.value = self._ticket.value
+
+    def _launch(self, device: str, stream: int) -> bool:
+        found = self._kernels.get(device) or self._prepare(device)
+        if found is None:
+            return False
+        kernel, blocks, word = found
+        self._ticket.value += 1  # begins again at 0 after 2**32 calls
+        limit = ctypes.c_uint64(int(LONGEST_US * 1000))
+        values = (word, self._ticket, limit)
+        return kernel.launch(stream, *values, blocks=blocks, threads=_BLOCK) == 0
+
+    def _prepare(self, device: str) -> Optional[tuple[Kernel, int, ctypes.c_uint64]]:
+        if self._driver is None:
+            return None
+        kernel, word = Kernel(self._driver, _PTX, b"hold"), self._shared_word(self._driver)
+        if kernel.error or word is None:
+            return None
+        self._kernels[device] = kernel, self._blocks(device), word
+        return self._kernels[device]
+
+    def _shared_word(self, driver: ctypes.CDLL) -> Optional[ctypes.c_uint64]:
+        """Return the device's address of the number that the host writes."""
+        host, seen = ctypes.c_void_p(), ctypes.c_uint64()
+        if self._word is None:
+            if driver.cuMemHostAlloc(ctypes.byref(host), 4, _PORTABLE_AND_MAPPED) != 0:
+                return None
+            assert host.value is not None
+            self._word = ctypes.c_uint32.from_address(host.value)
+            self._word.value = self._ticket.value
+        host.value = ctypes.addressof(self._word)
+        found = driver.cuMemHostGetDevicePointer_v2(ctypes.byref(seen), host, 0)
+        return seen if found == 0 else None
+
+    def _blocks(self, device: str) -> int:
+        found = self._properties(device)
+        threads = getattr(found, "max_threads_per_multi_processor", 2048)
+        return int(found.multi_processor_count * (threads // _BLOCK))
+
+
+# What a pair of CUDA events costs by itself, measured so that timers can take it out.
+#
+# Between two events around a kernel lie the kernel, and the way from the first event to it and from
+# it to the second: 2 to 3 µs on an H200, whatever the kernel is and however long it takes. A kernel
+# that ends after a number of nanoseconds by the device's own clock shows how much that is.
+#
+# It is measured in the process of the solution, which could see to it that too much comes out. So
+# it is bounded, and no more can be gained by that than the bound allows.
+
+
+MOST_MS = 0.003
+"""More than this is never taken out of a sample, in milliseconds."""
+
+LEAST_MS = 0.0005
+"""No sample becomes less than this: what a call of nothing takes, as timers show it."""
+
+_SPIN_NS = 4000
+# A kernel that watches the clock for some time takes so much longer from its start to its end:
+# 0.54 to 0.62 µs for 2 to 2000 µs, by the records of CUPTI on an H200.
+_ENDS_MS = 0.00057
+# The clock ticks every 32 ns on new devices, and every microsecond on many others, which is too
+# coarse.
+_COARSE_NS = 250
+_SETTLING, _PAIRS, _TICKS = 3, 15, 5
+_ENQUEUED_US = 50.0  # two events and a kernel
+_SIZE = ctypes.c_size_t(8)
+
+
+class PairCost:
+    """The cost of pairs of events on each device; looks up all that it needs when it is made.
+
+    Attributes
+    ----------
+    removed_ms : float
+        What `take_out` takes out, in milliseconds: 0 before a device has been measured, and where
+        that is not possible.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self._event: Any = torch.cuda.Event
+        self._record: Any = torch.cuda.Event.record
+        self._await: Any = torch.cuda.Event.synchronize
+        self._elapsed: Any = torch.cuda.Event.elapsed_time
+        self._driver: Any = cuda_driver()
+        self._found: dict[str, Optional[float]] = {}
+        self._device = ""
+
+    @property
+    def removed_ms(self) -> float:
+        """What is taken out of samples of the device that was last chosen."""
+        return self._found.get(self._device) or 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether that has been measured."""
+        return self._found.get(self._device) is not None
+
+    def choose(self, device: str, stream: Any, hold: DeviceHold) -> None:
+        """Take out what pairs cost on `device` from now on; measure that if it is not known.
+
+        Parameters
+        ----------
+        device : str
+            The current device, which has nothing to do.
+        stream : torch.cuda.Stream
+            The current stream.
+        hold : DeviceHold
+            What occupies the device while a pair is enqueued.
+        """
+        self._device = device
+        if device not in self._found:
+            self._found[device] = self._measured(device, stream, hold)
+
+    def take_out(self, sample_ms: float) -> float:
+        """Return a sample without the cost, but no less than `LEAST_MS` if it was more."""
+        return max(sample_ms - self.removed_ms, min(sample_ms, LEAST_MS))
+
+    def _measured(self, device: str, stream: Any, hold: DeviceHold) -> Optional[float]:
+        """Return milliseconds; None if they cannot be told on this device."""
+        if self._driver is None:
+            return None
+        kernel = Kernel(self._driver, SPIN, b"spin")
+        if kernel.error or not self._tick_ns(kernel, stream.cuda_stream) <= _COARSE_NS:
+            return None
+        found = []
+        for _ in range(_SETTLING + _PAIRS):
+            pair = self._pair(kernel, device, stream, hold)
+            if pair is None:
+                return None
+            found.append(pair)
+        cost = median(found[_SETTLING:]) - _SPIN_NS / 1e6 - _ENDS_MS
+        return min(max(cost, 0.0), MOST_MS)
+
+    def _pair(self, kernel: Kernel, device: str, stream: Any, hold: DeviceHold) -> Optional[float]:
+        """Return the milliseconds between two events around the kernel."""
+        start, stop = self._event(enable_timing=True), self._event(enable_timing=True)
+        hold.enqueue(_ENQUEUED_US, device, stream.cuda_stream)
+        try:
+            self._record(start, stream)
+            refused = _spin(kernel, stream.cuda_stream, _SPIN_NS)
+            self._record(stop, stream)
+        finally:
+            hold.release()
+        self._await(stop)
+        # On a device that could not be filled, the host may have been too slow.
+        return float(self._elapsed(start, stop)) if hold.fills and not refused else None
+
+    def _tick_ns(self, kernel: Kernel, stream: int) -> float:
+        """Return how many nanoseconds a tick of the device's clock is; NaN if that is not known."""
+        driver, place, told = self._driver, ctypes.c_uint64(), ctypes.c_uint64()
+        if driver.cuMemAlloc_v2(ctypes.byref(place), _SIZE) != 0:
+            return float("nan")
+        ticks = []
+        for _ in range(_TICKS):
+            # It looks for a change of the clock: what it sees is a tick, or several.
+            if (
+                _spin(kernel, stream, 1, place.value)
+                or driver.cuStreamSynchronize(ctypes.c_void_p(stream))
+                or driver.cuMemcpyDtoH_v2(ctypes.byref(told), place, _SIZE)
+            ):
+                break
+            ticks.append(told.value)
+        driver.cuMemFree_v2(place)
+        return min(ticks) if len(ticks) == _TICKS else float("nan")
+
+
+def _spin(kernel: Kernel, stream: int, nanoseconds: int, place: int = 0) -> int:
+    return kernel.launch(stream, ctypes.c_uint64(nanoseconds), ctypes.c_uint64(place))
+
+
+class ContextEvent:
+    """Happens when everything has finished that was enqueued before it was recorded.
+
+    An ordinary event belongs to one stream. The driver has had events of a whole context since
+    CUDA 12.5. All functions are looked up when this is made.
+
+    Attributes
+    ----------
+    works : bool
+        False once it is known that the driver has no such events.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self._event: Any = torch.cuda.Event
+        self._record: Any = torch.cuda.Event.record
+        self._await: Any = torch.cuda.Event.synchronize
+        self._is_over: Any = torch.cuda.Event.query
+        self._elapsed: Any = torch.cuda.Event.elapsed_time
+        driver = cuda_driver()
+        self._current: Any = getattr(driver, "cuCtxGetCurrent", None)
+        self._record_all: Any = getattr(driver, "cuCtxRecordEvent", None)
+        self.works = self._record_all is not None
+        self._events: dict[tuple[str, str], Any] = {}
+        self._recorded: Optional[Any] = None
+
+    def record(self, device: str) -> None:
+        """Record it for the context of `device`, which is the current one."""
+        event = self._of(device, "end")
+        self._recorded = event if self._record_in_context(event) else None
+
+    def finish(self, device: str) -> bool:
+        """Wait until everything is done that was enqueued before this; nothing else is recorded.
+
+        It asks again and again instead of sleeping, so that the time until it returns is that of
+        the device: an idle one takes some microseconds.
+
+        Returns
+        -------
+        bool
+            False if the driver cannot tell; then it has not waited.
+        """
+        event = self._of(device, "rest")
+        if not self._record_in_context(event):
+            return False
+        while not self._is_over(event):
+            pass
+        return True
+
+    def _record_in_context(self, event: Any) -> bool:
+        if not self.works:
+            return False
+        context = ctypes.c_void_p()
+        self.works = (
+            self._current(ctypes.byref(context)) == 0
+            and self._record_all(context, ctypes.c_void_p(event.cuda_event)) == 0
+        )
+        return self.works
+
+    def _of(self, device: str, use: str) -> Any:
+        key = device, use
+        if key not in self._events:
+            self._events[key] = event = self._event(enable_timing=True)
+            self._record(event)  # torch makes an event when it is first recorded
+        return self._events[key]
+
+    def milliseconds_since(self, start: Any) -> Optional[float]:
+        """Wait for it; return the time since another event, None if it could not be recorded."""
+        if self._recorded is None:
+            return None
+        self._await(self._recorded)
+        return float(self._elapsed(start, self._recorded))

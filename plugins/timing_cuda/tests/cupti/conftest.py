@@ -105,7 +105,7 @@ class Events:
 @pytest.fixture
 def events(monkeypatch, device):
     """What times calls by events, for timers that are made in a test."""
-    timer = importlib.import_module("fib_timing_cuda.cupti.timer")
+    timer = importlib.import_module("fib_timing_cuda.cupti")
     stand_in = Events(device)
     monkeypatch.setattr(timer, "CudaEventTimer", lambda: stand_in)
     monkeypatch.setattr("torch.cuda.synchronize", stand_in.synchronize)
@@ -115,7 +115,7 @@ def events(monkeypatch, device):
 @pytest.fixture
 def timer(events):
     """A timer on the stand-ins; ended after the test."""
-    from fib_timing_cuda.cupti.timer import CuptiTimer
+    from fib_timing_cuda.cupti import CuptiTimer
 
     made = CuptiTimer()
     yield made
@@ -125,7 +125,7 @@ def timer(events):
 @pytest.fixture
 def one_subscriber(monkeypatch):
     """End the recording of one timer when another starts: a process has one subscriber."""
-    from fib_timing_cuda.cupti.recorder import Recorder
+    from fib_timing_cuda.cupti import Recorder
 
     made = []
     start = Recorder.start

@@ -10,7 +10,7 @@ import torch
 import fib_timing_cuda
 from fib_testing import TimerCase, TimerConformance
 from fib_timing_cuda.cuda_event import CudaEventTimer
-from fib_timing_cuda.cupti.probe import probe
+from fib_timing_cuda.probes import cupti as probe
 from flashinfer_bench.errors import TimingError
 
 pytestmark = pytest.mark.gpu
@@ -48,7 +48,7 @@ def work():
 
 @pytest.fixture
 def timer():
-    from fib_timing_cuda.cupti.timer import CuptiTimer
+    from fib_timing_cuda.cupti import CuptiTimer
 
     return CuptiTimer()
 

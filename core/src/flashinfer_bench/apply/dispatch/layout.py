@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder
 from flashinfer_bench.routing.generated import compile_source
-from flashinfer_bench.tensors.operands import Operand as Operand
-from flashinfer_bench.tensors.operands import first_places, operands_of
+from flashinfer_bench.tensors.dtypes import Operand as Operand
+from flashinfer_bench.tensors.dtypes import first_places, operands_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -2,32 +2,298 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from dataclasses import replace
+import logging
+import math
+import random
+import time
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-from fib_compare.paired.contest import CompareSettings, ContestRun
-from fib_compare.paired.result import Contest
+from fib_compare.paired.launch import (
+    Cores,
+    LaunchSize,
+    NoTimeLeft,
+    launch_schedule,
+    pair_seconds,
+    take_launch,
+)
+from fib_compare.paired.result import Contest, ContestResult, Obstacle, Role, Stopped
+from fib_compare.paired.sides import Beliefs, CannotCompare, CheckSupply, Side
+from fib_compare.stats import Launch, compare_launches, enough
 from fib_judge.calibration import load_ceilings
-from fib_judge.records import VerifiedSession
+from fib_judge.decidability import UndecidableWorkload
+from fib_judge.records import VerifiedAttempt, VerifiedBaseline, VerifiedSession
+from fib_judge.reference import prepare_baseline
+from fib_judge.timed import FEWEST_CHECKS
 from flashinfer_bench.bench.backends import choose_devices
+from flashinfer_bench.bench.calls import Deadline, Variations
+from flashinfer_bench.bench.digests import secret_seed
+from flashinfer_bench.bench.evaluation import EvaluatorFailed
 from flashinfer_bench.bench.evaluators import resolve_evaluator
+from flashinfer_bench.bench.measurement import ReferenceFailed, Task
 from flashinfer_bench.bench.plan import (
     meant_for_other_device,
     selected_definitions,
     selected_solutions,
 )
+from flashinfer_bench.bench.pool import solution_key
 from flashinfer_bench.bench.session import IsolatedRunner
-from flashinfer_bench.errors import CapabilityError, SelectionError, UnknownNameError
+from flashinfer_bench.errors import (
+    CapabilityError,
+    ConfigError,
+    DataError,
+    SelectionError,
+    UnknownNameError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
-    from fib_compare.paired.result import ContestResult
-    from flashinfer_bench.bench.config import BenchmarkConfig
+    from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
+    from flashinfer_bench.bench.evaluators.base import Evaluator
     from flashinfer_bench.data import Definition, Solution, TraceSet, Workload
     from flashinfer_bench.plugins import Catalog
+
+
+logger = logging.getLogger(__name__)
+
+_FEWEST_LAUNCHES = 2
+_RECENT = 4  # launches, of which the next one is expected to take as long as the longest
+_ROLES: tuple[Role, Role] = ("baseline", "candidate")
+
+
+@dataclass(frozen=True)
+class CompareSettings:
+    """How sure an answer has to be, and what it may cost.
+
+    Attributes
+    ----------
+    min_effect : float
+        Smallest relative difference that counts, such as 0.01.
+    alpha : float
+        Chance of calling solutions different that are not.
+    max_seconds : float
+        Wall time for each workload. Preparing the workload, and building both, does not count.
+
+    Raises
+    ------
+    ConfigError
+        If a value is not allowed.
+    """
+
+    min_effect: float = 0.01
+    alpha: float = 0.05
+    max_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        _require("min_effect", self.min_effect, 0.0, 1.0)
+        _require("alpha", self.alpha, 0.0, 0.5)
+        _require("max_seconds", self.max_seconds, 0.0, math.inf)
+
+
+def _require(name: str, value: float, low: float, high: float) -> None:
+    if not low < value < high:  # neither is NaN
+        most = f" and below {high:g}" if math.isfinite(high) else ""
+        raise ConfigError(f"{name} is {value:g}; it has to be above {low:g}{most}")
+
+
+class ContestRun:
+    """Compares two solutions on one workload.
+
+    Parameters
+    ----------
+    session : VerifiedSession
+        The run. Its pool must keep no processes.
+    contest : Contest
+        Who is compared, on what.
+    evaluator : Evaluator
+        Judges the outputs.
+    config : ResolvedEvalConfig
+        Tolerances and number of input sets.
+    settings : CompareSettings
+        When it is decided.
+    tests : int
+        How many tests the answer is corrected for.
+    on_launch : callable
+        Told of the number of launches and the seconds so far, after each.
+    """
+
+    def __init__(
+        self,
+        session: VerifiedSession,
+        contest: Contest,
+        evaluator: Evaluator,
+        config: ResolvedEvalConfig,
+        settings: CompareSettings,
+        *,
+        tests: int = 1,
+        on_launch: Callable[[int, float], None] = lambda launches, seconds: None,
+    ) -> None:
+        self._session, self._contest = session, contest
+        self._evaluator, self._config, self._settings = evaluator, config, settings
+        self._tests, self._on_launch = tests, on_launch
+        self._cores = Cores(session.device)
+        self._cap = Deadline(settings.max_seconds)
+        self._size: Optional[LaunchSize] = None
+        self._launches: list[Launch] = []
+        self._took_s: list[float] = []  # by the launches so far, and those that were set aside
+
+    def run(self, root: Optional[Path] = None) -> ContestResult:
+        """Return what comes of it; whatever goes wrong with a solution is an obstacle.
+
+        Parameters
+        ----------
+        root : Path, optional
+            Folder of the dataset, for tensors in files.
+
+        Raises
+        ------
+        RunnerFatalError
+            If no process can be started.
+        """
+        began = time.monotonic()
+        baseline = self._prepare(root)
+        if isinstance(baseline, Obstacle):
+            return self._result(began, obstacle=baseline)
+        session, settings = self._session, self._settings
+        rng = random.Random(secret_seed(session.rotation_seed, f"compare/{baseline.handle}"))
+        self._cap = Deadline(settings.max_seconds)
+        self._rng, self._beliefs = rng, Beliefs(session, baseline)
+        self._supply = CheckSupply(session, baseline, settings.max_seconds, rng)
+        inputs = [trial.inputs for trial in baseline.trials]
+        self._variations = Variations(baseline.freedoms, inputs, rng, session.warm)
+        problem = None
+        try:
+            stopped = self._decide(baseline)
+        except CannotCompare as error:
+            problem = error.obstacle
+        except EvaluatorFailed as error:
+            problem = Obstacle("reference", "failed", error.message)
+        if problem is None and len(self._launches) < _FEWEST_LAUNCHES:
+            problem = self._too_slow()
+        if problem is not None:
+            return self._result(began, obstacle=problem, notes=self._notes())
+        comparison = compare_launches(
+            self._launches,
+            min_effect=settings.min_effect,
+            alpha=settings.alpha,
+            capped=stopped == "time",
+        )
+        found = {"comparison": comparison, "launches": tuple(self._launches), "stopped": stopped}
+        return self._result(began, notes=self._notes(), **found)
+
+    def _prepare(self, root: Optional[Path]) -> VerifiedBaseline | Obstacle:
+        from flashinfer_bench.compile import reference_solution
+
+        definition, workload = self._contest.definition, self._contest.workload
+        reference = reference_solution(definition)
+        try:
+            task = Task(definition, workload, reference, self._evaluator, self._config, root)
+            return prepare_baseline(self._session, task)
+        except ReferenceFailed as error:
+            return Obstacle("reference", "failed", error.message)
+        except (UndecidableWorkload, DataError) as error:
+            return Obstacle("reference", "workload", error.message)
+        except CapabilityError as error:
+            return Obstacle("reference", "unavailable", error.message)
+
+    def _decide(self, baseline: VerifiedBaseline) -> Stopped:
+        settings, cap, took_s = self._settings, self._cap, self._took_s
+        # As long as another launch can be finished.
+        while len(took_s) < _FEWEST_LAUNCHES or cap.remaining() > max(took_s[-_RECENT:]):
+            began = cap.remaining()
+            try:
+                launch = self._launch(baseline)
+            except NoTimeLeft:
+                return "time"
+            took_s.append(began - cap.remaining())
+            if launch is not None:
+                self._launches.append(launch)
+            self._on_launch(len(self._launches), settings.max_seconds - cap.remaining())
+            if launch is not None and enough(
+                self._launches, settings.min_effect, settings.alpha, tests=self._tests
+            ):
+                return "decided"
+        return "time"
+
+    def _launch(self, baseline: VerifiedBaseline) -> Optional[Launch]:
+        """Make one launch; None if it is set aside."""
+        number, session = len(self._took_s), self._session
+        with ExitStack() as stack:
+            sides = self._sides(stack, baseline, number)
+            with nullcontext() if number else self._cap.stopped():  # it may have to compile
+                for side in sides if number % 2 else sides[::-1]:
+                    side.prepare(check=not number)
+                session.pool.settle()
+            if self._size is None:
+                pair_s = pair_seconds(session, sides, self._variations, self._cap)
+                self._size = LaunchSize.fitting(pair_s, self._cap.seconds)
+            checks = self._supply.take(min(FEWEST_CHECKS, self._size.pairs // 4))
+            schedule = launch_schedule(self._size.pairs, checks, self._rng)
+            launch = take_launch(
+                *(session, sides, self._variations, schedule, self._size),
+                number=number,
+                cap=self._cap,
+                cores=self._cores,
+            )
+        added = self._beliefs.weigh(sides)
+        if added is None:
+            return None
+        return replace(
+            launch,
+            baseline=tuple(value + added[0] for value in launch.baseline),
+            candidate=tuple(value + added[1] for value in launch.candidate),
+        )
+
+    def _sides(
+        self, stack: ExitStack, baseline: VerifiedBaseline, number: int
+    ) -> tuple[Side, Side]:
+        contest, session = self._contest, self._session
+        deadline = Deadline(session.timeout_s)
+        made = []
+        for role, solution in zip(_ROLES, (contest.baseline, contest.candidate), strict=True):
+            key = ("compare", role, str(number), *solution_key(solution))
+            worker = stack.enter_context(session.pool.worker(key))
+            attempt = VerifiedAttempt(session, solution, baseline, worker, deadline)
+            made.append(Side(role, attempt))
+        return made[0], made[1]
+
+    def _too_slow(self) -> Obstacle:
+        given, made = self._settings.max_seconds, len(self._launches)
+        text = (
+            f"{made} launches were finished within {given:g} s, and {_FEWEST_LAUNCHES} are needed; "
+            "give it more with --max-seconds"
+        )
+        if self._beliefs.set_aside:
+            text += f" ({self._beliefs.set_aside} were set aside)"
+        return Obstacle("both", "too slow", text)
+
+    def _notes(self) -> tuple[str, ...]:
+        beliefs, notes = self._beliefs, []
+        if beliefs.set_aside:
+            notes.append(f"{beliefs.set_aside} launches set aside: claims were disputed")
+        for role, added in beliefs.added_ms.items():
+            notes.append(f"{role}: up to {added:.4g} ms added that the timer did not see")
+        if self._supply.reused:
+            notes.append("the reference is slow: later launches met checks of earlier ones")
+        return tuple(notes)
+
+    def _result(self, began: float, **found: Any) -> ContestResult:
+        contest, session = self._contest, self._session
+        return ContestResult(
+            definition=contest.definition.name,
+            workload=contest.workload.uuid,
+            baseline=contest.baseline.name,
+            candidate=contest.candidate.name,
+            seconds=time.monotonic() - began,
+            timer=session.timer,
+            cache="warm" if session.warm else "cold",
+            hardware=session.environment.hardware,
+            **found,
+        )
 
 
 def find_contests(

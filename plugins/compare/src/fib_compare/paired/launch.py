@@ -2,28 +2,181 @@
 
 from __future__ import annotations
 
+import os
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from fib_compare.paired.cores import Settled
-from fib_compare.stats.compare import LOOKS, Launch
-from fib_judge.checks import secret_schedule
+from fib_compare.stats import LOOKS, Launch
+from fib_judge.timed import TimedCheck, secret_schedule
+from flashinfer_bench.bench.executors.threads import ENDED
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
-    from fib_compare.paired.cores import Cores
     from fib_compare.paired.sides import Side
-    from fib_judge.checks import TimedCheck
     from fib_judge.records import VerifiedSession
     from flashinfer_bench.bench.calls import Deadline, TimedCall, Variations
+    from flashinfer_bench.bench.executors.base import Candidate
     from flashinfer_bench.tensors.vary import Variation
 
     Schedule = Mapping[int, Optional[TimedCheck]]
+
+
+# Giving both sides of a comparison the same core of a CPU.
+#
+# Cores are not alike on a machine that others use: one shares its arithmetic units with a busy
+# neighbour, another does not, and a process stays where it is for long. Two processes of one
+# solution then differ by 20-50 % for a whole launch, as measured with four cores at a load of 4 to
+# 10. On one core both have the same neighbour.
+
+
+_PROC = Path("/proc")
+_IDLE = (3, 4)  # of the fields of a line in /proc/stat: idle, iowait
+_BUSY_FIELDS = 8  # user to steal; guest times are part of user's
+_OTHERS = 0.1  # of the time of the calls, is what all threads but the busiest may do meanwhile
+
+
+class Ticks(NamedTuple):
+    """Clock ticks of a core since the start of the system."""
+
+    idle: int
+    total: int
+
+
+def core_ticks(proc: Path = _PROC) -> dict[int, Ticks]:
+    """Return the ticks of each core; nothing where the system does not tell."""
+    found = {}
+    with suppress(OSError, ValueError, IndexError):
+        for line in (proc / "stat").read_text(encoding="ascii").splitlines():
+            name, *fields = line.split()
+            if name.startswith("cpu") and name != "cpu":
+                ticks = [int(field) for field in fields[:_BUSY_FIELDS]]
+                found[int(name[3:])] = Ticks(sum(ticks[n] for n in _IDLE), sum(ticks))
+    return found
+
+
+def worked_alone(before: Mapping[int, int], now: Mapping[int, int], called_ms: float) -> bool:
+    """Return whether one thread did nearly all that was done between two looks.
+
+    Threads that have ended were not it: a solution may start some in each call. What is done
+    between calls, to make them ready, does not make the others' share smaller.
+
+    Parameters
+    ----------
+    before, now : mapping
+        As of `Candidate.thread_times`.
+    called_ms : float
+        How long the calls meanwhile have taken, in milliseconds.
+    """
+    spent = {thread: time - before.get(thread, 0) for thread, time in now.items()}
+    # The whole of what a thread has done is under ENDED once it is gone.
+    known = sum(time for thread, time in before.items() if thread not in now)
+    ended = spent.pop(ENDED, 0) - known
+    busiest = max(spent.values(), default=0)
+    others = sum(spent.values()) - busiest + max(0, ended)
+    return busiest > 0 and others <= _OTHERS * called_ms * 1e6
+
+
+class Cores:
+    """Chooses a core for each launch, the one that was idle the longest since the last choice.
+
+    Parameters
+    ----------
+    device : str
+        What is compared on; cores matter on ``cpu`` alone.
+    proc : Path
+        Where the system tells about itself.
+
+    Attributes
+    ----------
+    allowed : frozenset of int
+        The cores that there are for this process; none where nothing is to be chosen.
+    """
+
+    def __init__(self, device: str, proc: Path = _PROC) -> None:
+        self.allowed: frozenset[int] = frozenset()
+        if device == "cpu" and hasattr(os, "sched_getaffinity"):
+            self.allowed = frozenset(os.sched_getaffinity(0))
+        self._proc = proc
+        self._before = core_ticks(proc) if len(self.allowed) > 1 else {}
+
+    def choose(self) -> Optional[int]:
+        """Return the number of a core; None if there is no choice."""
+        now = core_ticks(self._proc) if self._before else {}
+        shares = {
+            core: _idle_share(self._before[core], now[core])
+            for core in sorted(self.allowed)
+            if core in now and core in self._before
+        }
+        self._before = now
+        return max(shares, key=lambda core: shares[core]) if shares else None
+
+    def give_up(self) -> None:
+        """Choose none from now on."""
+        self._before = {}
+
+
+class Settled:
+    """Gives both sides of a launch one core, once it is known that they do not need more.
+
+    Parameters
+    ----------
+    candidates : tuple of Candidate
+        The processes of both.
+    cores : Cores
+        To choose from.
+    """
+
+    def __init__(self, candidates: tuple[Candidate, Candidate], cores: Cores) -> None:
+        self._candidates, self._cores = candidates, cores
+        self._core: Optional[int] = None
+        self._before = [candidate.thread_times() for candidate in candidates]
+
+    def on_one_core(self, called_ms: tuple[float, float]) -> bool:
+        """Move both, or neither; return whether that has been done.
+
+        Parameters
+        ----------
+        called_ms : tuple of float
+            How long the calls of each have taken since this was made.
+        """
+        now = [candidate.thread_times() for candidate in self._candidates]
+        if not all(map(worked_alone, self._before, now, called_ms)):
+            return False
+        core = self._cores.choose()
+        if core is None:
+            return False
+        if all(candidate.keep_on({core}) for candidate in self._candidates):
+            self._core = core
+            return True
+        self._let_go()
+        return False
+
+    def end(self) -> None:
+        """Look whether both have stayed there; if one has moved itself, nobody is moved again.
+
+        Else it could go where it is quiet, and the other one could not.
+        """
+        if self._core is None:
+            return
+        if any(candidate.cores() - {self._core} for candidate in self._candidates):
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for candidate in self._candidates:
+            candidate.keep_on(self._cores.allowed)
+        self._cores.give_up()
+
+
+def _idle_share(before: Ticks, now: Ticks) -> float:
+    passed = now.total - before.total
+    return (now.idle - before.idle) / passed if passed > 0 else 0.0
+
 
 WARMUP = 5
 """Uncounted pairs at the beginning. The first two calls of a process take two to three times as
@@ -40,7 +193,7 @@ less than 0.2 ms in the last two, as measured."""
 
 _LAUNCH_S = 0.6  # for the counted pairs; with all the rest a launch takes a second
 _LAUNCHES = 1.7 * LOOKS[-1]  # so long that the last look is reached within the time
-_SETTLING = 2  # uncounted pairs after a look; see `judge.rounds`. Even, so that turns stay.
+_SETTLING = 2  # uncounted pairs after a look. Even, so that turns stay.
 
 
 class NoTimeLeft(Exception):
@@ -147,7 +300,7 @@ def take_launch(
     *,
     number: int,
     cap: Deadline,
-    cores: Optional[Cores] = None,
+    cores: Cores,
 ) -> Launch:
     """Make the calls of a launch. No other process times on the device meanwhile.
 
@@ -170,7 +323,7 @@ def take_launch(
         Number of the launch: odd ones begin with the other side.
     cap : Deadline
         Time for the whole comparison; waiting for the device does not count.
-    cores : Cores, optional
+    cores : Cores
         Of which both sides get the same one, if calls work on one at a time.
 
     Returns
@@ -201,26 +354,20 @@ def take_launch(
 
 
 def _warmed_up(
-    pairs: _Pairs, sides: tuple[Side, Side], cores: Optional[Cores], count: int, cap: Deadline
+    pairs: _Pairs, sides: tuple[Side, Side], cores: Cores, count: int, cap: Deadline
 ) -> Optional[Settled]:
     """Make the uncounted calls, and move both sides to one core by what the last of them used."""
     settled = None
     for number in range(count):
         if number == max(0, count - _WATCHED):
-            settled = _settled(sides, cores)
+            first, second = (side.attempt.worker.candidate for side in sides)
+            settled = Settled((first, second), cores)
             pairs.called_ms = (0.0, 0.0)
         _require_time(cap)
         pairs.uncounted()
     if settled is not None and settled.on_one_core(pairs.called_ms):
         pairs.uncounted()
     return settled
-
-
-def _settled(sides: tuple[Side, Side], cores: Optional[Cores]) -> Optional[Settled]:
-    if cores is None:
-        return None
-    first, second = (side.attempt.worker.candidate for side in sides)
-    return Settled((first, second), cores)
 
 
 def _in_blocks(taken: Sequence[Optional[tuple[float, float]]], candidate_first: bool) -> Launch:

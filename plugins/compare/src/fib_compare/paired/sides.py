@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_compare.paired.result import Obstacle
-from fib_judge.timed import compare_timed
-from flashinfer_bench.bench.calls import shoot, time_left
+from fib_compare.paired.result import Obstacle, ObstacleKind, Role
+from fib_judge.integrity import Claim, Inquiry, Normals, inquire
+from fib_judge.reference import renewed_normal
+from fib_judge.timed import TimedCheck, compare_timed, poisoned_bytes
+from flashinfer_bench.bench.calls import (
+    Deadline,
+    TimedCall,
+    Variations,
+    find_impossible,
+    shoot,
+    time_left,
+)
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, build, check_all
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
+from flashinfer_bench.bench.measurement import ReferenceFailed, ReferenceProblem
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Iterator
 
-    from fib_compare.paired.result import ObstacleKind, Role
-    from fib_judge.checks import TimedCheck
-    from fib_judge.records import VerifiedAttempt
-    from flashinfer_bench.bench.calls import TimedCall
+    from fib_judge.records import VerifiedAttempt, VerifiedBaseline, VerifiedSession
     from flashinfer_bench.bench.evaluators.base import Check
     from flashinfer_bench.tensors.vary import Variation
 
@@ -84,21 +96,18 @@ class Side:
         with blamed_on(self.role):
             build(self.attempt)
             if not check:
-                self._put_inputs()
+                attempt = self.attempt
+                candidate, baseline = attempt.worker.candidate, attempt.baseline
+                ways = [item.way for item in baseline.freedoms]
+                for trial in baseline.trials:
+                    left = time_left(attempt.deadline, candidate, "inputs")
+                    candidate.put_inputs(
+                        trial.index, trial.inputs, baseline.axes, ways=ways, timeout_s=left
+                    )
                 return
             found, _ = check_all(self.attempt)
         if not found.passed:
             raise CannotCompare(self.role, "wrong", f"{found.status.value}: {found.message}")
-
-    def _put_inputs(self) -> None:
-        attempt = self.attempt
-        candidate, baseline = attempt.worker.candidate, attempt.baseline
-        ways = [item.way for item in baseline.freedoms]
-        for trial in baseline.trials:
-            left = time_left(attempt.deadline, candidate, "inputs")
-            candidate.put_inputs(
-                trial.index, trial.inputs, baseline.axes, ways=ways, timeout_s=left
-            )
 
     def shoot(self, variation: Variation) -> TimedCall:
         """Make one timed call, and do not keep it.
@@ -153,7 +162,9 @@ class Side:
             left = time_left(deadline, candidate, "call")
             changed = candidate.changed_inputs(timeout_s=left)
         if found is not None and changed:
-            raise CannotCompare(self.role, "wrong", f"a timed call changed {self._named(changed)}")
+            inputs = enumerate(self.attempt.baseline.definition.inputs)
+            names = ", ".join(repr(name) for number, name in inputs if number in changed)
+            raise CannotCompare(self.role, "wrong", f"a timed call changed {names}")
         if found is not None and not found.passed:
             text = f"a timed call gave other outputs than an untimed one: {found.message}"
             raise CannotCompare(self.role, "wrong", text)
@@ -165,6 +176,188 @@ class Side:
             compare_timed(self.attempt, self.attempt.baseline.checks[0], outputs)
         return None
 
-    def _named(self, numbers: list[int]) -> str:
-        names = list(self.attempt.baseline.definition.inputs)
-        return ", ".join(repr(name) for number, name in enumerate(names) if number in numbers)
+
+logger = logging.getLogger(__name__)
+
+_FEW = 3  # launches that may be set aside before anything follows from it
+
+
+class Beliefs:
+    """Holds the claims of both sides against what is known of the reference and the device.
+
+    A launch whose claims are disputed is set aside, so that nobody gains by it, and another one
+    takes its place. Whoever is disputed in more than half of its launches, and in more than three,
+    is not believed any more; where noise, or a device's host, may be the reason, the launch then
+    counts with the time added that its timer has not seen.
+
+    Parameters
+    ----------
+    session : VerifiedSession
+        The run.
+    baseline : VerifiedBaseline
+        What the workload was prepared with. Without a ``normal`` all is believed that is possible.
+    """
+
+    def __init__(self, session: VerifiedSession, baseline: VerifiedBaseline) -> None:
+        self._session, self._baseline = session, baseline
+        self._normal = baseline.normal
+        self._launches = 0
+        self._disputed: dict[str, int] = {}
+        self.set_aside = 0
+        self.added_ms: dict[str, float] = {}
+
+    def weigh(self, sides: tuple[Side, Side]) -> Optional[tuple[float, float]]:
+        """Return the milliseconds to add to each side's samples; None sets the launch aside.
+
+        Raises
+        ------
+        CannotCompare
+            If a claim is not believed.
+        """
+        if self._normal is None:
+            for side in sides:
+                problem = find_impossible(side.calls)
+                if problem is not None:
+                    raise CannotCompare(side.role, "not believed", problem)
+            return 0.0, 0.0
+        self._launches += 1
+        found = [(side, self._inquire(side, other)) for side, other in (sides, sides[::-1])]
+        disputed = [one for one in found if one[1].violation is not None]
+        for side, inquiry in disputed:
+            assert inquiry.violation is not None
+            if not inquiry.violation.disputable:
+                raise CannotCompare(side.role, "not believed", str(inquiry.violation))
+            self._disputed[side.role] = self._disputed.get(side.role, 0) + 1
+        if not disputed:
+            return 0.0, 0.0
+        counts = [self._disputed[side.role] for side, _ in disputed]
+        if all(count > _FEW and 2 * count > self._launches for count in counts):
+            return self._added(found)
+        side, inquiry = disputed[0]
+        logger.info("%s: %s; the launch is set aside", side.role, inquiry.violation)
+        self.set_aside += 1
+        if self.set_aside == 1:
+            self._normal = renewed_normal(self._session, self._baseline, self._normal)
+        return None
+
+    def _added(self, found: list[tuple[Side, Inquiry]]) -> tuple[float, float]:
+        for side, inquiry in found:
+            violation = inquiry.violation
+            if violation is None:
+                continue
+            if self._session.device == "cpu" and not violation.undecided:
+                many = f"{self._disputed[side.role]} of {self._launches} launches"
+                raise CannotCompare(side.role, "not believed", f"{violation} (in {many})")
+            self.added_ms[side.role] = max(inquiry.added_ms, self.added_ms.get(side.role, 0.0))
+        first, second = (inquiry.added_ms if inquiry.violation else 0.0 for _, inquiry in found)
+        return first, second
+
+    def _inquire(self, side: Side, other: Side) -> Inquiry:
+        """Hold the claims of a side against what is known.
+
+        Both sides may be on one core, where the reference was not: inputs are then changed, and
+        calls made ready, by one thread instead of several. What that takes the other side shows.
+        """
+        session = self._session
+        claim = Claim(
+            calls=tuple(side.calls),
+            timer=session.timer,
+            timer_version=session.timer_version,
+            floor=self._baseline.floor,
+            poisoned_bytes=poisoned_bytes(side.attempt),
+            device=session.device,
+        )
+        assert self._normal is not None
+        return inquire(claim, _beside(self._normal, other))
+
+
+def _beside(normal: Normals, other: Side) -> Normals:
+    """Return `normal` with the time of changes and of getting ready that the other side took."""
+    if find_impossible(other.calls) is not None:
+        return normal
+    there = Normals.of(other.calls)
+    # As they are, and not the best of either: where the reference was, it may have been quicker.
+    slower = {
+        part: max(getattr(normal, part), getattr(there, part), key=attrgetter("median_ms"))
+        for part in ("exchange", "stage")
+    }
+    return replace(normal, **slower)
+
+
+_BATCH = 12
+_TIME_SHARE = 0.2  # of the time for a comparison, that one refill may take
+
+
+class CheckSupply:
+    """Hands out checks, and has the reference compute new ones when they are used up.
+
+    A solution may write down what a call that was looked at has seen, and its next process may
+    read it. So no process gets a check that an earlier one has had. Only where the reference is too
+    slow for that, `reused` tells that they come again.
+
+    Parameters
+    ----------
+    session : VerifiedSession
+        The run.
+    baseline : VerifiedBaseline
+        Has the first checks; none if candidates are trusted.
+    budget_s : float
+        Seconds that the whole comparison may take.
+    rng : random.Random
+        Draws variations.
+    """
+
+    def __init__(
+        self,
+        session: VerifiedSession,
+        baseline: VerifiedBaseline,
+        budget_s: float,
+        rng: random.Random,
+    ) -> None:
+        self._session, self._baseline, self._rng = session, baseline, rng
+        self._most_s = budget_s * _TIME_SHARE
+        self._fresh = list(baseline.checks)
+        self._last = list(baseline.checks)
+        self._cost_s = 0.0
+        self.reused = False
+
+    def take(self, count: int) -> list[TimedCheck]:
+        """Return `count` checks, or fewer; none if candidates are trusted."""
+        if not self._baseline.checks:
+            return []
+        if len(self._fresh) < count and self._cost_s <= self._most_s:
+            began = time.monotonic()
+            try:
+                self._last = self._computed()
+            except (CandidateError, ReferenceFailed) as error:
+                logger.warning("the reference gave no further outputs to check: %s", error)
+                self._cost_s = float("inf")
+            else:
+                self._fresh += self._last
+                self._cost_s = time.monotonic() - began
+        if len(self._fresh) < count:
+            self.reused, self._fresh = True, list(self._last)
+        taken, self._fresh = self._fresh[:count], self._fresh[count:]
+        return taken
+
+    def _computed(self) -> list[TimedCheck]:
+        session, baseline = self._session, self._baseline
+        definition, free = baseline.definition, baseline.freedoms
+        inputs = [trial.inputs for trial in baseline.trials]
+        with session.pool.worker(("compare", "reference", definition.name)) as worker:
+            worker.load(definition, baseline.reference, timeout_s=session.timeout_s)
+            deadline = Deadline(session.timeout_s)
+            problem = ReferenceProblem(
+                session, worker, definition, baseline.workload, inputs, free, deadline
+            )
+            problem.put()
+            variations = Variations(free, inputs, self._rng, session.warm)
+            checks = []
+            for _ in range(_BATCH):
+                variation, candidate = variations.draw(), worker.candidate
+                candidate.stage(variation, timeout_s=problem.left("time"))
+                candidate.fire(variation, timer=session.timer, timeout_s=problem.left("time"))
+                expected = problem.checked(candidate.collect(timeout_s=problem.left("call")))
+                base = baseline.trials[variation.slot]
+                checks.append(TimedCheck(variation, free, base, expected))
+            return checks

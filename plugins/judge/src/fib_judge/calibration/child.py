@@ -14,14 +14,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fib_judge.calibration import cpu, cuda
+from fib_judge.calibration import Ceilings, cpu, cuda, torch_version
 from fib_judge.calibration.passes import best_of_passes, ceilings_of
-from fib_judge.calibration.store import torch_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from fib_judge.calibration.ceilings import Ceilings
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -107,7 +107,7 @@ _OPERATIONS: dict[str, Callable[[Any, Any, Any], Callable[[], object]]] = {
 
 def _product(dtype: str, side: int) -> Callable[[], float]:
     def rate() -> float:
-        from fib_judge.calibration.products import product
+        from fib_judge.calibration.passes import product
 
         small = _rate_of(product("cpu", dtype, SIDES[0]), 2 * SIDES[0] ** 3)()
         if 2 * side**3 / small > _LONGEST_S:

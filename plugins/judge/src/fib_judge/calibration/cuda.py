@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fib_judge.calibration.passes import Probe, doubling, nothing
-from fib_judge.calibration.products import product
+from fib_judge.calibration.passes import Probe, doubling, nothing, product
 from flashinfer_bench.plugins import default_catalog
 
 if TYPE_CHECKING:
@@ -100,17 +99,15 @@ def _graph_s(torch: Any, work: Callable[[], object], count: int) -> float:
 
 def _shortest_s(torch: Any, work: Callable[[], object], repetitions: int) -> float:
     work()
-    pairs = [_timed(torch, work) for _ in range(repetitions)]
+    pairs = []
+    for _ in range(repetitions):
+        pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        pair[0].record()
+        work()
+        pair[1].record()
+        pairs.append(pair)
     torch.cuda.synchronize()
     return float(min(start.elapsed_time(stop) for start, stop in pairs)) / 1e3
-
-
-def _timed(torch: Any, work: Callable[[], object]) -> tuple[Any, Any]:
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    work()
-    stop.record()
-    return start, stop
 
 
 def _product(torch: Any, device: str, dtype: str, side: int) -> Callable[[], float]:

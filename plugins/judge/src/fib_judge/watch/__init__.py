@@ -8,14 +8,18 @@ has left.
 from __future__ import annotations
 
 from fib_judge.watch.base import Reading, Summary, Watcher
-from fib_judge.watch.environment import EnvironmentWatch, Recovery, watchers_for
+from fib_judge.watch.environment import (
+    EnvironmentWatch,
+    Recovery,
+    WatchReport,
+    keep,
+    watchers_for,
+)
 from fib_judge.watch.lock import ClockRequest, LockReport, locked_clocks, restore_clocks
-from fib_judge.watch.report import Kept, WatchReport, keep
 
 __all__ = [
     "ClockRequest",
     "EnvironmentWatch",
-    "Kept",
     "LockReport",
     "Reading",
     "Recovery",

@@ -5,21 +5,76 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.watch.base import Reading, Summary
-from fib_judge.watch.report import WatchReport, joined, remark
+from fib_judge.watch.base import Reading, Summary, Watcher
 from flashinfer_bench.errors import CapabilityError, ConfigError, FibError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fib_judge.watch.base import Watcher
-    from fib_judge.watch.report import Range
 
 logger = logging.getLogger(__name__)
+
+MOST_DROPPED = 0.75
+"""If more than this share was throttled, that is how the device is: all samples count."""
+
+
+@dataclass(frozen=True)
+class WatchReport:
+    """What watchers have seen during one timing.
+
+    Attributes
+    ----------
+    facts : dict
+        For each watcher what it has read: JSON, and small enough for every trace.
+    throttled : tuple of int
+        Numbers of the samples that were taken while the device was throttled, counted from 0.
+    notes : tuple of str
+        What a reader of the numbers should know.
+    samples : int
+        How many samples the watch knows of.
+    waited_s : float
+        Seconds waited for the device to be fast again.
+    """
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    throttled: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    samples: int = 0
+    waited_s: float = 0.0
+
+
+def keep(
+    samples: Sequence[float], report: WatchReport
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Leave out the samples that were taken while the device was throttled.
+
+    All samples belong into the trace, these included. If more than `MOST_DROPPED` of them would go,
+    none do: a benchmark never ends empty, nor with a handful of lucky samples.
+
+    Parameters
+    ----------
+    samples : sequence of float
+        All samples, in the order taken.
+    report : WatchReport
+        Of the watch that was told of them.
+
+    Returns
+    -------
+    kept : tuple of float
+        What statistics are made of.
+    dropped : tuple of int
+        Numbers of the samples that were left out.
+    """
+    dropped = tuple(number for number in report.throttled if number < len(samples))
+    if len(dropped) > MOST_DROPPED * len(samples):
+        dropped = ()
+    out = frozenset(dropped)
+    return tuple(sample for index, sample in enumerate(samples) if index not in out), dropped
+
 
 _COST_SHARE = 0.02
 """Share of the time that a watcher may take; one that is slow is asked less often."""
@@ -90,55 +145,6 @@ class Recovery:
     total_s: float = 10.0
 
 
-class Patience:
-    """Waits as `Recovery` allows; after having waited in vain once, not again.
-
-    Parameters
-    ----------
-    recovery : Recovery
-        The limits.
-    sleep : callable
-        Waits for a number of seconds.
-
-    Attributes
-    ----------
-    waited_s : float
-        Seconds waited so far.
-    in_vain : bool
-        Whether the device was still slow after the longest wait.
-    """
-
-    def __init__(self, recovery: Recovery, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._recovery = recovery
-        self._sleep = sleep
-        self.waited_s = 0.0
-        self.in_vain = False
-
-    def wait(self, is_slow: Callable[[], bool]) -> float:
-        """Wait until the device is no longer slow, or the time for it is over.
-
-        Parameters
-        ----------
-        is_slow : callable
-            Looks at the device again.
-
-        Returns
-        -------
-        float
-            Seconds waited now.
-        """
-        limit = min(self._recovery.longest_s, self._recovery.total_s - self.waited_s)
-        pause, waited, slow = self._recovery.pause_s, 0.0, True
-        while slow and not self.in_vain and limit - waited > 0:
-            now = min(pause, limit - waited)
-            self._sleep(now)
-            waited, pause = waited + now, pause * 2
-            slow = is_slow()
-        self.waited_s += waited
-        self.in_vain = slow
-        return waited
-
-
 class EnvironmentWatch:
     """Watches the machine during one timing. None of its methods raises.
 
@@ -178,7 +184,8 @@ class EnvironmentWatch:
         chosen = watchers_for(device) if watchers is None else watchers
         self._device = device
         self._posts = [_Post(watcher, clock) for watcher in chosen]
-        self._patience = Patience(recovery or Recovery(), sleep)
+        self._recovery, self._sleep = recovery or Recovery(), sleep
+        self._waited_s, self._in_vain = 0.0, False
         self._samples = 0
         self._report: Optional[WatchReport] = None
 
@@ -230,31 +237,44 @@ class EnvironmentWatch:
         return self._report
 
     def _recover(self) -> float:
-        if not any(post.throttled for post in self._posts):
+        """Wait until the device is fast again, as `Recovery` allows; once in vain, never again."""
+        if self._in_vain or not any(post.throttled for post in self._posts):
             return 0.0
-        return self._patience.wait(self._still_throttled)
-
-    def _still_throttled(self) -> bool:
-        for post in self._posts:
-            if post.throttled:
-                post.look(self._samples, now=True)
-        return any(post.throttled for post in self._posts)
+        limit = min(self._recovery.longest_s, self._recovery.total_s - self._waited_s)
+        pause, waited, slow = self._recovery.pause_s, 0.0, True
+        while slow and limit - waited > 0:
+            now = min(pause, limit - waited)
+            self._sleep(now)
+            waited, pause = waited + now, pause * 2
+            for post in self._posts:
+                if post.throttled:
+                    post.look(self._samples, now=True)
+            slow = any(post.throttled for post in self._posts)
+        self._waited_s += waited
+        self._in_vain = slow
+        return waited
 
     def _sum_up(self) -> WatchReport:
         summaries = {post.name: post.stop() for post in self._posts}
-        ranges = joined(part for post in self._posts for part in post.ranges)
-        reasons = {reason for post in self._posts for reason in post.reasons}
-        notes = [note for summary in summaries.values() for note in summary.notes]
-        if self._patience.in_vain and self._patience.waited_s:
+        throttled = sorted({number for post in self._posts for number in post.throttled_samples})
+        notes = []
+        if throttled:
+            why = ", ".join(sorted({reason for post in self._posts for reason in post.reasons}))
+            many = len(throttled) > MOST_DROPPED * self._samples
+            then = "too many to leave out, so all of them count" if many else "they do not count"
             notes.append(
-                f"the device did not recover in {self._patience.waited_s:.3g} s of waiting"
+                f"{len(throttled)} of {self._samples} samples were taken while the device was "
+                f"throttled ({why}): {then}"
             )
+        notes += [note for summary in summaries.values() for note in summary.notes]
+        if self._in_vain and self._waited_s:
+            notes.append(f"the device did not recover in {self._waited_s:.3g} s of waiting")
         return WatchReport(
             facts={name: dict(found.facts) for name, found in summaries.items() if found.facts},
-            throttled=ranges,
-            notes=(*remark(ranges, self._samples, reasons), *notes),
+            throttled=tuple(throttled),
+            notes=tuple(notes),
             samples=self._samples,
-            waited_s=round(self._patience.waited_s, _DIGITS),
+            waited_s=round(self._waited_s, _DIGITS),
         )
 
 
@@ -263,7 +283,7 @@ class _Post:
 
     def __init__(self, watcher: Watcher, clock: Callable[[], float]) -> None:
         self.name = watcher.name
-        self.ranges: list[Range] = []
+        self.throttled_samples: set[int] = set()
         self.reasons: set[str] = set()
         self._watcher = watcher
         self._clock = clock
@@ -306,7 +326,7 @@ class _Post:
     def _take(self, reading: Reading, samples: int) -> None:
         why = {*self.throttled, *reading.throttled}
         if why and samples > self._seen:
-            self.ranges.append((self._seen, samples - 1))
+            self.throttled_samples.update(range(self._seen, samples))
             self.reasons |= why
         self._seen = samples
         self._readings.append(reading)

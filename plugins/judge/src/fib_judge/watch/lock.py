@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.watch.nvml_device import NvmlDevice, uuid_of
+from fib_judge.watch.nvml import NvmlDevice, uuid_of
 from flashinfer_bench import env
 from flashinfer_bench.errors import CapabilityError, ConfigError, FibError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -34,27 +34,21 @@ class ClockRequest:
 
     Attributes
     ----------
-    sm_mhz, memory_mhz : int, optional
-        Of the multiprocessors and of the memory; None leaves one as it is.
+    sm_mhz : int
+        Of the multiprocessors.
 
     Raises
     ------
     ConfigError
-        If there is neither, or one that cannot be a clock.
+        If that cannot be a clock.
     """
 
-    sm_mhz: Optional[int] = None
-    memory_mhz: Optional[int] = None
+    sm_mhz: int
 
     def __post_init__(self) -> None:
-        """Check the values."""
-        wanted = {"sm_mhz": self.sm_mhz, "memory_mhz": self.memory_mhz}
-        if all(value is None for value in wanted.values()):
-            raise ConfigError("locked clocks: need sm_mhz, memory_mhz or both")
-        for name, value in wanted.items():
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and not (whole and 0 < value <= _FASTEST_MHZ):
-                raise ConfigError(f"locked clocks: {name}={value!r}: need a whole number of MHz")
+        """Check the value."""
+        if isinstance(self.sm_mhz, bool) or not 0 < self.sm_mhz <= _FASTEST_MHZ:
+            raise ConfigError(f"locked clocks: sm_mhz={self.sm_mhz!r}: need a whole number of MHz")
 
 
 @dataclass
@@ -89,7 +83,6 @@ class LockReport:
         found = {
             "locked": self.locked,
             "sm_mhz": self.request.sm_mhz,
-            "memory_mhz": self.request.memory_mhz,
             **self.before,
             "problem": self.problem,
         }
@@ -118,7 +111,13 @@ def locked_clocks(device: str, request: Optional[ClockRequest]) -> Iterator[Lock
         What has become of it; complete after the body.
     """
     report = LockReport(request)
-    held = None if request is None else _begin(device, request, report)
+    held = None
+    if request is not None:
+        try:
+            held = _Held(device, request, report)
+        except Exception as error:  # noqa: BLE001 - timing goes on with clocks that are not locked
+            report.problem = _reason(error)
+            logger.warning("the clocks of %s are not locked: %s", device, error)
     try:
         yield report
     finally:
@@ -149,21 +148,11 @@ def restore_clocks(device: str) -> None:
         logger.warning("clocks of %s that a killed run had locked may still be: %s", device, error)
 
 
-def _begin(device: str, request: ClockRequest, report: LockReport) -> Optional[_Held]:
-    """Set the clocks; return None, and tell why, if they cannot be."""
-    try:
-        return _Held(device, request, report)
-    except Exception as error:  # noqa: BLE001 - timing goes on with clocks that are not locked
-        report.problem = _reason(error)
-        logger.warning("the clocks of %s are not locked: %s", device, error)
-        return None
-
-
 class _Held:
     """Clocks that are set until `end`."""
 
     def __init__(self, device: str, request: ClockRequest, report: LockReport) -> None:
-        self._device, self._request, self._report = device, request, report
+        self._device, self._report = device, report
         self._uuid, self._pid = uuid_of(device), os.getpid()
         with ExitStack() as on_failure:
             on_failure.enter_context(_only_one(self._uuid))
@@ -178,25 +167,22 @@ class _Held:
         report = self._report
         if report.undone or os.getpid() != self._pid:
             return
-        report.problem = self._free()
+        try:
+            with _opened(self._uuid) as gpu:
+                report.problem = _free_clocks(gpu)
+        except Exception as error:  # noqa: BLE001 - it is told, and the run is over
+            report.problem = _reason(error)
         report.undone = report.problem is None
         if not report.undone:
             logger.warning(
                 "the clocks of %s are still locked: %s. Undo it with: nvidia-smi -i GPU-%s "
-                "--reset-gpu-clocks; and the same with --reset-memory-clocks",
+                "--reset-gpu-clocks",
                 self._device,
                 report.problem,
                 self._uuid,
             )
         self._lock.close()
         atexit.unregister(self.end)
-
-    def _free(self) -> Optional[str]:
-        try:
-            with _opened(self._uuid) as gpu:
-                return _free_clocks(gpu, self._request.sm_mhz, self._request.memory_mhz)
-        except Exception as error:  # noqa: BLE001 - it is told, and the run is over
-            return _reason(error)
 
 
 class _Taken(CapabilityError):
@@ -255,44 +241,44 @@ def _set_clocks(gpu: NvmlDevice, request: ClockRequest) -> dict[str, Any]:
     """
     left_over = _restore(gpu)
     _refuse_shared(gpu)
-    _refuse_set_clocks(gpu)
-    _refuse_unsupported(gpu, request)
+    # NVML does not tell to what others have set them, so they could not be restored.
+    if (gpu.reasons() or 0) & _CLOCKS_SET:
+        raise CapabilityError(f"the clocks of GPU-{gpu.uuid} have been set by somebody already")
+    memory = gpu.ask("nvmlDeviceGetSupportedMemoryClocks") or []
+    known = gpu.ask("nvmlDeviceGetSupportedGraphicsClocks", max(memory)) if memory else None
+    if known and request.sm_mhz not in known:
+        nearest = min(known, key=lambda clock: abs(clock - request.sm_mhz))
+        raise CapabilityError(
+            f"the GPU has no SM clock of {request.sm_mhz} MHz; there are {len(known)} "
+            f"from {min(known)} to {max(known)} MHz, the nearest is {nearest}"
+        )
     before: dict[str, Any] = {
         "sm_mhz_before": gpu.number("nvmlDeviceGetClockInfo", _SM),
         "memory_mhz_before": gpu.number("nvmlDeviceGetClockInfo", _MEMORY),
     }
     if left_over:
         before["left_over_undone"] = True
-    ClockLease(gpu.uuid).write({"sm_mhz": request.sm_mhz, "memory_mhz": request.memory_mhz})
+    ClockLease(gpu.uuid).write({"sm_mhz": request.sm_mhz})
     try:
-        if request.memory_mhz is not None:
-            _call(gpu, "nvmlDeviceSetMemoryLockedClocks", request.memory_mhz, request.memory_mhz)
-        if request.sm_mhz is not None:
-            _call(gpu, "nvmlDeviceSetGpuLockedClocks", request.sm_mhz, request.sm_mhz)
+        _call(gpu, "nvmlDeviceSetGpuLockedClocks", request.sm_mhz, request.sm_mhz)
     except BaseException:
-        _free_clocks(gpu, request.sm_mhz, request.memory_mhz)
+        _free_clocks(gpu)
         raise
     return before
 
 
-def _free_clocks(
-    gpu: NvmlDevice, sm_mhz: Optional[int], memory_mhz: Optional[int]
-) -> Optional[str]:
+def _free_clocks(gpu: NvmlDevice) -> Optional[str]:
     """Undo it, trying several times; return the problem if that failed."""
-    problem: Optional[str] = None
-    for name, wanted in (("Memory", memory_mhz), ("Gpu", sm_mhz)):
-        for attempt in range(_ATTEMPTS if wanted is not None else 0):
-            try:
-                _call(gpu, f"nvmlDeviceReset{name}LockedClocks")
-                break
-            except CapabilityError as error:
-                if attempt == _ATTEMPTS - 1:
-                    problem = error.message
-                else:
-                    time.sleep(_PAUSE_S)
-    if problem is None:
-        ClockLease(gpu.uuid).remove()
-    return problem
+    for attempt in range(_ATTEMPTS):
+        try:
+            _call(gpu, "nvmlDeviceResetGpuLockedClocks")
+            break
+        except CapabilityError as error:
+            if attempt == _ATTEMPTS - 1:
+                return error.message
+            time.sleep(_PAUSE_S)
+    ClockLease(gpu.uuid).remove()
+    return None
 
 
 def _restore(gpu: NvmlDevice) -> bool:
@@ -305,11 +291,10 @@ def _restore(gpu: NvmlDevice) -> bool:
     CapabilityError
         If it cannot be undone, or others compute on the device.
     """
-    clocks = ClockLease(gpu.uuid).read()
-    if clocks is None:
+    if ClockLease(gpu.uuid).read() is None:
         return False
     _refuse_shared(gpu)
-    problem = _free_clocks(gpu, clocks.get("sm_mhz"), clocks.get("memory_mhz"))
+    problem = _free_clocks(gpu)
     if problem is not None:
         raise CapabilityError(f"clocks that a killed run has set cannot be undone: {problem}")
     return True
@@ -329,44 +314,6 @@ def _refuse_shared(gpu: NvmlDevice) -> None:
     divided = gpu.ask("nvmlDeviceGetMigMode")
     if divided and any(divided):
         raise CapabilityError(f"GPU-{gpu.uuid} is divided (MIG), so others may use a part of it")
-
-
-def _refuse_set_clocks(gpu: NvmlDevice) -> None:
-    """See to it that the clocks are free: NVML does not tell to what others have been set.
-
-    Raises
-    ------
-    CapabilityError
-        If they are not, as they could not be restored.
-    """
-    if (gpu.reasons() or 0) & _CLOCKS_SET:
-        raise CapabilityError(f"the clocks of GPU-{gpu.uuid} have been set by somebody already")
-
-
-def _refuse_unsupported(gpu: NvmlDevice, request: ClockRequest) -> None:
-    """See to it that the device has these clocks, as far as it tells.
-
-    Raises
-    ------
-    CapabilityError
-        If it has not; names the nearest.
-    """
-    memory = gpu.ask("nvmlDeviceGetSupportedMemoryClocks") or []
-    _refuse_unknown("memory", request.memory_mhz, memory)
-    at = request.memory_mhz or (max(memory) if memory else None)
-    if at is not None:
-        sm = gpu.ask("nvmlDeviceGetSupportedGraphicsClocks", at) or []
-        _refuse_unknown("SM", request.sm_mhz, sm)
-
-
-def _refuse_unknown(what: str, wanted: Optional[int], known: Sequence[int]) -> None:
-    if wanted is None or not known or wanted in known:
-        return
-    nearest = min(known, key=lambda clock: abs(clock - wanted))
-    raise CapabilityError(
-        f"the GPU has no {what} clock of {wanted} MHz; there are {len(known)} "
-        f"from {min(known)} to {max(known)} MHz, the nearest is {nearest}"
-    )
 
 
 def _call(gpu: NvmlDevice, function: str, *arguments: int) -> None:
@@ -402,7 +349,7 @@ class ClockLease:
         """Return whether there is a note about any device: few ask the driver in vain."""
         return any(_folder().glob("clocks-*.json"))
 
-    def write(self, clocks: dict[str, Optional[int]]) -> None:
+    def write(self, clocks: dict[str, int]) -> None:
         """Remember what is about to be set; where nothing can be written, go without."""
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -135,13 +135,3 @@ def nvmlDeviceSetGpuLockedClocks(handle, low, high):
 def nvmlDeviceResetGpuLockedClocks(handle):
     with _call("nvmlDeviceResetGpuLockedClocks") as state:
         state["locked_sm"] = None
-
-
-def nvmlDeviceSetMemoryLockedClocks(handle, low, high):
-    with _call("nvmlDeviceSetMemoryLockedClocks", low, high) as state:
-        state["locked_memory"] = high
-
-
-def nvmlDeviceResetMemoryLockedClocks(handle):
-    with _call("nvmlDeviceResetMemoryLockedClocks") as state:
-        state["locked_memory"] = None

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.data import layout
+from flashinfer_bench.data import Trace, layout
 from flashinfer_bench.data.jsonl import read_records
 from flashinfer_bench.data.trace_reader import TraceReader
 from flashinfer_bench.errors import (
@@ -20,8 +20,6 @@ from flashinfer_bench.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from flashinfer_bench.data import Trace
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from flashinfer_bench.errors import CapabilityError, ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fib_compare.replay.replayer import Replay
-    from fib_compare.replay.targets import Target
+    from fib_compare.replayer import Replay
+    from fib_compare.targets import Target
     from flashinfer_bench.data import Evaluation, TraceSet
 
 SCHEMA_VERSION = 1
@@ -130,7 +130,7 @@ def _chosen(
     traces: Sequence[str], local: Optional[Path], filters: _Filters, last: Optional[int]
 ) -> Iterator[tuple[TraceSet, list[Target]]]:
     """Yield each dataset with what is to be replayed of it."""
-    from fib_compare.replay.targets import (
+    from fib_compare.targets import (
         Target,
         dataset_of,
         latest,
@@ -166,7 +166,7 @@ def _replay_all(
     save: bool,
 ) -> Iterator[Replay]:
     try:
-        from fib_compare.replay.replayer import Replayer, as_trace
+        from fib_compare.replayer import Replayer, as_trace
 
         options: dict[str, Any] = {"device": device, "latency_tolerance": tolerance}
         with Replayer(trace_set, fresh_variations=save, **options) as replayer:
@@ -226,13 +226,13 @@ def _tell_differences(one: Replay) -> None:
             talk(f"  {printable(line)}")
 
 
-def _row(one: Replay) -> tuple[Any, ...]:
-    trace = one.target.trace
-    names = (trace.definition, trace.solution, trace.workload.uuid) if trace else (None,) * 3
+def _row(one: Replay) -> list[Any]:
+    shown = _document(one)
     why = "; ".join(one.reasons) or None
-    if trace is None:
-        why = f"{one.target.place}: {why}"
-    return (str(one.verdict), *names, _latency(one.recorded), _latency(one.evaluation), why)
+    shown["why"] = why if one.target.trace is not None else f"{one.target.place}: {why}"
+    shown["recorded_ms"] = _latency(one.recorded)
+    shown["latency_ms"] = _latency(one.evaluation)
+    return [shown[column] for column in COLUMNS]
 
 
 def _latency(evaluation: Optional[Evaluation]) -> Optional[float]:

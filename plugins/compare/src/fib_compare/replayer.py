@@ -1,0 +1,641 @@
+"""Carrying out recorded evaluations again."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import chain
+from statistics import quantiles
+from typing import TYPE_CHECKING, Any, Literal, Optional
+
+from pydantic import PrivateAttr
+
+from flashinfer_bench.bench.backends import choose_devices
+from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
+from flashinfer_bench.bench.digests import definition_digest, seed_commitment
+from flashinfer_bench.bench.origin import SETTINGS_BY_KEY, SETTINGS_OF_DEFINITIONS, SETTINGS_OF_RUNS
+from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner, Runner
+from flashinfer_bench.data import (
+    Correctness,
+    Definition,
+    Evaluation,
+    Performance,
+    Provenance,
+    Solution,
+    Trace,
+    TraceSet,
+    Workload,
+)
+from flashinfer_bench.errors import ConfigError, FibError, RunnerError, RunnerFatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from fib_compare.targets import Target
+    from flashinfer_bench.bench.evaluation import NotEvaluated
+    from flashinfer_bench.plugins import Catalog
+
+
+_ERRORS_MAY_DIFFER = 0.1  # relatively: sums whose order nobody decides end differently
+_FEWEST_SAMPLES = 4  # of fewer nobody knows how they are spread
+_MOST_EXCUSED = 2.0  # no spread of samples, and no slower machine, explains a larger factor
+_SPEEDUP_MAY_DIFFER = 0.01  # relatively, of the recorded one from the latencies beside it
+_NOTHING = "nothing"
+
+_ABOUT_HOST = {
+    "host": "host",
+    "driver": "driver",
+    "harness_version": "flashinfer-bench",
+    "timer": "timer",
+    "timer_version": "version of the timer",
+    "evaluator": "evaluator",
+    "sm_clock_mhz": "SM clock (MHz)",
+    "memory_clock_mhz": "memory clock (MHz)",
+    "device": "device",
+}
+_TABLES = ("plugins", "toolchain")
+_COUNTS = {
+    "cpu_threads": "CPU threads",
+    "reference_calls": "timed calls of the reference alone",
+    "timed_checks": "checked variations",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two evaluations of the same thing, held against each other.
+
+    Attributes
+    ----------
+    drift : tuple of str
+        In what they contradict each other.
+    differences : tuple of str
+        What else is different, and may be why.
+    """
+
+    drift: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+
+
+def compare(before: Evaluation, now: Evaluation, tolerance: float) -> Comparison:
+    """Hold two evaluations of the same solution, inputs and settings against each other.
+
+    Parameters
+    ----------
+    before, now : Evaluation
+        The recorded one, and that of a replay.
+    tolerance : float
+        By how much latencies may differ, relative to the recorded one.
+
+    Returns
+    -------
+    Comparison
+        Statuses must be equal, errors must agree to 10 %. Latencies drift if they differ by more
+        than `tolerance` *and* the interquartile ranges of their samples do not overlap. The samples
+        of the recorded one, and the reference's latency, are part of a record that anyone may have
+        edited, so that neither excuses more than a factor of two.
+    """
+    differences = list(_environment(before, now))
+    if before.status != now.status:
+        return Comparison((f"status {before.status} -> {now.status}",), tuple(differences))
+    drift, notes = _errors(before.correctness, now.correctness)
+    more, remarks = _performances(before.performance, now.performance, tolerance)
+    drift, notes = drift + more, notes + remarks
+    return Comparison(tuple(drift), (*notes, *differences))
+
+
+def _errors(
+    before: Optional[Correctness], now: Optional[Correctness]
+) -> tuple[list[str], list[str]]:
+    """Return errors that differ much, and those that differ little."""
+    drift: list[str] = []
+    notes: list[str] = []
+    if before is None or now is None:
+        return drift, notes
+    for name in ("max_absolute_error", "max_relative_error"):
+        then, today = getattr(before, name), getattr(now, name)
+        if then != today and not (math.isnan(then) and math.isnan(today)):
+            text = f"{name} {then:.4g} -> {today:.4g} (differs by {abs(today - then):.3g})"
+            (notes if _close(then, today) else drift).append(text)
+    return drift, notes
+
+
+def _close(one: float, other: float) -> bool:
+    return abs(one - other) <= _ERRORS_MAY_DIFFER * max(abs(one), abs(other)) < math.inf
+
+
+def _performances(
+    before: Optional[Performance], now: Optional[Performance], tolerance: float
+) -> tuple[list[str], list[str]]:
+    """Return what contradicts the recorded latencies, and what does not count."""
+    drift: list[str] = []
+    notes: list[str] = []
+    if before is None:
+        return drift, notes
+    if now is not None:
+        drift += _latency(before, now, tolerance)
+    if before.latency_ms > 0:
+        told, made = before.speedup_factor, before.reference_latency_ms / before.latency_ms
+        if not math.isclose(told, made, rel_tol=_SPEEDUP_MAY_DIFFER):
+            drift.append(
+                f"the recorded speed-up {told:.4g} is not that of the recorded latencies: "
+                f"{made:.4g}"
+            )
+    then = before.reference_latency_ms
+    today = now.reference_latency_ms if now is not None else 0.0
+    # Then it may be the machine that drifts.
+    if then and today and abs(today - then) > tolerance * then:
+        far = max(then, today) > max(_MOST_EXCUSED, 1 + tolerance) * min(then, today)
+        text = f"the reference's latency {then:.4g} -> {today:.4g} ms"
+        (drift if far else notes).append(text)
+    return drift, notes
+
+
+def _latency(before: Performance, now: Performance, tolerance: float) -> list[str]:
+    then, today = before.latency_ms, now.latency_ms
+    if abs(today - then) <= tolerance * then:
+        return []
+    text = f"latency {then:.4g} -> {today:.4g} ms, outside {tolerance:.3g} of the recorded one"
+    ranges = interquartile(before.samples_ms), interquartile(now.samples_ms)
+    if ranges[0] is None or ranges[1] is None:
+        return [f"{text} (there are too few samples to compare their ranges)"]
+    if ranges[0][0] <= ranges[1][1] and ranges[1][0] <= ranges[0][1]:
+        if max(then, today) <= _MOST_EXCUSED * min(then, today):
+            return []
+        return [f"{text}, by more than samples that scatter can excuse"]
+    return [f"{text}, and the interquartile ranges of the samples do not overlap"]
+
+
+def interquartile(samples: Optional[Sequence[float]]) -> Optional[tuple[float, float]]:
+    """Return the first and the third quartile; None of fewer than four samples."""
+    if samples is None or len(samples) < _FEWEST_SAMPLES:
+        return None
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return low, high
+
+
+def _environment(before: Evaluation, now: Evaluation) -> Iterator[str]:
+    yield from _changed("hardware", before.environment.hardware, now.environment.hardware)
+    yield from _tables(before.environment.libs, now.environment.libs)
+    first, second = before.provenance, now.provenance
+    if first is None or second is None:
+        return
+    for field, name in _ABOUT_HOST.items():
+        yield from _changed(name, getattr(first, field), getattr(second, field))
+    for table in _TABLES:
+        tables = getattr(first, table) or {}, getattr(second, table) or {}
+        yield from _tables(*tables, fresh=False)
+    for key, name in _COUNTS.items():
+        yield from _changed(name, first.extra.get(key), second.extra.get(key))
+
+
+def _changed(name: str, before: Any, now: Any) -> Iterator[str]:
+    """Yield a line if both are known and different."""
+    if before is not None and now is not None and before != now:
+        yield f"{name}: {before} -> {now}"
+
+
+def _tables(
+    before: Mapping[str, Any], now: Mapping[str, Any], *, fresh: bool = True
+) -> Iterator[str]:
+    """Yield what differs; with `fresh` also what only one of them has."""
+    for key in dict.fromkeys((*before, *now)):
+        one, other = before.get(key), now.get(key)
+        if one != other and (fresh or (one and other)):
+            yield f"{key}: {one or _NOTHING} -> {other or _NOTHING}"
+
+
+_LARGEST_SEED = 2**63
+
+
+class NotReproducible(RunnerError):
+    """A trace cannot be replayed; the message says why."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that it takes to carry out an evaluation again.
+
+    Attributes
+    ----------
+    definition, solution
+        As they are in the dataset, which is as they were.
+    provenance : Provenance
+        What the trace tells.
+    seed : int
+        Of the inputs.
+    trust : str
+        As of `BenchmarkConfig`.
+    timed_seed, reference_seed : int, optional
+        Of the timed calls of the solution and of the reference.
+    missing : tuple of str
+        What is not known, and had to be taken as it is by default.
+    """
+
+    definition: Definition
+    solution: Solution
+    provenance: Provenance
+    seed: int
+    trust: Literal["full", "off"]
+    timed_seed: Optional[int] = None
+    reference_seed: Optional[int] = None
+    missing: tuple[str, ...] = ()
+
+
+def recipe_of(trace: Trace, trace_set: TraceSet, siblings: Iterable[Trace]) -> Recipe:
+    """Return how a trace came about.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of a run.
+    trace_set : TraceSet
+        Its dataset.
+    siblings : iterable of Trace
+        Further traces, among which one may tell the seed that all solutions of a workload shared.
+
+    Raises
+    ------
+    NotReproducible
+        If the trace does not tell enough, or solution, definition or workload are not what they
+        were.
+    """
+    evaluation = trace.evaluation
+    told = evaluation.provenance if evaluation is not None else None
+    if told is None or told.seed is None or not _is_seed(told.seed):
+        raise NotReproducible("the seed was not recorded")
+    definition = trace_set.definitions.get(trace.definition)
+    if definition is None:
+        raise NotReproducible(f"definition {trace.definition!r} is not in the dataset")
+    if told.definition_hash not in (None, definition_digest(definition)):
+        raise NotReproducible(f"definition {trace.definition!r} has changed since")
+    # Another one than the dataset's of the same uuid?
+    uuid = trace.workload.uuid
+    named = [
+        _content(one)
+        for one in trace_set.workloads.get(trace.definition, ())
+        if one.workload.uuid == uuid
+    ]
+    if named and _content(trace) not in named:
+        raise NotReproducible(f"workload {uuid!r} has changed since")
+    trust, timed = told.extra.get("trust", "full"), told.extra.get("rotation_seed")
+    if trust not in ("full", "off"):
+        raise NotReproducible(f"the recorded trust {trust!r} is none: full and off are")
+    timed = timed if _is_seed(timed) else None
+    reference = _reference_seed(told, siblings)
+    name = trace.solution or ""
+    solution = trace_set.get_solution(name)
+    if solution is None:
+        raise NotReproducible(f"solution {name!r} is not in the dataset")
+    if solution.definition != trace.definition:
+        raise NotReproducible(
+            f"solution {name!r} is one of definition {solution.definition!r} today"
+        )
+    if told.extra.get("solution_hash") not in (None, solution.hash()):
+        raise NotReproducible(f"solution {name!r} has changed since")
+    missing = []
+    if told.definition_hash is None:
+        missing.append("not recorded: settings other than today's defaults, hash of the definition")
+    if "solution_hash" not in told.extra:
+        missing.append("not recorded: hash of the solution")
+    if trust == "full" and timed is not None and reference is None:
+        missing.append("not recorded: seed of the reference's timed calls; it was drawn anew")
+    return Recipe(definition, solution, told, told.seed, trust, timed, reference, tuple(missing))
+
+
+def _is_seed(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST_SEED
+
+
+def _content(trace: Trace) -> str:
+    """Return a workload as text: to Python a scalar of 1 equals one of 1.0 and one of true."""
+    content = trace.workload.model_dump(mode="json")
+    return json.dumps(content, sort_keys=True)
+
+
+def _reference_seed(provenance: Provenance, siblings: Iterable[Trace]) -> Optional[int]:
+    """Return the seed that the last solution of the workload has recorded for all of them."""
+    wanted = provenance.extra.get("checks_id")
+    if wanted is None:
+        return None
+    beside = (one.evaluation.provenance for one in siblings if one.evaluation is not None)
+    for told in chain([provenance], beside):
+        seed = told.extra.get("reference_seed") if told is not None else None
+        if isinstance(seed, int) and _is_seed(seed) and seed_commitment(seed) == wanted:
+            return seed
+    return None
+
+
+class RecordedConfig(BenchmarkConfig):
+    """Settings under which each definition has those that a trace recorded."""
+
+    _changed: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def restored(cls, changed: Mapping[str, Any], **fields: Any) -> RecordedConfig:
+        """Return the settings of a trace.
+
+        Parameters
+        ----------
+        changed : mapping
+            As of `recorded_settings`.
+        **fields
+            Further fields of `BenchmarkConfig`; None leaves one at its default.
+
+        Raises
+        ------
+        ConfigError
+            If a value is not allowed.
+        """
+        for name in SETTINGS_BY_KEY:
+            if not isinstance(changed.get(name, {}), dict):
+                raise ConfigError(f"the recorded setting {name!r} is no mapping: {changed[name]!r}")
+        config = cls.default(**{name: changed.get(name) for name in SETTINGS_OF_RUNS}, **fields)
+        assert isinstance(config, RecordedConfig)
+        config._changed = dict(changed)
+        return config
+
+    def resolve_eval_config(
+        self, definition: Definition, workload: Optional[Workload] = None
+    ) -> ResolvedEvalConfig:
+        """Return the defaults for a definition with what was recorded put over them.
+
+        Raises
+        ------
+        ConfigError
+            If what was recorded is not allowed.
+        """
+        settings = super().resolve_eval_config(definition, workload).model_dump()
+        changed = self._changed
+        settings.update(
+            (name, changed[name]) for name in SETTINGS_OF_DEFINITIONS if name in changed
+        )
+        for name in SETTINGS_BY_KEY:
+            settings[name].update(changed.get(name, {}))
+        return ResolvedEvalConfig(**settings)
+
+
+_FRESH_TRIES = 2
+
+
+class Verdict(str, Enum):
+    """Whether what a trace says still holds.
+
+    ``reproduced``: the same evaluation came to the same. ``drifted``: it came to something else.
+    ``not reproducible``: it could not be carried out again, so nothing is known.
+    """
+
+    REPRODUCED = "reproduced"
+    DRIFTED = "drifted"
+    NOT_REPRODUCIBLE = "not reproducible"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of replaying one trace.
+
+    Attributes
+    ----------
+    target : Target
+        What was replayed.
+    verdict : Verdict
+        Whether it holds.
+    reasons : tuple of str
+        Why not; empty if it was reproduced.
+    differences : tuple of str
+        What was different from the recorded run: hardware, driver, libraries, or what is not known.
+    inputs : str
+        ``same``: rebuilt bit for bit; ``different``; ``not recorded``; empty if none were made.
+    evaluation : Evaluation, optional
+        Of now.
+    """
+
+    target: Target
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+    inputs: str = ""
+    evaluation: Optional[Evaluation] = None
+
+    @property
+    def recorded(self) -> Optional[Evaluation]:
+        """The evaluation of then."""
+        return self.target.trace.evaluation if self.target.trace is not None else None
+
+
+class Replayer(AbstractContextManager["Replayer"]):
+    """Carries out recorded evaluations again, with the same inputs, seeds and settings.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        The dataset.
+    device : str, optional
+        Where to; by default where each trace was recorded.
+    latency_tolerance : float
+        By how much latencies may differ, relative to the recorded one.
+    fresh_variations : bool
+        Draw new seeds for the timed calls, which nobody can foresee, instead of the recorded ones.
+        Whoever can read a trace knows those, so only such an evaluation is worth as much as any.
+    catalog : Catalog, optional
+        The plugins; by default all that are installed.
+
+    Notes
+    -----
+    Processes are kept from one trace to the next; `close` ends them.
+    """
+
+    def __init__(
+        self,
+        trace_set: TraceSet,
+        *,
+        device: Optional[str] = None,
+        latency_tolerance: float = 0.1,
+        fresh_variations: bool = False,
+        catalog: Optional[Catalog] = None,
+    ) -> None:
+        self._trace_set = trace_set
+        self._device = device
+        self._tolerance = latency_tolerance
+        self._fresh = fresh_variations
+        self._catalog = catalog
+        self._runners: dict[tuple[Any, ...], Runner] = {}
+
+    def replay(self, target: Target) -> Replay:
+        """Carry out one evaluation again, and hold it against what was recorded.
+
+        Parameters
+        ----------
+        target : Target
+            The recorded one.
+
+        Returns
+        -------
+        Replay
+            Whatever is missing makes it not reproducible, with the reason.
+
+        Raises
+        ------
+        RunnerFatalError
+            If no process can be started on the device.
+        """
+        trace = target.trace
+        if trace is None or trace.evaluation is None:
+            why = target.problem or "there is no run in this line"
+            return Replay(target, Verdict.NOT_REPRODUCIBLE, (why,))
+        try:
+            recipe = recipe_of(trace, self._trace_set, self._siblings(trace))
+            now = self._evaluate(trace, recipe, fresh=self._fresh)
+            found = _judged(target, trace.evaluation, now, recipe, self._tolerance)
+            # It may have passed because the recorded seeds are no secret.
+            passed = found.evaluation is not None and found.evaluation.performance is not None
+            known = passed and recipe.timed_seed is not None
+            if self._fresh or not known or found.verdict is not Verdict.REPRODUCED:
+                return found
+            return self._held_against_fresh(found, trace, recipe)
+        except RunnerFatalError:
+            self.close()
+            raise
+        except FibError as error:
+            return Replay(target, Verdict.NOT_REPRODUCIBLE, (error.message,))
+
+    def _held_against_fresh(self, found: Replay, trace: Trace, recipe: Recipe) -> Replay:
+        """Carry out a run that agrees once more, with timed calls that nobody could foresee.
+
+        Who cheats fails each time; a machine that was busy for a moment does not.
+        """
+        held = found
+        for _ in range(_FRESH_TRIES):
+            again = self._evaluate(trace, recipe, fresh=True)
+            held = _with_fresh(found, again, self._tolerance)
+            if held.verdict is Verdict.REPRODUCED:
+                break
+        return held
+
+    def _siblings(self, trace: Trace) -> Iterator[Trace]:
+        yield from self._trace_set.traces.get(trace.definition, ())  # read only if it is needed
+
+    def _evaluate(self, trace: Trace, recipe: Recipe, *, fresh: bool) -> Evaluation:
+        config = _config(recipe)
+        runner = self._runner(self._device or recipe.provenance.device, config)
+        runner.timed_seed = None if fresh else recipe.timed_seed
+        runner.reference_seed = None if fresh else recipe.reference_seed
+        skipped: list[NotEvaluated] = []
+        root = self._trace_set.root
+        found = list(
+            runner.evaluate_each(
+                *(recipe.definition, trace.workload, [recipe.solution], config, root),
+                on_skip=lambda _, why: skipped.append(why),
+            )
+        )
+        if not found:
+            raise NotReproducible(f"the solution cannot be built here: {skipped[0].message}")
+        return found[0][1]
+
+    def _runner(self, device: Optional[str], config: RecordedConfig) -> Runner:
+        name = choose_devices(device)[0]
+        key = name, config.use_isolated_runner, config.executor, config.sandbox
+        if key not in self._runners:
+            kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
+            self._runners[key] = kind(name, catalog=self._catalog)
+        return self._runners[key]
+
+    def close(self) -> None:
+        """End all processes; idempotent."""
+        while self._runners:
+            _, runner = self._runners.popitem()
+            runner.close()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _config(recipe: Recipe) -> RecordedConfig:
+    told = recipe.provenance
+    return RecordedConfig.restored(
+        _safe_settings(recipe),
+        warmup_runs=told.warmup_runs,
+        iterations=told.iterations,
+        num_trials=told.num_trials,
+        seed=recipe.seed,
+        trust=recipe.trust,
+        timer=told.timer,
+    )
+
+
+def _safe_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return the recorded settings; a record has no say in whether solutions are confined here."""
+    settings = recipe.provenance.settings or {}
+    confined = settings.get("sandbox") == "strict"
+    return {name: value for name, value in settings.items() if name != "sandbox" or confined}
+
+
+def _about_settings(recipe: Recipe) -> list[str]:
+    """Return what a reader must know of the settings: a record may have been edited."""
+    settings = recipe.provenance.settings or {}
+    told = [f"as recorded: {name} {value}" for name, value in _safe_settings(recipe).items()]
+    if len(settings) > len(told):
+        told.append(f"sandbox {settings['sandbox']} was recorded; here the solution was confined")
+    if recipe.trust == "off":
+        told.append("as recorded: trust off, so that nobody looked whether the solution cheats")
+    return told
+
+
+def _with_fresh(found: Replay, again: Evaluation, tolerance: float) -> Replay:
+    """Hold a replay against one whose timed calls nobody could foresee."""
+    known = found.evaluation
+    assert known is not None
+    reasons = list(compare(known, again, tolerance).drift)
+    if known.status == again.status:  # other values have other errors
+        reasons = [one for one in reasons if not one.startswith("max_")]
+    if not reasons:
+        return found
+    about = "only with the recorded seeds, which are no secret; with fresh ones: "
+    return replace(found, verdict=Verdict.DRIFTED, reasons=(about + "; ".join(reasons),))
+
+
+def _judged(
+    target: Target, before: Evaluation, now: Evaluation, recipe: Recipe, tolerance: float
+) -> Replay:
+    then = recipe.provenance.inputs_crc32
+    today = now.provenance.inputs_crc32 if now.provenance is not None else None
+    inputs = "same" if then == today else "different"
+    if then is None or today is None:
+        inputs = "not recorded"
+    found = compare(before, now, tolerance)
+    differences = (*recipe.missing, *_about_settings(recipe), *found.differences)
+    verdict, reasons = Verdict.REPRODUCED, found.drift
+    if inputs == "different":
+        verdict = Verdict.NOT_REPRODUCIBLE
+        reasons = ("the inputs are not those of then, although the seed is", *found.drift)
+    elif found.drift:
+        verdict = Verdict.DRIFTED
+    return Replay(target, verdict, reasons, differences, inputs, now)
+
+
+def as_trace(replay: Replay) -> Optional[Trace]:
+    """Return the trace of a replay, marked as one; None if nothing was evaluated.
+
+    Parameters
+    ----------
+    replay : Replay
+        Best of a `Replayer` with fresh variations.
+    """
+    before, now = replay.target.trace, replay.evaluation
+    if before is None or before.evaluation is None or now is None or now.provenance is None:
+        return None
+    extra = {**now.provenance.extra, "replay_of": before.evaluation.timestamp}
+    marked = now.provenance.model_copy(update={"extra": extra})
+    evaluation = now.model_copy(update={"provenance": marked})
+    return Trace(
+        definition=before.definition,
+        workload=before.workload,
+        solution=before.solution,
+        evaluation=evaluation,
+    )

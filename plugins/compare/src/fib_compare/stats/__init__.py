@@ -1,1 +1,0 @@
-"""Comparing two sets of samples with a stated rate of error."""
