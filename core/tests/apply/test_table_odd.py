@@ -33,7 +33,7 @@ def check(folder, *, in_memory=True):
     table = load(folder)
     assert table.match_solution("scale", key()) == "fast"
     explain_all(folder.root, hardware=HERE)
-    json.dumps(explain(folder.root, "scale", hardware=HERE).to_dict())
+    json.dumps(explain(folder.root, "scale", hardware=HERE))
     if in_memory:
         whole = TraceSet.from_path(folder.root, on_error="collect")
         assert ApplyTable.load_or_build(whole, hardware=HERE).definitions == table.definitions

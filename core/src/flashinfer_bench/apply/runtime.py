@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
     from flashinfer_bench.apply.dispatch import Counters, Dispatcher, Stats, Target
-    from flashinfer_bench.apply.explain import Explanation
     from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.apply.selection import Candidates
     from flashinfer_bench.apply.table import ApplyTable, Config, Dataset, Source
@@ -386,7 +385,7 @@ class ApplyRuntime(BaseRuntime):
         """Return hits, fallbacks, errors and misses with their reasons, by definition."""
         return {name: each.snapshot() for name, each in sorted(dict(self._counters).items())}
 
-    def explain(self, name: str, axes: Optional[Mapping[str, int]] = None) -> Explanation:
+    def explain(self, name: str, axes: Optional[Mapping[str, int]] = None) -> dict[str, Any]:
         """Return who is chosen for a definition, and why the others are not.
 
         The dataset is read anew for that.
