@@ -22,7 +22,7 @@ from fib_tests.mapped_norm import (  # noqa: E402
     thrice,
 )
 from flashinfer_bench.apply.api import enable_apply  # noqa: E402
-from flashinfer_bench.apply.apis import Api, Bound, routed  # noqa: E402
+from flashinfer_bench.apply.wrappers import decorate  # noqa: E402
 from flashinfer_bench.apply.mapping import enable_mapping, stats  # noqa: E402
 from flashinfer_bench.errors import ConfigError, DataError  # noqa: E402
 from flashinfer_bench.routing.patch_points import router  # noqa: E402
@@ -30,13 +30,11 @@ from flashinfer_bench.routing.patch_points import router  # noqa: E402
 pytestmark = pytest.mark.usefixtures("nothing_enabled")
 
 
-TWO = definition(outputs={"y": ROWS, "lse": {"shape": ["rows"], "dtype": "float32"}})
-
-
-def always(function, of="norm_h8", name="", **fields):
+def always(function, of="norm_h8", name=""):
     """Return a wrapper of a function all calls of which are of one definition."""
-    fields.setdefault("definition_of", lambda args, kwargs: of)
-    return routed(Api.of_function(function, name, **fields), function)
+    if name:
+        getattr(function, "__func__", function).__qualname__ = name
+    return decorate(lambda *args, **kwargs: of, function)
 
 
 def only():
@@ -102,34 +100,6 @@ class TestWaysToCall:
             if kind != "function":
                 assert torch.equal(Layer.run(rows(), W), rows(3))
         assert torch.equal(Layer().run(rows(), W), rows(-1))
-
-    def test_a_plan_and_many_runs(self):
-        class Wrapper:
-            def plan(self, weight):
-                self.weight = weight
-
-            def run(self, q, *, out=None, return_lse=False):
-                return -q
-
-        def bind(args, kwargs, known):
-            self, q = args
-            out = kwargs.get("out")
-            chosen = (0, 1) if kwargs.get("return_lse") else (0,)
-            return Bound({"x": q, "weight": self.weight}, {} if out is None else {0: out}, chosen)
-
-        Wrapper.run = always(Wrapper.run, bind=bind)
-        solution = lambda x, weight: (x * weight, x.sum(-1))  # noqa: E731
-        with enable_mapping({"norm_h8": solution}, dataset=dataset(TWO)):
-            wrapper = Wrapper()
-            assert torch.equal(wrapper.run(rows()), rows(-1))  # not planned: the adapter fails
-            for factor in (3, 5):
-                wrapper.plan(W * factor)
-                out = rows(0)
-                assert wrapper.run(rows(), out=out) is out
-                assert torch.equal(out, rows(factor))
-                result, lse = wrapper.run(rows(), return_lse=True)
-                assert torch.equal(result, rows(factor))
-                assert torch.equal(lse, torch.tensor([8.0, 8.0]))
 
     def test_a_function_that_tells_nothing_of_its_arguments(self, known):
         """Other arguments than those of the definition go to the original; so says nobody."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from flashinfer_bench import env
 from flashinfer_bench.apply import runtime
 from flashinfer_bench.apply.config import as_registry
-from flashinfer_bench.apply.conventions import ARGUMENTS, convention
+from flashinfer_bench.apply.conventions import ARGUMENTS, Convention
 from flashinfer_bench.apply.dispatch.stats import REENTRANT, Counters
 from flashinfer_bench.apply.runtime import BaseRuntime
 from flashinfer_bench.apply.wrappers import returns_later
@@ -45,9 +45,8 @@ from flashinfer_bench.routing.routes import Canonical, UnroutableError, reordere
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from flashinfer_bench.apply.apis import Bound
     from flashinfer_bench.apply.config import ApplyConfig
-    from flashinfer_bench.apply.conventions import Convention, Takes
+    from flashinfer_bench.apply.conventions import Bound, Takes
     from flashinfer_bench.apply.dispatch import Dispatcher, Target
     from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.apply.table import Config
@@ -57,15 +56,12 @@ if TYPE_CHECKING:
     Value = Union[Callable[..., Any], Solution, str, Path]
     Dataset = Union[TraceSet, str, Path, None]
     Take = Callable[[Args, Kwargs, Fallback], Any]
-    """Answers a call, refuses it by `MISSED`, or by an `UnroutableError` that says why.
+    """Answers a call, or refuses it by an `UnroutableError` that says why, or by `_Missed`.
 
     What it is told as the original, it does not call.
     """
 
 logger = logging.getLogger(__name__)
-
-MISSED = object()
-"""What is returned for a call that the dispatcher refused, and has counted."""
 
 _NOT_MAPPED = "not in the mapping"
 _SIGNATURE = "signature"  # no call of that function can be of the definition
@@ -404,9 +400,6 @@ class MappingRuntime(BaseRuntime):
         name = candidate.definition
         definition, running = self._definitions.get(name), self._running[name]
         config = replace(self._configs.get(name), strict=True, shadow_calls=0, shadow_share=0.0)
-        dispatched = None
-        if definition is not None:
-            dispatched = _Dispatched(candidate, label, definition, config, counters)
         is_routed = point is not None and isinstance(point.signature, Canonical)
         take: Optional[Take] = None
 
@@ -415,25 +408,29 @@ class MappingRuntime(BaseRuntime):
             nonlocal take
             if take is None:  # of two threads that work it out, the last one counts
                 self._called.add(name)
+                dispatched = None
+                if definition is not None:
+                    dispatched = _Dispatched(candidate, label, definition, config, counters)
                 take = _plan(candidate, label, point, dispatched, fallback)
-            result: Any = MISSED
             reason: Optional[str] = REENTRANT
             if not running.now:
                 running.now = True
                 try:
-                    result, reason = take(args, kwargs, fallback), None
+                    result = take(args, kwargs, fallback)
+                except _Missed:
+                    reason = None
                 except UnroutableError as error:
                     reason = error.reason
                 except _ANYTHING:
                     counters.error()
                     raise
+                else:
+                    counters.hits += 1
+                    if is_routed and fallback is not None:
+                        fallback.strict = True  # type: ignore[attr-defined]
+                    return result
                 finally:
                     running.now = False
-            if result is not MISSED:
-                counters.hits += 1
-                if is_routed and fallback is not None:
-                    fallback.strict = True  # type: ignore[attr-defined]  # stands for the original
-                return result
             counters.to_original(reason)
             if fallback is None:
                 why = reason or f"the call is not what '{candidate.name}' is for"
@@ -451,25 +448,32 @@ def _plan(
     original: Fallback,
 ) -> Take:
     """Work out what the calls of an API mean."""
-    signature, bind = getattr(point, "signature", None), getattr(point, "bind", None)
+    signature = None if point is None else point.signature
     try:
-        if isinstance(signature, Canonical) and dispatched is not None:
-            call = reordered(dispatched.answer, signature, list(dispatched.definition.inputs))
-            return lambda args, _kwargs, original: call(args, None, _Later(original))
-        if signature is None and bind is None:
-            if dispatched is None:
+        if dispatched is None:
+            if signature is None:
                 return lambda args, kwargs, _original: candidate.run(*args, **(kwargs or {}))
-            if not dispatched.works_in_place:
+            by_name = Convention(
+                label, signature, candidate.definition, None, candidate.takes, original
+            )
+
+            def run(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
+                bound = by_name.bind(args, kwargs)
+                return by_name.deliver(bound, candidate.run(**bound.inputs))
+
+            return run
+        inputs = list(dispatched.layout.definition.inputs)
+        if isinstance(signature, Canonical):
+            call = reordered(dispatched.call, signature, inputs)
+            return lambda args, _kwargs, original: call(args, None, _Later(original))
+        if signature is None:
+            if not dispatched.layout.works_in_place:
                 # A library's own arguments may be others; apply has been given the definition's.
                 return dispatched.take if point is None else dispatched.take_all
-        meaning = convention(
-            label,
-            signature,
-            candidate.definition,
-            None if dispatched is None else dispatched.definition,
-            bind=bind,
-            takes=candidate.takes,
-            original=original,
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            signature = inspect.Signature([inspect.Parameter(name, kind) for name in inputs])
+        meaning = Convention(
+            label, signature, candidate.definition, dispatched.layout, original=original
         )
     except ConfigError as error:
         logger.warning("apply: its calls go to the original: %s", error)
@@ -478,32 +482,21 @@ def _plan(
             raise UnroutableError(_SIGNATURE)
 
         return refuse
-    if dispatched is None:
-
-        def by_name(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
-            bound = meaning.bind(args, kwargs)
-            return meaning.deliver(bound, candidate.run(**bound.inputs))
-
-        return by_name
-    usual = None if signature is None or bind is not None else meaning.usual_call(signature)
-    return _dispatching(dispatched, meaning, usual)
-
-
-def _dispatching(
-    dispatched: _Dispatched, meaning: Convention, usual: Optional[tuple[int, tuple[Any, ...]]]
-) -> Take:
-    """Return what takes a call apart, has it dispatched, and puts outputs where it wants them."""
+    usual = None if point is None else meaning.usual_call()
     count, idle = usual or (0, ())
 
     def take(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
         # A default that is an equal, but another object, is found out the long way.
         if usual is not None and not kwargs and all(map(is_, args[count:], idle)):
-            return dispatched.take(args[:count], None)
+            return dispatched.call(args[:count], None, _missed)
         bound = meaning.bind(args, kwargs)
-        result = dispatched.run(bound)
-        return result if result is MISSED else meaning.deliver(bound, result)
+        return meaning.deliver(bound, dispatched.run(bound))
 
     return take
+
+
+class _Missed(Exception):
+    """The dispatcher has refused a call, and has counted why."""
 
 
 class _Later:
@@ -523,7 +516,7 @@ class _Later:
     order = property(fset=lambda self, order: setattr(self._original, "order", order))
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
-        return MISSED
+        raise _Missed
 
     def decline(self, reason: str) -> Any:
         raise UnroutableError(reason)
@@ -535,11 +528,11 @@ class _Later:
 
 def _missed(*_args: Any, **_kwargs: Any) -> Any:
     """Is the fallback of the dispatcher: the call goes to the original later."""
-    return MISSED
+    raise _Missed
 
 
 class _Dispatched:
-    """Runs a candidate behind the dispatcher of its definition, one for each device."""
+    """Runs a candidate behind the dispatcher of its definition, wherever the tensors are."""
 
     def __init__(
         self,
@@ -549,14 +542,17 @@ class _Dispatched:
         config: ApplyConfig,
         counters: CallCounters,
     ) -> None:
-        self.definition = definition
-        self.works_in_place = any(spec.param is not None for spec in definition.outputs.values())
+        from flashinfer_bench.apply.dispatch import Dispatcher
+
         self._label = f"{candidate.name} (for {label})"
         self._candidate = candidate
-        self._config = config
-        self._counters = counters
+        self._definition = definition
         self._target: Optional[Target] = None
-        self._dispatchers: dict[Any, Dispatcher] = {}
+        # There is one solution for all sizes.
+        made = Dispatcher(definition, self, config, key_builder=None, device=None)
+        counters.dispatchers.append(made)
+        self.layout = made.layout
+        self.call = made.call
 
     def resolve(self, key: Optional[ApplyKey]) -> Target:
         """Return the candidate, built at the first time: it is the one for all keys.
@@ -572,65 +568,35 @@ class _Dispatched:
             function, solution = self._candidate.function, self._candidate.solution
             if function is not None:
                 self._target = Target.from_callable(
-                    function, self.definition, by_keyword=True, solution=self._label
+                    function, self._definition, by_keyword=True, solution=self._label
                 )
             else:
                 from flashinfer_bench.compile import default_registry
 
                 assert solution is not None
-                runnable = default_registry().build(self.definition, solution)
-                self._target = Target.from_runnable(runnable, self.definition, self._label)
+                runnable = default_registry().build(self._definition, solution)
+                self._target = Target.from_runnable(runnable, self._definition, self._label)
         return self._target
 
-    def _dispatcher(self, args: Sequence[Any]) -> Dispatcher:
-        """Return the dispatcher for the device of the first tensor."""
-        device = None
-        for each in args:
-            device = getattr(each, "device", None)
-            if device is not None:
-                break
-        if device not in self._dispatchers:
-            from flashinfer_bench.apply.dispatch import Dispatcher
-
-            name = str(device)
-            made = Dispatcher(
-                self.definition,
-                self,
-                self._config,
-                key_builder=None,  # there is one solution for all sizes
-                device=name if name.startswith(("cpu", "cuda")) else "cpu",
-            )
-            if self._dispatchers.setdefault(device, made) is made:
-                self._counters.dispatchers.append(made)
-        return self._dispatchers[device]
-
-    def answer(self, args: Args, kwargs: Kwargs, later: Fallback) -> Any:
-        """Answer a call with the definition's arguments; `later` is the dispatcher's fallback."""
-        values = (*args, *kwargs.values()) if kwargs else args
-        return self._dispatcher(values).call(args, kwargs, later)
-
-    def take(self, args: Args, kwargs: Kwargs, _original: Fallback = None) -> Any:
+    def take(self, args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
         """Answer a call with the arguments of the definition."""
-        return self.answer(args, kwargs, _missed)
+        return self.call(args, kwargs, _missed)
 
     def take_all(self, args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
         """Answer a call with all arguments of the definition, and refuse any other."""
-        inputs, named = list(self.definition.inputs), kwargs or {}
-        for names in ([*inputs, *self.definition.outputs], inputs):
+        inputs, named = list(self._definition.inputs), kwargs or {}
+        for names in ([*inputs, *self._definition.outputs], inputs):
             if len(args) + len(named) == len(names) and named.keys() == {*names[len(args) :]}:
-                return self.take(args, kwargs)
+                return self.call(args, kwargs, _missed)
         raise UnroutableError(ARGUMENTS)
 
     def run(self, bound: Bound) -> Any:
-        """Return the outputs of a call, or that it was refused."""
+        """Return the outputs of a call."""
         args = tuple(bound.inputs.values())
-        dispatcher = self._dispatcher(args)
         buffers = self._direct(bound)
-        if not buffers:
-            return dispatcher.call(args, None, _missed)
         # What is refused with these buffers is so without: it is asked, and counted, once.
-        missed = dispatcher.call((*args, *buffers), None, _missed) is MISSED
-        return MISSED if missed else buffers
+        result = self.call((*args, *buffers), None, _missed)
+        return buffers or result
 
     def _direct(self, bound: Bound) -> tuple[Any, ...]:
         """Return the buffers of all outputs, if the solution may write straight into them."""
@@ -639,7 +605,7 @@ class _Dispatched:
         target, given = self._target, bound.buffers
         if target is None or target.native_style != "destination":
             return ()
-        if len(given) != len(self.definition.outputs):
+        if len(given) != len(self.layout.outputs):
             return ()
         buffers = tuple(given[index] for index in range(len(given)))
         memory = [memory_of(buffer) for buffer in buffers]

@@ -77,20 +77,7 @@ def make(_fib_function, _fib_slot, _fib_resolver, _fib_failed):
 """
 
 
-class Decorated(PatchPoint):
-    """The point of a decorated function; `bind` is that of an `apis.Api`."""
-
-    __slots__ = ("bind",)
-    bind: Optional[Callable[..., Any]]
-
-
-def decorate(
-    target: Union[str, Resolver],
-    function: Callable[..., Any],
-    *,
-    label: Optional[str] = None,
-    bind: Optional[Callable[..., Any]] = None,
-) -> Callable[..., Any]:
+def decorate(target: Union[str, Resolver], function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls go through to whatever is enabled, or to `function`.
 
     Parameters
@@ -99,10 +86,6 @@ def decorate(
         Name of the definition; or a resolver, which gets the arguments of a call and returns it.
     function : callable
         What is called while nothing is enabled. A `staticmethod` or `classmethod` stays one.
-    label : str, optional
-        What people call it. Default: its module and qualified name.
-    bind : callable, optional
-        See `apis.Api`.
 
     Raises
     ------
@@ -110,7 +93,7 @@ def decorate(
         If `function` cannot be called, or returns no result but a coroutine or a generator.
     """
     if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(decorate(target, function.__func__, label=label, bind=bind))
+        return type(function)(decorate(target, function.__func__))
     if not callable(function):
         raise ConfigError(f"apply decorates functions, not {type(function).__name__}")
     if returns_later(function):
@@ -118,10 +101,8 @@ def decorate(
             f"apply cannot decorate {label_of(function)}: it returns a coroutine or a generator",
             hint="decorate the function that computes the outputs",
         )
-    label = label or label_of(function)
-    signature = _own_signature(function)
-    point = Decorated(target if isinstance(target, str) else None, label, signature)
-    point.bind = bind
+    label, signature = label_of(function), _own_signature(function)
+    point = PatchPoint(target if isinstance(target, str) else None, label, signature)
     if isinstance(target, str):
         make = generated.factory(_source(_NAMED, signature))
         wrapper = make(function, point)

@@ -62,8 +62,9 @@ class Dispatcher:
         How carefully they are used.
     key_builder : ApplyKeyBuilder, optional
         Makes the keys that the resolver is asked for. None: it is asked once, without a key.
-    device : str
-        Where solutions may be used: ``cpu``, or ``cuda:N`` for that GPU and those of its name.
+    device : str, optional
+        Where solutions may be used: ``cpu``, or ``cuda:N`` for that GPU and those of its name. None
+        for wherever the tensors of a call are.
     stats : Counters, optional
         What to add to: several dispatchers may share it.
 
@@ -92,7 +93,7 @@ class Dispatcher:
         config: ApplyConfig,
         *,
         key_builder: Optional[ApplyKeyBuilder],
-        device: str,
+        device: Optional[str],
         stats: Optional[Counters] = None,
     ) -> None:
         self.definition = definition
@@ -100,9 +101,9 @@ class Dispatcher:
         self._resolver = resolver
         self._config = config
         self._counters = Counters() if stats is None else stats
-        self._layout = Layout.of(definition)
-        self._keying = Keying(self._layout, key_builder)
-        self._shadow = Shadow(self._layout, config)
+        self.layout = Layout.of(definition)
+        self._keying = Keying(self.layout, key_builder)
+        self._shadow = Shadow(self.layout, config)
         self._table = EntryTable(_MOST_ENTRIES, self._forget_routes)
         self._routes = (Routes(_MOST_ROUTES), Routes(_MOST_ROUTES))
         self._told: set[str] = set()
@@ -112,7 +113,7 @@ class Dispatcher:
         self._learns = self._by is not None
         self._devices = Devices(device)
         self._guards = tuple(
-            make_guard(self._layout, self._devices, into=into) for into in (False, True)
+            make_guard(self.layout, self._devices, into=into) for into in (False, True)
         )
         namespace = {
             "slow": self._answer,
@@ -123,7 +124,7 @@ class Dispatcher:
             "returning": self._routes[False],
             "writing": self._routes[True],
         }
-        self.call: Function = opaque(write_call(self._layout, self._keying, namespace, self._by))
+        self.call: Function = opaque(write_call(self.layout, self._keying, namespace, self._by))
 
     @property
     def stats(self) -> Stats:
@@ -216,7 +217,7 @@ class Dispatcher:
             if into:
                 result = None  # many return what they have written to
             elif entry.target.native_style == "value":
-                outputs = checked_outputs(self._layout, result, a)
+                outputs = checked_outputs(self.layout, result, a)
         except FAILURES as error:
             caught = error
         else:
@@ -228,8 +229,8 @@ class Dispatcher:
 
     def _function(self, entry: Entry, a: Args, into: bool) -> Optional[Function]:
         """Return how a solution is called with such arguments; None if it cannot be."""
-        function = function_for(entry.target, self._layout, a, self._by, into=into)
-        device = next((each.device for each in self._layout.tensors_of(a)), None)
+        function = function_for(entry.target, self.layout, a, self._by, into=into)
+        device = next((each.device for each in self.layout.tensors_of(a)), None)
         if function is None or device is None or device.type == "cpu":
             return function
         keep_for_ever(entry.target)
@@ -248,7 +249,7 @@ class Dispatcher:
         self, entry: Entry, run: Function, a: Args, into: bool, outputs: Optional[list[Any]]
     ) -> None:
         """Make a route for calls like one that went well, unless each must be decided upon."""
-        by, layout = self._by, self._layout
+        by, layout = self._by, self.layout
         tensors = layout.tensors_of(a)
         if by is None or not tensors:
             return
@@ -276,7 +277,7 @@ class Dispatcher:
     ) -> Any:
         """Look at what a solution returned in a call of a known pattern: other than before."""
         try:
-            outputs = checked_outputs(self._layout, result, a)
+            outputs = checked_outputs(self.layout, result, a)
         except WrongOutputError as error:
             caught = error
         else:
@@ -306,7 +307,7 @@ class Dispatcher:
         """Have the original answer a call that a solution has failed in."""
         self._note_failure(entry, error)
         solution = f"solution {entry.target.solution!r} of {self._name}"
-        if self._layout.mutated:
+        if self.layout.mutated:
             raise RuntimeError(
                 f"{solution} failed, and may have changed inputs before: the original cannot "
                 "be called in its place"
@@ -389,17 +390,17 @@ class Dispatcher:
 
     @cached_property
     def _strided_guard(self) -> Guard:
-        return make_guard(self._layout, self._devices, into=False, strided=True)
+        return make_guard(self.layout, self._devices, into=False, strided=True)
 
     def _answer_strided(self, a: Args, args: Args, kwargs: Kwargs, fallback: Any) -> Any:
         """Make a call that was refused because its inputs are not contiguous."""
         # Copies would be needed of inputs that are written to.
-        if self._layout.mutated:
+        if self.layout.mutated:
             return self._missed(reasons.LAYOUT, args, kwargs, fallback)
         found = self._choose(a, False, self._strided_guard)
         if isinstance(found, str):
             return self._missed(found, args, kwargs, fallback)
-        strides = tuple([each.stride() for each in self._layout.tensors_of(a)])
+        strides = tuple([each.stride() for each in self.layout.tensors_of(a)])
         agrees = found.layouts.get(strides)
         if agrees is None:
             due = len(found.layouts) < _MOST_STRIDES

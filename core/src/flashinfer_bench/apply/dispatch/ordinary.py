@@ -122,12 +122,12 @@ class Devices:
 
     Parameters
     ----------
-    device : str
-        ``cpu``, ``cuda`` or ``cuda:N``. Other GPUs of the same name are as good.
+    device : str, optional
+        ``cpu``, ``cuda`` or ``cuda:N``. Other GPUs of the same name are as good. None for any.
     """
 
-    def __init__(self, device: str) -> None:
-        self._kind, _, index = device.partition(":")
+    def __init__(self, device: Optional[str]) -> None:
+        self._kind, _, index = (device or "").partition(":")
         self._index = int(index or 0)
         self._known: dict[Any, Optional[frozenset[int]]] = {}
 
@@ -136,9 +136,13 @@ class Devices:
         try:
             return self._known[device]
         except KeyError:
-            same = device.type == self._kind and (
-                self._kind == "cpu"
-                or (self._kind == "cuda" and _gpu(device.index or 0) == _gpu(self._index))
+            kind = self._kind or device.type
+            same = device.type == kind and (
+                kind == "cpu"
+                or (
+                    kind == "cuda"
+                    and (not self._kind or _gpu(device.index or 0) == _gpu(self._index))
+                )
             )
             found = self._known[device] = ordinary_keys(device) if same else None
             return found
