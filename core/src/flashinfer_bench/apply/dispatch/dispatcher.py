@@ -12,7 +12,7 @@ from flashinfer_bench.apply.dispatch.entries import Entry, EntryTable, Routes
 from flashinfer_bench.apply.dispatch.guards import make_guard
 from flashinfer_bench.apply.dispatch.hot_path import FAILURES, write_call
 from flashinfer_bench.apply.dispatch.layout import Keying, Layout
-from flashinfer_bench.apply.dispatch.ordinary import Devices, facts, is_current, on_device
+from flashinfer_bench.apply.dispatch.ordinary import Devices, is_current, on_device
 from flashinfer_bench.apply.dispatch.recognition import recogniser, recogniser_of, recognition
 from flashinfer_bench.apply.dispatch.shadow import Disagreement, Shadow
 from flashinfer_bench.apply.dispatch.stats import Counters, Stats
@@ -258,19 +258,11 @@ class Dispatcher:
         current = is_current(tensors[0].device)
         if check is None or (current is not None and not current()):
             return
-        # What else must be asked at each call: only what can be otherwise.
-        questions = [] if current is None else [current]
-        if not by.sees_all and any(each.requires_grad for each in tensors):
-            enabled = facts().grad_enabled
-            questions.append(lambda: not enabled())
+        extra = current
         if entry.share:
-            questions.append(lambda: not entry.draw())
-        extra = questions[0] if questions else None
-        if len(questions) > 1:
-            extra = lambda: all(question() for question in questions)  # noqa: E731
+            extra = lambda: not entry.draw() and (current is None or current())  # noqa: E731
         good = _always if outputs is None else recogniser_of(by, outputs)
-        spans = tuple(each.numel() * each.element_size() for each in tensors)
-        self._routes[into].add(self._keying.of(a), (check, extra, run, good, spans, entry))
+        self._routes[into].add(self._keying.of(a), (check, extra, run, good, entry))
 
     def _settle(
         self, entry: Entry, result: Any, a: Args, args: Args, kwargs: Kwargs, fallback: Fallback

@@ -3,11 +3,11 @@
 What calls of a known pattern take is a *route*, a tuple, so that it is read and replaced as a whole
 by threads that hold no lock::
 
-    (check, extra, run, good, spans, entry)
+    (check, extra, run, good, entry)
 
 ``check(*tensors)`` recognises the tensors of a call. ``extra()``, unless it is None, says whether
-the thread is in the right state. ``run(*args)`` makes the call, and ``good(*outputs)`` recognises
-what it returned, if outputs are returned. `spans` has the number of bytes of each tensor.
+this one may be taken as well. ``run(*args)`` makes the call, and ``good(*outputs)`` recognises what
+it returned, if outputs are returned.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class EntryTable:
         return found
 
 
-NOWHERE: Route = (never, None, None, never, (), None)
+NOWHERE: Route = (never, None, None, never, None)
 """The route that no call takes."""
 
 _MOST_PATTERNS = 4  # of one size: inference mode and others, two devices
@@ -199,7 +199,7 @@ class Routes:
             self._make_room(key)
             known = self._known.setdefault(key, [])
             # Whoever takes an entry out changes its state first, and then comes here.
-            if len(known) < _MOST_PATTERNS and route[5].state == "plain":
+            if len(known) < _MOST_PATTERNS and route[4].state == "plain":
                 known.append(route)
                 self.latest[key] = route
 
@@ -214,7 +214,7 @@ class Routes:
         """Take out all routes to an entry, which is out."""
         with self._lock:
             for key, routes in list(self._known.items()):
-                if any(route[5] is entry for route in routes):
+                if any(route[4] is entry for route in routes):
                     del self._known[key]
                     self.latest.pop(key, None)
             # Last: who has made one of these hot meanwhile looks whether it is still there.

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from flashinfer_bench.apply.dispatch.layout import Keying, Layout
-    from flashinfer_bench.apply.dispatch.recognition import Recognition
+    from flashinfer_bench.apply.dispatch.recognition import Maker
 
 FAILURES = (Exception, SystemExit)
 """What a solution may raise without taking the program down."""
 
 
 def write_call(
-    layout: Layout, keying: Keying, namespace: Mapping[str, Any], by: Optional[Recognition]
+    layout: Layout, keying: Keying, namespace: Mapping[str, Any], by: Optional[Maker]
 ) -> Callable[..., Any]:
     """Return the function ``call(args, kwargs=None, fallback=None)`` of a definition.
 
@@ -38,7 +38,7 @@ def write_call(
     namespace : mapping
         ``slow``, ``failed``, ``settle``, ``missed``: methods of the dispatcher; ``counters``;
         ``returning`` and ``writing``: its routes.
-    by : Recognition, optional
+    by : Maker, optional
         How calls are recognised. None: there are no routes, each call goes the slow way.
     """
     lines = [
@@ -52,11 +52,10 @@ def write_call(
     # Without outputs both conventions are the same.
     for into in (False, True) if outputs else (False,):
         slow = f"return slow(a, {into}, args, kwargs, fallback)"
-        body = [slow] if by is None else _quick(layout, keying, into, by.sees_all, slow)
+        body = [slow] if by is None else _quick(layout, keying, into, slow)
         count = inputs + outputs if into else inputs
         lines += [f"    if n == {count}:", *_indented(body, 2)]
     lines.append("    wrong_count(n)\n")
-    asked = facts()
     names = {
         **namespace,
         **keying.namespace,
@@ -65,8 +64,7 @@ def write_call(
         "NOWHERE": NOWHERE,
         "NO_CHOICE": NO_CHOICE,
         "FAILURES": FAILURES,
-        "modes": asked.modes,
-        "forward": asked.forward,
+        "forward": facts().forward,
     }
     return compile_source("\n".join(lines), "call", names, f"call of {layout.name!r}")
 
@@ -92,7 +90,7 @@ def _by_name(layout: Layout) -> list[str]:
     ]
 
 
-def _quick(layout: Layout, keying: Keying, into: bool, sees_all: bool, slow: str) -> list[str]:
+def _quick(layout: Layout, keying: Keying, into: bool, slow: str) -> list[str]:
     """Write one convention's part of the function."""
     inputs = len(layout.inputs)
     names = [f"a{index}" for index in range(inputs + (len(layout.outputs) if into else 0))]
@@ -108,19 +106,18 @@ def _quick(layout: Layout, keying: Keying, into: bool, sees_all: bool, slow: str
         body += [f"{_ROUTE} = {hot}", f"if not {check}:", *_indented(look_up)]
     else:
         body += look_up
-    # What a call of one pattern has beside its tensors, and what the check does not see: modes of
-    # compilers, forward-mode gradients.
+    # What a call of one pattern has beside its tensors, and what no check sees: forward-mode
+    # gradients.
     wrong = [
         f"type({name}) is not {operand.scalar.__name__}"
         for name, operand in zip(names, layout.inputs, strict=False)
         if operand.shape is None
     ]
-    wrong += [*([] if sees_all else ["modes()"]), "forward._current_level >= 0"]
-    body += [f"if {' or '.join(wrong)} or (extra is not None and not extra()):", f"    {slow}"]
-    if not sees_all:
-        body += _apart([*outputs, *(names[i] for i in sorted(layout.mutated))], tensors, slow)
+    wrong += ["forward._current_level >= 0", "(extra is not None and not extra())"]
     return [
         *body,
+        f"if {' or '.join(wrong)}:",
+        f"    {slow}",
         "try:",
         f"    result = run({', '.join(names)})",  # quicker than `run(*a)`
         "except FAILURES as error:",
@@ -131,7 +128,7 @@ def _quick(layout: Layout, keying: Keying, into: bool, sees_all: bool, slow: str
     ]
 
 
-_ROUTE = "check, extra, run, good, spans, entry"
+_ROUTE = "check, extra, run, good, entry"
 
 
 def _look_up(keying: Keying, routes: str, check: str, tensors: list[str], slow: str) -> list[str]:
@@ -162,29 +159,6 @@ def _look_up(keying: Keying, routes: str, check: str, tensors: list[str], slow: 
             f"if {routes}.latest.get(key) is not route:",
             f"    {routes}.hot = NOWHERE",
         ]
-    return lines
-
-
-def _apart(written: list[str], tensors: list[str], slow: str) -> list[str]:
-    """Check that what is written shares memory with no other tensor.
-
-    Sizes are those of the route. Empty tensors between others go the slow way.
-    """
-    if not written:
-        return []
-    lines = [f"{', '.join(f'z{name}' for name in tensors)}, = spans"]
-    for name in written:
-        lines += [f"p{name} = {name}.data_ptr()", f"q{name} = p{name} + z{name}"]
-    for name in written:
-        # Each other one begins behind it, or ends before it.
-        apart = [
-            f"(p{other} >= q{name} or q{other} <= p{name})"
-            if other in written
-            else f"((p := {other}.data_ptr()) >= q{name} or p + z{other} <= p{name})"
-            for other in tensors
-            if other != name and (other not in written or other < name)
-        ]
-        lines += [f"if not ({' and '.join(apart) or True}):", f"    {slow}"]
     return lines
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.apply.dispatch.layout import Layout, Operand
-    from flashinfer_bench.apply.dispatch.recognition import Recognition
+    from flashinfer_bench.apply.dispatch.recognition import Maker
     from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition
@@ -255,7 +255,7 @@ def packed(outputs: Sequence[Any]) -> Any:
 
 
 def function_for(
-    target: Target, layout: Layout, args: Sequence[Any], by: Optional[Recognition], *, into: bool
+    target: Target, layout: Layout, args: Sequence[Any], by: Optional[Maker], *, into: bool
 ) -> Optional[Function]:
     """Return how to call a target with arguments of these shapes.
 
@@ -267,7 +267,7 @@ def function_for(
         Of its definition.
     args : sequence
         Inputs, and outputs if `into`; the guard has let them through.
-    by : Recognition, optional
+    by : Maker, optional
         How to recognise outputs like earlier ones.
     into : bool
         Whether outputs are given.
@@ -284,7 +284,7 @@ def function_for(
     return _allocating(target.function, layout, args) if layout.allocatable else None
 
 
-def _copying(function: Function, layout: Layout, by: Optional[Recognition]) -> Function:
+def _copying(function: Function, layout: Layout, by: Optional[Maker]) -> Function:
     """Return a function of inputs and outputs, for arguments of the same shapes each time."""
     count = len(layout.inputs)
     single = len(layout.outputs) == 1
