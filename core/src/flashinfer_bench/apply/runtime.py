@@ -452,27 +452,24 @@ class Generation:
         if name not in self._dispatchers:
             made = None
             if name in self.names:
+                from flashinfer_bench.apply.dispatch import Counters, Dispatcher
+                from flashinfer_bench.apply.keys import ApplyKeyFactory
+
                 try:
-                    made = self._make(self.table.source.definition(name))
+                    definition = self.table.source.definition(name)
+                    config = self._configs.get(name)
+                    made = Dispatcher(
+                        definition,
+                        TableResolver(definition, self.table.definitions[name], self.builds, config),
+                        config,
+                        key_builder=ApplyKeyFactory.specialize(definition),
+                        device=self._device,
+                        stats=self._counters.setdefault(name, Counters()),
+                    )
                 except _ANYTHING as error:  # this one only: others still apply
                     self._tell(name, f"{type(error).__name__}: {error}")
             self._dispatchers.setdefault(name, made)
         return self._dispatchers[name]
-
-    def _make(self, definition: Definition) -> Dispatcher:
-        from flashinfer_bench.apply.dispatch import Counters, Dispatcher
-        from flashinfer_bench.apply.keys import ApplyKeyFactory
-
-        name = definition.name
-        config = self._configs.get(name)
-        return Dispatcher(
-            definition,
-            TableResolver(definition, self.table.definitions[name], self.builds, config),
-            config,
-            key_builder=ApplyKeyFactory.specialize(definition),
-            device=self._device,
-            stats=self._counters.setdefault(name, Counters()),
-        )
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
         """Return what takes the calls of a point; see `routing.patch_points.Runtime`."""
@@ -500,7 +497,13 @@ class Generation:
         """Build the solutions that win most keys, as many as the settings say."""
         wanted: Counter[str] = Counter()
         for name in self.names:
-            wanted.update(_share(self.table.definitions[name], self._configs.get(name)))
+            table, config = self.table.definitions[name], self._configs.get(name)
+            wins = Counter(table.choices.values())
+            if table.best is not None and config.on_miss_policy == "use_def_best":
+                wins[table.best] += len(table.choices)
+            # Of equals always the same: by name.
+            ranked = sorted(wins.items(), key=lambda item: (-item[1], item[0]))
+            wanted.update(dict(ranked[: math.ceil(config.aot_ratio * len(ranked))]))
         names = [solution for solution, _ in wanted.most_common()]
         if names and (failures := self.builds.ahead(names)):
             name, error = next(iter(failures.items()))
@@ -510,30 +513,8 @@ class Generation:
             )
 
 
-def _share(table: Candidates, config: ApplyConfig) -> dict[str, int]:
-    """Return the solutions of a definition to be built ahead, and how many keys each wins."""
-    wins = Counter(table.choices.values())
-    if table.best is not None and config.on_miss_policy == "use_def_best":
-        wins[table.best] += len(table.choices)
-    # Of equals always the same: by name.
-    ranked = sorted(wins.items(), key=lambda item: (-item[1], item[0]))
-    return dict(ranked[: math.ceil(config.aot_ratio * len(ranked))])
-
-
 class TableResolver:
-    """Finds what is called for a key: by the table, or by the policy for keys not in it.
-
-    Parameters
-    ----------
-    definition : Definition
-        Of the calls.
-    table : Candidates
-        Who won which key.
-    builds : Builds
-        Builds the winners.
-    config : ApplyConfig
-        Names the policy.
-    """
+    """Finds what is called for a key: by the table, or by the policy for keys not in it."""
 
     def __init__(
         self, definition: Definition, table: Candidates, builds: Builds, config: ApplyConfig
@@ -545,17 +526,7 @@ class TableResolver:
         self._targets: dict[str, Target] = {}
 
     def resolve(self, key: Optional[ApplyKey]) -> Optional[Target]:
-        """Return what takes calls with a key, building it if that has not been done.
-
-        Parameters
-        ----------
-        key : ApplyKey, optional
-            None if a call has none: then only the policy ``use_def_best`` has an answer.
-
-        Returns
-        -------
-        Target or None
-            None if there is nothing for the key.
+        """Return what takes calls with a key, built, or None; see `dispatch.Resolver`.
 
         Raises
         ------
@@ -564,7 +535,18 @@ class TableResolver:
         """
         from flashinfer_bench.apply.dispatch import Target
 
-        solution = self.choose(key)
+        assert key is not None
+        choices, policy = self._table.choices, self._config.on_miss_policy
+        solution = choices.get(key)
+        if key not in choices:
+            if policy == "use_def_best":
+                solution = self._table.best
+            elif policy == "nearest":
+                near = nearest_key(choices, key, self._config.nearest_ratio)
+                solution = None if near is None else choices[near]
+            # It may have failed for this very key.
+            if solution in self._table.barred.get(key, ()):
+                solution = None
         if solution is None:
             return None
         runnable = self._builds.get(solution)
@@ -573,22 +555,6 @@ class TableResolver:
             made = Target.from_runnable(runnable, self._definition, solution)
             target = self._targets.setdefault(solution, made)
         return target
-
-    def choose(self, key: Optional[ApplyKey]) -> Optional[str]:
-        """Return the solution that takes calls with a key; None if none does."""
-        choices, policy = self._table.choices, self._config.on_miss_policy
-        if key is None:
-            return self._table.best if policy == "use_def_best" else None
-        if key in choices:
-            return choices[key]
-        other: Optional[str] = None
-        if policy == "use_def_best":
-            other = self._table.best
-        elif policy == "nearest":
-            near = nearest_key(choices, key, self._config.nearest_ratio)
-            other = None if near is None else choices[near]
-        # It may have failed for this very key.
-        return None if other in self._table.barred.get(key, ()) else other
 
 
 def nearest_key(keys: Iterable[ApplyKey], key: ApplyKey, ratio: float) -> Optional[ApplyKey]:

@@ -30,7 +30,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyFactory
 from flashinfer_bench.bench.dtype_tolerances import (
@@ -49,29 +49,19 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.hardware import Place
     from flashinfer_bench.apply.table import Source
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.data.index.rows import Origin, Rows
+    from flashinfer_bench.data.index.rows import Rows
 
-ReasonKind = Literal[
-    "definition",
-    "solution",
-    "hardware",
-    "target",
-    "toolchain",
-    "key",
-    "stale",
-    "status",
-    "incorrect",
-    "integrity",
-    "error",
-    "latency",
-]
+REASONS = frozenset(
+    "definition solution hardware target toolchain key stale status incorrect integrity error "
+    "latency".split()
+)
 """What keeps a run from counting."""
 
 
 class Reason(NamedTuple):
-    """Why a run does not count: which rule, and a few words with the figures."""
+    """Why a run does not count: which rule of `REASONS`, and a few words with the figures."""
 
-    kind: ReasonKind
+    kind: str
     text: str
 
 
@@ -303,6 +293,7 @@ def best_of_all(
 # ------------------------------------------------------------------------------------ all the runs
 
 _INCORRECT = "INCORRECT"  # what the statuses of wrong outputs begin with
+_INCORRECT_ELSEWHERE = Reason("incorrect", "incorrect in another run")
 _STALE = Reason("stale", "recorded with another content of the solution")
 
 
@@ -345,22 +336,9 @@ class Candidates:
         counts = Counter(self.choices.values())
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
-    def refuse(self, solution: str, reasons: Mapping[Reason, int]) -> None:
-        """Count runs of a solution that are refused."""
-        self.refusals.setdefault(solution, Counter()).update(reasons)
-
 
 def _order(key: ApplyKey) -> tuple[tuple[tuple[str, int], ...], str]:
     return key.axes, repr(key.feats)
-
-
-@dataclass
-class _Runs:
-    """The runs of one solution of one definition in one environment."""
-
-    refusal: Optional[Reason]  # why none of them counts
-    reasons: Counter[Reason] = field(default_factory=Counter)
-    counted: int = 0
 
 
 @dataclass
@@ -371,14 +349,6 @@ class _Slot:
     """In milliseconds, of the runs that count, by solution and uuid of the workload."""
     tried: set[str] = field(default_factory=set)
     wrong: set[str] = field(default_factory=set)
-
-
-class _Place(NamedTuple):
-    """One workload of one definition; the slot is a reason if there is no key."""
-
-    uuid: str
-    slot: Union[_Slot, Reason]
-    limits: Limits
 
 
 class Collector:
@@ -398,10 +368,12 @@ class Collector:
         self._configs = configs
         self._place = place
         self._source = source
-        self._runs: dict[tuple[str, str, str, tuple[object, ...]], _Runs] = {}
-        self._builder_of = cache(lambda name: ApplyKeyFactory.specialize(source.definition(name)))
-        self._places: dict[tuple[str, bytes], _Place] = {}
+        self._found: dict[str, Candidates] = {}
         self._slots: dict[str, dict[ApplyKey, _Slot]] = {}
+        # What is worked out once for many runs.
+        self._refusal_of = cache(self._refusal)
+        self._slot_of = cache(self._slot)
+        self._builder_of = cache(lambda name: ApplyKeyFactory.specialize(source.definition(name)))
         self._hash_of = cache(lambda name: source.solution(name).hash())
 
     def add(self, rows: Rows) -> None:
@@ -410,33 +382,31 @@ class Collector:
         for (definition, solution, workload), origin, lines in rows.groups():
             if solution is None:
                 continue
-            runs = self._runs_of(definition, solution, origin)
-            if runs.refusal is not None:
-                runs.reasons[runs.refusal] += len(lines)
+            one = self._found.setdefault(definition, Candidates())
+            one.runs[solution] += len(lines)
+            refused = one.refusals.setdefault(solution, Counter())
+            refusal = self._refusal_of(definition, solution, origin.hardware, origin.libs)
+            if refusal is not None:
+                refused[refusal] += len(lines)
                 continue
-            uuid, slot, limits = self._place_of(definition, rows.workloads[workload])
+            uuid, slot, limits = self._slot_of(definition, rows.workloads[workload])
             if isinstance(slot, Reason):
-                runs.reasons[slot] += len(lines)
+                refused[slot] += len(lines)
                 continue
             slot.tried.add(solution)
             if origin.solution_hash and origin.solution_hash != self._hash_of(solution):
-                runs.reasons[_STALE] += len(lines)
+                refused[_STALE] += len(lines)
                 continue
             counting, reasons = _judged(rows, notes, lines, limits, is_judged=origin.is_judged)
             if counting:
-                runs.counted += len(counting)
                 slot.latencies.setdefault(solution, {}).setdefault(uuid, []).extend(counting)
-            runs.reasons.update(reasons)
+            refused.update(reasons)
             if any(one.kind == "status" and one.text.startswith(_INCORRECT) for one in reasons):
                 slot.wrong.add(solution)
 
-    def _runs_of(self, definition: str, solution: str, origin: Origin) -> _Runs:
-        key = definition, solution, origin.hardware, origin.libs
-        if key not in self._runs:
-            self._runs[key] = _Runs(self._refusal(definition, solution, origin))
-        return self._runs[key]
-
-    def _refusal(self, definition: str, name: str, origin: Origin) -> Optional[Reason]:
+    def _refusal(
+        self, definition: str, name: str, hardware: str, libs: tuple[tuple[str, str], ...]
+    ) -> Optional[Reason]:
         """Return why no run of a solution in an environment counts, None if some may."""
         place = self._place
         try:
@@ -449,51 +419,51 @@ class Collector:
             return Reason("solution", "there is no solution of this name")
         if solution.definition != definition:
             return Reason("solution", f"the solution is for definition {solution.definition!r}")
-        if origin.hardware != place.hardware:
-            return Reason("hardware", f"recorded on {origin.hardware}")
+        if hardware != place.hardware:
+            return Reason("hardware", f"recorded on {hardware}")
         # Only `cpu` alone is taken at its word: compiled code for the CPU would take a GPU's
         # address for one of its own. Solutions that name some other GPU model are often run, and
         # recorded, on this one; that record is better evidence than their author's intention.
         targets = {target.strip().lower() for target in solution.spec.target_hardware}
         if targets == {"cpu"} and place.kind != "cpu":
             return Reason("target", "written for the CPU alone (target_hardware)")
-        text = place.toolchain_problem(str(solution.spec.language), dict(origin.libs))
+        text = place.toolchain_problem(str(solution.spec.language), dict(libs))
         return None if text is None else Reason("toolchain", text)
 
-    def _place_of(self, name: str, text: bytes) -> _Place:
-        place = self._places.get((name, text))
-        if place is None:
-            workload = Workload.model_validate_json(text)
-            definition = self._source.definition(name)
-            key = self._key(name, workload)
-            slot: Union[_Slot, Reason] = (
-                key
-                if isinstance(key, Reason)
-                else self._slots.setdefault(name, {}).setdefault(key, _Slot())
-            )
-            limits = limits_for(definition, self._configs.get(name), workload)
-            place = self._places[name, text] = _Place(workload.uuid, slot, limits)
-        return place
-
-    def _key(self, name: str, workload: Workload) -> ApplyKey | Reason:
+    def _slot(self, name: str, text: bytes) -> tuple[str, Union[_Slot, Reason], Limits]:
+        """Return the uuid, the slot, or why there is none, and the limits of a workload."""
+        workload = Workload.model_validate_json(text)
+        limits = limits_for(self._source.definition(name), self._configs.get(name), workload)
         try:
-            builder = self._builder_of(name)
-            return builder.build_from_workload(workload, self._source.root)
+            key = self._builder_of(name).build_from_workload(workload, self._source.root)
         except FibError as error:
-            return Reason("key", error.message[:200])
+            return workload.uuid, Reason("key", error.message[:200]), limits
         except Exception as error:  # noqa: BLE001 - a plugin's key builder may raise anything
-            return Reason("key", f"{type(error).__name__}: {error}"[:200])
+            return workload.uuid, Reason("key", f"{type(error).__name__}: {error}"[:200]), limits
+        slot = self._slots.setdefault(name, {}).setdefault(key, _Slot())
+        return workload.uuid, slot, limits
 
     def outcome(self) -> dict[str, Candidates]:
-        """Return what all runs so far come to, by definition."""
-        found: dict[str, Candidates] = {}
-        for (name, solution, *_), runs in self._runs.items():
-            one = found.setdefault(name, Candidates())
-            one.refuse(solution, runs.reasons)
-            one.runs[solution] += runs.reasons.total() + runs.counted
+        """Return what all runs come to, by definition."""
         for name, slots in self._slots.items():
-            _rank(slots, found[name])
-        return found
+            one = self._found[name]
+            for key in sorted(slots, key=_order):
+                slot, ranking = slots[key], []
+                for solution, own in slot.latencies.items():
+                    every = [latency for group in own.values() for latency in group]
+                    if solution in slot.wrong:
+                        one.refusals[solution][_INCORRECT_ELSEWHERE] += len(every)
+                    else:
+                        standing = Standing(median(every), solution, len(every), min(own))
+                        ranking.append(standing)
+                if ranking:
+                    one.rankings[key] = sorted(ranking)
+                    one.choices[key] = one.rankings[key][0].solution
+                else:
+                    one.barred[key] = tuple(sorted(slot.tried))
+            never = frozenset().union(*(slot.wrong for slot in slots.values()))
+            one.best = best_of_all(one.rankings.values(), never)
+        return self._found
 
 
 def _judged(
@@ -528,24 +498,3 @@ def _judged(
         else:
             reasons.append(reason)
     return counting, inaccurate + reasons
-
-
-def _rank(slots: dict[ApplyKey, _Slot], one: Candidates) -> None:
-    """Set rankings, barred keys and best of `one`."""
-    for key in sorted(slots, key=_order):
-        slot = slots[key]
-        ranking = []
-        for solution, own in slot.latencies.items():
-            every = [latency for group in own.values() for latency in group]
-            if solution in slot.wrong:
-                reason = Reason("incorrect", "incorrect in another run")
-                one.refuse(solution, {reason: len(every)})
-            else:
-                ranking.append(Standing(median(every), solution, len(every), min(own)))
-        if ranking:
-            one.rankings[key] = sorted(ranking)
-            one.choices[key] = one.rankings[key][0].solution
-        else:
-            one.barred[key] = tuple(sorted(slot.tried))
-    never = frozenset().union(*(slot.wrong for slot in slots.values()))
-    one.best = best_of_all(one.rankings.values(), never)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.apply.dispatch import stats as reasons
-from flashinfer_bench.apply.dispatch.entries import Entry, EntryTable, Routes
+from flashinfer_bench.apply.dispatch.entries import Entry, Routes
 from flashinfer_bench.apply.dispatch.guards import make_guard
 from flashinfer_bench.apply.dispatch.hot_path import FAILURES, write_call
 from flashinfer_bench.apply.dispatch.layout import Keying, Layout
@@ -104,7 +104,9 @@ class Dispatcher:
         self.layout = Layout.of(definition)
         self._keying = Keying(self.layout, key_builder)
         self._shadow = Shadow(self.layout, config)
-        self._table = EntryTable(_MOST_ENTRIES, self._forget_routes)
+        # By what their key is made of; or why there is none.
+        self._entries: dict[Any, Union[Entry, str]] = {}
+        self._lock = threading.Lock()
         self._routes = (Routes(_MOST_ROUTES), Routes(_MOST_ROUTES))
         self._told: set[str] = set()
         self._busy = threading.local()
@@ -133,7 +135,7 @@ class Dispatcher:
 
     def entries(self) -> list[Entry]:
         """Return what was chosen for each key that has been seen, and what became of it."""
-        return list(self._table)
+        return [each for each in list(self._entries.values()) if isinstance(each, Entry)]
 
     # ------------------------------------------------------------------------ who answers
 
@@ -150,25 +152,32 @@ class Dispatcher:
             return self._compare(found, a, into, args, kwargs, fallback)
         return self._serve(found, a, into, args, kwargs, fallback)
 
-    def _choose(self, a: Args, into: bool, guard: Guard) -> Entry | str:
+    def _choose(self, a: Args, into: bool, guard: Guard) -> Union[Entry, str]:
         """Return the entry that takes a call, or the reason for which none does."""
-        reason = self._refusal(a, guard)
+        try:
+            reason = guard(*a)
+        except Exception as error:  # noqa: BLE001  # whatever odd objects may raise when asked
+            self._tell(f"a call of {self._name} cannot be examined: {error!r}", logging.DEBUG)
+            return reasons.TYPE
         if reason is not None:
             return reason
+        if getattr(self._busy, "now", False):
+            self._stop_learning()
+            return reasons.REENTRANT
+        if self._keying.reads_data and is_capturing():
+            return reasons.CAPTURE
         try:
             key = self._keying.of(a)
             entry_key = () if self._keying.builder is None else key
-            found = self._table.get(entry_key)
+            found = self._entries.get(entry_key)
         except FAILURES as error:
             self._tell(f"no key for a call of {self._name}: {error!r}")
             return reasons.KEY
+        if (found is None or getattr(found, "state", "") == "shadow") and is_capturing():
+            return reasons.CAPTURE
         if found is None:
-            if is_capturing():
-                return reasons.CAPTURE
-            found = self._table.add(entry_key, self._resolve(a))
+            found = self._add(entry_key, self._resolve(a))
         if isinstance(found, Entry):
-            if found.state == "shadow" and is_capturing():
-                return reasons.CAPTURE
             if found.state != "out":
                 return found
             found = reasons.OUT
@@ -176,20 +185,7 @@ class Dispatcher:
             self._routes[into].close(key, found)
         return found
 
-    def _refusal(self, a: Args, guard: Guard) -> Optional[str]:
-        try:
-            reason = guard(*a)
-        except Exception as error:  # noqa: BLE001  # whatever odd objects may raise when asked
-            self._tell(f"a call of {self._name} cannot be examined: {error!r}", logging.DEBUG)
-            return reasons.TYPE
-        if reason is None and getattr(self._busy, "now", False):
-            self._stop_learning()
-            return reasons.REENTRANT
-        if reason is None and self._keying.reads_data and is_capturing():
-            return reasons.CAPTURE
-        return reason
-
-    def _resolve(self, a: Args) -> Entry | str:
+    def _resolve(self, a: Args) -> Union[Entry, str]:
         try:
             key = self._keying.key(a)
             target = self._resolver.resolve(key)
@@ -201,6 +197,21 @@ class Dispatcher:
         if target is None:
             return reasons.NO_CHOICE
         return Entry(key, target, self._config, comparable=self._shadow.comparable)
+
+    def _add(self, key: Any, found: Union[Entry, str]) -> Union[Entry, str]:
+        """Keep what was found, and return what is kept: the first of several that race.
+
+        If there are too many, all are forgotten, and made anew when they are asked for; but those
+        that are out are kept, so that what was found out about them is not lost.
+        """
+        with self._lock:
+            if len(self._entries) >= _MOST_ENTRIES and key not in self._entries:
+                out = {k: e for k, e in self._entries.items() if getattr(e, "state", "") == "out"}
+                if len(out) >= _MOST_ENTRIES:
+                    return reasons.OUT
+                self._entries = out
+                self._forget_routes()
+            return self._entries.setdefault(key, found)
 
     # ------------------------------------------------------------------------- a solution
 
@@ -325,15 +336,16 @@ class Dispatcher:
         told = entry.target.explained(error) if isinstance(error, Exception) else error
         problem = f"{type(told).__name__}: {told}"
         logger.debug("apply: %s failed: %s", solution, problem)
-        if entry.failed(problem):
-            self._retire(entry, f"has failed {entry.failures} times, last with {problem}")
+        if entry.failed():
+            self._take_out(entry, f"has failed {entry.failures} times, last with {problem}")
 
-    def _retire(self, entry: Entry, why: str) -> None:
-        """Forget the routes to an entry that is out."""
-        for routes in self._routes:
-            routes.retire(entry)
-        self._tell(f"solution {entry.target.solution!r} of {self._name} is not used any more "
-                   f"for {entry}: it {why}")  # fmt: skip
+    def _take_out(self, entry: Entry, why: str) -> None:
+        """Use an entry no more."""
+        if entry.take_out(why):
+            for routes in self._routes:
+                routes.retire(entry)
+            self._tell(f"solution {entry.target.solution!r} of {self._name} is not used any more "
+                       f"for {entry}: it {why}")  # fmt: skip
 
     # -------------------------------------------------------------------- comparing the two
 
@@ -362,17 +374,13 @@ class Dispatcher:
         try:
             self._shadow.compare(run, mine, a, expected, into=into, pure=ask is not None)
         except Disagreement as error:
-            self._disagreed(entry, f"disagrees with the original: {error}")
+            self._counters.error()
+            self._take_out(entry, f"disagrees with the original: {error}")
         except FAILURES as error:
             self._note_failure(entry, error)
         else:
             entry.agreed()
         return answer if ask is None else fallback(*args, **(kwargs or {}))
-
-    def _disagreed(self, entry: Entry, why: str) -> None:
-        self._counters.error()
-        if entry.take_out(why):
-            self._retire(entry, why)
 
     # A solution was judged on contiguous inputs, and may take any for such. Engines have others: of
     # one tensor for keys and values each is a view. Where the original can be asked for its outputs
@@ -405,7 +413,8 @@ class Dispatcher:
             if found.layouts[strides]:
                 found.agreed()
             elif agrees:  # calls with these strides are recognised: only that ends it
-                self._disagreed(found, "disagrees with the original")
+                self._counters.error()
+                self._take_out(found, "disagrees with the original")
         elif agrees and found.state == "plain":
             return self._serve(found, a, False, args, kwargs, fallback)
         return self._missed(reasons.LAYOUT, args, kwargs, fallback)

@@ -17,10 +17,9 @@ import threading
 from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 
 from flashinfer_bench.apply.dispatch.recognition import never
-from flashinfer_bench.apply.dispatch.stats import OUT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from flashinfer_bench.apply.config import ApplyConfig
     from flashinfer_bench.apply.dispatch.target import Target
@@ -91,12 +90,11 @@ class Entry:
             if self.state == "shadow" and self.checked >= self._wanted:
                 self.state = "plain"
 
-    def failed(self, problem: str) -> bool:
-        """Note a failure; return whether the entry is out from now on, and was not before."""
+    def failed(self) -> bool:
+        """Note a failure; return whether there have been too many."""
         with self._lock:
             self.failures += 1
-            enough = self.failures >= self._max_failures
-        return enough and self.take_out(problem)
+            return self.failures >= self._max_failures
 
     def take_out(self, problem: str) -> bool:
         """Use the entry no more; return whether it was used before."""
@@ -111,43 +109,6 @@ class Entry:
         if self.key is None or not self.key.axes:
             return "any call"
         return ", ".join(f"{axis}={size}" for axis, size in (*self.key.axes, *self.key.feats))
-
-
-class EntryTable:
-    """Entries by what their key is made of, or why there is none: so many at most.
-
-    Beyond that all are forgotten, and made anew when they are asked for; but those that are out are
-    kept, so that what was found out about them is not lost. If these alone are too many, nothing
-    more is put in.
-    """
-
-    def __init__(self, most: int, on_forgotten: Callable[[], None]) -> None:
-        self._most = most
-        self._on_forgotten = on_forgotten
-        self._found: dict[Any, Union[Entry, str]] = {}
-        self._lock = threading.Lock()
-
-    def __iter__(self) -> Iterator[Entry]:
-        return (found for found in list(self._found.values()) if isinstance(found, Entry))
-
-    def get(self, key: Any) -> Union[Entry, str, None]:
-        """Return the entry of a key, or the reason for which it has none; None if never seen."""
-        return self._found.get(key)
-
-    def add(self, key: Any, found: Union[Entry, str]) -> Union[Entry, str]:
-        """Put in what was found, and return what is there: the first of several that race."""
-        with self._lock:
-            if key in self._found:
-                return self._found[key]
-            if full := len(self._found) >= self._most:
-                out = {k: e for k, e in self._found.items() if getattr(e, "state", "") == "out"}
-                self._found = out
-                if len(out) >= self._most:
-                    return OUT
-            self._found[key] = found
-        if full:
-            self._on_forgotten()
-        return found
 
 
 NOWHERE: Route = (never, None, None, never, None)
