@@ -197,9 +197,7 @@ class Convention:
             forced = bool(places) and all(default is Parameter.empty for default in places)
             self._returned = () if forced else fresh
         elif number > len(outputs):
-            raise ConfigError(
-                f"it returns {number} outputs, and the definition has {len(outputs)}"
-            )
+            raise ConfigError(f"it returns {number} outputs, and the definition has {len(outputs)}")
         else:
             self._returned = (fresh if number <= len(fresh) else every)[:number]
 
@@ -209,9 +207,7 @@ class Convention:
         own = parameters.keys() & (takes or {}).keys()
         # Nothing else says which output of a library is called how.
         left = self._tell_apart(own & {*_OUT, _LSE}, {_LSE: 1}, forced_out=True)
-        named = {
-            name: each for name, each in left.parameters.items() if each.kind not in _VARIABLE
-        }
+        named = {name: each for name, each in left.parameters.items() if each.kind not in _VARIABLE}
         drop_object(named, set(takes or ()))
         self._inputs = {name: name for name in named if takes is None or name in takes}
         defaults = {name: each.default for name, each in named.items() if name not in self._inputs}
@@ -226,9 +222,7 @@ class Convention:
                 raise ConfigError(told, hint=hint) from None
             self._inputs = dict(zip(needed, binding.inputs, strict=True))
             self._inputs |= {name: name for name in binding.extras if name in takes}
-            defaults = {
-                name: named[name].default for name in binding.extras if name not in takes
-            }
+            defaults = {name: named[name].default for name in binding.extras if name not in takes}
         self._defaults = defaults
         self._inputs |= {each: each for each in (*_HINTS, *self._flags) if each in own}
         self._targets = tuple(index for index in range(_MANY) if index not in self._buffers)

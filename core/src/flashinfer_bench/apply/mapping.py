@@ -43,7 +43,7 @@ from flashinfer_bench.routing.patch_points import Everything, no_fallback, route
 from flashinfer_bench.routing.routes import Canonical, UnroutableError, reordered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from flashinfer_bench.apply.config import ApplyConfig
     from flashinfer_bench.apply.conventions import Bound, Takes
@@ -108,11 +108,6 @@ class Candidate:
             return None
         by_name = [each for each in parameters if each.kind in _BY_KEYWORD]
         return {each.name: each.default is each.empty for each in by_name}
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
-        assert self.function is not None
-        return self.function(*args, **kwargs)
 
     def check(self, definition: Optional[Definition]) -> None:
         """Check that it can be run for its definition, None if that is not known.
@@ -218,32 +213,23 @@ def _read_folder(folder: Path) -> dict[str, Candidate]:
 
 def _find_definitions(names: Iterable[str], *datasets: Dataset) -> dict[str, Definition]:
     """Return each definition from the first dataset that has it, or else from the usual one."""
+    from flashinfer_bench.data import layout
+    from flashinfer_bench.data.loader import Problems, load_definitions
+
     found: dict[str, Definition] = {}
     for dataset in (*(each for each in datasets if each is not None), env.dataset_path()):
         lacking = [name for name in names if name not in found]
         definitions = getattr(dataset, "definitions", None)
-        if definitions is None:
-            root = Path(str(dataset)).expanduser()
-            if lacking and not root.is_dir() and dataset in datasets:
+        if definitions is None and lacking:
+            root, problems = Path(str(dataset)).expanduser(), Problems("collect")
+            if not root.is_dir() and dataset in datasets:
                 raise DatasetNotFoundError(f"there is no dataset at {root}")
-            definitions = _read_definitions(root, lacking)
+            definitions = load_definitions(root, problems)
+            files = {layout.safe_segment(name) for name in lacking}
+            for error in problems.errors:  # others do not matter here
+                if error.path is not None and Path(error.path).stem in files:
+                    raise error
         found |= {name: definitions[name] for name in lacking if name in definitions}
-    return found
-
-
-def _read_definitions(root: Path, names: list[str]) -> dict[str, Definition]:
-    """Read only files in which one of the names stands."""
-    from flashinfer_bench.data import layout
-    from flashinfer_bench.data.loader import load_definition
-
-    found: dict[str, Definition] = {}
-    marks = [f'"{name}"'.encode() for name in names]
-    files = {layout.safe_segment(name) for name in names}
-    for path in layout.files(root / layout.DEFINITIONS, ".json") if names else ():
-        data = path.read_bytes()
-        if path.stem in files or any(mark in data for mark in marks):
-            definition = load_definition(path, root)
-            found[definition.name] = definition
     return found
 
 
@@ -379,25 +365,14 @@ class MappingRuntime(BaseRuntime):
             return None
         label = f"apply({name!r})" if point is None else point.label
         counters = self._counters.setdefault(label, CallCounters())
-        if candidate is not None:
-            return self._mapped(candidate, label, point, counters)
+        if candidate is None:
 
-        @opaque
-        def untaken(args: Args, kwargs: Kwargs, original: Any) -> Any:
-            counters.to_original(_NOT_MAPPED)
-            return original(*args, **(kwargs or {}))
+            @opaque
+            def untaken(args: Args, kwargs: Kwargs, original: Any) -> Any:
+                counters.to_original(_NOT_MAPPED)
+                return original(*args, **(kwargs or {}))
 
-        return untaken
-
-    def _mapped(
-        self,
-        candidate: Candidate,
-        label: str,
-        point: Optional[PatchPoint],
-        counters: CallCounters,
-    ) -> Call:
-        """Return what answers calls; what these mean is worked out at the first of them."""
-        name = candidate.definition
+            return untaken
         definition, running = self._definitions.get(name), self._running[name]
         config = replace(self._configs.get(name), strict=True, shadow_calls=0, shadow_share=0.0)
         is_routed = point is not None and isinstance(point.signature, Canonical)
@@ -452,14 +427,14 @@ def _plan(
     try:
         if dispatched is None:
             if signature is None:
-                return lambda args, kwargs, _original: candidate.run(*args, **(kwargs or {}))
+                return lambda args, kwargs, _original: candidate.function(*args, **(kwargs or {}))
             by_name = Convention(
                 label, signature, candidate.definition, None, candidate.takes, original
             )
 
             def run(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
                 bound = by_name.bind(args, kwargs)
-                return by_name.deliver(bound, candidate.run(**bound.inputs))
+                return by_name.deliver(bound, candidate.function(**bound.inputs))
 
             return run
         inputs = list(dispatched.layout.definition.inputs)

@@ -460,7 +460,9 @@ class Generation:
                     config = self._configs.get(name)
                     made = Dispatcher(
                         definition,
-                        TableResolver(definition, self.table.definitions[name], self.builds, config),
+                        TableResolver(
+                            definition, self.table.definitions[name], self.builds, config
+                        ),
                         config,
                         key_builder=ApplyKeyFactory.specialize(definition),
                         device=self._device,

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Definition
     from flashinfer_bench.data.index.rows import Rows
 
-REASONS = frozenset(
+REASONS = (
     "definition solution hardware target toolchain key stale status incorrect integrity error "
-    "latency".split()
+    "latency"
 )
 """What keeps a run from counting."""
 

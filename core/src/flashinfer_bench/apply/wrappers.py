@@ -134,21 +134,16 @@ def _own_signature(function: Callable[..., Any]) -> Optional[Signature]:
 
 
 def _source(template: str, signature: Optional[Signature], asked: str = "") -> str:
-    if signature is None:
-        return template.format(
-            parameters="*_fib_args, **_fib_kwargs",
-            arguments="*_fib_args, **_fib_kwargs",
-            args="_fib_args",
-            kwargs="_fib_kwargs",
-            asked=asked,
-        )
-    return template.format(
-        parameters=generated.parameter_list(signature),
-        arguments=generated.argument_list(signature),
-        args=generated.positional_tuple(signature),
-        kwargs=generated.keyword_dict(signature),
-        asked=asked,
-    )
+    parts = ["*_fib_args, **_fib_kwargs"] * 2 + ["_fib_args", "_fib_kwargs"]
+    if signature is not None:
+        parts = [
+            generated.parameter_list(signature),
+            generated.argument_list(signature),
+            generated.positional_tuple(signature),
+            generated.keyword_dict(signature),
+        ]
+    names = ("parameters", "arguments", "args", "kwargs")
+    return template.format(**dict(zip(names, parts, strict=True)), asked=asked)
 
 
 def _asked(resolver: Resolver, signature: Optional[Signature]) -> str:
@@ -156,38 +151,32 @@ def _asked(resolver: Resolver, signature: Optional[Signature]) -> str:
 
     By name if its names are all among the function's, else by position.
     """
-    everything = "*_fib_args, **_fib_kwargs"
     if signature is None:
-        return everything
+        return "*_fib_args, **_fib_kwargs"
     everything = generated.argument_list(signature)
     try:
         wanted = list(inspect.signature(resolver).parameters.values())
     except (ValueError, TypeError):
         return everything
-    kinds = {each.kind for each in wanted}
-    named = [each for each in wanted if each.kind not in _VARIABLE]
+    kinds, parameters = {each.kind for each in wanted}, signature.parameters
+    named = {each.name: each.kind for each in wanted if each.kind not in _VARIABLE}
     if Parameter.VAR_POSITIONAL in kinds:
         return everything
-    if {each.name for each in named} <= set(signature.parameters):
-        return _asked_by_name(named, signature, all_of_them=Parameter.VAR_KEYWORD in kinds)
+    if not named.keys() <= parameters.keys():
+        if Parameter.VAR_KEYWORD in kinds:
+            return everything
+        by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        given = [each.name for each in parameters.values() if each.kind in by_position]
+        return ", ".join(given[: len(named)])
     if Parameter.VAR_KEYWORD in kinds:
-        return everything
-    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    given = [each.name for each in signature.parameters.values() if each.kind in by_position]
-    return ", ".join(given[: len(named)])
-
-
-def _asked_by_name(named: list[Parameter], signature: Signature, *, all_of_them: bool) -> str:
-    names = [each.name for each in named]
-    parts = [
-        name if each.kind is Parameter.POSITIONAL_ONLY else f"{name}={name}"
-        for name, each in zip(names, named, strict=True)
-    ]
-    if all_of_them:
-        others = [each for each in signature.parameters.values() if each.name not in names]
-        parts += [f"{each.name}={each.name}" for each in others if each.kind not in _VARIABLE]
-        parts += [f"**{each.name}" for each in others if each.kind is Parameter.VAR_KEYWORD]
-    return ", ".join(parts)
+        others = [each for each in parameters.values() if each.name not in named]
+        named |= {
+            each.name: max(each.kind, Parameter.POSITIONAL_OR_KEYWORD)
+            for each in others
+            if each.kind is not Parameter.VAR_POSITIONAL
+        }
+    forms = {Parameter.POSITIONAL_ONLY: "{0}", Parameter.VAR_KEYWORD: "**{0}"}
+    return ", ".join(forms.get(kind, "{0}={0}").format(name) for name, kind in named.items())
 
 
 def _set_defaults(wrapper: Any, signature: Signature) -> None:
