@@ -22,8 +22,8 @@ from fib_tests.mapped_norm import (  # noqa: E402
     thrice,
 )
 from flashinfer_bench.apply.api import enable_apply  # noqa: E402
-from flashinfer_bench.apply.wrappers import decorate  # noqa: E402
 from flashinfer_bench.apply.mapping import enable_mapping, stats  # noqa: E402
+from flashinfer_bench.apply.wrappers import decorate  # noqa: E402
 from flashinfer_bench.errors import ConfigError, DataError  # noqa: E402
 from flashinfer_bench.routing.patch_points import router  # noqa: E402
 

@@ -309,9 +309,7 @@ class TestHelper:
         def fail():
             raise BuildError("the helper does not compile", log="all of it")
 
-        monkeypatch.setattr(
-            "flashinfer_bench.apply.dispatch.recognition.build_helper", fail
-        )
+        monkeypatch.setattr("flashinfer_bench.apply.dispatch.recognition.build_helper", fail)
         helper, line = build()
         assert helper == {
             "state": "failed",

@@ -25,13 +25,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
 
 from flashinfer_bench import env
-from flashinfer_bench.apply.runtime import (
-    ApplyRuntime,
-    arguments,
-    get_runtime,
-    resolve,
-    set_runtime,
-)
+from flashinfer_bench.apply.runtime import ApplyRuntime, get_runtime, make_call, set_runtime
 from flashinfer_bench.apply.wrappers import decorate
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.opaque import opaque
@@ -143,7 +137,8 @@ def apply(
             return fallback(**named)
     elif args is None and named is None and fallback is None:
         return _decorator(name_or_resolver)
-    return _call(name_or_resolver, args, named, fallback)
+    activate()
+    return make_call(router.call_of, no_fallback, name_or_resolver, args, named, fallback)
 
 
 def _decorator(target: Union[str, Resolver]) -> Callable[[_Function], _Function]:
@@ -155,19 +150,6 @@ def _decorator(target: Union[str, Resolver]) -> Callable[[_Function], _Function]
         return decorate(target, function)  # type: ignore[return-value]
 
     return decorator
-
-
-def _call(target: Union[str, Resolver], args: Positional, kwargs: Named, fallback: Fallback) -> Any:
-    """Make a call in any of its forms."""
-    activate()
-    given, named, instead = arguments(args, kwargs, fallback)
-    name = resolve(target, given, named, instead)
-    call = router.call_of(name) if name is not None else None
-    if call is not None:
-        return call(given, named, instead)
-    if instead is None:
-        raise RuntimeError(no_fallback(str(name)))
-    return instead(*given, **named) if named else instead(*given)
 
 
 def enable_apply(

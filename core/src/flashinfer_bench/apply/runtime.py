@@ -27,7 +27,7 @@ from flashinfer_bench.errors import (
 )
 from flashinfer_bench.routing.binding import bind
 from flashinfer_bench.routing.opaque import opaque
-from flashinfer_bench.routing.patch_points import Runtime, router
+from flashinfer_bench.routing.patch_points import Runtime, no_fallback, router
 from flashinfer_bench.routing.routes import Canonical, reordered
 
 if TYPE_CHECKING:
@@ -42,10 +42,8 @@ if TYPE_CHECKING:
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition
     from flashinfer_bench.routing.patch_points import (
-        Args,
         Call,
         Fallback,
-        Kwargs,
         PatchPoint,
     )
 
@@ -98,22 +96,41 @@ def set_runtime(rt: Optional[Runtime]) -> None:
 # ----------------------------------------------------------------------- the forms of a call
 
 
-def arguments(args: Positional, kwargs: Named, fallback: Fallback) -> tuple[Args, Kwargs, Fallback]:
-    """Return the arguments of a call by position and by name, and its fallback.
+def make_call(
+    find: Callable[[str], Optional[Call]],
+    refusal: Callable[[str], str],
+    target: Union[str, Resolver],
+    args: Positional,
+    kwargs: Named,
+    fallback: Fallback,
+) -> Any:
+    """Make a call in any of its forms.
 
     Parameters
     ----------
+    find : callable
+        Returns what takes the calls of a definition; None if nothing does.
+    refusal : callable
+        Returns the message for a call of a definition that nothing takes, without a fallback.
+    target : str or callable
+        Name of the definition, or a resolver, which gets the arguments.
     args : sequence, mapping or None
         By position; in the old form ``(name, runtime_kwargs, fallback)`` those by name.
     kwargs : mapping, callable or None
         By name; in the old form the fallback.
     fallback : callable, optional
-        What to call instead.
+        What to call instead. If there is one, a resolver that fails is logged, once.
 
     Raises
     ------
     TypeError
-        If they are something else.
+        If the arguments are something else.
+    ConfigError
+        If `target` is something else.
+    RuntimeError
+        If there is nothing to substitute, or the resolver returns no name, and no fallback.
+    Exception
+        What the resolver raises, if there is no fallback.
     """
     if isinstance(args, Mapping):
         old = callable(kwargs) and not isinstance(kwargs, Mapping)
@@ -126,54 +143,28 @@ def arguments(args: Positional, kwargs: Named, fallback: Fallback) -> tuple[Args
         )
     if fallback is not None and not callable(fallback):
         raise TypeError(f"fallback is a {type(fallback).__name__}, which cannot be called")
-    return tuple(args or ()), dict(kwargs) if kwargs else None, fallback
-
-
-def resolve(
-    target: Union[str, Resolver], args: Args, kwargs: Kwargs, fallback: Fallback
-) -> Optional[str]:
-    """Return the definition of a call.
-
-    Parameters
-    ----------
-    target : str or callable
-        Its name, or a resolver, which gets the arguments.
-    args, kwargs
-        The arguments.
-    fallback : callable, optional
-        If there is one, a resolver that fails is logged, once.
-
-    Returns
-    -------
-    str or None
-        None if the resolver knows none, and there is a fallback.
-
-    Raises
-    ------
-    ConfigError
-        If `target` is something else.
-    RuntimeError
-        If the resolver returns no name, and there is no fallback.
-    Exception
-        What the resolver raises, if there is no fallback.
-    """
-    if type(target) is str:
-        return target
-    if not callable(target):
-        raise ConfigError(f"{target!r} is neither the name of a definition nor a resolver")
-    try:
-        name = target(*args, **(kwargs or {}))
-    except _ANYTHING as error:
-        if fallback is None:
-            raise
-        tell_once(f"the resolver {label_of(target)} failed; its calls go to the original", error)
-        return None
-    if isinstance(name, str):
-        return str(name)
+    given, named = tuple(args or ()), dict(kwargs) if kwargs else None
+    name: Any = target
+    if not isinstance(target, str):
+        if not callable(target):
+            raise ConfigError(f"{target!r} is neither the name of a definition nor a resolver")
+        try:
+            name = target(*given, **(named or {}))
+        except _ANYTHING as error:
+            if fallback is None:
+                raise
+            told = f"the resolver {label_of(target)} failed; its calls go to the original"
+            tell_once(told, error)
+            name = None
+        if not isinstance(name, str) and fallback is None:
+            told = f"the resolver {label_of(target)} names no definition but returns {name!r}"
+            raise RuntimeError(f"{told}, and no fallback is given")
+    call = find(str(name)) if isinstance(name, str) else None
+    if call is not None:
+        return call(given, named, fallback)
     if fallback is None:
-        told = f"the resolver {label_of(target)} names no definition but returns {name!r}"
-        raise RuntimeError(f"{told}, and no fallback is given")
-    return None
+        raise RuntimeError(refusal(name))
+    return fallback(*given, **named) if named else fallback(*given)
 
 
 class BaseRuntime(Runtime):
@@ -243,14 +234,7 @@ class BaseRuntime(Runtime):
         ValueError
             If the number of arguments is neither that of the inputs nor of inputs and outputs.
         """
-        given, named, instead = arguments(args, kwargs, fallback)
-        call = router.call_of(name) if router.top() is self else self.route(name, None)
-        if call is not None:
-            return call(given, named, instead)
-        if instead is None:
-            reason = self.problems.get(name, f"{self!r} has nothing to substitute for it")
-            raise RuntimeError(f"definition '{name}': {reason}, and no fallback is given")
-        return instead(*given, **(named or {}))
+        return self(name, args, kwargs, fallback)
 
     def __call__(
         self,
@@ -262,13 +246,16 @@ class BaseRuntime(Runtime):
         runtime_kwargs: Optional[Mapping[str, Any]] = None,
     ) -> Any:
         """Answer one call, as `apply` does."""
+
+        def find(name: str) -> Optional[Call]:
+            return router.call_of(name) if router.top() is self else self.route(name, None)
+
+        def refusal(name: str) -> str:
+            reason = self.problems.get(name, f"{self!r} has nothing to substitute for it")
+            return no_fallback(name, reason)
+
         by_name = kwargs if runtime_kwargs is None else runtime_kwargs
-        given, named, instead = arguments(args, by_name, fallback)
-        name = resolve(name_or_resolver, given, named, instead)
-        if name is None:
-            assert instead is not None
-            return instead(*given, **(named or {}))
-        return self.dispatch(name, given, named, instead)
+        return make_call(find, refusal, name_or_resolver, args, by_name, fallback)
 
 
 # ---------------------------------------------------------------------------------- datasets
@@ -597,7 +584,7 @@ def nearest_key(keys: Iterable[ApplyKey], key: ApplyKey, ratio: float) -> Option
 
 
 class Builds:
-    """The solutions of a dataset, built once for each and kept.
+    """The solutions of a dataset, built by the registry of builders, which keeps what it built.
 
     Everything may be called from several threads. A solution that cannot be built costs itself
     only; the reason is kept, and it is not tried again on the way of a call.
@@ -610,15 +597,13 @@ class Builds:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._built: dict[str, Runnable] = {}
         # What makes an exception anew: raising one object again would let its traceback grow, and
         # keep frames and inputs alive.
         self._failures: dict[str, partial[BuildError]] = {}
-        self._locks: dict[str, threading.RLock] = {}
-        self._building: set[str] = set()
+        self._building: dict[tuple[str, int], bool] = {}  # by solution and thread
 
     def get(self, solution_name: str, *, again: bool = False) -> Runnable:
-        """Return a solution, built; of several threads that want the same, one builds it.
+        """Return a solution, built.
 
         Parameters
         ----------
@@ -640,37 +625,26 @@ class Builds:
         BuildCapabilityError
             If this machine lacks something for it.
         """
-        name = solution_name
-        built = self._ready(name)
-        if built is not None:
-            return built
-        with self._locks.setdefault(name, threading.RLock()):
-            if name in self._building:  # in this thread, as it has the lock
+        name, this = solution_name, (solution_name, threading.get_ident())
+        failure = self._failures.get(name)
+        if failure is None or (again and failure.func is BuildCapabilityError):
+            if this in self._building:
                 # Its module calls, when it is imported, what it is to be substituted for.
                 raise BuildError(f"solution {name!r} is needed while it is being built")
-            built = self._ready(name)
-            if built is not None:
+            self._building[this] = True
+            try:
+                from flashinfer_bench.compile import default_registry
+
+                solution = self._source.solution(name)
+                definition = self._source.definition(solution.definition)
+                built = default_registry().build(definition, solution)
+                self._failures.pop(name, None)
                 return built
-            failure = self._failures.get(name)
-            if failure is None or (again and failure.func is BuildCapabilityError):
-                self._building.add(name)
-                try:
-                    from flashinfer_bench.compile import default_registry
-
-                    solution = self._source.solution(name)
-                    definition = self._source.definition(solution.definition)
-                    built = self._built[name] = default_registry().build(definition, solution)
-                    self._failures.pop(name, None)
-                    return built
-                except (Exception, SystemExit) as error:  # noqa: BLE001 - a builder is a plugin
-                    failure = self._failures[name] = _failure(name, error)
-                finally:
-                    self._building.discard(name)
-            raise failure()
-
-    def _ready(self, name: str) -> Optional[Runnable]:
-        built = self._built.get(name)
-        return None if built is None or built.closed else built
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a builder is a plugin
+                failure = self._failures[name] = _failure(name, error)
+            finally:
+                del self._building[this]
+        raise failure()
 
     def ahead(
         self,

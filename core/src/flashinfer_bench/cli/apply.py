@@ -251,9 +251,8 @@ def build(
     quickly. Where that is not possible, they are dispatched without it.
     """
     set_up_logging(log_level)
-    from flashinfer_bench.apply.table import ApplyTable
-
     from flashinfer_bench.apply.runtime import Builds
+    from flashinfer_bench.apply.table import ApplyTable
 
     place = _hardware_name(hardware, device)
     found = ApplyTable.load_or_build(dataset, _config(max_atol, max_rtol), hardware=place)
