@@ -70,7 +70,7 @@ def test_after_one_comparison_calls_are_recognised(tmp_path, monkeypatch):
 def test_calls_drawn_for_comparison_are_compared_and_the_others_recognised(tmp_path, monkeypatch):
     draws = iter([False, False, True, *[False] * 20])
     monkeypatch.setattr(
-        "flashinfer_bench.apply.dispatch.entries.random.random",
+        "flashinfer_bench.apply.dispatch.hot_path.random.random",
         lambda: 0.0 if next(draws) else 1.0,
     )
     library = Library()

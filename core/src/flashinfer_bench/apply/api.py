@@ -30,7 +30,6 @@ from flashinfer_bench.apply.wrappers import decorate
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.opaque import opaque
 from flashinfer_bench.routing.patch_points import no_fallback, router
-from flashinfer_bench.tracing import api as tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -248,7 +247,10 @@ def activate() -> None:
 def _activate() -> None:
     if _COMMAND_LINE in sys.modules:
         return
-    tracing.activate()
+    if env.tracing_mentioned():
+        from flashinfer_bench.tracing import api as tracing
+
+        tracing.activate()
     try:
         if env.apply_enabled():
             enable_apply()

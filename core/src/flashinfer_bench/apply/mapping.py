@@ -575,7 +575,7 @@ class _Dispatched:
 
     def _direct(self, bound: Bound) -> tuple[Any, ...]:
         """Return the buffers of all outputs, if the solution may write straight into them."""
-        from flashinfer_bench.apply.dispatch.ordinary import is_plain
+        from flashinfer_bench.apply.dispatch.guards import is_plain
 
         target, given = self._target, bound.buffers
         if target is None or target.native_style != "destination":

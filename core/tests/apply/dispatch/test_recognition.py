@@ -1,4 +1,4 @@
-"""Recognising tensors: by the helper that is compiled on the machine, and by the checker of torch."""
+"""Recognising tensors, by the helper that is compiled on the machine and by torch's checker."""
 
 from __future__ import annotations
 

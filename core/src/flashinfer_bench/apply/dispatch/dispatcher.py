@@ -8,11 +8,9 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.apply.dispatch import stats as reasons
-from flashinfer_bench.apply.dispatch.entries import Entry, Routes
-from flashinfer_bench.apply.dispatch.guards import make_guard
-from flashinfer_bench.apply.dispatch.hot_path import FAILURES, write_call
+from flashinfer_bench.apply.dispatch.guards import Devices, is_current, make_guard, on_device
+from flashinfer_bench.apply.dispatch.hot_path import FAILURES, Entry, Routes, write_call
 from flashinfer_bench.apply.dispatch.layout import Keying, Layout
-from flashinfer_bench.apply.dispatch.ordinary import Devices, is_current, on_device
 from flashinfer_bench.apply.dispatch.recognition import recogniser, recogniser_of, recognition
 from flashinfer_bench.apply.dispatch.shadow import Disagreement, Shadow
 from flashinfer_bench.apply.dispatch.stats import Counters, Stats

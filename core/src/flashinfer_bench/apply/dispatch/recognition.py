@@ -30,7 +30,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.apply.dispatch.ordinary import facts
+from flashinfer_bench.apply.dispatch.guards import facts
 from flashinfer_bench.errors import BuildError
 from flashinfer_bench.routing.generated import compile_source
 

@@ -7,7 +7,7 @@ import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Optional, Protocol
 
-from flashinfer_bench.apply.dispatch.ordinary import facts, in_fresh_thread, ordinary_keys
+from flashinfer_bench.apply.dispatch.guards import facts, in_fresh_thread, ordinary_keys
 from flashinfer_bench.apply.dispatch.recognition import never, recogniser_of
 from flashinfer_bench.compile.outputs import list_outputs
 from flashinfer_bench.routing.generated import compile_source
