@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import NamedTuple
 
 import pytest
@@ -24,7 +23,7 @@ from fib_tests.mapped_norm import (  # noqa: E402
 from flashinfer_bench.apply.api import enable_apply  # noqa: E402
 from flashinfer_bench.apply.mapping import enable_mapping, stats  # noqa: E402
 from flashinfer_bench.apply.wrappers import decorate  # noqa: E402
-from flashinfer_bench.errors import ConfigError, DataError  # noqa: E402
+from flashinfer_bench.errors import DataError  # noqa: E402
 from flashinfer_bench.routing.patch_points import router  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_enabled")
@@ -268,64 +267,3 @@ class TestNesting:
                 assert torch.equal(wrapped(rows(), W), rows(-1))
             assert torch.equal(wrapped(rows(), W), rows(3))
         assert router.active == ()
-
-
-class TestDefinitions:
-    def test_a_dataset_without_a_mapping_is_refused(self, tmp_path):
-        for source in (None, KNOWN, str(tmp_path)):
-            with pytest.raises(ConfigError, match="there is none"):
-                enable_apply(source, dataset=KNOWN)
-        with pytest.raises(FileNotFoundError):
-            enable_apply({"norm_h8": thrice}, dataset=tmp_path / "none")
-        assert router.active == ()
-
-    def test_a_folder_of_solutions_takes_one_too(self, tmp_path, monkeypatch):
-        (tmp_path / "solutions").mkdir()
-        text = solution().model_dump_json(exclude_none=True)
-        (tmp_path / "solutions" / "one.json").write_text(text)
-        monkeypatch.setenv("FIB_APPLY_PATH", str(tmp_path))
-        with pytest.raises(ConfigError, match="is not known"):
-            enable_apply()
-        wrapped = always(lambda x, weight: -x)
-        with enable_apply(dataset=KNOWN):
-            assert torch.equal(wrapped(rows(), W), rows(3))
-
-
-class TestThreads:
-    def test_everything_at_once(self, known):
-        """Calls, enabling, disabling, statistics: no call gets anything but one whole answer."""
-        functions = [always(lambda x, weight: -x, of="norm_h8", name=f"f{n}") for n in range(8)]
-        wrong, stop = [], threading.Event()
-
-        def call():
-            while not stop.is_set():
-                for function in functions:
-                    out = float(function(rows(), W)[0, 0])
-                    if out not in (-1.0, 3.0, 5.0):
-                        wrong.append(out)
-
-        def switch(factor):
-            while not stop.is_set():
-                try:
-                    with enable_mapping(
-                        {"norm_h8": lambda x, weight: x * factor, f"o{factor}": thrice},
-                        dataset=known,
-                    ) as handle:
-                        float(functions[0](rows(), W)[0, 0])
-                        handle.stats()
-                        stats()
-                except Exception as error:  # noqa: BLE001
-                    wrong.append(error)
-
-        jobs = [*[(call, ())] * 3, (switch, (3,)), (switch, (5,))]
-        threads = [threading.Thread(target=job, args=args) for job, args in jobs]
-        for thread in threads:
-            thread.start()
-        stop.wait(1.5)
-        stop.set()
-        for thread in threads:
-            thread.join(60)
-        assert not any(thread.is_alive() for thread in threads)
-        assert wrong == []
-        assert router.active == ()
-        assert all(torch.equal(function(rows(), W), rows(-1)) for function in functions)

@@ -42,7 +42,7 @@ def gpus(monkeypatch):
     found = Gpus()
     for name in ("device_count", "current_device", "get_device_name", "device"):
         monkeypatch.setattr(torch.cuda, name, getattr(found, name))
-    monkeypatch.setattr(ordinary, "ordinary_keys", lambda device: frozenset({1}))
+    monkeypatch.setattr(guards, "ordinary_keys", lambda device: frozenset({1}))
     guards._gpu.cache_clear()
     yield found
     guards._gpu.cache_clear()

@@ -80,7 +80,7 @@ def test_substituted_inside_of_a_custom_operator(adding, mode):
 
 
 def test_a_dispatcher_made_in_a_mode_works_outside_of_it(bench, xy):
-    for each in (recognition.tensor_guards, guards.facts, ordinary.ordinary_keys):
+    for each in (recognition.tensor_guards, guards.facts, guards.ordinary_keys):
         each.cache_clear()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         made = bench(lambda x, y: x + y)
