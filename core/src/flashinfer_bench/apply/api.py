@@ -60,20 +60,11 @@ def apply(name_or_resolver: Union[str, Resolver]) -> Callable[[_Function], _Func
 @overload
 def apply(
     name_or_resolver: Union[str, Resolver],
-    args: Positional,
+    args: Positional = None,
     kwargs: Named = None,
     fallback: Fallback = None,
-) -> Any: ...
-
-
-@overload
-def apply(
-    name_or_resolver: Union[str, Resolver],
-    args: Positional = None,
     *,
-    kwargs: Optional[Mapping[str, Any]] = None,
     runtime_kwargs: Optional[Mapping[str, Any]] = None,
-    fallback: Fallback = None,
 ) -> Any: ...
 
 

@@ -219,8 +219,10 @@ def _find_definitions(names: Iterable[str], *datasets: Dataset) -> dict[str, Def
     found: dict[str, Definition] = {}
     for dataset in (*(each for each in datasets if each is not None), env.dataset_path()):
         lacking = [name for name in names if name not in found]
-        definitions = getattr(dataset, "definitions", None)
-        if definitions is None and lacking:
+        if not lacking:
+            break
+        definitions: Any = getattr(dataset, "definitions", None)
+        if definitions is None:
             root, problems = Path(str(dataset)).expanduser(), Problems("collect")
             if not root.is_dir() and dataset in datasets:
                 raise DatasetNotFoundError(f"there is no dataset at {root}")
@@ -245,12 +247,6 @@ class CallCounters(Counters):
     def __init__(self) -> None:
         super().__init__()
         self.dispatchers: list[Dispatcher] = []
-
-    def to_original(self, reason: Optional[str]) -> None:
-        """Count a call that goes to the original; the dispatcher may have counted the reason."""
-        self.fallback()
-        if reason is not None:
-            self.miss(reason)
 
     def summary(self) -> dict[str, Any]:
         """Return the counts as they are now."""
@@ -369,7 +365,8 @@ class MappingRuntime(BaseRuntime):
 
             @opaque
             def untaken(args: Args, kwargs: Kwargs, original: Any) -> Any:
-                counters.to_original(_NOT_MAPPED)
+                counters.miss(_NOT_MAPPED)
+                counters.fallback()
                 return original(*args, **(kwargs or {}))
 
             return untaken
@@ -406,7 +403,9 @@ class MappingRuntime(BaseRuntime):
                     return result
                 finally:
                     running.now = False
-            counters.to_original(reason)
+            if reason is not None:  # else the dispatcher has counted it
+                counters.miss(reason)
+            counters.fallback()
             if fallback is None:
                 why = reason or f"the call is not what '{candidate.name}' is for"
                 raise RuntimeError(no_fallback(name, why))

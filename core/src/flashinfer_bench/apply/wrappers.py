@@ -51,18 +51,10 @@ def label_of(function: Callable[..., Any]) -> str:
 
 
 _NAMED = """\
-def make(_fib_function, _fib_slot):
-    def wrapper({parameters}):
         _fib_call = _fib_slot.call
-        if _fib_call is None:
-            return _fib_function({arguments})
-        return _fib_call({args}, {kwargs}, _fib_function)
-    return wrapper
 """
 
 _RESOLVED = """\
-def make(_fib_function, _fib_slot, _fib_resolver, _fib_failed):
-    def wrapper({parameters}):
         _fib_routes = _fib_slot.routes
         if _fib_routes is None:
             return _fib_function({arguments})
@@ -70,6 +62,12 @@ def make(_fib_function, _fib_slot, _fib_resolver, _fib_failed):
             _fib_call = _fib_routes[_fib_resolver({asked})]
         except Exception as _fib_error:
             _fib_call = _fib_failed(_fib_error)
+"""
+
+_WRAPPER = """\
+def make(_fib_function, _fib_slot, _fib_resolver, _fib_failed):
+    def wrapper({parameters}):
+{find}\
         if _fib_call is None:
             return _fib_function({arguments})
         return _fib_call({args}, {kwargs}, _fib_function)
@@ -103,14 +101,9 @@ def decorate(target: Union[str, Resolver], function: Callable[..., Any]) -> Call
         )
     label, signature = label_of(function), _own_signature(function)
     point = PatchPoint(target if isinstance(target, str) else None, label, signature)
-    if isinstance(target, str):
-        make = generated.factory(_source(_NAMED, signature))
-        wrapper = make(function, point)
-    else:
-        asked = _asked(target, signature)
-        make = generated.factory(_source(_RESOLVED, signature, asked=asked))
-        message = f"the resolver of {label} failed; its calls go to the original"
-        wrapper = make(function, point, target, functools.partial(tell_once, message))
+    message = f"the resolver of {label} failed; its calls go to the original"
+    make = generated.factory(_source(target, signature))
+    wrapper = make(function, point, target, functools.partial(tell_once, message))
     if signature is not None:
         _set_defaults(wrapper, signature)
     functools.update_wrapper(wrapper, function)
@@ -133,7 +126,7 @@ def _own_signature(function: Callable[..., Any]) -> Optional[Signature]:
     return signature if generated.writable(signature) else None
 
 
-def _source(template: str, signature: Optional[Signature], asked: str = "") -> str:
+def _source(target: Union[str, Resolver], signature: Optional[Signature]) -> str:
     parts = ["*_fib_args, **_fib_kwargs"] * 2 + ["_fib_args", "_fib_kwargs"]
     if signature is not None:
         parts = [
@@ -142,8 +135,11 @@ def _source(template: str, signature: Optional[Signature], asked: str = "") -> s
             generated.positional_tuple(signature),
             generated.keyword_dict(signature),
         ]
-    names = ("parameters", "arguments", "args", "kwargs")
-    return template.format(**dict(zip(names, parts, strict=True)), asked=asked)
+    names = dict(zip(("parameters", "arguments", "args", "kwargs"), parts, strict=True))
+    find = _NAMED
+    if not isinstance(target, str):
+        find = _RESOLVED.format(asked=_asked(target, signature), arguments=names["arguments"])
+    return _WRAPPER.format(find=find, **names)
 
 
 def _asked(resolver: Resolver, signature: Optional[Signature]) -> str:
@@ -159,7 +155,7 @@ def _asked(resolver: Resolver, signature: Optional[Signature]) -> str:
     except (ValueError, TypeError):
         return everything
     kinds, parameters = {each.kind for each in wanted}, signature.parameters
-    named = {each.name: each.kind for each in wanted if each.kind not in _VARIABLE}
+    named = {each.name: each for each in wanted if each.kind not in _VARIABLE}
     if Parameter.VAR_POSITIONAL in kinds:
         return everything
     if not named.keys() <= parameters.keys():
@@ -168,15 +164,15 @@ def _asked(resolver: Resolver, signature: Optional[Signature]) -> str:
         by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         given = [each.name for each in parameters.values() if each.kind in by_position]
         return ", ".join(given[: len(named)])
+    parts = [
+        name if each.kind is Parameter.POSITIONAL_ONLY else f"{name}={name}"
+        for name, each in named.items()
+    ]
     if Parameter.VAR_KEYWORD in kinds:
         others = [each for each in parameters.values() if each.name not in named]
-        named |= {
-            each.name: max(each.kind, Parameter.POSITIONAL_OR_KEYWORD)
-            for each in others
-            if each.kind is not Parameter.VAR_POSITIONAL
-        }
-    forms = {Parameter.POSITIONAL_ONLY: "{0}", Parameter.VAR_KEYWORD: "**{0}"}
-    return ", ".join(forms.get(kind, "{0}={0}").format(name) for name, kind in named.items())
+        parts += [f"{each.name}={each.name}" for each in others if each.kind not in _VARIABLE]
+        parts += [f"**{each.name}" for each in others if each.kind is Parameter.VAR_KEYWORD]
+    return ", ".join(parts)
 
 
 def _set_defaults(wrapper: Any, signature: Signature) -> None:

@@ -279,7 +279,7 @@ def build(
         if not no_helper:
             helper = _build_helper()
         interrupted = False
-    builds = [
+    builds: list[dict[str, Any]] = [
         {
             "definition": name,
             "solution": solution,
