@@ -425,15 +425,16 @@ def _plan(
     signature = None if point is None else point.signature
     try:
         if dispatched is None:
+            function: Any = candidate.function
             if signature is None:
-                return lambda args, kwargs, _original: candidate.function(*args, **(kwargs or {}))
+                return lambda args, kwargs, _original: function(*args, **(kwargs or {}))
             by_name = Convention(
                 label, signature, candidate.definition, None, candidate.takes, original
             )
 
             def run(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
                 bound = by_name.bind(args, kwargs)
-                return by_name.deliver(bound, candidate.function(**bound.inputs))
+                return by_name.deliver(bound, function(**bound.inputs))
 
             return run
         inputs = list(dispatched.layout.definition.inputs)
@@ -577,7 +578,7 @@ class _Dispatched:
         from flashinfer_bench.apply.dispatch.guards import is_plain
 
         target, given = self._target, bound.buffers
-        if target is None or target.native_style != "destination":
+        if target is None or not target.destination_passing:
             return ()
         if len(given) != len(self.layout.outputs):
             return ()

@@ -225,7 +225,7 @@ class Dispatcher:
             result = self._call(function, *a)
             if into:
                 result = None  # many return what they have written to
-            elif entry.target.native_style == "value":
+            elif not entry.target.destination_passing:
                 outputs = checked_outputs(self.layout, result, a)
         except FAILURES as error:
             caught = error

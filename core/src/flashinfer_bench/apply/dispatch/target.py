@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import keyword
 import logging
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Optional, Protocol
 
 from flashinfer_bench.apply.dispatch.guards import facts, in_fresh_thread, ordinary_keys
 from flashinfer_bench.apply.dispatch.recognition import never, recogniser_of
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-Style = Literal["value", "destination"]
-"""Whether a function returns its outputs, or takes them as arguments."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -43,6 +41,7 @@ class Resolver(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Target:
     """A built solution, ready to be called for one definition.
 
@@ -59,29 +58,13 @@ class Target:
         Whether it takes its outputs as arguments.
     owner : object, optional
         Kept alive as long as the target: a `Runnable`, whose build the function is part of.
-
-    Attributes
-    ----------
-    native_style : str
-        ``"value"`` or ``"destination"``: what `function` is.
     """
 
-    __slots__ = ("__weakref__", "definition", "function", "native_style", "owner", "solution")
-
-    def __init__(
-        self,
-        function: Function,
-        definition: Definition,
-        *,
-        solution: str,
-        destination_passing: bool,
-        owner: Optional[Runnable] = None,
-    ) -> None:
-        self.function = function
-        self.definition = definition
-        self.solution = solution
-        self.owner = owner
-        self.native_style: Style = "destination" if destination_passing else "value"
+    function: Function
+    definition: Definition
+    solution: str
+    destination_passing: bool
+    owner: Optional[Runnable] = None
 
     @classmethod
     def from_runnable(
@@ -153,7 +136,7 @@ class Target:
             return error
 
     def __repr__(self) -> str:
-        return f"<Target {self.solution!r} of {self.definition.name!r}, {self.native_style}>"
+        return f"<Target {self.solution!r} of {self.definition.name!r}>"
 
 
 def _by_names(function: Function, names: list[str]) -> Function:
@@ -277,7 +260,7 @@ def function_for(
     callable or None
         None if outputs are to be allocated, and their shapes do not follow from the inputs.
     """
-    if into == (target.native_style == "destination"):
+    if into == target.destination_passing:
         return target.function
     if into:
         return _copying(target.function, layout, by)
