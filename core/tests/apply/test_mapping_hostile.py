@@ -56,50 +56,6 @@ class Result(NamedTuple):
 
 
 class TestWaysToCall:
-    @pytest.mark.parametrize("by_name", [0, 1, 2])
-    def test_positions_names_and_defaults(self, known, by_name):
-        def norm(x, weight=W, *, eps=1e-6):
-            return -x
-
-        wrapped = always(norm)
-        names, values = ("x", "weight"), (rows(), W)
-        named = dict(zip(names[2 - by_name :], values[2 - by_name :], strict=True))
-        with enable_mapping({"norm_h8": thrice}, dataset=known):
-            for _ in range(3):
-                assert torch.equal(wrapped(*values[: 2 - by_name], **named), rows(3))
-            assert torch.equal(wrapped(rows()), rows(3))  # the default is the input
-            assert torch.equal(wrapped(rows(), eps=1e-6), rows(3))
-            assert torch.equal(wrapped(rows(), eps=1e-5), rows(-1))
-            for wrong in ([], [rows(), W, 1e-6]):
-                with pytest.raises(TypeError):
-                    wrapped(*wrong)
-            with pytest.raises(TypeError, match="multiple values"):
-                wrapped(rows(), x=rows())
-
-    @pytest.mark.parametrize("kind", ["function", "static", "class"])
-    def test_methods_of_every_kind(self, known, kind):
-        binders = {"function": lambda f: f, "static": staticmethod, "class": classmethod}
-
-        class Layer:
-            pass
-
-        def method(self, x, weight):
-            return -x
-
-        def plain(x, weight):
-            return -x
-
-        method.__qualname__ = plain.__qualname__ = "Layer.run"
-        original = binders[kind](plain if kind == "static" else method)
-        Layer.run = always(original, name="Layer.run")
-        with enable_mapping({"norm_h8": thrice}, dataset=known):
-            for _ in range(2):
-                assert torch.equal(Layer().run(rows(), W), rows(3))
-                assert torch.equal(Layer().run(weight=W, x=rows()), rows(3))
-            if kind != "function":
-                assert torch.equal(Layer.run(rows(), W), rows(3))
-        assert torch.equal(Layer().run(rows(), W), rows(-1))
-
     def test_a_function_that_tells_nothing_of_its_arguments(self, known):
         """Other arguments than those of the definition go to the original; so says nobody."""
         calls = []
@@ -238,20 +194,6 @@ class TestNesting:
         with enable_mapping(mapping, dataset=both):
             for _ in range(3):
                 assert torch.equal(outer(rows(), W), rows(4))
-
-    def test_two_solutions_that_call_one_anothers_function(self, known):
-        first = always(lambda x, weight: x + 1, of="first", name="first")
-        second = always(lambda x, weight: x + 10, of="second", name="second")
-        mapping = {
-            "first": lambda x, weight: second(x, weight) + 100,
-            "second": lambda x, weight: first(x, weight) + 1000,
-        }
-        both = dataset(definition("first"), definition("second")) if known else None
-        with enable_mapping(mapping, dataset=both):
-            for _ in range(3):
-                # first -> second -> first, which is the original within itself
-                assert torch.equal(first(rows(0), W), rows(1101))
-                assert torch.equal(second(rows(0), W), rows(1110))
 
     def test_bodies_within_bodies_and_errors_in_them(self):
         wrapped = always(lambda x, weight: -x)

@@ -185,19 +185,6 @@ def test_what_cannot_be_read_is_told_and_left_out(fib, dataset, command):
     assert "quick" in result.stdout
 
 
-def test_names_that_would_disturb_a_terminal(fib, maker):
-    maker.definition()
-    maker.solution("odd\x1b[31mname\t\u202eevil")
-    maker.trace("odd\x1b[31mname\t\u202eevil", hardware=HERE)
-    for command in (["list", maker.root], ["explain", maker.root, "double"]):
-        result = fib("apply", *command, "--hardware", HERE)
-        assert result.exit_code == 0, result.stderr
-        for text in (result.stdout, result.stderr):
-            assert "\x1b" not in text
-            assert "\u202e" not in text
-        assert "odd\\x1b[31mname\\t\\u202eevil" in result.stdout
-
-
 # ----------------------------------------------------------------------------------- build
 
 
