@@ -13,12 +13,7 @@ pytest.importorskip("torch")
 from fib_tests.mapped_norm import dataset, definition
 from fib_tests.mapped_norm import solution as solution_of
 from flashinfer_bench.apply.mapping import enable_mapping
-from flashinfer_bench.errors import (
-    ConfigError,
-    DataError,
-    DatasetNotFoundError,
-    DuplicateNameError,
-)
+from flashinfer_bench.errors import ConfigError, DataError, DatasetNotFoundError, DuplicateNameError
 
 pytestmark = pytest.mark.usefixtures("nothing_enabled")
 

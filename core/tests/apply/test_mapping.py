@@ -8,20 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fib_tests.mapped_norm import (  # noqa: E402
-    KNOWN,
-    W,
-    definition,
-    rows,
-    solution,
-    thrice,
-)
+from fib_tests.mapped_norm import KNOWN, W, definition, rows, solution, thrice  # noqa: E402
 from flashinfer_bench.apply.api import apply, enable_apply  # noqa: E402
-from flashinfer_bench.apply.mapping import (  # noqa: E402
-    WrappedCount,
-    enable_mapping,
-    stats,
-)
+from flashinfer_bench.apply.mapping import WrappedCount, enable_mapping, stats  # noqa: E402
 from flashinfer_bench.apply.wrappers import decorate  # noqa: E402
 from flashinfer_bench.errors import BuildError, ConfigError  # noqa: E402
 from flashinfer_bench.routing.patch_points import router  # noqa: E402

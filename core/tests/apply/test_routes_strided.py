@@ -6,12 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fib_tests.routed_norm import (  # noqa: E402
-    Library,
-    W,
-    dataset,
-    enabled,
-)
+from fib_tests.routed_norm import Library, W, dataset, enabled  # noqa: E402
 from flashinfer_bench.apply.dispatch import Dispatcher  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_enabled")

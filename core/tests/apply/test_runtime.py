@@ -20,9 +20,7 @@ from flashinfer_bench.apply import (  # noqa: E402
     get_runtime,
 )
 from flashinfer_bench.data import TraceSet  # noqa: E402
-from flashinfer_bench.errors import (  # noqa: E402
-    ConfigError,
-)
+from flashinfer_bench.errors import ConfigError  # noqa: E402
 
 pytestmark = [pytest.mark.plugin("python"), pytest.mark.usefixtures("on_the_cpu")]
 

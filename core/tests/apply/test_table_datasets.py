@@ -9,11 +9,7 @@ import pytest
 from fib_tests import table_dataset as make
 from flashinfer_bench.apply.table import ApplyTable
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.errors import (
-    ConfigError,
-    DatasetNotFoundError,
-    UnknownNameError,
-)
+from flashinfer_bench.errors import ConfigError, DatasetNotFoundError, UnknownNameError
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -31,12 +31,7 @@ from flashinfer_bench.apply.conventions import ARGUMENTS, Convention
 from flashinfer_bench.apply.dispatch.stats import REENTRANT, Counters
 from flashinfer_bench.apply.runtime import BaseRuntime
 from flashinfer_bench.apply.wrappers import returns_later
-from flashinfer_bench.errors import (
-    ConfigError,
-    DataError,
-    DatasetNotFoundError,
-    DuplicateNameError,
-)
+from flashinfer_bench.errors import ConfigError, DataError, DatasetNotFoundError, DuplicateNameError
 from flashinfer_bench.routing.opaque import opaque
 from flashinfer_bench.routing.outputs import memory_of
 from flashinfer_bench.routing.patch_points import Everything, no_fallback, router

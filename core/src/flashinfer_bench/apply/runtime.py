@@ -41,11 +41,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.wrappers import Resolver
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.routing.patch_points import (
-        Call,
-        Fallback,
-        PatchPoint,
-    )
+    from flashinfer_bench.routing.patch_points import Call, Fallback, PatchPoint
 
     Positional = Union[Sequence[Any], Mapping[str, Any], None]
     Named = Union[Mapping[str, Any], Fallback]
