@@ -29,7 +29,7 @@ import torch
 
 from flashinfer_bench.apply import apply, enable_apply
 from flashinfer_bench.apply.config import ApplyConfig
-from flashinfer_bench.apply.dispatch import Dispatcher, Target, native, recognition
+from flashinfer_bench.apply.dispatch import Dispatcher, Target, recognition
 from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module
 from flashinfer_bench.apply.dispatch.recognition import by_torch, tensor_guards
 from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder
@@ -341,10 +341,8 @@ def recognise_by(way: str) -> None:
     """Have all dispatchers recognise calls in one way."""
     found = QUICKEST
     if way == "helper":
-        native.build()
-        quickest = QUICKEST()
-        assert quickest is not None
-        assert quickest.sees_all
+        recognition.build_helper()
+        assert recognition.helper() is not None
     else:
         checker = tensor_guards()
         assert checker is not None

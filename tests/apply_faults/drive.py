@@ -11,7 +11,7 @@ from tests.apply_faults.problems import expected, make_inputs, make_outputs
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tests.apply_faults.problems import Problem
@@ -165,3 +165,21 @@ def difference(results: Sequence[Any], wanted: Sequence[Any]) -> str:
         if not result.is_meta and not torch.equal(result, right):
             return "an output is wrong"
     return ""
+
+
+def winners(driver: Driver) -> Iterator[tuple[Problem, tuple[int, ...]]]:
+    """Yield the calls that hit, if nothing is wrong with them."""
+    for problem in driver.world.problems.values():
+        for values in driver.world.recorded(problem.name):
+            if driver.oracle.verdict(problem.name, values).winner is not None:
+                yield problem, values
+
+
+def strided(problem: Problem, inputs: list[Any], rng: random.Random) -> Optional[list[Any]]:
+    """Return the inputs, one of them with gaps; None if it has none for that."""
+    import torch
+
+    tensors = [place for place, each in enumerate(problem.inputs) if each.axes is not None]
+    place = rng.choice(tensors)
+    spread = torch.stack([inputs[place]] * 2, -1)[..., 0]
+    return None if spread.is_contiguous() else [*inputs[:place], spread, *inputs[place + 1 :]]

@@ -43,9 +43,7 @@ class Nursery:
         hardware, dataset, cache
             Where the world is, and the folder of caches.
         seed : int
-            Of the world; none for the one with a compiled solution.
-        compiler, victim : str, optional
-            What compiles it, and the file that is to say which process wants it.
+            Of the world.
         kill_after_s : float, optional
             The child gets SIGKILL so long after its start.
         file_limit : int, optional
@@ -146,17 +144,6 @@ def _be_child(task: dict[str, Any], send: int) -> None:
 
 def _work(task: dict[str, Any]) -> dict[str, Any]:
     """Enable, call everything, and say what was wrong and how often a solution ran."""
-    os.environ["FIB_CACHE_PATH"] = task["cache"]
-    if "seed" in task:
-        return _call_world(task)
-    from tests.apply_faults.compiled import call_everything
-
-    os.environ["CXX"] = task["compiler"]
-    Path(task["victim"]).write_text(str(os.getpid()))
-    return call_everything(Path(task["dataset"]))
-
-
-def _call_world(task: dict[str, Any]) -> dict[str, Any]:
     from tests.apply_faults import channel
     from tests.apply_faults.drive import Driver, enable
     from tests.apply_faults.test_substitution import call_all, expected_hits
@@ -164,6 +151,7 @@ def _call_world(task: dict[str, Any]) -> dict[str, Any]:
 
     from flashinfer_bench.apply import apply
 
+    os.environ["FIB_CACHE_PATH"] = task["cache"]
     if task.get("as_nobody") and os.getuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)

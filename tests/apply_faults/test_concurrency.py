@@ -11,10 +11,9 @@ import pytest
 from tests.apply_faults import channel
 from tests.apply_faults.channel import FALLBACK
 from tests.apply_faults.conftest import SEEDS
-from tests.apply_faults.drive import STYLES, Driver, Tally, enable
+from tests.apply_faults.drive import STYLES, Driver, Tally, enable, strided
 from tests.apply_faults.oracle import NOTHING, Oracle, Verdict
 from tests.apply_faults.problems import make_inputs
-from tests.apply_faults.test_callers import strided
 
 from flashinfer_bench.apply import ApplyConfig, apply
 from flashinfer_bench.errors import FibError

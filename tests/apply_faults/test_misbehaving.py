@@ -8,10 +8,9 @@ import pytest
 from tests.apply_faults import channel
 from tests.apply_faults.channel import FAILING, FALLBACK, MUTATES, WRONG, Behaviour
 from tests.apply_faults.conftest import SEEDS
-from tests.apply_faults.drive import STYLES, Driver, enable, fallback_of
+from tests.apply_faults.drive import STYLES, Driver, enable, fallback_of, winners
 from tests.apply_faults.oracle import Verdict
 from tests.apply_faults.problems import Problem, make_inputs
-from tests.apply_faults.test_callers import winners
 
 from flashinfer_bench.apply import ApplyConfig, apply
 

@@ -24,7 +24,7 @@ import torch
 from common import definition, failed, require_gpu, run_checks, told
 
 from flashinfer_bench.apply.config import ApplyConfig
-from flashinfer_bench.apply.dispatch import Dispatcher, Target, native, recognition
+from flashinfer_bench.apply.dispatch import Dispatcher, Target, recognition
 from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module
 from flashinfer_bench.apply.dispatch import target as target_module
 from flashinfer_bench.apply.dispatch.recognition import by_torch, tensor_guards
@@ -361,12 +361,12 @@ def ways() -> dict[str, Any]:
     if checker is not None:
         found["torch"] = by_torch(checker)
     try:
-        native.build()
+        recognition.build_helper()
     except Exception as error:  # noqa: BLE001
         print(f"no helper: {error}", file=sys.stderr)
-    helper = native.maker()
+    helper = recognition.helper()
     if helper is not None:
-        found["helper"] = recognition.Recognition(helper, sees_all=True)
+        found["helper"] = helper
     return found
 
 

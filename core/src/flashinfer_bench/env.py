@@ -5,8 +5,12 @@ Values are read anew at each call, so that a test or a user may set them at any 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -292,3 +296,17 @@ def set_variables() -> dict[str, str]:
     """Return name and raw value of each of `VARIABLES` that is set, for reports."""
     names = (variable.name for variable in VARIABLES)
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+@contextmanager
+def warned(consequence: str) -> Iterator[None]:
+    """Make a failure of what the environment asks for a warning: the program must not notice."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        logging.getLogger(__name__).debug("%s", consequence, exc_info=True)
+        message = f"{consequence}: {type(error).__name__}: {error}"
+        try:
+            warnings.warn(message, UserWarning, stacklevel=4)
+        except UserWarning:  # warnings are errors here, but nothing was called that could fail
+            logging.getLogger(__name__).warning("%s", message)

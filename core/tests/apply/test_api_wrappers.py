@@ -9,8 +9,6 @@ import typing
 import weakref
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flashinfer_bench.apply import apply
 from flashinfer_bench.errors import ConfigError
@@ -251,62 +249,3 @@ class TestMemory:
         gc.collect()
         assert wrapper() is None
         assert original() is None
-
-
-@st.composite
-def functions(draw):
-    """Draw the text of a function that returns all that it got."""
-    only, plain, named = (draw(st.integers(0, 3)) for _ in range(3))
-    first_default = draw(st.integers(0, only + plain))
-    positional = [
-        f"p{index}" + (f"={index}" if index >= first_default else "")
-        for index in range(only + plain)
-    ]
-    parts = positional[:only] + (["/"] if only else []) + positional[only:]
-    starred = draw(st.booleans())
-    if starred:
-        parts.append("*rest")
-    elif named:
-        parts.append("*")
-    parts += [f"k{i}" + (f"={i}" if draw(st.booleans()) else "") for i in range(named)]
-    if draw(st.booleans()):
-        parts.append("**more")
-    return f"def function({', '.join(parts)}):\n    return dict(locals())\n"
-
-
-@st.composite
-def calls(draw):
-    args = draw(st.lists(st.integers(10, 20), max_size=7))
-    names = st.sampled_from([*(f"p{i}" for i in range(6)), *(f"k{i}" for i in range(3)), "other"])
-    return tuple(args), draw(st.dictionaries(names, st.integers(30, 40), max_size=5))
-
-
-def outcome(function, args, kwargs):
-    try:
-        return function(*args, **kwargs)
-    except TypeError:
-        return TypeError
-
-
-@given(functions(), calls())
-def test_any_function_is_called_as_without_the_decorator(source, call):
-    scope = {}
-    exec(source, scope)
-    function = scope["function"]
-    decorated, resolved = apply("d")(function), apply(lambda *args, **kwargs: "d")(function)
-    args, kwargs = call
-    expected = outcome(function, args, kwargs)
-    assert outcome(decorated, args, kwargs) == expected
-    assert outcome(resolved, args, kwargs) == expected
-
-    class Missing(Runtime):
-        def route(self, name, point):
-            return lambda args, kwargs, fallback: ("was here", fallback(*args, **(kwargs or {})))
-
-    router.push(Missing("d"))
-    try:
-        expected = TypeError if expected is TypeError else ("was here", expected)
-        assert outcome(decorated, args, kwargs) == expected
-        assert outcome(resolved, args, kwargs) == expected
-    finally:
-        router.clear()

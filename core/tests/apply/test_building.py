@@ -110,13 +110,6 @@ class TestGet:
         assert builder.asked == ["a"]
         assert builds.failed == {}
 
-    def test_what_was_cleaned_up_elsewhere_is_built_again(self, builds, builder):
-        first = builds.get("a")
-        first.cleanup()
-        assert builds.get("a") is not first
-        assert not builds.get("a").closed
-        assert builder.asked == ["a", "a"]
-
     @pytest.mark.parametrize(
         ("raised", "kind", "told"),
         [
@@ -174,32 +167,6 @@ class TestGet:
 
 
 class TestThreads:
-    def test_of_several_that_want_the_same_one_builds(self, builds, builder):
-        meet, go = threading.Barrier(9), threading.Event()
-
-        def slow():
-            go.wait(30)
-
-        builder.actions["a"] = slow
-        found = []
-
-        def want():
-            meet.wait(30)
-            found.append(builds.get("a"))
-
-        threads = [threading.Thread(target=want) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        meet.wait(30)
-        # Another one is not kept waiting by it.
-        assert builds.get("b").metadata.solution_name == "b"
-        go.set()
-        for thread in threads:
-            thread.join(30)
-        assert len(found) == 8
-        assert len(set(map(id, found))) == 1
-        assert sorted(builder.asked) == ["a", "b"]
-
     def test_one_that_needs_itself_fails_instead_of_waiting_for_ever(self, builds, builder):
         builder.actions["a"] = lambda: builds.get("a")
         with pytest.raises(BuildError, match="'a' is needed while it is being built"):
@@ -218,12 +185,6 @@ class TestAhead:
     def test_one_at_a_time_in_the_order_given(self, builds, builder):
         builds.ahead(iter("fedcba"), jobs=1)
         assert builder.asked == list("fedcba")
-
-    def test_as_many_at_once_as_asked_for(self, builds, builder):
-        meet = threading.Barrier(3)
-        for name in "abc":
-            builder.actions[name] = lambda: meet.wait(30) and None  # breaks unless three arrive
-        assert builds.ahead("abc", jobs=3) == {}
 
     def test_failures_are_returned_and_cost_nobody_else(self, builds, builder):
         builder.actions = {

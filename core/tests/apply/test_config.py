@@ -6,11 +6,7 @@ import math
 
 import pytest
 
-from flashinfer_bench.apply.config import (
-    ApplyConfig,
-    ApplyConfigRegistry,
-    as_registry,
-)
+from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry, as_registry
 from flashinfer_bench.errors import ConfigError, DuplicateNameError
 
 

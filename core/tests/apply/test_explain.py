@@ -60,21 +60,28 @@ def source(request, dataset):
 class TestExplain:
     def test_the_winner_and_the_others_of_each_key(self, source):
         found = explain(source, "scale", hardware=HERE)
-        assert [one.axes for one in found.keys] == [
+        assert [one["axes"] for one in found["keys"]] == [
             {"rows": rows, "columns": 2} for rows in (1, 8, 99)
         ]
-        first, second, third = found.keys
-        assert [one.solution for one in first.contenders] == ["fast", "slow"]
-        assert [one.latency_ms for one in first.contenders] == [2.0, 4.0]
-        assert [one.slower for one in first.contenders] == [1.0, 2.0]
-        assert [one.runs for one in first.contenders] == [2, 1]
-        assert second.winner.solution == "slow"
-        assert (third.winner, third.contenders) == (None, ())
-        assert (found.definition, found.op_type, found.hardware) == ("scale", "scaling", HERE)
+        first, second, third = found["keys"]
+        assert [one["solution"] for one in first["contenders"]] == ["fast", "slow"]
+        assert [one["latency_ms"] for one in first["contenders"]] == [2.0, 4.0]
+        assert [one["slower"] for one in first["contenders"]] == [1.0, 2.0]
+        assert [one["runs"] for one in first["contenders"]] == [2, 1]
+        assert second["contenders"][0]["solution"] == "slow"
+        assert third["contenders"] == []
+        assert (found["definition"], found["op_type"], found["hardware"]) == (
+            "scale",
+            "scaling",
+            HERE,
+        )
 
     def test_each_solution_has_its_reasons(self, source):
         found = explain(source, "scale", hardware=HERE)
-        kinds = {one.name: {why.kind: why.runs for why in one.refusals} for one in found.solutions}
+        kinds = {
+            one["name"]: {why["kind"]: why["runs"] for why in one["refusals"]}
+            for one in found["solutions"]
+        }
         assert kinds == {
             "fast": {"status": 1},
             "slow": {},
@@ -92,16 +99,16 @@ class TestExplain:
 
     def test_the_bounds_are_told(self, source):
         found = explain(source, "scale", hardware=HERE)
-        assert (found.atol, found.rtol, found.both) == (0.01, 0.01, False)
+        assert (found["atol"], found["rtol"], found["both"]) == (0.01, 0.01, False)
         found = explain(source, "scale", ApplyConfig(max_atol=0.0, max_rtol=0.1), hardware=HERE)
-        assert (found.atol, found.rtol, found.both) == (0.0, 0.1, True)
-        assert all(one.winner is None for one in found.keys)
+        assert (found["atol"], found["rtol"], found["both"]) == (0.0, 0.1, True)
+        assert not any(one["contenders"] for one in found["keys"])
 
     def test_some_sizes_only(self, source):
         found = explain(source, "scale", hardware=HERE, axes={"rows": 8})
-        assert [one.axes["rows"] for one in found.keys] == [8]
+        assert [one["axes"]["rows"] for one in found["keys"]] == [8]
         found = explain(source, "scale", hardware=HERE, axes={"columns": 2})
-        assert len(found.keys) == 3
+        assert len(found["keys"]) == 3
 
     def test_sizes_that_nobody_has_recorded(self, source):
         with pytest.raises(SelectionError, match="rows=5") as caught:
@@ -130,24 +137,29 @@ class TestExplain:
 
     def test_a_definition_without_traces(self, source):
         found = explain(source, "other", hardware=HERE)
-        assert (found.keys, found.best) == ((), None)
-        assert [one.name for one in found.solutions] == ["misled"]
+        assert (found["keys"], found["best"]) == ([], None)
+        assert [one["name"] for one in found["solutions"]] == ["misled"]
 
 
 class TestExplainAll:
     def test_each_definition_in_short(self, source):
         found = explain_all(source, hardware=HERE)
-        other, scale = found.definitions
-        assert (scale.definition, scale.op_type, scale.known) == ("scale", "scaling", True)
-        assert (scale.solutions, scale.runs, scale.keys, scale.open_keys) == (10, 17, 3, 1)
-        assert scale.winners == {"fast": 1, "slow": 1}
-        assert scale.best == "fast"  # which has half of the keys, and is the fastest on each
-        assert list(scale.refused.items())[:2] == [("status", 3), ("error", 2)]
-        assert (other.runs, other.keys, other.winners, other.best) == (0, 0, {}, None)
-        assert found.hardware == HERE
+        other, scale = found["definitions"]
+        assert (scale["definition"], scale["op_type"], scale["known"]) == ("scale", "scaling", True)
+        assert (scale["solutions"], scale["runs"], scale["keys"], scale["open_keys"]) == (
+            10,
+            17,
+            3,
+            1,
+        )
+        assert scale["winners"] == {"fast": 1, "slow": 1}
+        assert scale["best"] == "fast"  # which has half of the keys, and is the fastest on each
+        assert list(scale["refused"].items())[:2] == [("status", 3), ("error", 2)]
+        assert (other["runs"], other["keys"], other["winners"], other["best"]) == (0, 0, {}, None)
+        assert found["hardware"] == HERE
 
     def test_definitions_that_are_lacking_come_last(self, dataset):
         dataset.traces([make.trace("fast", of="aaa")], "traces/more.jsonl")
-        lacking = explain_all(dataset.root, hardware=HERE).definitions[-1]
-        assert (lacking.definition, lacking.known, lacking.op_type) == ("aaa", False, "")
-        assert lacking.refused == {"definition": 1}
+        lacking = explain_all(dataset.root, hardware=HERE)["definitions"][-1]
+        assert (lacking["definition"], lacking["known"], lacking["op_type"]) == ("aaa", False, "")
+        assert lacking["refused"] == {"definition": 1}

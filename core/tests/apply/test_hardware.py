@@ -8,12 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from flashinfer_bench.apply import hardware
-from flashinfer_bench.apply.hardware import (
-    Place,
-    device_named,
-    installed_versions,
-    this_hardware,
-)
+from flashinfer_bench.apply.hardware import Place, device_named, installed_versions, this_hardware
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.tensors import devices
 

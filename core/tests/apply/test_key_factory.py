@@ -11,12 +11,7 @@ import pytest
 from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyFactory, AxesOnlyKeyBuilder
 from flashinfer_bench.data import Definition
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.plugins import (
-    Availability,
-    Catalog,
-    KeyBuilderSpec,
-    reset_default_catalog,
-)
+from flashinfer_bench.plugins import Availability, Catalog, KeyBuilderSpec, reset_default_catalog
 
 MODULE = "key_factory_plugin"
 

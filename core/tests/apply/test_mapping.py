@@ -8,21 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fib_tests.mapped_norm import (  # noqa: E402
-    KNOWN,
-    W,
-    definition,
-    rows,
-    solution,
-    thrice,
-)
+from fib_tests.mapped_norm import KNOWN, W, definition, rows, solution, thrice  # noqa: E402
 from flashinfer_bench.apply.api import apply, enable_apply  # noqa: E402
-from flashinfer_bench.apply.apis import Api, Bound, routed  # noqa: E402
-from flashinfer_bench.apply.mapping import (  # noqa: E402
-    WrappedCount,
-    enable_mapping,
-    stats,
-)
+from flashinfer_bench.apply.mapping import WrappedCount, enable_mapping, stats  # noqa: E402
+from flashinfer_bench.apply.wrappers import decorate  # noqa: E402
 from flashinfer_bench.errors import BuildError, ConfigError  # noqa: E402
 from flashinfer_bench.routing.patch_points import router  # noqa: E402
 
@@ -39,10 +28,8 @@ def library():
             return -x
         return out.copy_(-x)
 
-    api = Api.of_function(
-        norm, "library.norm", definition_of=lambda args, kwargs: f"norm_h{args[0].shape[-1]}"
-    )
-    return routed(api, norm), calls
+    norm.__module__, norm.__qualname__ = "library", "norm"
+    return decorate(lambda x: f"norm_h{x.shape[-1]}", norm), calls
 
 
 def counts(name="library.norm"):
@@ -203,57 +190,6 @@ class TestOutputs:
         assert all(part in text for part in ("library.norm", "'norm_h8'", "'y'"))
 
 
-class TestAdapters:
-    """An API that tells the arguments of its calls apart itself."""
-
-    def wrapped(self, bind):
-        def run(wrapper, q, *, out=None):
-            return -q
-
-        api = Api.of_function(
-            run, "library.Wrapper.run", definition_of=lambda *call: "norm_h8", bind=bind
-        )
-        return routed(api, run)
-
-    def test_inputs_come_from_wherever_it_finds_them(self):
-        def bind(args, kwargs, known):
-            wrapper, q = args
-            assert known is not None
-            buffers = {} if kwargs.get("out") is None else {0: kwargs["out"]}
-            return Bound({"x": q, "weight": wrapper["planned"]}, buffers, (0,))
-
-        run = self.wrapped(bind)
-        with enable_mapping({"norm_h8": lambda x, weight: x * weight}, dataset=KNOWN):
-            out = rows(0)
-            assert run({"planned": W * 7}, rows(), out=out) is out
-            assert torch.equal(out, rows(7))
-
-    def test_its_own_failure_goes_to_the_original_and_is_logged_once(self, caplog):
-        def bind(args, kwargs, known):
-            raise AttributeError("no attribute _plan")
-
-        run = self.wrapped(bind)
-        with caplog.at_level(logging.WARNING), enable_mapping({"norm_h8": thrice}):
-            for _ in range(3):
-                assert torch.equal(run(None, rows()), rows(-1))
-            assert stats()["library.Wrapper.run"]["misses"] == {"adapter failed": 3}
-        assert sum("cannot be told apart" in r.getMessage() for r in caplog.records) <= 1
-
-    def test_it_gets_arguments_as_the_function_has_them(self):
-        def norm(x, weight, approximate="tanh", out=None):
-            return -x
-
-        seen = []
-        api = Api.of_function(norm, definition_of=lambda args, kwargs: seen.append(args) or "no")
-        wrapped = routed(api, norm)
-        x = rows()
-        with enable_mapping({"norm_h8": thrice}):
-            assert torch.equal(wrapped(weight=W, x=x, out=None), rows(-1))
-            with pytest.raises(TypeError, match="unexpected keyword"):
-                wrapped(x, W, other=1)
-        assert seen == [(x, W, "tanh", None)]
-
-
 @pytest.mark.plugin("python")
 class TestSolutions:
     def test_a_solution_is_built_and_called(self):
@@ -322,13 +258,13 @@ def test_names_without_end_are_counted():
     def norm(x):
         return x
 
-    api = Api.of_function(norm, "library.many", definition_of=lambda args, kwargs: f"m{args[0]}")
-    wrapped = routed(api, norm)
+    wrapped = decorate(lambda x: f"m{x}", norm)
     with enable_mapping({"norm_h8": thrice}) as handle:
         for _ in range(2):
             for index in range(3000):
                 assert wrapped(index) == index
-        assert handle.stats()["library.many"]["fallback"] == 6000
+        (found,) = handle.stats().values()
+        assert found["fallback"] == 6000
 
 
 def test_compiled_callers_keep_working():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import NamedTuple
 
 import pytest
@@ -22,21 +21,19 @@ from fib_tests.mapped_norm import (  # noqa: E402
     thrice,
 )
 from flashinfer_bench.apply.api import enable_apply  # noqa: E402
-from flashinfer_bench.apply.apis import Api, Bound, routed  # noqa: E402
 from flashinfer_bench.apply.mapping import enable_mapping, stats  # noqa: E402
-from flashinfer_bench.errors import ConfigError, DataError  # noqa: E402
+from flashinfer_bench.apply.wrappers import decorate  # noqa: E402
+from flashinfer_bench.errors import DataError  # noqa: E402
 from flashinfer_bench.routing.patch_points import router  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_enabled")
 
 
-TWO = definition(outputs={"y": ROWS, "lse": {"shape": ["rows"], "dtype": "float32"}})
-
-
-def always(function, of="norm_h8", name="", **fields):
+def always(function, of="norm_h8", name=""):
     """Return a wrapper of a function all calls of which are of one definition."""
-    fields.setdefault("definition_of", lambda args, kwargs: of)
-    return routed(Api.of_function(function, name, **fields), function)
+    if name:
+        getattr(function, "__func__", function).__qualname__ = name
+    return decorate(lambda *args, **kwargs: of, function)
 
 
 def only():
@@ -59,78 +56,6 @@ class Result(NamedTuple):
 
 
 class TestWaysToCall:
-    @pytest.mark.parametrize("by_name", [0, 1, 2])
-    def test_positions_names_and_defaults(self, known, by_name):
-        def norm(x, weight=W, *, eps=1e-6):
-            return -x
-
-        wrapped = always(norm)
-        names, values = ("x", "weight"), (rows(), W)
-        named = dict(zip(names[2 - by_name :], values[2 - by_name :], strict=True))
-        with enable_mapping({"norm_h8": thrice}, dataset=known):
-            for _ in range(3):
-                assert torch.equal(wrapped(*values[: 2 - by_name], **named), rows(3))
-            assert torch.equal(wrapped(rows()), rows(3))  # the default is the input
-            assert torch.equal(wrapped(rows(), eps=1e-6), rows(3))
-            assert torch.equal(wrapped(rows(), eps=1e-5), rows(-1))
-            for wrong in ([], [rows(), W, 1e-6]):
-                with pytest.raises(TypeError):
-                    wrapped(*wrong)
-            with pytest.raises(TypeError, match="multiple values"):
-                wrapped(rows(), x=rows())
-
-    @pytest.mark.parametrize("kind", ["function", "static", "class"])
-    def test_methods_of_every_kind(self, known, kind):
-        binders = {"function": lambda f: f, "static": staticmethod, "class": classmethod}
-
-        class Layer:
-            pass
-
-        def method(self, x, weight):
-            return -x
-
-        def plain(x, weight):
-            return -x
-
-        method.__qualname__ = plain.__qualname__ = "Layer.run"
-        original = binders[kind](plain if kind == "static" else method)
-        Layer.run = always(original, name="Layer.run")
-        with enable_mapping({"norm_h8": thrice}, dataset=known):
-            for _ in range(2):
-                assert torch.equal(Layer().run(rows(), W), rows(3))
-                assert torch.equal(Layer().run(weight=W, x=rows()), rows(3))
-            if kind != "function":
-                assert torch.equal(Layer.run(rows(), W), rows(3))
-        assert torch.equal(Layer().run(rows(), W), rows(-1))
-
-    def test_a_plan_and_many_runs(self):
-        class Wrapper:
-            def plan(self, weight):
-                self.weight = weight
-
-            def run(self, q, *, out=None, return_lse=False):
-                return -q
-
-        def bind(args, kwargs, known):
-            self, q = args
-            out = kwargs.get("out")
-            chosen = (0, 1) if kwargs.get("return_lse") else (0,)
-            return Bound({"x": q, "weight": self.weight}, {} if out is None else {0: out}, chosen)
-
-        Wrapper.run = always(Wrapper.run, bind=bind)
-        solution = lambda x, weight: (x * weight, x.sum(-1))  # noqa: E731
-        with enable_mapping({"norm_h8": solution}, dataset=dataset(TWO)):
-            wrapper = Wrapper()
-            assert torch.equal(wrapper.run(rows()), rows(-1))  # not planned: the adapter fails
-            for factor in (3, 5):
-                wrapper.plan(W * factor)
-                out = rows(0)
-                assert wrapper.run(rows(), out=out) is out
-                assert torch.equal(out, rows(factor))
-                result, lse = wrapper.run(rows(), return_lse=True)
-                assert torch.equal(result, rows(factor))
-                assert torch.equal(lse, torch.tensor([8.0, 8.0]))
-
     def test_a_function_that_tells_nothing_of_its_arguments(self, known):
         """Other arguments than those of the definition go to the original; so says nobody."""
         calls = []
@@ -270,20 +195,6 @@ class TestNesting:
             for _ in range(3):
                 assert torch.equal(outer(rows(), W), rows(4))
 
-    def test_two_solutions_that_call_one_anothers_function(self, known):
-        first = always(lambda x, weight: x + 1, of="first", name="first")
-        second = always(lambda x, weight: x + 10, of="second", name="second")
-        mapping = {
-            "first": lambda x, weight: second(x, weight) + 100,
-            "second": lambda x, weight: first(x, weight) + 1000,
-        }
-        both = dataset(definition("first"), definition("second")) if known else None
-        with enable_mapping(mapping, dataset=both):
-            for _ in range(3):
-                # first -> second -> first, which is the original within itself
-                assert torch.equal(first(rows(0), W), rows(1101))
-                assert torch.equal(second(rows(0), W), rows(1110))
-
     def test_bodies_within_bodies_and_errors_in_them(self):
         wrapped = always(lambda x, weight: -x)
         times = lambda n: {"norm_h8": lambda x, weight: x * n}  # noqa: E731
@@ -298,64 +209,3 @@ class TestNesting:
                 assert torch.equal(wrapped(rows(), W), rows(-1))
             assert torch.equal(wrapped(rows(), W), rows(3))
         assert router.active == ()
-
-
-class TestDefinitions:
-    def test_a_dataset_without_a_mapping_is_refused(self, tmp_path):
-        for source in (None, KNOWN, str(tmp_path)):
-            with pytest.raises(ConfigError, match="there is none"):
-                enable_apply(source, dataset=KNOWN)
-        with pytest.raises(FileNotFoundError):
-            enable_apply({"norm_h8": thrice}, dataset=tmp_path / "none")
-        assert router.active == ()
-
-    def test_a_folder_of_solutions_takes_one_too(self, tmp_path, monkeypatch):
-        (tmp_path / "solutions").mkdir()
-        text = solution().model_dump_json(exclude_none=True)
-        (tmp_path / "solutions" / "one.json").write_text(text)
-        monkeypatch.setenv("FIB_APPLY_PATH", str(tmp_path))
-        with pytest.raises(ConfigError, match="is not known"):
-            enable_apply()
-        wrapped = always(lambda x, weight: -x)
-        with enable_apply(dataset=KNOWN):
-            assert torch.equal(wrapped(rows(), W), rows(3))
-
-
-class TestThreads:
-    def test_everything_at_once(self, known):
-        """Calls, enabling, disabling, statistics: no call gets anything but one whole answer."""
-        functions = [always(lambda x, weight: -x, of="norm_h8", name=f"f{n}") for n in range(8)]
-        wrong, stop = [], threading.Event()
-
-        def call():
-            while not stop.is_set():
-                for function in functions:
-                    out = float(function(rows(), W)[0, 0])
-                    if out not in (-1.0, 3.0, 5.0):
-                        wrong.append(out)
-
-        def switch(factor):
-            while not stop.is_set():
-                try:
-                    with enable_mapping(
-                        {"norm_h8": lambda x, weight: x * factor, f"o{factor}": thrice},
-                        dataset=known,
-                    ) as handle:
-                        float(functions[0](rows(), W)[0, 0])
-                        handle.stats()
-                        stats()
-                except Exception as error:  # noqa: BLE001
-                    wrong.append(error)
-
-        jobs = [*[(call, ())] * 3, (switch, (3,)), (switch, (5,))]
-        threads = [threading.Thread(target=job, args=args) for job, args in jobs]
-        for thread in threads:
-            thread.start()
-        stop.wait(1.5)
-        stop.set()
-        for thread in threads:
-            thread.join(60)
-        assert not any(thread.is_alive() for thread in threads)
-        assert wrong == []
-        assert router.active == ()
-        assert all(torch.equal(function(rows(), W), rows(-1)) for function in functions)

@@ -9,13 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fib_tests import routed_norm  # noqa: E402
-from fib_tests.routed_norm import (  # noqa: E402
-    WITH_EPS,
-    Library,
-    W,
-    definition,
-    rows,
-)
+from fib_tests.routed_norm import WITH_EPS, Library, W, definition, rows  # noqa: E402
 from flashinfer_bench.apply.api import enable_apply  # noqa: E402
 from flashinfer_bench.apply.mapping import stats  # noqa: E402
 from flashinfer_bench.data import Definition, TraceSet  # noqa: E402

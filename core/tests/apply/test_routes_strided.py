@@ -6,12 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fib_tests.routed_norm import (  # noqa: E402
-    Library,
-    W,
-    dataset,
-    enabled,
-)
+from fib_tests.routed_norm import Library, W, dataset, enabled  # noqa: E402
 from flashinfer_bench.apply.dispatch import Dispatcher  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_enabled")
@@ -70,7 +65,7 @@ def test_after_one_comparison_calls_are_recognised(tmp_path, monkeypatch):
 def test_calls_drawn_for_comparison_are_compared_and_the_others_recognised(tmp_path, monkeypatch):
     draws = iter([False, False, True, *[False] * 20])
     monkeypatch.setattr(
-        "flashinfer_bench.apply.dispatch.entries.random.random",
+        "flashinfer_bench.apply.dispatch.hot_path.random.random",
         lambda: 0.0 if next(draws) else 1.0,
     )
     library = Library()

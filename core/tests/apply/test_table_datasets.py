@@ -9,11 +9,7 @@ import pytest
 from fib_tests import table_dataset as make
 from flashinfer_bench.apply.table import ApplyTable
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.errors import (
-    ConfigError,
-    DatasetNotFoundError,
-    UnknownNameError,
-)
+from flashinfer_bench.errors import ConfigError, DatasetNotFoundError, UnknownNameError
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -28,12 +24,6 @@ class TestDatasets:
         (tmp_path / "file").write_text("")
         with pytest.raises(DatasetNotFoundError, match="not a folder"):
             ApplyTable.load_or_build(tmp_path / "file", hardware=HERE)
-
-    def test_an_empty_one_has_an_empty_table(self, tmp_path):
-        (tmp_path / "empty").mkdir()
-        table = ApplyTable.load_or_build(str(tmp_path / "empty"), hardware=HERE)
-        assert (table.definitions, table.problems) == ({}, [])
-        assert not ApplyTable.load_or_build(TraceSet(), hardware=HERE).definitions
 
     def test_the_one_of_the_environment_is_taken_by_default(self, tmp_path, monkeypatch):
         root = make.Folder.of(tmp_path / "dataset", [make.trace()]).root
@@ -51,36 +41,6 @@ class TestDatasets:
         assert len(table.problems) == 3
         for name in ("slow.json", "more.json", "torn.jsonl"):
             assert any(name in problem for problem in table.problems)
-
-    def test_old_datasets_are_read(self, tmp_path):
-        record = make.definition()
-        record["type"] = record.pop("op_type")
-        bare = make.definition("bare")
-        del bare["op_type"]
-        folder = make.Folder.of(tmp_path / "dataset", [], definitions=[record])
-        folder.put("definitions/copying/bare.json", json.dumps(bare))
-        folder.solution(make.solution("old"))
-        old = make.trace("old")
-        old["evaluation"]["environment"] = {"device": HERE}
-        del old["workload"]["uuid"]
-        folder.traces([old], "traces/workloads/scale.jsonl")
-        table = ApplyTable.load_or_build(folder.root, hardware=HERE)
-        assert table.match_solution("scale", key()) == "old"
-        assert table.source.definition("bare").op_type == "copying"
-
-    def test_links_are_followed_once(self, tmp_path):
-        folder = make.Folder.of(tmp_path / "dataset", [make.trace()])
-        elsewhere = make.Folder(tmp_path / "elsewhere")
-        elsewhere.traces([make.trace("slow", 0.5)], "more.jsonl")
-        folder.solution(make.solution("slow"))
-        (folder.root / "traces" / "linked").symlink_to(elsewhere.root)
-        (folder.root / "traces" / "loop").symlink_to(folder.root / "traces")
-        (folder.root / "traces" / "dangling.jsonl").symlink_to(tmp_path / "nowhere")
-        table = ApplyTable.load_or_build(folder.root, hardware=HERE)
-        assert table.match_solution("scale", key()) == "slow"
-        elsewhere.traces([make.trace("slow", 5.0)], "more.jsonl")
-        table = ApplyTable.load_or_build(folder.root, hardware=HERE)
-        assert table.match_solution("scale", key()) == "fast"
 
     def test_what_is_in_memory_counts_and_not_what_is_in_the_folder(self, tmp_path):
         root = make.Folder.of(tmp_path / "dataset", [make.trace(), make.trace("slow", 2.0)]).root

@@ -297,10 +297,11 @@ def _answer(runtime: Any, definition: Any, axes: dict[str, int], scalars: dict[s
 
 
 def _why(explanation: Any) -> str:
-    parts = [f"best {explanation.best}"]
-    for one in explanation.solutions:
-        refused = "".join(f" {each.kind}:{each.runs}" for each in one.refusals)
-        parts.append(f"{one.name} {one.counted}/{one.runs} runs {one.won}/{one.keys} keys{refused}")
+    parts = [f"best {explanation['best']}"]
+    for one in explanation["solutions"]:
+        refused = "".join(f" {each['kind']}:{each['runs']}" for each in one["refusals"])
+        counts = f"{one['counted']}/{one['runs']} runs {one['won']}/{one['keys']} keys"
+        parts.append(f"{one['name']} {counts}{refused}")
     return ", ".join(parts)
 
 

@@ -24,17 +24,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
 
 from flashinfer_bench import env
-from flashinfer_bench.apply.runtime import (
-    ApplyRuntime,
-    arguments,
-    get_runtime,
-    resolve,
-    set_runtime,
-)
+from flashinfer_bench.apply.runtime import ApplyRuntime, get_runtime, make_call, set_runtime
 from flashinfer_bench.apply.wrappers import decorate
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.patch_points import no_fallback, opaque, router
-from flashinfer_bench.tracing import api as tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,20 +58,11 @@ def apply(name_or_resolver: Union[str, Resolver]) -> Callable[[_Function], _Func
 @overload
 def apply(
     name_or_resolver: Union[str, Resolver],
-    args: Positional,
+    args: Positional = None,
     kwargs: Named = None,
     fallback: Fallback = None,
-) -> Any: ...
-
-
-@overload
-def apply(
-    name_or_resolver: Union[str, Resolver],
-    args: Positional = None,
     *,
-    kwargs: Optional[Mapping[str, Any]] = None,
     runtime_kwargs: Optional[Mapping[str, Any]] = None,
-    fallback: Fallback = None,
 ) -> Any: ...
 
 
@@ -141,7 +125,8 @@ def apply(
             return fallback(**named)
     elif args is None and named is None and fallback is None:
         return _decorator(name_or_resolver)
-    return _call(name_or_resolver, args, named, fallback)
+    activate()
+    return make_call(router.call_of, no_fallback, name_or_resolver, args, named, fallback)
 
 
 def _decorator(target: Union[str, Resolver]) -> Callable[[_Function], _Function]:
@@ -153,19 +138,6 @@ def _decorator(target: Union[str, Resolver]) -> Callable[[_Function], _Function]
         return decorate(target, function)  # type: ignore[return-value]
 
     return decorator
-
-
-def _call(target: Union[str, Resolver], args: Positional, kwargs: Named, fallback: Fallback) -> Any:
-    """Make a call in any of its forms."""
-    activate()
-    given, named, instead = arguments(args, kwargs, fallback)
-    name = resolve(target, given, named, instead)
-    call = router.call_of(name) if name is not None else None
-    if call is not None:
-        return call(given, named, instead)
-    if instead is None:
-        raise RuntimeError(no_fallback(str(name)))
-    return instead(*given, **named) if named else instead(*given)
 
 
 def enable_apply(
@@ -264,7 +236,10 @@ def activate() -> None:
 def _activate() -> None:
     if _COMMAND_LINE in sys.modules:
         return
-    tracing.activate()
-    with tracing.warned("FIB_ENABLE_APPLY: apply stays off"):
+    if env.tracing_mentioned():
+        from flashinfer_bench.tracing import api as tracing
+
+        tracing.activate()
+    with env.warned("FIB_ENABLE_APPLY: apply stays off"):
         if env.apply_enabled():
             enable_apply()

@@ -164,17 +164,12 @@ def _has_gpu() -> bool:
     from flashinfer_bench.tensors.devices import nvidia_gpus
 
     # Containers may have the driver of CUDA, and lack its management library.
-    if "torch" not in sys.modules and not (nvidia_gpus() or _has_driver()):
-        return False
+    if "torch" not in sys.modules and not nvidia_gpus():
+        try:
+            ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        except OSError:
+            return False
     return _visible_gpus() > 0
-
-
-def _has_driver() -> bool:
-    try:
-        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return False
-    return True
 
 
 def _visible_gpus() -> int:

@@ -27,26 +27,20 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from flashinfer_bench import env
 from flashinfer_bench.apply import runtime
 from flashinfer_bench.apply.config import as_registry
-from flashinfer_bench.apply.conventions import ARGUMENTS, convention
+from flashinfer_bench.apply.conventions import ARGUMENTS, Convention
 from flashinfer_bench.apply.dispatch.stats import REENTRANT, Counters
 from flashinfer_bench.apply.runtime import BaseRuntime
 from flashinfer_bench.apply.wrappers import returns_later
-from flashinfer_bench.errors import (
-    ConfigError,
-    DataError,
-    DatasetNotFoundError,
-    DuplicateNameError,
-)
+from flashinfer_bench.errors import ConfigError, DataError, DatasetNotFoundError, DuplicateNameError
 from flashinfer_bench.routing.binding import memory_of
 from flashinfer_bench.routing.patch_points import Everything, no_fallback, opaque, router
 from flashinfer_bench.routing.routes import Canonical, UnroutableError, reordered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from flashinfer_bench.apply.apis import Bound
     from flashinfer_bench.apply.config import ApplyConfig
-    from flashinfer_bench.apply.conventions import Convention, Takes
+    from flashinfer_bench.apply.conventions import Bound, Takes
     from flashinfer_bench.apply.dispatch import Dispatcher, Target
     from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.apply.table import Config
@@ -56,15 +50,12 @@ if TYPE_CHECKING:
     Value = Union[Callable[..., Any], Solution, str, Path]
     Dataset = Union[TraceSet, str, Path, None]
     Take = Callable[[Args, Kwargs, Fallback], Any]
-    """Answers a call, refuses it by `MISSED`, or by an `UnroutableError` that says why.
+    """Answers a call, or refuses it by an `UnroutableError` that says why, or by `_Missed`.
 
     What it is told as the original, it does not call.
     """
 
 logger = logging.getLogger(__name__)
-
-MISSED = object()
-"""What is returned for a call that the dispatcher refused, and has counted."""
 
 _NOT_MAPPED = "not in the mapping"
 _SIGNATURE = "signature"  # no call of that function can be of the definition
@@ -111,11 +102,6 @@ class Candidate:
             return None
         by_name = [each for each in parameters if each.kind in _BY_KEYWORD]
         return {each.name: each.default is each.empty for each in by_name}
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
-        assert self.function is not None
-        return self.function(*args, **kwargs)
 
     def check(self, definition: Optional[Definition]) -> None:
         """Check that it can be run for its definition, None if that is not known.
@@ -221,32 +207,25 @@ def _read_folder(folder: Path) -> dict[str, Candidate]:
 
 def _find_definitions(names: Iterable[str], *datasets: Dataset) -> dict[str, Definition]:
     """Return each definition from the first dataset that has it, or else from the usual one."""
+    from flashinfer_bench.data import layout
+    from flashinfer_bench.data.loader import Problems, load_definitions
+
     found: dict[str, Definition] = {}
     for dataset in (*(each for each in datasets if each is not None), env.dataset_path()):
         lacking = [name for name in names if name not in found]
-        definitions = getattr(dataset, "definitions", None)
+        if not lacking:
+            break
+        definitions: Any = getattr(dataset, "definitions", None)
         if definitions is None:
-            root = Path(str(dataset)).expanduser()
-            if lacking and not root.is_dir() and dataset in datasets:
+            root, problems = Path(str(dataset)).expanduser(), Problems("collect")
+            if not root.is_dir() and dataset in datasets:
                 raise DatasetNotFoundError(f"there is no dataset at {root}")
-            definitions = _read_definitions(root, lacking)
+            definitions = load_definitions(root, problems)
+            files = {layout.safe_segment(name) for name in lacking}
+            for error in problems.errors:  # others do not matter here
+                if error.path is not None and Path(error.path).stem in files:
+                    raise error
         found |= {name: definitions[name] for name in lacking if name in definitions}
-    return found
-
-
-def _read_definitions(root: Path, names: list[str]) -> dict[str, Definition]:
-    """Read only files in which one of the names stands."""
-    from flashinfer_bench.data import layout
-    from flashinfer_bench.data.loader import load_definition
-
-    found: dict[str, Definition] = {}
-    marks = [f'"{name}"'.encode() for name in names]
-    files = {layout.safe_segment(name) for name in names}
-    for path in layout.files(root / layout.DEFINITIONS, ".json") if names else ():
-        data = path.read_bytes()
-        if path.stem in files or any(mark in data for mark in marks):
-            definition = load_definition(path, root)
-            found[definition.name] = definition
     return found
 
 
@@ -262,12 +241,6 @@ class CallCounters(Counters):
     def __init__(self) -> None:
         super().__init__()
         self.dispatchers: list[Dispatcher] = []
-
-    def to_original(self, reason: Optional[str]) -> None:
-        """Count a call that goes to the original; the dispatcher may have counted the reason."""
-        self.fallback()
-        if reason is not None:
-            self.miss(reason)
 
     def summary(self) -> dict[str, Any]:
         """Return the counts as they are now."""
@@ -382,30 +355,17 @@ class MappingRuntime(BaseRuntime):
             return None
         label = f"apply({name!r})" if point is None else point.label
         counters = self._counters.setdefault(label, CallCounters())
-        if candidate is not None:
-            return self._mapped(candidate, label, point, counters)
+        if candidate is None:
 
-        @opaque
-        def untaken(args: Args, kwargs: Kwargs, original: Any) -> Any:
-            counters.to_original(_NOT_MAPPED)
-            return original(*args, **(kwargs or {}))
+            @opaque
+            def untaken(args: Args, kwargs: Kwargs, original: Any) -> Any:
+                counters.miss(_NOT_MAPPED)
+                counters.fallback()
+                return original(*args, **(kwargs or {}))
 
-        return untaken
-
-    def _mapped(
-        self,
-        candidate: Candidate,
-        label: str,
-        point: Optional[PatchPoint],
-        counters: CallCounters,
-    ) -> Call:
-        """Return what answers calls; what these mean is worked out at the first of them."""
-        name = candidate.definition
+            return untaken
         definition, running = self._definitions.get(name), self._running[name]
         config = replace(self._configs.get(name), strict=True, shadow_calls=0, shadow_share=0.0)
-        dispatched = None
-        if definition is not None:
-            dispatched = _Dispatched(candidate, label, definition, config, counters)
         is_routed = point is not None and isinstance(point.signature, Canonical)
         take: Optional[Take] = None
 
@@ -414,26 +374,32 @@ class MappingRuntime(BaseRuntime):
             nonlocal take
             if take is None:  # of two threads that work it out, the last one counts
                 self._called.add(name)
+                dispatched = None
+                if definition is not None:
+                    dispatched = _Dispatched(candidate, label, definition, config, counters)
                 take = _plan(candidate, label, point, dispatched, fallback)
-            result: Any = MISSED
             reason: Optional[str] = REENTRANT
             if not running.now:
                 running.now = True
                 try:
-                    result, reason = take(args, kwargs, fallback), None
+                    result = take(args, kwargs, fallback)
+                except _Missed:
+                    reason = None
                 except UnroutableError as error:
                     reason = error.reason
                 except _ANYTHING:
                     counters.error()
                     raise
+                else:
+                    counters.hits += 1
+                    if is_routed and fallback is not None:
+                        fallback.strict = True  # type: ignore[attr-defined]
+                    return result
                 finally:
                     running.now = False
-            if result is not MISSED:
-                counters.hits += 1
-                if is_routed and fallback is not None:
-                    fallback.strict = True  # type: ignore[attr-defined]  # stands for the original
-                return result
-            counters.to_original(reason)
+            if reason is not None:  # else the dispatcher has counted it
+                counters.miss(reason)
+            counters.fallback()
             if fallback is None:
                 why = reason or f"the call is not what '{candidate.name}' is for"
                 raise RuntimeError(no_fallback(name, why))
@@ -450,25 +416,33 @@ def _plan(
     original: Fallback,
 ) -> Take:
     """Work out what the calls of an API mean."""
-    signature, bind = getattr(point, "signature", None), getattr(point, "bind", None)
+    signature = None if point is None else point.signature
     try:
-        if isinstance(signature, Canonical) and dispatched is not None:
-            call = reordered(dispatched.answer, signature, list(dispatched.definition.inputs))
+        if dispatched is None:
+            function: Any = candidate.function
+            if signature is None:
+                return lambda args, kwargs, _original: function(*args, **(kwargs or {}))
+            by_name = Convention(
+                label, signature, candidate.definition, None, candidate.takes, original
+            )
+
+            def run(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
+                bound = by_name.bind(args, kwargs)
+                return by_name.deliver(bound, function(**bound.inputs))
+
+            return run
+        inputs = list(dispatched.layout.definition.inputs)
+        if isinstance(signature, Canonical):
+            call = reordered(dispatched.call, signature, inputs)
             return lambda args, _kwargs, original: call(args, None, _Later(original))
-        if signature is None and bind is None:
-            if dispatched is None:
-                return lambda args, kwargs, _original: candidate.run(*args, **(kwargs or {}))
-            if not dispatched.works_in_place:
+        if signature is None:
+            if not dispatched.layout.works_in_place:
                 # A library's own arguments may be others; apply has been given the definition's.
                 return dispatched.take if point is None else dispatched.take_all
-        meaning = convention(
-            label,
-            signature,
-            candidate.definition,
-            None if dispatched is None else dispatched.definition,
-            bind=bind,
-            takes=candidate.takes,
-            original=original,
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            signature = inspect.Signature([inspect.Parameter(name, kind) for name in inputs])
+        meaning = Convention(
+            label, signature, candidate.definition, dispatched.layout, original=original
         )
     except ConfigError as error:
         logger.warning("apply: its calls go to the original: %s", error)
@@ -477,32 +451,21 @@ def _plan(
             raise UnroutableError(_SIGNATURE)
 
         return refuse
-    if dispatched is None:
-
-        def by_name(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
-            bound = meaning.bind(args, kwargs)
-            return meaning.deliver(bound, candidate.run(**bound.inputs))
-
-        return by_name
-    usual = None if signature is None or bind is not None else meaning.usual_call(signature)
-    return _dispatching(dispatched, meaning, usual)
-
-
-def _dispatching(
-    dispatched: _Dispatched, meaning: Convention, usual: Optional[tuple[int, tuple[Any, ...]]]
-) -> Take:
-    """Return what takes a call apart, has it dispatched, and puts outputs where it wants them."""
+    usual = None if point is None else meaning.usual_call()
     count, idle = usual or (0, ())
 
     def take(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
         # A default that is an equal, but another object, is found out the long way.
         if usual is not None and not kwargs and all(map(is_, args[count:], idle)):
-            return dispatched.take(args[:count], None)
+            return dispatched.call(args[:count], None, _missed)
         bound = meaning.bind(args, kwargs)
-        result = dispatched.run(bound)
-        return result if result is MISSED else meaning.deliver(bound, result)
+        return meaning.deliver(bound, dispatched.run(bound))
 
     return take
+
+
+class _Missed(Exception):
+    """The dispatcher has refused a call, and has counted why."""
 
 
 class _Later:
@@ -522,7 +485,7 @@ class _Later:
     order = property(fset=lambda self, order: setattr(self._original, "order", order))
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
-        return MISSED
+        raise _Missed
 
     def decline(self, reason: str) -> Any:
         raise UnroutableError(reason)
@@ -534,11 +497,11 @@ class _Later:
 
 def _missed(*_args: Any, **_kwargs: Any) -> Any:
     """Is the fallback of the dispatcher: the call goes to the original later."""
-    return MISSED
+    raise _Missed
 
 
 class _Dispatched:
-    """Runs a candidate behind the dispatcher of its definition, one for each device."""
+    """Runs a candidate behind the dispatcher of its definition, wherever the tensors are."""
 
     def __init__(
         self,
@@ -548,14 +511,17 @@ class _Dispatched:
         config: ApplyConfig,
         counters: CallCounters,
     ) -> None:
-        self.definition = definition
-        self.works_in_place = any(spec.param is not None for spec in definition.outputs.values())
+        from flashinfer_bench.apply.dispatch import Dispatcher
+
         self._label = f"{candidate.name} (for {label})"
         self._candidate = candidate
-        self._config = config
-        self._counters = counters
+        self._definition = definition
         self._target: Optional[Target] = None
-        self._dispatchers: dict[Any, Dispatcher] = {}
+        # There is one solution for all sizes.
+        made = Dispatcher(definition, self, config, key_builder=None, device=None)
+        counters.dispatchers.append(made)
+        self.layout = made.layout
+        self.call = made.call
 
     def resolve(self, key: Optional[ApplyKey]) -> Target:
         """Return the candidate, built at the first time: it is the one for all keys.
@@ -571,74 +537,44 @@ class _Dispatched:
             function, solution = self._candidate.function, self._candidate.solution
             if function is not None:
                 self._target = Target.from_callable(
-                    function, self.definition, by_keyword=True, solution=self._label
+                    function, self._definition, by_keyword=True, solution=self._label
                 )
             else:
                 from flashinfer_bench.compile import default_registry
 
                 assert solution is not None
-                runnable = default_registry().build(self.definition, solution)
-                self._target = Target.from_runnable(runnable, self.definition, self._label)
+                runnable = default_registry().build(self._definition, solution)
+                self._target = Target.from_runnable(runnable, self._definition, self._label)
         return self._target
 
-    def _dispatcher(self, args: Sequence[Any]) -> Dispatcher:
-        """Return the dispatcher for the device of the first tensor."""
-        device = None
-        for each in args:
-            device = getattr(each, "device", None)
-            if device is not None:
-                break
-        if device not in self._dispatchers:
-            from flashinfer_bench.apply.dispatch import Dispatcher
-
-            name = str(device)
-            made = Dispatcher(
-                self.definition,
-                self,
-                self._config,
-                key_builder=None,  # there is one solution for all sizes
-                device=name if name.startswith(("cpu", "cuda")) else "cpu",
-            )
-            if self._dispatchers.setdefault(device, made) is made:
-                self._counters.dispatchers.append(made)
-        return self._dispatchers[device]
-
-    def answer(self, args: Args, kwargs: Kwargs, later: Fallback) -> Any:
-        """Answer a call with the definition's arguments; `later` is the dispatcher's fallback."""
-        values = (*args, *kwargs.values()) if kwargs else args
-        return self._dispatcher(values).call(args, kwargs, later)
-
-    def take(self, args: Args, kwargs: Kwargs, _original: Fallback = None) -> Any:
+    def take(self, args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
         """Answer a call with the arguments of the definition."""
-        return self.answer(args, kwargs, _missed)
+        return self.call(args, kwargs, _missed)
 
     def take_all(self, args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
         """Answer a call with all arguments of the definition, and refuse any other."""
-        inputs, named = list(self.definition.inputs), kwargs or {}
-        for names in ([*inputs, *self.definition.outputs], inputs):
+        inputs, named = list(self._definition.inputs), kwargs or {}
+        for names in ([*inputs, *self._definition.outputs], inputs):
             if len(args) + len(named) == len(names) and named.keys() == {*names[len(args) :]}:
-                return self.take(args, kwargs)
+                return self.call(args, kwargs, _missed)
         raise UnroutableError(ARGUMENTS)
 
     def run(self, bound: Bound) -> Any:
-        """Return the outputs of a call, or that it was refused."""
+        """Return the outputs of a call."""
         args = tuple(bound.inputs.values())
-        dispatcher = self._dispatcher(args)
         buffers = self._direct(bound)
-        if not buffers:
-            return dispatcher.call(args, None, _missed)
         # What is refused with these buffers is so without: it is asked, and counted, once.
-        missed = dispatcher.call((*args, *buffers), None, _missed) is MISSED
-        return MISSED if missed else buffers
+        result = self.call((*args, *buffers), None, _missed)
+        return buffers or result
 
     def _direct(self, bound: Bound) -> tuple[Any, ...]:
         """Return the buffers of all outputs, if the solution may write straight into them."""
-        from flashinfer_bench.apply.dispatch.ordinary import is_plain
+        from flashinfer_bench.apply.dispatch.guards import is_plain
 
         target, given = self._target, bound.buffers
-        if target is None or target.native_style != "destination":
+        if target is None or not target.destination_passing:
             return ()
-        if len(given) != len(self.definition.outputs):
+        if len(given) != len(self.layout.outputs):
             return ()
         buffers = tuple(given[index] for index in range(len(given)))
         memory = [memory_of(buffer) for buffer in buffers]

@@ -26,7 +26,7 @@ from flashinfer_bench.errors import (
     StorageError,
 )
 from flashinfer_bench.routing.binding import bind
-from flashinfer_bench.routing.patch_points import Runtime, opaque, router
+from flashinfer_bench.routing.patch_points import Runtime, no_fallback, opaque, router
 from flashinfer_bench.routing.routes import Canonical, reordered
 
 if TYPE_CHECKING:
@@ -34,20 +34,13 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
     from flashinfer_bench.apply.dispatch import Counters, Dispatcher, Stats, Target
-    from flashinfer_bench.apply.explain import Explanation
     from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.apply.selection import Candidates
     from flashinfer_bench.apply.table import ApplyTable, Config, Dataset, Source
     from flashinfer_bench.apply.wrappers import Resolver
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.routing.patch_points import (
-        Args,
-        Call,
-        Fallback,
-        Kwargs,
-        PatchPoint,
-    )
+    from flashinfer_bench.routing.patch_points import Call, Fallback, PatchPoint
 
     Positional = Union[Sequence[Any], Mapping[str, Any], None]
     Named = Union[Mapping[str, Any], Fallback]
@@ -98,22 +91,41 @@ def set_runtime(rt: Optional[Runtime]) -> None:
 # ----------------------------------------------------------------------- the forms of a call
 
 
-def arguments(args: Positional, kwargs: Named, fallback: Fallback) -> tuple[Args, Kwargs, Fallback]:
-    """Return the arguments of a call by position and by name, and its fallback.
+def make_call(
+    find: Callable[[str], Optional[Call]],
+    refusal: Callable[[str], str],
+    target: Union[str, Resolver],
+    args: Positional,
+    kwargs: Named,
+    fallback: Fallback,
+) -> Any:
+    """Make a call in any of its forms.
 
     Parameters
     ----------
+    find : callable
+        Returns what takes the calls of a definition; None if nothing does.
+    refusal : callable
+        Returns the message for a call of a definition that nothing takes, without a fallback.
+    target : str or callable
+        Name of the definition, or a resolver, which gets the arguments.
     args : sequence, mapping or None
         By position; in the old form ``(name, runtime_kwargs, fallback)`` those by name.
     kwargs : mapping, callable or None
         By name; in the old form the fallback.
     fallback : callable, optional
-        What to call instead.
+        What to call instead. If there is one, a resolver that fails is logged, once.
 
     Raises
     ------
     TypeError
-        If they are something else.
+        If the arguments are something else.
+    ConfigError
+        If `target` is something else.
+    RuntimeError
+        If there is nothing to substitute, or the resolver returns no name, and no fallback.
+    Exception
+        What the resolver raises, if there is no fallback.
     """
     if isinstance(args, Mapping):
         old = callable(kwargs) and not isinstance(kwargs, Mapping)
@@ -126,54 +138,28 @@ def arguments(args: Positional, kwargs: Named, fallback: Fallback) -> tuple[Args
         )
     if fallback is not None and not callable(fallback):
         raise TypeError(f"fallback is a {type(fallback).__name__}, which cannot be called")
-    return tuple(args or ()), dict(kwargs) if kwargs else None, fallback
-
-
-def resolve(
-    target: Union[str, Resolver], args: Args, kwargs: Kwargs, fallback: Fallback
-) -> Optional[str]:
-    """Return the definition of a call.
-
-    Parameters
-    ----------
-    target : str or callable
-        Its name, or a resolver, which gets the arguments.
-    args, kwargs
-        The arguments.
-    fallback : callable, optional
-        If there is one, a resolver that fails is logged, once.
-
-    Returns
-    -------
-    str or None
-        None if the resolver knows none, and there is a fallback.
-
-    Raises
-    ------
-    ConfigError
-        If `target` is something else.
-    RuntimeError
-        If the resolver returns no name, and there is no fallback.
-    Exception
-        What the resolver raises, if there is no fallback.
-    """
-    if type(target) is str:
-        return target
-    if not callable(target):
-        raise ConfigError(f"{target!r} is neither the name of a definition nor a resolver")
-    try:
-        name = target(*args, **(kwargs or {}))
-    except _ANYTHING as error:
-        if fallback is None:
-            raise
-        tell_once(f"the resolver {label_of(target)} failed; its calls go to the original", error)
-        return None
-    if isinstance(name, str):
-        return str(name)
+    given, named = tuple(args or ()), dict(kwargs) if kwargs else None
+    name: Any = target
+    if not isinstance(target, str):
+        if not callable(target):
+            raise ConfigError(f"{target!r} is neither the name of a definition nor a resolver")
+        try:
+            name = target(*given, **(named or {}))
+        except _ANYTHING as error:
+            if fallback is None:
+                raise
+            told = f"the resolver {label_of(target)} failed; its calls go to the original"
+            tell_once(told, error)
+            name = None
+        if not isinstance(name, str) and fallback is None:
+            told = f"the resolver {label_of(target)} names no definition but returns {name!r}"
+            raise RuntimeError(f"{told}, and no fallback is given")
+    call = find(str(name)) if isinstance(name, str) else None
+    if call is not None:
+        return call(given, named, fallback)
     if fallback is None:
-        told = f"the resolver {label_of(target)} names no definition but returns {name!r}"
-        raise RuntimeError(f"{told}, and no fallback is given")
-    return None
+        raise RuntimeError(refusal(name))
+    return fallback(*given, **named) if named else fallback(*given)
 
 
 class BaseRuntime(Runtime):
@@ -243,14 +229,7 @@ class BaseRuntime(Runtime):
         ValueError
             If the number of arguments is neither that of the inputs nor of inputs and outputs.
         """
-        given, named, instead = arguments(args, kwargs, fallback)
-        call = router.call_of(name) if router.top() is self else self.route(name, None)
-        if call is not None:
-            return call(given, named, instead)
-        if instead is None:
-            reason = self.problems.get(name, f"{self!r} has nothing to substitute for it")
-            raise RuntimeError(f"definition '{name}': {reason}, and no fallback is given")
-        return instead(*given, **(named or {}))
+        return self(name, args, kwargs, fallback)
 
     def __call__(
         self,
@@ -262,13 +241,16 @@ class BaseRuntime(Runtime):
         runtime_kwargs: Optional[Mapping[str, Any]] = None,
     ) -> Any:
         """Answer one call, as `apply` does."""
+
+        def find(name: str) -> Optional[Call]:
+            return router.call_of(name) if router.top() is self else self.route(name, None)
+
+        def refusal(name: str) -> str:
+            reason = self.problems.get(name, f"{self!r} has nothing to substitute for it")
+            return no_fallback(name, reason)
+
         by_name = kwargs if runtime_kwargs is None else runtime_kwargs
-        given, named, instead = arguments(args, by_name, fallback)
-        name = resolve(name_or_resolver, given, named, instead)
-        if name is None:
-            assert instead is not None
-            return instead(*given, **(named or {}))
-        return self.dispatch(name, given, named, instead)
+        return make_call(find, refusal, name_or_resolver, args, by_name, fallback)
 
 
 # ---------------------------------------------------------------------------------- datasets
@@ -385,7 +367,7 @@ class ApplyRuntime(BaseRuntime):
         """Return hits, fallbacks, errors and misses with their reasons, by definition."""
         return {name: each.snapshot() for name, each in sorted(dict(self._counters).items())}
 
-    def explain(self, name: str, axes: Optional[Mapping[str, int]] = None) -> Explanation:
+    def explain(self, name: str, axes: Optional[Mapping[str, int]] = None) -> dict[str, Any]:
         """Return who is chosen for a definition, and why the others are not.
 
         The dataset is read anew for that.
@@ -452,27 +434,26 @@ class Generation:
         if name not in self._dispatchers:
             made = None
             if name in self.names:
+                from flashinfer_bench.apply.dispatch import Counters, Dispatcher
+                from flashinfer_bench.apply.keys import ApplyKeyFactory
+
                 try:
-                    made = self._make(self.table.source.definition(name))
+                    definition = self.table.source.definition(name)
+                    config = self._configs.get(name)
+                    made = Dispatcher(
+                        definition,
+                        TableResolver(
+                            definition, self.table.definitions[name], self.builds, config
+                        ),
+                        config,
+                        key_builder=ApplyKeyFactory.specialize(definition),
+                        device=self._device,
+                        stats=self._counters.setdefault(name, Counters()),
+                    )
                 except _ANYTHING as error:  # this one only: others still apply
                     self._tell(name, f"{type(error).__name__}: {error}")
             self._dispatchers.setdefault(name, made)
         return self._dispatchers[name]
-
-    def _make(self, definition: Definition) -> Dispatcher:
-        from flashinfer_bench.apply.dispatch import Counters, Dispatcher
-        from flashinfer_bench.apply.keys import ApplyKeyFactory
-
-        name = definition.name
-        config = self._configs.get(name)
-        return Dispatcher(
-            definition,
-            TableResolver(definition, self.table.definitions[name], self.builds, config),
-            config,
-            key_builder=ApplyKeyFactory.specialize(definition),
-            device=self._device,
-            stats=self._counters.setdefault(name, Counters()),
-        )
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
         """Return what takes the calls of a point; see `routing.patch_points.Runtime`."""
@@ -500,7 +481,13 @@ class Generation:
         """Build the solutions that win most keys, as many as the settings say."""
         wanted: Counter[str] = Counter()
         for name in self.names:
-            wanted.update(_share(self.table.definitions[name], self._configs.get(name)))
+            table, config = self.table.definitions[name], self._configs.get(name)
+            wins = Counter(table.choices.values())
+            if table.best is not None and config.on_miss_policy == "use_def_best":
+                wins[table.best] += len(table.choices)
+            # Of equals always the same: by name.
+            ranked = sorted(wins.items(), key=lambda item: (-item[1], item[0]))
+            wanted.update(dict(ranked[: math.ceil(config.aot_ratio * len(ranked))]))
         names = [solution for solution, _ in wanted.most_common()]
         if names and (failures := self.builds.ahead(names)):
             name, error = next(iter(failures.items()))
@@ -510,30 +497,8 @@ class Generation:
             )
 
 
-def _share(table: Candidates, config: ApplyConfig) -> dict[str, int]:
-    """Return the solutions of a definition to be built ahead, and how many keys each wins."""
-    wins = Counter(table.choices.values())
-    if table.best is not None and config.on_miss_policy == "use_def_best":
-        wins[table.best] += len(table.choices)
-    # Of equals always the same: by name.
-    ranked = sorted(wins.items(), key=lambda item: (-item[1], item[0]))
-    return dict(ranked[: math.ceil(config.aot_ratio * len(ranked))])
-
-
 class TableResolver:
-    """Finds what is called for a key: by the table, or by the policy for keys not in it.
-
-    Parameters
-    ----------
-    definition : Definition
-        Of the calls.
-    table : Candidates
-        Who won which key.
-    builds : Builds
-        Builds the winners.
-    config : ApplyConfig
-        Names the policy.
-    """
+    """Finds what is called for a key: by the table, or by the policy for keys not in it."""
 
     def __init__(
         self, definition: Definition, table: Candidates, builds: Builds, config: ApplyConfig
@@ -545,17 +510,7 @@ class TableResolver:
         self._targets: dict[str, Target] = {}
 
     def resolve(self, key: Optional[ApplyKey]) -> Optional[Target]:
-        """Return what takes calls with a key, building it if that has not been done.
-
-        Parameters
-        ----------
-        key : ApplyKey, optional
-            None if a call has none: then only the policy ``use_def_best`` has an answer.
-
-        Returns
-        -------
-        Target or None
-            None if there is nothing for the key.
+        """Return what takes calls with a key, built, or None; see `dispatch.Resolver`.
 
         Raises
         ------
@@ -564,7 +519,18 @@ class TableResolver:
         """
         from flashinfer_bench.apply.dispatch import Target
 
-        solution = self.choose(key)
+        assert key is not None
+        choices, policy = self._table.choices, self._config.on_miss_policy
+        solution = choices.get(key)
+        if key not in choices:
+            if policy == "use_def_best":
+                solution = self._table.best
+            elif policy == "nearest":
+                near = nearest_key(choices, key, self._config.nearest_ratio)
+                solution = None if near is None else choices[near]
+            # It may have failed for this very key.
+            if solution in self._table.barred.get(key, ()):
+                solution = None
         if solution is None:
             return None
         runnable = self._builds.get(solution)
@@ -573,22 +539,6 @@ class TableResolver:
             made = Target.from_runnable(runnable, self._definition, solution)
             target = self._targets.setdefault(solution, made)
         return target
-
-    def choose(self, key: Optional[ApplyKey]) -> Optional[str]:
-        """Return the solution that takes calls with a key; None if none does."""
-        choices, policy = self._table.choices, self._config.on_miss_policy
-        if key is None:
-            return self._table.best if policy == "use_def_best" else None
-        if key in choices:
-            return choices[key]
-        other: Optional[str] = None
-        if policy == "use_def_best":
-            other = self._table.best
-        elif policy == "nearest":
-            near = nearest_key(choices, key, self._config.nearest_ratio)
-            other = None if near is None else choices[near]
-        # It may have failed for this very key.
-        return None if other in self._table.barred.get(key, ()) else other
 
 
 def nearest_key(keys: Iterable[ApplyKey], key: ApplyKey, ratio: float) -> Optional[ApplyKey]:
@@ -629,7 +579,7 @@ def nearest_key(keys: Iterable[ApplyKey], key: ApplyKey, ratio: float) -> Option
 
 
 class Builds:
-    """The solutions of a dataset, built once for each and kept.
+    """The solutions of a dataset, built by the registry of builders, which keeps what it built.
 
     Everything may be called from several threads. A solution that cannot be built costs itself
     only; the reason is kept, and it is not tried again on the way of a call.
@@ -642,15 +592,13 @@ class Builds:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._built: dict[str, Runnable] = {}
         # What makes an exception anew: raising one object again would let its traceback grow, and
         # keep frames and inputs alive.
         self._failures: dict[str, partial[BuildError]] = {}
-        self._locks: dict[str, threading.RLock] = {}
-        self._building: set[str] = set()
+        self._building: dict[tuple[str, int], bool] = {}  # by solution and thread
 
     def get(self, solution_name: str, *, again: bool = False) -> Runnable:
-        """Return a solution, built; of several threads that want the same, one builds it.
+        """Return a solution, built.
 
         Parameters
         ----------
@@ -672,37 +620,26 @@ class Builds:
         BuildCapabilityError
             If this machine lacks something for it.
         """
-        name = solution_name
-        built = self._ready(name)
-        if built is not None:
-            return built
-        with self._locks.setdefault(name, threading.RLock()):
-            if name in self._building:  # in this thread, as it has the lock
+        name, this = solution_name, (solution_name, threading.get_ident())
+        failure = self._failures.get(name)
+        if failure is None or (again and failure.func is BuildCapabilityError):
+            if this in self._building:
                 # Its module calls, when it is imported, what it is to be substituted for.
                 raise BuildError(f"solution {name!r} is needed while it is being built")
-            built = self._ready(name)
-            if built is not None:
+            self._building[this] = True
+            try:
+                from flashinfer_bench.compile import default_registry
+
+                solution = self._source.solution(name)
+                definition = self._source.definition(solution.definition)
+                built = default_registry().build(definition, solution)
+                self._failures.pop(name, None)
                 return built
-            failure = self._failures.get(name)
-            if failure is None or (again and failure.func is BuildCapabilityError):
-                self._building.add(name)
-                try:
-                    from flashinfer_bench.compile import default_registry
-
-                    solution = self._source.solution(name)
-                    definition = self._source.definition(solution.definition)
-                    built = self._built[name] = default_registry().build(definition, solution)
-                    self._failures.pop(name, None)
-                    return built
-                except (Exception, SystemExit) as error:  # noqa: BLE001 - a builder is a plugin
-                    failure = self._failures[name] = _failure(name, error)
-                finally:
-                    self._building.discard(name)
-            raise failure()
-
-    def _ready(self, name: str) -> Optional[Runnable]:
-        built = self._built.get(name)
-        return None if built is None or built.closed else built
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a builder is a plugin
+                failure = self._failures[name] = _failure(name, error)
+            finally:
+                del self._building[this]
+        raise failure()
 
     def ahead(
         self,

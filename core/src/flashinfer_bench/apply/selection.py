@@ -30,7 +30,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyFactory
 from flashinfer_bench.bench.dtype_tolerances import (
@@ -42,7 +42,7 @@ from flashinfer_bench.data.workload import Workload
 from flashinfer_bench.errors import FibError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
     from flashinfer_bench.apply.hardware import Place
@@ -50,27 +50,17 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Definition
     from flashinfer_bench.data.run_source import Origin, RunRow, Task
 
-ReasonKind = Literal[
-    "definition",
-    "solution",
-    "hardware",
-    "target",
-    "toolchain",
-    "key",
-    "stale",
-    "status",
-    "incorrect",
-    "integrity",
-    "error",
-    "latency",
-]
+REASONS = (
+    "definition solution hardware target toolchain key stale status incorrect integrity error "
+    "latency"
+)
 """What keeps a run from counting."""
 
 
 class Reason(NamedTuple):
-    """Why a run does not count: which rule, and a few words with the figures."""
+    """Why a run does not count: which rule of `REASONS`, and a few words with the figures."""
 
-    kind: ReasonKind
+    kind: str
     text: str
 
 
@@ -302,6 +292,7 @@ def best_of_all(
 # ------------------------------------------------------------------------------------ all the runs
 
 _INCORRECT = "INCORRECT"  # what the statuses of wrong outputs begin with
+_INCORRECT_ELSEWHERE = Reason("incorrect", "incorrect in another run")
 _STALE = Reason("stale", "recorded with another content of the solution")
 
 
@@ -344,22 +335,9 @@ class Candidates:
         counts = Counter(self.choices.values())
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
-    def refuse(self, solution: str, reasons: Mapping[Reason, int]) -> None:
-        """Count runs of a solution that are refused."""
-        self.refusals.setdefault(solution, Counter()).update(reasons)
-
 
 def _order(key: ApplyKey) -> tuple[tuple[tuple[str, int], ...], str]:
     return key.axes, repr(key.feats)
-
-
-@dataclass
-class _Runs:
-    """The runs of one solution of one definition in one environment."""
-
-    refusal: Optional[Reason]  # why none of them counts
-    reasons: Counter[Reason] = field(default_factory=Counter)
-    counted: int = 0
 
 
 @dataclass
@@ -370,14 +348,6 @@ class _Slot:
     """In milliseconds, of the runs that count, by solution and uuid of the workload."""
     tried: set[str] = field(default_factory=set)
     wrong: set[str] = field(default_factory=set)
-
-
-class _Place(NamedTuple):
-    """One workload of one definition; the slot is a reason if there is no key."""
-
-    uuid: str
-    slot: Union[_Slot, Reason]
-    limits: Limits
 
 
 class Collector:
@@ -397,10 +367,12 @@ class Collector:
         self._configs = configs
         self._place = place
         self._source = source
-        self._runs: dict[tuple[str, str, str, tuple[object, ...]], _Runs] = {}
-        self._builder_of = cache(lambda name: ApplyKeyFactory.specialize(source.definition(name)))
-        self._places: dict[tuple[str, str], _Place] = {}
+        self._found: dict[str, Candidates] = {}
         self._slots: dict[str, dict[ApplyKey, _Slot]] = {}
+        # What is worked out once for many runs.
+        self._refusal_of = cache(self._refusal)
+        self._slot_of = cache(self._slot)
+        self._builder_of = cache(lambda name: ApplyKeyFactory.specialize(source.definition(name)))
         self._hash_of = cache(lambda name: source.solution(name).hash())
 
     def add(self, rows: Iterable[RunRow]) -> None:
@@ -410,33 +382,31 @@ class Collector:
             groups.setdefault((row.task, row.origin), []).append(row)
         for (task, origin), some in groups.items():
             definition, solution = task.definition, task.solution
-            runs = self._runs_of(definition, solution, origin)
-            if runs.refusal is not None:
-                runs.reasons[runs.refusal] += len(some)
+            one = self._found.setdefault(definition, Candidates())
+            one.runs[solution] += len(some)
+            refused = one.refusals.setdefault(solution, Counter())
+            refusal = self._refusal_of(definition, solution, origin.hardware, *origin.libs.items())
+            if refusal is not None:
+                refused[refusal] += len(some)
                 continue
-            uuid, slot, limits = self._place_of(definition, task.text)
+            uuid, slot, limits = self._slot_of(definition, task.text)
             if isinstance(slot, Reason):
-                runs.reasons[slot] += len(some)
+                refused[slot] += len(some)
                 continue
             slot.tried.add(solution)
             if origin.solution_hash and origin.solution_hash != self._hash_of(solution):
-                runs.reasons[_STALE] += len(some)
+                refused[_STALE] += len(some)
                 continue
             counting, reasons = _judged(some, limits, is_judged=origin.is_judged)
             if counting:
-                runs.counted += len(counting)
                 slot.latencies.setdefault(solution, {}).setdefault(uuid, []).extend(counting)
-            runs.reasons.update(reasons)
+            refused.update(reasons)
             if any(one.kind == "status" and one.text.startswith(_INCORRECT) for one in reasons):
                 slot.wrong.add(solution)
 
-    def _runs_of(self, definition: str, solution: str, origin: Origin) -> _Runs:
-        key = definition, solution, origin.hardware, tuple(origin.libs.items())
-        if key not in self._runs:
-            self._runs[key] = _Runs(self._refusal(definition, solution, origin))
-        return self._runs[key]
-
-    def _refusal(self, definition: str, name: str, origin: Origin) -> Optional[Reason]:
+    def _refusal(
+        self, definition: str, name: str, hardware: str, *libs: tuple[str, str]
+    ) -> Optional[Reason]:
         """Return why no run of a solution in an environment counts, None if some may."""
         place = self._place
         try:
@@ -449,51 +419,51 @@ class Collector:
             return Reason("solution", "there is no solution of this name")
         if solution.definition != definition:
             return Reason("solution", f"the solution is for definition {solution.definition!r}")
-        if origin.hardware != place.hardware:
-            return Reason("hardware", f"recorded on {origin.hardware}")
+        if hardware != place.hardware:
+            return Reason("hardware", f"recorded on {hardware}")
         # Only `cpu` alone is taken at its word: compiled code for the CPU would take a GPU's
         # address for one of its own. Solutions that name some other GPU model are often run, and
         # recorded, on this one; that record is better evidence than their author's intention.
         targets = {target.strip().lower() for target in solution.spec.target_hardware}
         if targets == {"cpu"} and place.kind != "cpu":
             return Reason("target", "written for the CPU alone (target_hardware)")
-        text = place.toolchain_problem(str(solution.spec.language), origin.libs)
+        text = place.toolchain_problem(str(solution.spec.language), dict(libs))
         return None if text is None else Reason("toolchain", text)
 
-    def _place_of(self, name: str, text: str) -> _Place:
-        place = self._places.get((name, text))
-        if place is None:
-            workload = Workload.model_validate_json(text)
-            definition = self._source.definition(name)
-            key = self._key(name, workload)
-            slot: Union[_Slot, Reason] = (
-                key
-                if isinstance(key, Reason)
-                else self._slots.setdefault(name, {}).setdefault(key, _Slot())
-            )
-            limits = limits_for(definition, self._configs.get(name), workload)
-            place = self._places[name, text] = _Place(workload.uuid, slot, limits)
-        return place
-
-    def _key(self, name: str, workload: Workload) -> ApplyKey | Reason:
+    def _slot(self, name: str, text: str) -> tuple[str, Union[_Slot, Reason], Limits]:
+        """Return the uuid, the slot, or why there is none, and the limits of a workload."""
+        workload = Workload.model_validate_json(text)
+        limits = limits_for(self._source.definition(name), self._configs.get(name), workload)
         try:
-            builder = self._builder_of(name)
-            return builder.build_from_workload(workload, self._source.root)
+            key = self._builder_of(name).build_from_workload(workload, self._source.root)
         except FibError as error:
-            return Reason("key", error.message[:200])
+            return workload.uuid, Reason("key", error.message[:200]), limits
         except Exception as error:  # noqa: BLE001 - a plugin's key builder may raise anything
-            return Reason("key", f"{type(error).__name__}: {error}"[:200])
+            return workload.uuid, Reason("key", f"{type(error).__name__}: {error}"[:200]), limits
+        slot = self._slots.setdefault(name, {}).setdefault(key, _Slot())
+        return workload.uuid, slot, limits
 
     def outcome(self) -> dict[str, Candidates]:
-        """Return what all runs so far come to, by definition."""
-        found: dict[str, Candidates] = {}
-        for (name, solution, *_), runs in self._runs.items():
-            one = found.setdefault(name, Candidates())
-            one.refuse(solution, runs.reasons)
-            one.runs[solution] += runs.reasons.total() + runs.counted
+        """Return what all runs come to, by definition."""
         for name, slots in self._slots.items():
-            _rank(slots, found[name])
-        return found
+            one = self._found[name]
+            for key in sorted(slots, key=_order):
+                slot, ranking = slots[key], []
+                for solution, own in slot.latencies.items():
+                    every = [latency for group in own.values() for latency in group]
+                    if solution in slot.wrong:
+                        one.refusals[solution][_INCORRECT_ELSEWHERE] += len(every)
+                    else:
+                        standing = Standing(median(every), solution, len(every), min(own))
+                        ranking.append(standing)
+                if ranking:
+                    one.rankings[key] = sorted(ranking)
+                    one.choices[key] = one.rankings[key][0].solution
+                else:
+                    one.barred[key] = tuple(sorted(slot.tried))
+            never = frozenset().union(*(slot.wrong for slot in slots.values()))
+            one.best = best_of_all(one.rankings.values(), never)
+        return self._found
 
 
 def _judged(
@@ -525,24 +495,3 @@ def _judged(
         else:
             reasons.append(reason)
     return counting, inaccurate + reasons
-
-
-def _rank(slots: dict[ApplyKey, _Slot], one: Candidates) -> None:
-    """Set rankings, barred keys and best of `one`."""
-    for key in sorted(slots, key=_order):
-        slot = slots[key]
-        ranking = []
-        for solution, own in slot.latencies.items():
-            every = [latency for group in own.values() for latency in group]
-            if solution in slot.wrong:
-                reason = Reason("incorrect", "incorrect in another run")
-                one.refuse(solution, {reason: len(every)})
-            else:
-                ranking.append(Standing(median(every), solution, len(every), min(own)))
-        if ranking:
-            one.rankings[key] = sorted(ranking)
-            one.choices[key] = one.rankings[key][0].solution
-        else:
-            one.barred[key] = tuple(sorted(slot.tried))
-    never = frozenset().union(*(slot.wrong for slot in slots.values()))
-    one.best = best_of_all(one.rankings.values(), never)

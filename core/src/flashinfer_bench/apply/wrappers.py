@@ -51,18 +51,10 @@ def label_of(function: Callable[..., Any]) -> str:
 
 
 _NAMED = """\
-def make(_fib_function, _fib_slot):
-    def wrapper({parameters}):
         _fib_call = _fib_slot.call
-        if _fib_call is None:
-            return _fib_function({arguments})
-        return _fib_call({args}, {kwargs}, _fib_function)
-    return wrapper
 """
 
 _RESOLVED = """\
-def make(_fib_function, _fib_slot, _fib_resolver, _fib_failed):
-    def wrapper({parameters}):
         _fib_routes = _fib_slot.routes
         if _fib_routes is None:
             return _fib_function({arguments})
@@ -70,6 +62,12 @@ def make(_fib_function, _fib_slot, _fib_resolver, _fib_failed):
             _fib_call = _fib_routes[_fib_resolver({asked})]
         except Exception as _fib_error:
             _fib_call = _fib_failed(_fib_error)
+"""
+
+_WRAPPER = """\
+def make(_fib_function, _fib_slot, _fib_resolver, _fib_failed):
+    def wrapper({parameters}):
+{find}\
         if _fib_call is None:
             return _fib_function({arguments})
         return _fib_call({args}, {kwargs}, _fib_function)
@@ -77,20 +75,7 @@ def make(_fib_function, _fib_slot, _fib_resolver, _fib_failed):
 """
 
 
-class Decorated(PatchPoint):
-    """The point of a decorated function; `bind` is that of an `apis.Api`."""
-
-    __slots__ = ("bind",)
-    bind: Optional[Callable[..., Any]]
-
-
-def decorate(
-    target: Union[str, Resolver],
-    function: Callable[..., Any],
-    *,
-    label: Optional[str] = None,
-    bind: Optional[Callable[..., Any]] = None,
-) -> Callable[..., Any]:
+def decorate(target: Union[str, Resolver], function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls go through to whatever is enabled, or to `function`.
 
     Parameters
@@ -99,10 +84,6 @@ def decorate(
         Name of the definition; or a resolver, which gets the arguments of a call and returns it.
     function : callable
         What is called while nothing is enabled. A `staticmethod` or `classmethod` stays one.
-    label : str, optional
-        What people call it. Default: its module and qualified name.
-    bind : callable, optional
-        See `apis.Api`.
 
     Raises
     ------
@@ -110,7 +91,7 @@ def decorate(
         If `function` cannot be called, or returns no result but a coroutine or a generator.
     """
     if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(decorate(target, function.__func__, label=label, bind=bind))
+        return type(function)(decorate(target, function.__func__))
     if not callable(function):
         raise ConfigError(f"apply decorates functions, not {type(function).__name__}")
     if returns_later(function):
@@ -118,18 +99,11 @@ def decorate(
             f"apply cannot decorate {label_of(function)}: it returns a coroutine or a generator",
             hint="decorate the function that computes the outputs",
         )
-    label = label or label_of(function)
-    signature = _own_signature(function)
-    point = Decorated(target if isinstance(target, str) else None, label, signature)
-    point.bind = bind
-    if isinstance(target, str):
-        make = generated.compile_source(_source(_NAMED, signature))
-        wrapper = make(function, point)
-    else:
-        asked = _asked(target, signature)
-        make = generated.compile_source(_source(_RESOLVED, signature, asked=asked))
-        message = f"the resolver of {label} failed; its calls go to the original"
-        wrapper = make(function, point, target, functools.partial(tell_once, message))
+    label, signature = label_of(function), _own_signature(function)
+    point = PatchPoint(target if isinstance(target, str) else None, label, signature)
+    message = f"the resolver of {label} failed; its calls go to the original"
+    make = generated.compile_source(_source(target, signature))
+    wrapper = make(function, point, target, functools.partial(tell_once, message))
     if signature is not None:
         _set_defaults(wrapper, signature)
     functools.update_wrapper(wrapper, function)
@@ -152,22 +126,20 @@ def _own_signature(function: Callable[..., Any]) -> Optional[Signature]:
     return signature if generated.writable(signature) else None
 
 
-def _source(template: str, signature: Optional[Signature], asked: str = "") -> str:
-    if signature is None:
-        return template.format(
-            parameters="*_fib_args, **_fib_kwargs",
-            arguments="*_fib_args, **_fib_kwargs",
-            args="_fib_args",
-            kwargs="_fib_kwargs",
-            asked=asked,
-        )
-    return template.format(
-        parameters=generated.parameter_list(signature),
-        arguments=generated.argument_list(signature),
-        args=generated.positional_tuple(signature),
-        kwargs=generated.keyword_dict(signature),
-        asked=asked,
-    )
+def _source(target: Union[str, Resolver], signature: Optional[Signature]) -> str:
+    parts = ["*_fib_args, **_fib_kwargs"] * 2 + ["_fib_args", "_fib_kwargs"]
+    if signature is not None:
+        parts = [
+            generated.parameter_list(signature),
+            generated.argument_list(signature),
+            generated.positional_tuple(signature),
+            generated.keyword_dict(signature),
+        ]
+    names = dict(zip(("parameters", "arguments", "args", "kwargs"), parts, strict=True))
+    find = _NAMED
+    if not isinstance(target, str):
+        find = _RESOLVED.format(asked=_asked(target, signature), arguments=names["arguments"])
+    return _WRAPPER.format(find=find, **names)
 
 
 def _asked(resolver: Resolver, signature: Optional[Signature]) -> str:
@@ -175,35 +147,29 @@ def _asked(resolver: Resolver, signature: Optional[Signature]) -> str:
 
     By name if its names are all among the function's, else by position.
     """
-    everything = "*_fib_args, **_fib_kwargs"
     if signature is None:
-        return everything
+        return "*_fib_args, **_fib_kwargs"
     everything = generated.argument_list(signature)
     try:
         wanted = list(inspect.signature(resolver).parameters.values())
     except (ValueError, TypeError):
         return everything
-    kinds = {each.kind for each in wanted}
-    named = [each for each in wanted if each.kind not in _VARIABLE]
+    kinds, parameters = {each.kind for each in wanted}, signature.parameters
+    named = {each.name: each for each in wanted if each.kind not in _VARIABLE}
     if Parameter.VAR_POSITIONAL in kinds:
         return everything
-    if {each.name for each in named} <= set(signature.parameters):
-        return _asked_by_name(named, signature, all_of_them=Parameter.VAR_KEYWORD in kinds)
-    if Parameter.VAR_KEYWORD in kinds:
-        return everything
-    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    given = [each.name for each in signature.parameters.values() if each.kind in by_position]
-    return ", ".join(given[: len(named)])
-
-
-def _asked_by_name(named: list[Parameter], signature: Signature, *, all_of_them: bool) -> str:
-    names = [each.name for each in named]
+    if not named.keys() <= parameters.keys():
+        if Parameter.VAR_KEYWORD in kinds:
+            return everything
+        by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        given = [each.name for each in parameters.values() if each.kind in by_position]
+        return ", ".join(given[: len(named)])
     parts = [
         name if each.kind is Parameter.POSITIONAL_ONLY else f"{name}={name}"
-        for name, each in zip(names, named, strict=True)
+        for name, each in named.items()
     ]
-    if all_of_them:
-        others = [each for each in signature.parameters.values() if each.name not in names]
+    if Parameter.VAR_KEYWORD in kinds:
+        others = [each for each in parameters.values() if each.name not in named]
         parts += [f"{each.name}={each.name}" for each in others if each.kind not in _VARIABLE]
         parts += [f"**{each.name}" for each in others if each.kind is Parameter.VAR_KEYWORD]
     return ", ".join(parts)

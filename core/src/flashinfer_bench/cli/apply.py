@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -26,17 +26,9 @@ from flashinfer_bench.cli.output import (
 from flashinfer_bench.errors import BuildCapabilityError, CapabilityError, FibError, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from flashinfer_bench.apply import ApplyConfig
-    from flashinfer_bench.apply.explain import (
-        DefinitionOverview,
-        Explanation,
-        KeyExplanation,
-        Overview,
-        SolutionExplanation,
-    )
-    from flashinfer_bench.apply.table import ApplyTable
 
 
 app = command_group(
@@ -95,16 +87,24 @@ def explain(
     sizes = _parse_axes(axes or ())
     from flashinfer_bench.apply.explain import explain as explain_one
 
-    config = _config(max_atol, max_rtol)
+    place = _hardware_name(hardware, device)
     found = explain_one(
-        dataset, definition, config, hardware=_hardware_name(hardware, device), axes=sizes or None
+        dataset, definition, _config(max_atol, max_rtol), hardware=place, axes=sizes or None
     )
     if as_json:
-        emit_document(dataset=dataset, **found.to_dict())
+        emit_document(dataset=dataset, **found)
     else:
-        _print_explanation(found)
-    _tell_explanation(found)
-    raise typer.Exit(_tell_problems(found.problems))
+        table(f"Who takes {definition}", _KEY_COLUMNS, _key_rows(found["keys"]))
+        emit("")
+        table("Solutions", _SOLUTION_COLUMNS, map(_solution_row, found["solutions"]))
+    talk(printable(f"{definition} on {found['hardware']}"))
+    errors = f"absolute error up to {found['atol']:.3g} {'and' if found['both'] else 'or'} relative"
+    talk(f"tolerance: {errors} up to {found['rtol']:.3g}")
+    winners = sum(bool(key["contenders"]) for key in found["keys"])
+    talk(f"{winners:,} of {len(found['keys']):,} recorded keys have a winner")
+    if found["best"] is not None:
+        talk(printable(f"with on_miss_policy='use_def_best', other keys go to {found['best']}"))
+    raise typer.Exit(_tell_problems(found["problems"]))
 
 
 def _parse_axes(values: Sequence[str]) -> dict[str, int]:
@@ -141,54 +141,30 @@ _KEY_COLUMNS = ("key", "place", "solution", "latency_ms", "slower", "runs")
 _SOLUTION_COLUMNS = ("solution", "keys", "won", "runs", "counted", "why_not")
 
 
-def _print_explanation(found: Explanation) -> None:
-    table(f"Who takes {found.definition}", _KEY_COLUMNS, [*_key_rows(found.keys)])
-    emit("")
-    table("Solutions", _SOLUTION_COLUMNS, map(_solution_row, found.solutions))
-
-
-def _key_rows(keys: Sequence[KeyExplanation]) -> list[tuple[Any, ...]]:
-    rows: list[tuple[Any, ...]] = []
+def _key_rows(keys: Sequence[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
     for key in keys:
-        text = _key_text(key)
-        rows += [
-            (text, place, each.solution, each.latency_ms, each.slower, each.runs)
-            for place, each in enumerate(key.contenders, 1)
-        ] or [(text, None, None, None, None, 0)]
-    return rows
+        # The sizes as ``--axes`` takes them, and what else counts after them.
+        parts = {**key["axes"], **key["feats"]}.items()
+        text = " ".join(f"{name}={value}" for name, value in parts) or "any"
+        if not key["contenders"]:
+            yield (text, None, None, None, None, 0)
+        for place, each in enumerate(key["contenders"], 1):
+            yield (text, place, *map(each.get, ("solution", "latency_ms", "slower", "runs")))
 
 
-def _key_text(key: KeyExplanation) -> str:
-    """Return the sizes as ``--axes`` takes them, and what else counts after them."""
-    parts = {**key.axes, **key.feats}.items()
-    return " ".join(f"{name}={value}" for name, value in parts) or "any"
-
-
-def _solution_row(one: SolutionExplanation) -> tuple[Any, ...]:
+def _solution_row(one: dict[str, Any]) -> tuple[Any, ...]:
     reasons = [
-        f"{each.text} ({each.runs:,} {_runs(each.runs)})" if each.runs else each.text
-        for each in one.refusals
+        f"{each['text']} ({each['runs']:,} {_runs(each['runs'])})" if each["runs"] else each["text"]
+        for each in one["refusals"]
     ]
-    lost = one.keys - one.won
+    lost = one["keys"] - one["won"]
     if lost:
         reasons.insert(0, f"slower in {lost:,} {'key' if lost == 1 else 'keys'}")
-    return (one.name, one.keys, one.won, one.runs, one.counted, "; ".join(reasons))
+    return (*map(one.get, ("name", "keys", "won", "runs", "counted")), "; ".join(reasons))
 
 
 def _runs(count: int) -> str:
     return "run" if count == 1 else "runs"
-
-
-def _tell_explanation(found: Explanation) -> None:
-    talk(printable(f"{found.definition} on {found.hardware}"))
-    joint = "and" if found.both else "or"
-    talk(
-        f"tolerance: absolute error up to {found.atol:.3g} {joint} relative up to {found.rtol:.3g}"
-    )
-    winners = sum(bool(key.contenders) for key in found.keys)
-    talk(f"{winners:,} of {len(found.keys):,} recorded keys have a winner")
-    if found.best is not None:
-        talk(printable(f"with on_miss_policy='use_def_best', other keys go to {found.best}"))
 
 
 def _tell_problems(problems: Sequence[str]) -> ExitCode:
@@ -219,40 +195,35 @@ def list_definitions(
     set_up_logging(log_level)
     from flashinfer_bench.apply.explain import explain_all
 
-    config = _config(max_atol, max_rtol)
-    found = explain_all(dataset, config, hardware=_hardware_name(hardware, device))
+    place = _hardware_name(hardware, device)
+    found = explain_all(dataset, _config(max_atol, max_rtol), hardware=place)
+    definitions = found["definitions"]
     if as_json:
-        emit_document(**found.to_dict())
+        emit_document(**found)
     else:
-        table("Apply", _LIST_COLUMNS, map(_list_row, found.definitions))
-    _tell_overview(found)
-    raise typer.Exit(_tell_problems(found.problems))
+        table("Apply", _LIST_COLUMNS, map(_list_row, definitions))
+    keys = sum(one["keys"] for one in definitions)
+    won = keys - sum(one["open_keys"] for one in definitions)
+    talk(printable(f"{won:,} of {keys:,} recorded keys have a winner on {found['hardware']}"))
+    elsewhere = sum(one["refused"].get("hardware", 0) for one in definitions)
+    if elsewhere:
+        talk(f"not counted: {elsewhere:,} {_runs(elsewhere)} on other hardware")
+    strangers = [one["definition"] for one in definitions if not one["known"]]
+    if strangers:
+        talk(printable(f"the dataset lacks the definitions of {', '.join(strangers)}"))
+    raise typer.Exit(_tell_problems(found["problems"]))
 
 
 _LIST_COLUMNS = ("definition", "op_type", "keys", "won", "winners", "runs", "not_counted")
 
 
-def _list_row(one: DefinitionOverview) -> tuple[Any, ...]:
-    won = one.keys - one.open_keys
-    winners = _counts(one.winners) or None
-    refused = _counts(one.refused) or None
-    return (one.definition, one.op_type, one.keys, won, winners, one.runs, refused)
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
-
-
-def _tell_overview(found: Overview) -> None:
-    keys = sum(one.keys for one in found.definitions)
-    won = keys - sum(one.open_keys for one in found.definitions)
-    talk(printable(f"{won:,} of {keys:,} recorded keys have a winner on {found.hardware}"))
-    elsewhere = sum(one.refused.get("hardware", 0) for one in found.definitions)
-    if elsewhere:
-        talk(f"not counted: {elsewhere:,} {_runs(elsewhere)} on other hardware")
-    strangers = [one.definition for one in found.definitions if not one.known]
-    if strangers:
-        talk(printable(f"the dataset lacks the definitions of {', '.join(strangers)}"))
+def _list_row(one: dict[str, Any]) -> tuple[Any, ...]:
+    winners, refused = (
+        ", ".join(f"{name} {count:,}" for name, count in one[which].items()) or None
+        for which in ("winners", "refused")
+    )
+    won = one["keys"] - one["open_keys"]
+    return (one["definition"], one["op_type"], one["keys"], won, winners, one["runs"], refused)
 
 
 # --------------------------------------------------------------------------------------- build
@@ -280,43 +251,66 @@ def build(
     quickly. Where that is not possible, they are dispatched without it.
     """
     set_up_logging(log_level)
+    from flashinfer_bench.apply.runtime import Builds
     from flashinfer_bench.apply.table import ApplyTable
 
     place = _hardware_name(hardware, device)
     found = ApplyTable.load_or_build(dataset, _config(max_atol, max_rtol), hardware=place)
-    wanted = list(_winners(found))
-    if not wanted:
-        raise SelectionError(
-            f"no solution of the dataset may be used on {place}", hint="'fib apply list' says why"
-        )
-    raise typer.Exit(_carry_out(found, wanted, jobs, helper=not no_helper, as_json=as_json))
-
-
-class Wanted(NamedTuple):
-    """A solution to be built: that of a definition, and how many of its keys it wins."""
-
-    definition: str
-    solution: str
-    keys: int
-
-
-def _winners(found: ApplyTable) -> Iterator[Wanted]:
-    """Yield the solutions of a table, those with most keys first; equals by name."""
     counts: Counter[tuple[str, str]] = Counter()
     for name, one in found.definitions.items():
         counts.update((name, solution) for solution in one.choices.values())
         if one.best is not None:
             counts[name, one.best] += 0  # listed, even if it wins no key
-    for (name, solution), keys in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        yield Wanted(name, solution, keys)
+    if not counts:
+        raise SelectionError(
+            f"no solution of the dataset may be used on {place}", hint="'fib apply list' says why"
+        )
+    # Those with most keys first; equals by name.
+    wanted = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    results: dict[str, Optional[Exception]] = {}
+    begin, interrupted, helper = time.monotonic(), True, _helper("skipped")
 
+    def on_built(name: str, error: Optional[Exception]) -> None:
+        results[name] = error
+        talk(printable(f"build {len(results)}/{len(wanted)}: {_state(error)} {name}"))
 
-class Helper(NamedTuple):
-    """What became of the helper of the dispatcher: `state` is one of `_HELPER_TEXTS`."""
-
-    state: str
-    reason: Optional[str] = None
-    log: str = ""
+    with suppress(KeyboardInterrupt), redirect_stdout(sys.stderr):  # for what a builder prints
+        Builds(found.source).ahead([solution for (_, solution), _ in wanted], jobs, on_built)
+        if not no_helper:
+            helper = _build_helper()
+        interrupted = False
+    builds: list[dict[str, Any]] = [
+        {
+            "definition": name,
+            "solution": solution,
+            "keys": keys,
+            "result": _state(error),
+            "reason": None if error is None else _reason(error),
+            "log": getattr(error, "log", ""),
+        }
+        for (name, solution), keys in wanted
+        if solution in results
+        for error in [results[solution]]
+    ]
+    if as_json:
+        emit_document(hardware=place, interrupted=interrupted, helper=helper, builds=builds)
+    elif builds:
+        rows = (
+            (*list(each.values())[:4], (each["reason"] or "").partition("\n")[0]) for each in builds
+        )
+        table("Builds", ("definition", "solution", "keys", "result", "detail"), rows)
+    states = Counter(each["result"] for each in builds)
+    tell_counts("builds", states, begin, interrupted=interrupted)
+    text = _HELPER_TEXTS[helper["state"]]
+    talk(printable(f"helper: {text.format((helper['reason'] or '').partition(chr(10))[0])}"))
+    hints = {error.hint for error in results.values() if isinstance(error, FibError)}
+    for hint in sorted(filter(None, hints)):
+        talk(printable(f"hint: {hint}"))
+    if interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if "failed" in states:
+        raise typer.Exit(ExitCode.FINDINGS)
+    raise typer.Exit(ExitCode.CAPABILITY if "unavailable" in states else ExitCode.OK)
 
 
 _WITHOUT = "calls are dispatched without it, as rightly but more slowly"
@@ -324,90 +318,32 @@ _HELPER_TEXTS = {
     "built": "compiled; programs that enable apply from now on dispatch calls with it",
     "present": "compiled before; programs that enable apply dispatch calls with it",
     "skipped": f"not asked for; unless it was compiled before, {_WITHOUT}",
-    "unavailable": f"not compiled ({{reason}}); {_WITHOUT}",
-    "failed": f"not compiled ({{reason}}); {_WITHOUT}",
+    "unavailable": f"not compiled ({{}}); {_WITHOUT}",
+    "failed": f"not compiled ({{}}); {_WITHOUT}",
 }
 
 
-def _build_helper() -> Helper:
+def _helper(state: str, reason: Optional[str] = None, log: str = "") -> dict[str, Any]:
+    """Say what became of the helper of the dispatcher: `state` is one of `_HELPER_TEXTS`."""
+    return {"state": state, "reason": reason, "log": log}
+
+
+def _build_helper() -> dict[str, Any]:
     """Compile the helper of the dispatcher, unless it is there; what goes wrong costs only it."""
     try:
-        from flashinfer_bench.apply.dispatch import native
+        from flashinfer_bench.apply.dispatch.recognition import build_helper, helper
 
-        if native.maker() is not None:
-            return Helper("present")
+        if helper() is not None:
+            return _helper("present")
         talk("helper: compiling, which may take half a minute")
-        native.build()
-        if native.maker() is not None:
-            return Helper("built")
+        build_helper()
+        if helper() is not None:
+            return _helper("built")
     except (CapabilityError, ImportError) as error:  # no compiler, no torch
-        return Helper("unavailable", _reason(error))
+        return _helper("unavailable", _reason(error))
     except FibError as error:
-        return Helper("failed", _reason(error), getattr(error, "log", ""))
-    return Helper("failed", "it does not work with the torch that is installed")
-
-
-def _carry_out(
-    found: ApplyTable, wanted: list[Wanted], jobs: Optional[int], *, helper: bool, as_json: bool
-) -> ExitCode:
-    """Build solutions, show what came of it, and return the exit code."""
-    from flashinfer_bench.apply.runtime import Builds
-
-    results: dict[str, Optional[Exception]] = {}
-    begin, interrupted, made = time.monotonic(), True, Helper("skipped")
-
-    def on_built(name: str, error: Optional[Exception]) -> None:
-        results[name] = error
-        talk(printable(f"build {len(results)}/{len(wanted)}: {_state(error)} {name}"))
-
-    with suppress(KeyboardInterrupt), redirect_stdout(sys.stderr):  # for what a builder prints
-        Builds(found.source).ahead([each.solution for each in wanted], jobs, on_built)
-        if helper:
-            made = _build_helper()
-        interrupted = False
-    done = [(each, results[each.solution]) for each in wanted if each.solution in results]
-    states = Counter(_state(error) for _, error in done)
-    if as_json:
-        emit_document(
-            hardware=found.hardware,
-            interrupted=interrupted,
-            helper=made._asdict(),
-            builds=[_build_record(each, error) for each, error in done],
-        )
-    elif done:
-        table("Builds", _BUILD_COLUMNS, (_build_row(each, error) for each, error in done))
-    tell_counts("builds", states, begin, interrupted=interrupted)
-    _tell_builds(done, made)
-    if interrupted:
-        return ExitCode.INTERRUPTED
-    if "failed" in states:
-        return ExitCode.FINDINGS
-    return ExitCode.CAPABILITY if "unavailable" in states else ExitCode.OK
-
-
-_BUILD_COLUMNS = ("definition", "solution", "keys", "result", "detail")
-
-
-def _build_row(each: Wanted, error: Optional[Exception]) -> tuple[Any, ...]:
-    detail = "" if error is None else _reason(error).partition("\n")[0]
-    return (*each, _state(error), detail)
-
-
-def _build_record(each: Wanted, error: Optional[Exception]) -> dict[str, Any]:
-    return {
-        **each._asdict(),
-        "result": _state(error),
-        "reason": None if error is None else _reason(error),
-        "log": getattr(error, "log", ""),
-    }
-
-
-def _tell_builds(done: Sequence[tuple[Wanted, Optional[Exception]]], helper: Helper) -> None:
-    reason = (helper.reason or "").partition("\n")[0]
-    talk(printable(f"helper: {_HELPER_TEXTS[helper.state].format(reason=reason)}"))
-    hints = {error.hint for _, error in done if isinstance(error, FibError) and error.hint}
-    for hint in sorted(hints):
-        talk(printable(f"hint: {hint}"))
+        return _helper("failed", _reason(error), getattr(error, "log", ""))
+    return _helper("failed", "it does not work with the torch that is installed")
 
 
 def _state(error: Optional[Exception]) -> str:

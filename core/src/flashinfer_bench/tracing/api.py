@@ -8,9 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
@@ -125,7 +123,7 @@ def activate() -> None:
     _asked = True
     if _COMMAND_LINE in sys.modules:
         return
-    with warned("FIB_ENABLE_TRACING: tracing stays off"):
+    with env.warned("FIB_ENABLE_TRACING: tracing stays off"):
         if env.tracing_enabled():
             from flashinfer_bench.tracing.runtime import TracingRuntime
             from flashinfer_bench.tracing.shutdown import install_signal_handlers
@@ -133,17 +131,3 @@ def activate() -> None:
             TracingRuntime().start()
             if env.tracing_signals() and threading.current_thread() is threading.main_thread():
                 install_signal_handlers()
-
-
-@contextmanager
-def warned(consequence: str) -> Iterator[None]:
-    """Make a failure a warning: the program that is running must not notice."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        _logger.debug("%s", consequence, exc_info=True)
-        message = f"{consequence}: {type(error).__name__}: {error}"
-        try:
-            warnings.warn(message, UserWarning, stacklevel=4)
-        except UserWarning:  # warnings are errors here, but nothing was called that could fail
-            _logger.warning("%s", message)

@@ -14,17 +14,9 @@ torch = pytest.importorskip("torch")
 from hypothesis import settings  # noqa: E402
 
 from flashinfer_bench.apply.config import ApplyConfig  # noqa: E402
-from flashinfer_bench.apply.dispatch import (  # noqa: E402
-    Dispatcher,
-    Target,
-    native,
-)
+from flashinfer_bench.apply.dispatch import Dispatcher, Target, recognition  # noqa: E402
 from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module  # noqa: E402
-from flashinfer_bench.apply.dispatch.recognition import (  # noqa: E402
-    Recognition,
-    by_torch,
-    tensor_guards,
-)
+from flashinfer_bench.apply.dispatch.recognition import by_torch, tensor_guards  # noqa: E402
 from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder  # noqa: E402
 from flashinfer_bench.data import Definition  # noqa: E402
 from flashinfer_bench.errors import CapabilityError  # noqa: E402
@@ -160,7 +152,7 @@ def helper_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FIB_CACHE_PATH", str(place / "helper-cache"))
         try:
-            native.build()
+            recognition.build_helper()
         except CapabilityError as error:
             pytest.skip(f"the helper cannot be compiled here: {error.message}")
     return place / "helper-cache"
@@ -170,7 +162,7 @@ def helper_cache(tmp_path_factory):
 def helper(helper_cache, monkeypatch):
     """What makes recognisers with the helper."""
     monkeypatch.setenv("FIB_CACHE_PATH", str(helper_cache))
-    made = native.maker.__wrapped__()
+    made = recognition.helper.__wrapped__()
     assert made is not None
     return made
 
@@ -179,7 +171,7 @@ def helper(helper_cache, monkeypatch):
 def guards(request, monkeypatch):
     """Run a test with each way to recognise calls."""
     if request.param == "helper":
-        by = Recognition(request.getfixturevalue("helper"), sees_all=True)
+        by = request.getfixturevalue("helper")
     else:
         by = by_torch(tensor_guards()) if request.param == "torch" else None
     monkeypatch.setattr(dispatcher_module, "recognition", lambda: by)

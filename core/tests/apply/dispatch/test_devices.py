@@ -7,8 +7,8 @@ import contextlib
 import pytest
 import torch
 
-from flashinfer_bench.apply.dispatch import ordinary, target
-from flashinfer_bench.apply.dispatch.ordinary import Devices, is_current, on_device
+from flashinfer_bench.apply.dispatch import guards, target
+from flashinfer_bench.apply.dispatch.guards import Devices, is_current, on_device
 
 
 class Gpus:
@@ -42,10 +42,10 @@ def gpus(monkeypatch):
     found = Gpus()
     for name in ("device_count", "current_device", "get_device_name", "device"):
         monkeypatch.setattr(torch.cuda, name, getattr(found, name))
-    monkeypatch.setattr(ordinary, "ordinary_keys", lambda device: frozenset({1}))
-    ordinary._gpu.cache_clear()
+    monkeypatch.setattr(guards, "ordinary_keys", lambda device: frozenset({1}))
+    guards._gpu.cache_clear()
     yield found
-    ordinary._gpu.cache_clear()
+    guards._gpu.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from flashinfer_bench.apply.dispatch import Stats, ordinary, recognition
+from flashinfer_bench.apply.dispatch import Stats, guards, recognition
 from flashinfer_bench.routing import generated
 
 pytestmark = pytest.mark.usefixtures("guards")
@@ -80,7 +80,7 @@ def test_substituted_inside_of_a_custom_operator(adding, mode):
 
 
 def test_a_dispatcher_made_in_a_mode_works_outside_of_it(bench, xy):
-    for each in (recognition.tensor_guards, ordinary.facts, ordinary.ordinary_keys):
+    for each in (recognition.tensor_guards, guards.facts, guards.ordinary_keys):
         each.cache_clear()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         made = bench(lambda x, y: x + y)

@@ -1,151 +1,41 @@
-"""Recognising tensors: the checker of torch, and checkers that are broken in every way."""
+"""Recognising tensors, by the helper that is compiled on the machine and by torch's checker."""
 
 from __future__ import annotations
 
+import logging
+import os
+import shutil
+import subprocess
 import sys
 
 import pytest
 import torch
 
 from flashinfer_bench.apply.dispatch import recognition
-from flashinfer_bench.apply.dispatch.recognition import (
-    Recognition,
-    by_torch,
-    problem_of,
-    tensor_guards,
-)
+from flashinfer_bench.apply.dispatch.recognition import by_torch, tensor_guards
+from flashinfer_bench.errors import BuildError
+
+pytestmark = pytest.mark.slow  # compiling takes long: once for all tests
 
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    tensor_guards.cache_clear()
+    cached = tensor_guards, recognition.helper
+    for each in cached:
+        each.cache_clear()
     yield
-    tensor_guards.cache_clear()
-
-
-@pytest.fixture(scope="module")
-def real():
-    """The checker of the torch that is installed."""
-    guards = pytest.importorskip("torch._C._dynamo.guards")
-    return guards.TensorGuards
-
-
-def test_the_checker_of_this_torch_does_what_is_wanted(real):
-    assert problem_of(real) is None
-    assert tensor_guards() is real
-
-
-class Broken:
-    """A checker that does not see one thing."""
-
-    def __init__(self, real, blind):
-        self.real = real
-        self.blind = blind
-
-    def __call__(self, *tensors, **options):
-        made = self.real(*tensors, **options)
-        blind = self.blind
-
-        class Checker:
-            @staticmethod
-            def check(*args):
-                return True if any(map(blind, args)) else made.check(*args)
-
-        return Checker()
-
-
-def is_plain(value):
-    return isinstance(value, torch.Tensor)
-
-
-BLIND = {
-    "another dtype": lambda v: is_plain(v) and v.dtype is torch.float64,
-    "another dtype of one size": lambda v: is_plain(v) and v.dtype is torch.int32,
-    "another size": lambda v: is_plain(v) and v.shape == (5, 8),
-    "another rank": lambda v: is_plain(v) and v.dim() == 3,
-    "a transposed tensor": lambda v: is_plain(v) and not v.is_sparse and v.stride() == (1, 4),
-    "another device": lambda v: is_plain(v) and v.device.type == "meta",
-    "requires_grad": lambda v: is_plain(v) and v.requires_grad and v.dtype is torch.float32,
-    "a parameter": lambda v: type(v) is torch.nn.Parameter,
-    "a subclass": lambda v: type(v).__name__ == "Own",
-    "a negated view": lambda v: is_plain(v) and v.is_neg(),
-    "a sparse tensor": lambda v: is_plain(v) and v.is_sparse,
-}
-
-
-@pytest.mark.parametrize("what", sorted(BLIND))
-def test_a_checker_that_does_not_see_something_is_not_used(real, what):
-    problem = problem_of(Broken(real, BLIND[what]))
-    assert problem == f"takes {what} for a tensor"
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_nested_tensors_and_those_of_transforms_do_not_reach_the_checker():
-    x, asked = torch.zeros(2, 4), []
-
-    class Deadly(Agreeing):
-        def check(self, *args):
-            asked.append([each.shape for each in args])  # raises if there is none
-            return True
-
-    check = by_torch(Deadly).make([x, x.clone()])
-    nested = torch.nested.nested_tensor([x, x])
-    assert not check(nested, x)
-    assert not check(x, nested)
-    torch.vmap(lambda each: each + float(check(each, x)))(torch.ones(3, 2, 4))
-    assert asked == []
-    assert check(x, x)
-
-
-class Refusing:
-    """Says no to everything."""
-
-    def __init__(self, *tensors, **options):
-        pass
-
-    def check(self, *args):
-        return False
-
-
-class Agreeing(Refusing):
-    """Says yes to everything."""
-
-    def check(self, *args):
-        return True
-
-
-class Vague(Refusing):
-    """Answers by something else than True and False."""
-
-    def check(self, *args):
-        return 1
-
-
-class Raising(Refusing):
-    """Raises when asked."""
-
-    def check(self, *args):
-        raise SystemError("changed")
-
-
-@pytest.mark.parametrize("maker", [Refusing, Agreeing, Vague, Raising, lambda: None, None])
-def test_other_checkers_are_not_used(maker, monkeypatch):
-    assert problem_of(maker) is not None
-    guards = type(sys)("torch._C._dynamo.guards")
-    guards.TensorGuards = maker
-    monkeypatch.setitem(sys.modules, "torch._C._dynamo.guards", guards)
-    assert tensor_guards() is None
-
-
-# ------------------------------------------------------------------------------ recognising
+    for each in cached:
+        each.cache_clear()
 
 
 @pytest.fixture(params=["torch", "helper"])
 def by(request):
     """Each way to recognise tensors."""
     if request.param == "helper":
-        return Recognition(request.getfixturevalue("helper"), sees_all=True)
-    return by_torch(request.getfixturevalue("real"))
+        return request.getfixturevalue("helper")
+    if tensor_guards() is None:
+        pytest.skip("this torch has none that is known")
+    return by_torch(tensor_guards())
 
 
 @pytest.fixture
@@ -153,9 +43,78 @@ def recogniser(by):
     return lambda tensors, written=(): recognition.recogniser(by, tensors, written)
 
 
-@pytest.fixture
-def recogniser_of(by):
-    return lambda values: recognition.recogniser_of(by, values)
+X = torch.zeros(4, 8)
+OTHERS = {
+    "nothing": None,
+    "a number": 3,
+    "a list": [[0.0] * 8] * 4,
+    "another dtype": X.double(),
+    "another dtype of one size": X.int(),
+    "another size": torch.zeros(5, 8),
+    "a smaller size": torch.zeros(1, 8),
+    "another rank": torch.zeros(4, 8, 1),
+    "a transposed tensor": torch.zeros(8, 4).t(),
+    "a slice": torch.zeros(4, 16)[:, ::2],
+    "an expanded tensor": torch.zeros(1, 8).expand(4, 8),
+    "another device": torch.zeros(4, 8, device="meta"),
+    "requires_grad": torch.zeros(4, 8, requires_grad=True),
+    "a parameter": torch.nn.Parameter(X.clone(), requires_grad=False),
+    "a subclass": X.clone().as_subclass(type("Own", (torch.Tensor,), {})),
+    "a negated view": torch._neg_view(X),
+    "a sparse tensor": X.to_sparse(),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_what_differs_in_one_respect_is_not_recognised(recogniser, what):
+    x = torch.zeros(4, 8)
+    single, double = recogniser([x]), recogniser([x, x.clone()])
+    assert single(x.clone()) is True
+    assert double(x.clone(), x) is True
+    assert single(OTHERS[what]) is False
+    assert double(x, OTHERS[what]) is False
+
+
+def test_the_thread_counts_too(by, recogniser):
+    x, wanting = torch.zeros(8), torch.zeros(8, requires_grad=True)
+    check = recogniser([x])
+    with torch.inference_mode():
+        assert check(torch.zeros(8)) is False
+    with torch.no_grad():
+        ungraded = recogniser([wanting])
+        assert ungraded(wanting) is True
+    assert ungraded(wanting) is False
+
+
+def test_what_is_written_to_shares_memory_with_nothing(recogniser):
+    memory, x = torch.zeros(12), torch.zeros(8)
+    check = recogniser([x, x.clone()], [1])
+    assert check(x, x.clone()) is True
+    assert check(memory[:8], memory[4:]) is False
+    assert check(memory[4:], memory[:8]) is False
+    whole = torch.zeros(16)
+    assert check(whole[:8], whole[8:]) is True
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_and_those_of_transforms_do_not_reach_the_checker_of_torch():
+    x, asked = torch.zeros(2, 4), []
+
+    class Deadly:
+        def __init__(self, *tensors, **options):
+            pass
+
+        def check(self, *args):
+            asked.append([each.shape for each in args])  # raises if there is none
+            return True
+
+    check = by_torch(Deadly)([x, x.clone()])
+    nested = torch.nested.nested_tensor([x, x])
+    assert not check(nested, x)
+    assert not check(x, nested)
+    torch.vmap(lambda each: each + float(check(each, x)))(torch.ones(3, 2, 4))
+    assert asked == []
+    assert check(x, x)
 
 
 def test_strides_count_only_where_elements_are_found_by_them(recogniser):
@@ -170,62 +129,100 @@ def test_strides_count_only_where_elements_are_found_by_them(recogniser):
     assert none(torch.zeros(0, 8)[:, ::2])
 
 
-def test_the_same_object_twice(by, recogniser):
+def test_the_same_object_twice(recogniser):
     x, y = torch.zeros(2), torch.zeros(3)
     check = recogniser([x, y, x])
     other = x.clone()
     assert check(x, y, x)
     assert check(other, y.clone(), other)
-    assert check(x, y, other) is by.sees_all
     assert not check(y, x, y)
     assert not check(x, y, y)
-    assert recogniser([x, x.clone()])(x, x) is by.sees_all
     assert recogniser([x, x], [1]) is None
     assert recogniser([y, x, x], [0]) is not None
 
 
-def test_the_quickest_way_that_works_is_taken(real, helper, monkeypatch):
-    monkeypatch.setattr(recognition.native, "maker", lambda: helper)
-    assert recognition.recognition().sees_all
-    monkeypatch.setattr(recognition.native, "maker", lambda: None)
-    assert not recognition.recognition().sees_all
-    monkeypatch.setattr(recognition, "tensor_guards", lambda: None)
+def test_the_quickest_way_that_works_is_taken(helper, monkeypatch):
+    monkeypatch.setattr(recognition, "helper", lambda: helper)
+    assert recognition.recognition() is helper
+    monkeypatch.setattr(recognition, "helper", lambda: None)
+    monkeypatch.setattr(recognition, "KNOWN_RELEASES", ("0.4",))
     assert recognition.recognition() is None
 
 
-# ------------------------------------------------------- releases of torch that are not known
+# --------------------------------------------------------------------------- the helper's build
 
 
 @pytest.fixture
-def unknown(monkeypatch, tmp_path):
-    """A release that is not known, and an empty cache."""
-    monkeypatch.setattr(recognition, "KNOWN_RELEASES", ("0.4",))
+def copy(helper_cache, tmp_path, monkeypatch):
+    """A copy of the cache, to be damaged; returns the library in it."""
+    shutil.copytree(helper_cache, tmp_path / "cache")
     monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+    return recognition.helper_folder() / recognition._FILE
 
 
-def test_another_process_is_asked_once(unknown, real, monkeypatch):
-    monkeypatch.setenv("FIB_ENABLE_APPLY", "1")  # it enables nothing
-    assert tensor_guards() is real
-    tensor_guards.cache_clear()
-    monkeypatch.setattr(recognition, "_START", "raise SystemExit(9)")
-    assert tensor_guards() is real
+def test_it_is_found_by_a_new_process(helper_cache):
+    script = (
+        "from flashinfer_bench.apply.dispatch import recognition\n"
+        "print(recognition.helper() is not None)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "FIB_CACHE_PATH": str(helper_cache), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["True"]
 
 
-def test_a_checker_that_ends_its_process_harms_nobody_and_is_not_asked_again(
-    unknown, monkeypatch, tmp_path
-):
-    start = recognition._START
-    monkeypatch.setattr(recognition, "_START", "import os; os.abort()")
-    assert tensor_guards() is None
-    monkeypatch.setattr(recognition, "_START", start)
-    assert "ended the process" in recognition.problem_elsewhere()
-    (kept,) = (tmp_path / "cache" / "apply").iterdir()
-    kept.write_text("{")  # damaged: it is asked for again
-    assert recognition.problem_elsewhere() is None
-
-
-@pytest.mark.parametrize("python", ["", "/no/such/python"])
-def test_without_an_interpreter_there_is_no_trial(unknown, monkeypatch, tmp_path, python):
-    monkeypatch.setattr(sys, "executable", python)
-    assert "could not be tried out" in recognition.problem_elsewhere()
+def test_nothing_is_compiled_unasked(tmp_path, monkeypatch):
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+    assert recognition.helper() is None
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_compiler_that_fails(tmp_path, monkeypatch):
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+    bad = tmp_path / "bad.cpp"
+    bad.write_text('#error "not today"\n')
+    monkeypatch.setattr(recognition, "_SOURCE", bad)
+    with pytest.raises(BuildError, match="does not compile") as caught:
+        recognition.build_helper()
+    assert "not today" in caught.value.log
+    assert recognition.helper() is None
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "one byte", "missing", "no digest"])
+def test_a_damaged_library_is_not_used(copy, damage, caplog):
+    content = copy.read_bytes()
+    copy.unlink()
+    changed = {
+        "truncated": content[:1000],
+        "empty": b"",
+        "one byte": content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
+        "no digest": content,
+    }
+    if damage in changed:
+        copy.write_bytes(changed[damage])
+    if damage == "no digest":
+        (copy.parent / "sha256").unlink()
+    with caplog.at_level(logging.WARNING):
+        assert recognition.helper() is None
+        assert recognition.helper() is None
+    assert caplog.text.count("cannot be used") == 1
+
+
+def test_an_unfinished_build_is_not_used(copy):
+    (copy.parent / ".complete").unlink()
+    assert recognition.helper() is None
+
+
+def test_it_keeps_and_leaks_nothing(helper):
+    x, y = torch.zeros(3, 4), torch.zeros(3, 4)
+    before = sys.getrefcount(x), sys.getrefcount(torch.Tensor)
+    checks = [helper([x, y], [1]) for _ in range(100)]
+    for check in checks:
+        assert check(x, y)
+    del checks, check
+    assert sys.getrefcount(x) == before[0]
+    assert abs(sys.getrefcount(torch.Tensor) - before[1]) < 20

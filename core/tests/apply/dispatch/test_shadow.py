@@ -9,7 +9,7 @@ import torch
 
 from fib_tests.pairs import pairwise
 from flashinfer_bench.apply.dispatch import Stats
-from flashinfer_bench.apply.dispatch import entries as entries_module
+from flashinfer_bench.apply.dispatch import hot_path as entries_module
 from flashinfer_bench.data import Tolerance
 
 pytestmark = pytest.mark.usefixtures("guards")

@@ -8,8 +8,6 @@ import threading
 import pytest
 import torch
 
-from flashinfer_bench.apply.dispatch import Counters
-
 pytestmark = pytest.mark.usefixtures("guards")
 
 THREADS = 16
@@ -94,48 +92,6 @@ def test_an_entry_that_is_out_does_not_come_back(bench, monkeypatch):
             x, y = inputs(size)
             assert torch.equal(made(x, y), x + y)
         assert made.solution.calls == calls
-
-
-def test_tables_are_swapped_under_load(bench):
-    """Each call sees one generation: what it returns is that of one of them, whole."""
-    counters = Counters()
-
-    def generation(number):
-        return bench(
-            lambda x, y: (x + number, y + number), TWO, stats=counters, original=lambda x, y: (x, y)
-        ).dispatcher.call
-
-    current = [generation(0)]
-    seen = set()
-    swapped, stop = threading.Event(), threading.Event()
-
-    def swap():
-        number = 0
-        while not stop.is_set():
-            number += 1
-            current[0] = generation(number)
-            swapped.set()
-
-    swapper = threading.Thread(target=swap)
-    calls = 200
-
-    def work(number, calls=calls):
-        x = torch.zeros(1 + number % 3, 4)
-        for _ in range(calls):
-            a, b = current[0]((x, x.clone()), None, lambda x, y: (x, y))
-            assert torch.equal(a, b)
-            seen.add(float(a[0, 0]))
-
-    work(0, calls=1)
-    swapper.start()
-    try:
-        assert swapped.wait(60)
-        run_threads(work)
-    finally:
-        stop.set()
-        swapper.join()
-    assert len(seen) > 1
-    assert counters.snapshot().hits == THREADS * calls + 1
 
 
 MATRIX = {"shape": ["n", "k"], "dtype": "float32"}

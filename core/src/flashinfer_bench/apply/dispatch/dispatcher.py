@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.apply.dispatch import stats as reasons
-from flashinfer_bench.apply.dispatch.entries import Entry, EntryTable, Routes
-from flashinfer_bench.apply.dispatch.guards import make_guard
-from flashinfer_bench.apply.dispatch.hot_path import FAILURES, write_call
+from flashinfer_bench.apply.dispatch.guards import Devices, is_current, make_guard, on_device
+from flashinfer_bench.apply.dispatch.hot_path import FAILURES, Entry, Routes, write_call
 from flashinfer_bench.apply.dispatch.layout import Keying, Layout
-from flashinfer_bench.apply.dispatch.ordinary import Devices, facts, is_current, on_device
 from flashinfer_bench.apply.dispatch.recognition import recogniser, recogniser_of, recognition
 from flashinfer_bench.apply.dispatch.shadow import Disagreement, Shadow
 from flashinfer_bench.apply.dispatch.stats import Counters, Stats
@@ -61,8 +59,9 @@ class Dispatcher:
         How carefully they are used.
     key_builder : ApplyKeyBuilder, optional
         Makes the keys that the resolver is asked for. None: it is asked once, without a key.
-    device : str
-        Where solutions may be used: ``cpu``, or ``cuda:N`` for that GPU and those of its name.
+    device : str, optional
+        Where solutions may be used: ``cpu``, or ``cuda:N`` for that GPU and those of its name. None
+        for wherever the tensors of a call are.
     stats : Counters, optional
         What to add to: several dispatchers may share it.
 
@@ -91,7 +90,7 @@ class Dispatcher:
         config: ApplyConfig,
         *,
         key_builder: Optional[ApplyKeyBuilder],
-        device: str,
+        device: Optional[str],
         stats: Optional[Counters] = None,
     ) -> None:
         self.definition = definition
@@ -99,10 +98,12 @@ class Dispatcher:
         self._resolver = resolver
         self._config = config
         self._counters = Counters() if stats is None else stats
-        self._layout = Layout.of(definition)
-        self._keying = Keying(self._layout, key_builder)
-        self._shadow = Shadow(self._layout, config)
-        self._table = EntryTable(_MOST_ENTRIES, self._forget_routes)
+        self.layout = Layout.of(definition)
+        self._keying = Keying(self.layout, key_builder)
+        self._shadow = Shadow(self.layout, config)
+        # By what their key is made of; or why there is none.
+        self._entries: dict[Any, Union[Entry, str]] = {}
+        self._lock = threading.Lock()
         self._routes = (Routes(_MOST_ROUTES), Routes(_MOST_ROUTES))
         self._told: set[str] = set()
         self._busy = threading.local()
@@ -111,7 +112,7 @@ class Dispatcher:
         self._learns = self._by is not None
         self._devices = Devices(device)
         self._guards = tuple(
-            make_guard(self._layout, self._devices, into=into) for into in (False, True)
+            make_guard(self.layout, self._devices, into=into) for into in (False, True)
         )
         namespace = {
             "slow": self._answer,
@@ -122,7 +123,7 @@ class Dispatcher:
             "returning": self._routes[False],
             "writing": self._routes[True],
         }
-        self.call: Function = opaque(write_call(self._layout, self._keying, namespace, self._by))
+        self.call: Function = opaque(write_call(self.layout, self._keying, namespace, self._by))
 
     @property
     def stats(self) -> Stats:
@@ -131,7 +132,7 @@ class Dispatcher:
 
     def entries(self) -> list[Entry]:
         """Return what was chosen for each key that has been seen, and what became of it."""
-        return list(self._table)
+        return [each for each in list(self._entries.values()) if isinstance(each, Entry)]
 
     # ------------------------------------------------------------------------ who answers
 
@@ -148,25 +149,32 @@ class Dispatcher:
             return self._compare(found, a, into, args, kwargs, fallback)
         return self._serve(found, a, into, args, kwargs, fallback)
 
-    def _choose(self, a: Args, into: bool, guard: Guard) -> Entry | str:
+    def _choose(self, a: Args, into: bool, guard: Guard) -> Union[Entry, str]:
         """Return the entry that takes a call, or the reason for which none does."""
-        reason = self._refusal(a, guard)
+        try:
+            reason = guard(*a)
+        except Exception as error:  # noqa: BLE001  # whatever odd objects may raise when asked
+            self._tell(f"a call of {self._name} cannot be examined: {error!r}", logging.DEBUG)
+            return reasons.TYPE
         if reason is not None:
             return reason
+        if getattr(self._busy, "now", False):
+            self._stop_learning()
+            return reasons.REENTRANT
+        if self._keying.reads_data and is_capturing():
+            return reasons.CAPTURE
         try:
             key = self._keying.of(a)
             entry_key = () if self._keying.builder is None else key
-            found = self._table.get(entry_key)
+            found = self._entries.get(entry_key)
         except FAILURES as error:
             self._tell(f"no key for a call of {self._name}: {error!r}")
             return reasons.KEY
+        if (found is None or getattr(found, "state", "") == "shadow") and is_capturing():
+            return reasons.CAPTURE
         if found is None:
-            if is_capturing():
-                return reasons.CAPTURE
-            found = self._table.add(entry_key, self._resolve(a))
+            found = self._add(entry_key, self._resolve(a))
         if isinstance(found, Entry):
-            if found.state == "shadow" and is_capturing():
-                return reasons.CAPTURE
             if found.state != "out":
                 return found
             found = reasons.OUT
@@ -174,20 +182,7 @@ class Dispatcher:
             self._routes[into].close(key, found)
         return found
 
-    def _refusal(self, a: Args, guard: Guard) -> Optional[str]:
-        try:
-            reason = guard(*a)
-        except Exception as error:  # noqa: BLE001  # whatever odd objects may raise when asked
-            self._tell(f"a call of {self._name} cannot be examined: {error!r}", logging.DEBUG)
-            return reasons.TYPE
-        if reason is None and getattr(self._busy, "now", False):
-            self._stop_learning()
-            return reasons.REENTRANT
-        if reason is None and self._keying.reads_data and is_capturing():
-            return reasons.CAPTURE
-        return reason
-
-    def _resolve(self, a: Args) -> Entry | str:
+    def _resolve(self, a: Args) -> Union[Entry, str]:
         try:
             key = self._keying.key(a)
             target = self._resolver.resolve(key)
@@ -199,6 +194,21 @@ class Dispatcher:
         if target is None:
             return reasons.NO_CHOICE
         return Entry(key, target, self._config, comparable=self._shadow.comparable)
+
+    def _add(self, key: Any, found: Union[Entry, str]) -> Union[Entry, str]:
+        """Keep what was found, and return what is kept: the first of several that race.
+
+        If there are too many, all are forgotten, and made anew when they are asked for; but those
+        that are out are kept, so that what was found out about them is not lost.
+        """
+        with self._lock:
+            if len(self._entries) >= _MOST_ENTRIES and key not in self._entries:
+                out = {k: e for k, e in self._entries.items() if getattr(e, "state", "") == "out"}
+                if len(out) >= _MOST_ENTRIES:
+                    return reasons.OUT
+                self._entries = out
+                self._forget_routes()
+            return self._entries.setdefault(key, found)
 
     # ------------------------------------------------------------------------- a solution
 
@@ -214,8 +224,8 @@ class Dispatcher:
             result = self._call(function, *a)
             if into:
                 result = None  # many return what they have written to
-            elif entry.target.native_style == "value":
-                outputs = checked_outputs(self._layout, result, a)
+            elif not entry.target.destination_passing:
+                outputs = checked_outputs(self.layout, result, a)
         except FAILURES as error:
             caught = error
         else:
@@ -227,8 +237,8 @@ class Dispatcher:
 
     def _function(self, entry: Entry, a: Args, into: bool) -> Optional[Function]:
         """Return how a solution is called with such arguments; None if it cannot be."""
-        function = function_for(entry.target, self._layout, a, self._by, into=into)
-        device = next((each.device for each in self._layout.tensors_of(a)), None)
+        function = function_for(entry.target, self.layout, a, self._by, into=into)
+        device = next((each.device for each in self.layout.tensors_of(a)), None)
         if function is None or device is None or device.type == "cpu":
             return function
         keep_for_ever(entry.target)
@@ -247,7 +257,7 @@ class Dispatcher:
         self, entry: Entry, run: Function, a: Args, into: bool, outputs: Optional[list[Any]]
     ) -> None:
         """Make a route for calls like one that went well, unless each must be decided upon."""
-        by, layout = self._by, self._layout
+        by, layout = self._by, self.layout
         tensors = layout.tensors_of(a)
         if by is None or not tensors:
             return
@@ -256,26 +266,18 @@ class Dispatcher:
         current = is_current(tensors[0].device)
         if check is None or (current is not None and not current()):
             return
-        # What else must be asked at each call: only what can be otherwise.
-        questions = [] if current is None else [current]
-        if not by.sees_all and any(each.requires_grad for each in tensors):
-            enabled = facts().grad_enabled
-            questions.append(lambda: not enabled())
+        extra = current
         if entry.share:
-            questions.append(lambda: not entry.draw())
-        extra = questions[0] if questions else None
-        if len(questions) > 1:
-            extra = lambda: all(question() for question in questions)  # noqa: E731
+            extra = lambda: not entry.draw() and (current is None or current())  # noqa: E731
         good = _always if outputs is None else recogniser_of(by, outputs)
-        spans = tuple(each.numel() * each.element_size() for each in tensors)
-        self._routes[into].add(self._keying.of(a), (check, extra, run, good, spans, entry))
+        self._routes[into].add(self._keying.of(a), (check, extra, run, good, entry))
 
     def _settle(
         self, entry: Entry, result: Any, a: Args, args: Args, kwargs: Kwargs, fallback: Fallback
     ) -> Any:
         """Look at what a solution returned in a call of a known pattern: other than before."""
         try:
-            outputs = checked_outputs(self._layout, result, a)
+            outputs = checked_outputs(self.layout, result, a)
         except WrongOutputError as error:
             caught = error
         else:
@@ -305,7 +307,7 @@ class Dispatcher:
         """Have the original answer a call that a solution has failed in."""
         self._note_failure(entry, error)
         solution = f"solution {entry.target.solution!r} of {self._name}"
-        if self._layout.mutated:
+        if self.layout.mutated:
             raise RuntimeError(
                 f"{solution} failed, and may have changed inputs before: the original cannot "
                 "be called in its place"
@@ -331,15 +333,16 @@ class Dispatcher:
         told = entry.target.explained(error) if isinstance(error, Exception) else error
         problem = f"{type(told).__name__}: {told}"
         logger.debug("apply: %s failed: %s", solution, problem)
-        if entry.failed(problem):
-            self._retire(entry, f"has failed {entry.failures} times, last with {problem}")
+        if entry.failed():
+            self._take_out(entry, f"has failed {entry.failures} times, last with {problem}")
 
-    def _retire(self, entry: Entry, why: str) -> None:
-        """Forget the routes to an entry that is out."""
-        for routes in self._routes:
-            routes.retire(entry)
-        self._tell(f"solution {entry.target.solution!r} of {self._name} is not used any more "
-                   f"for {entry}: it {why}")  # fmt: skip
+    def _take_out(self, entry: Entry, why: str) -> None:
+        """Use an entry no more."""
+        if entry.take_out(why):
+            for routes in self._routes:
+                routes.retire(entry)
+            self._tell(f"solution {entry.target.solution!r} of {self._name} is not used any more "
+                       f"for {entry}: it {why}")  # fmt: skip
 
     # -------------------------------------------------------------------- comparing the two
 
@@ -368,17 +371,13 @@ class Dispatcher:
         try:
             self._shadow.compare(run, mine, a, expected, into=into, pure=ask is not None)
         except Disagreement as error:
-            self._disagreed(entry, f"disagrees with the original: {error}")
+            self._counters.error()
+            self._take_out(entry, f"disagrees with the original: {error}")
         except FAILURES as error:
             self._note_failure(entry, error)
         else:
             entry.agreed()
         return answer if ask is None else fallback(*args, **(kwargs or {}))
-
-    def _disagreed(self, entry: Entry, why: str) -> None:
-        self._counters.error()
-        if entry.take_out(why):
-            self._retire(entry, why)
 
     # A solution was judged on contiguous inputs, and may take any for such. Engines have others: of
     # one tensor for keys and values each is a view. Where the original can be asked for its outputs
@@ -388,17 +387,17 @@ class Dispatcher:
 
     @cached_property
     def _strided_guard(self) -> Guard:
-        return make_guard(self._layout, self._devices, into=False, strided=True)
+        return make_guard(self.layout, self._devices, into=False, strided=True)
 
     def _answer_strided(self, a: Args, args: Args, kwargs: Kwargs, fallback: Any) -> Any:
         """Make a call that was refused because its inputs are not contiguous."""
         # Copies would be needed of inputs that are written to.
-        if self._layout.mutated:
+        if self.layout.mutated:
             return self._missed(reasons.LAYOUT, args, kwargs, fallback)
         found = self._choose(a, False, self._strided_guard)
         if isinstance(found, str):
             return self._missed(found, args, kwargs, fallback)
-        strides = tuple([each.stride() for each in self._layout.tensors_of(a)])
+        strides = tuple([each.stride() for each in self.layout.tensors_of(a)])
         agrees = found.layouts.get(strides)
         if agrees is None:
             due = len(found.layouts) < _MOST_STRIDES
@@ -411,7 +410,8 @@ class Dispatcher:
             if found.layouts[strides]:
                 found.agreed()
             elif agrees:  # calls with these strides are recognised: only that ends it
-                self._disagreed(found, "disagrees with the original")
+                self._counters.error()
+                self._take_out(found, "disagrees with the original")
         elif agrees and found.state == "plain":
             return self._serve(found, a, False, args, kwargs, fallback)
         return self._missed(reasons.LAYOUT, args, kwargs, fallback)

@@ -1,25 +1,195 @@
-"""The guard of a definition in Python: whether a substitute may take a call, and why not.
+"""Whether a substitute may take a call, and why not: the guard of a definition in Python.
 
 It is the authority on that. What is quicker (`recognition`) only recognises calls like those that
 it has let through.
+
+torch marks everything out of the ordinary with *dispatch keys*: sparse and nested tensors, lazily
+negated or conjugated ones, those of vmap and grad transforms, fake ones; autocast and dispatch
+modes, which change what an operation does, are marked in the thread. A kernel that reads memory
+knows nothing of all that, nor of the tangents that forward-mode gradients hang on to tensors.
+
+A tensor is ordinary if its keys are those of a fresh tensor. A thread is if it adds no key to those
+of a fresh thread, autocast is off, and no forward-mode gradient is computed. Fewer keys are no
+harm: code inside of a custom operator runs with those of autograd taken away.
 """
 
 from __future__ import annotations
 
+import threading
+from functools import lru_cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.apply.dispatch import stats
-from flashinfer_bench.apply.dispatch.ordinary import facts
 from flashinfer_bench.routing.generated import compile_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
+
     from flashinfer_bench.apply.dispatch.layout import Layout, Operand
-    from flashinfer_bench.apply.dispatch.ordinary import Devices
 
     Guard = Callable[..., Optional[str]]
+
+
+def in_fresh_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Return ``function(*args)``, called in a thread where no mode of torch is on."""
+    found: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(function(*args))
+        except Exception as error:  # noqa: BLE001  # raised again below
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="flashinfer_bench-apply-facts", daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return found[0]
+
+
+class Facts:
+    """What torch is asked at each call, looked up once.
+
+    Attributes
+    ----------
+    tensor, parameter : type
+        The two exact types of tensors that a substitute may get.
+    keys, number : callable
+        The dispatch keys of a tensor, and these as a number.
+    included, excluded : callable
+        The dispatch keys that this thread adds to those of a tensor, and those that it takes away.
+    usual, masked : int
+        The same of a fresh thread. Autocast works by unmasking its keys.
+    modes : callable
+        How many dispatch modes this thread is in.
+    forward : module
+        Its ``_current_level`` is -1 unless forward-mode gradients are being computed.
+    grad_enabled, inference : callable
+        Whether grad mode, or inference mode, is on in this thread.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self.tensor, self.parameter = torch.Tensor, torch.nn.Parameter
+        self.modes = torch._C._len_torch_dispatch_stack
+        self.forward = torch.autograd.forward_ad
+        self.grad_enabled = torch.is_grad_enabled
+        self.inference = torch.is_inference_mode_enabled
+        self.keys, self.number = torch._C._dispatch_keys, torch._C.DispatchKeySet.raw_repr
+        self.included = torch._C._dispatch_tls_local_include_set
+        self.excluded = torch._C._dispatch_tls_local_exclude_set
+        self.usual, self.masked = in_fresh_thread(
+            lambda: (self.number(self.included()), self.number(self.excluded()))
+        )
+
+    def keys_of(self, tensor: torch.Tensor) -> int:
+        """Return the dispatch keys of a tensor, as a number."""
+        return self.number(self.keys(tensor))
+
+    def is_tensor(self, value: Any) -> bool:
+        """Return whether a value is of one of the two types, and no subclass."""
+        return type(value) is self.tensor or type(value) is self.parameter
+
+
+@lru_cache(maxsize=1)
+def facts() -> Facts:
+    """Return what to ask torch, worked out once per process."""
+    return Facts()
+
+
+@lru_cache(maxsize=64)
+def ordinary_keys(device: torch.device) -> frozenset[int]:
+    """Return the keys that ordinary tensors on `device` may have: of inference mode, and others."""
+
+    def samples() -> frozenset[int]:
+        import torch
+
+        with torch.inference_mode():
+            made = torch.empty(0, device=device)
+        return frozenset(map(facts().keys_of, (made, torch.empty(0, device=device))))
+
+    found: frozenset[int] = in_fresh_thread(samples)
+    return found
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is contiguous numbers in memory, of no subclass."""
+    asked = facts()
+    ordinary = asked.is_tensor(tensor) and asked.keys_of(tensor) in ordinary_keys(tensor.device)
+    return ordinary and tensor.is_contiguous()
+
+
+# -------------------------------------------------------------------------------------- devices
+
+
+class Devices:
+    """The devices with the hardware that a table was made for.
+
+    Parameters
+    ----------
+    device : str, optional
+        ``cpu``, ``cuda`` or ``cuda:N``. Other GPUs of the same name are as good. None for any.
+    """
+
+    def __init__(self, device: Optional[str]) -> None:
+        self._kind, _, index = (device or "").partition(":")
+        self._index = int(index or 0)
+        self._known: dict[Any, Optional[frozenset[int]]] = {}
+
+    def keys_on(self, device: torch.device) -> Optional[frozenset[int]]:
+        """Return the dispatch keys of ordinary tensors on `device`; None for other hardware."""
+        try:
+            return self._known[device]
+        except KeyError:
+            kind = self._kind or device.type
+            same = device.type == kind and (
+                kind == "cpu"
+                or (
+                    kind == "cuda"
+                    and (not self._kind or _gpu(device.index or 0) == _gpu(self._index))
+                )
+            )
+            found = self._known[device] = ordinary_keys(device) if same else None
+            return found
+
+
+@lru_cache(maxsize=64)
+def _gpu(index: int) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(index)
+
+
+def is_current(device: torch.device) -> Optional[Callable[[], bool]]:
+    """Return a question whether `device` is the current one; None where it cannot be another."""
+    if device.type != "cuda":
+        return None
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        return None
+    index, current = device.index, torch.cuda.current_device
+    return lambda: current() == index
+
+
+def on_device(device: torch.device, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function`, to be called with `device` as the current one."""
+    import torch
+
+    def call(*args: Any) -> Any:
+        with torch.cuda.device(device):
+            return function(*args)
+
+    return call
+
+
+# -------------------------------------------------------------------------------------- the guard
 
 
 def overlap(left: Any, right: Any) -> bool:

@@ -3,29 +3,217 @@
 It holds what can be decided beforehand: how many arguments there are, which of them are tensors,
 where the sizes stand by which a call is looked up. A call like the one before it costs one check of
 all its tensors and nothing else; one like any other before it, a look-up more.
+
+What calls of a known pattern take is a *route*, a tuple, so that it is read and replaced as a whole
+by threads that hold no lock::
+
+    (check, extra, run, good, entry)
+
+``check(*tensors)`` recognises the tensors of a call. ``extra()``, unless it is None, says whether
+this one may be taken as well. ``run(*args)`` makes the call, and ``good(*outputs)`` recognises what
+it returned, if outputs are returned.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional
+import random
+import threading
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 
-from flashinfer_bench.apply.dispatch.entries import NOWHERE
-from flashinfer_bench.apply.dispatch.ordinary import facts
+from flashinfer_bench.apply.dispatch.guards import facts
+from flashinfer_bench.apply.dispatch.recognition import never
 from flashinfer_bench.apply.dispatch.stats import NO_CHOICE
 from flashinfer_bench.routing.generated import compile_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from flashinfer_bench.apply.config import ApplyConfig
     from flashinfer_bench.apply.dispatch.layout import Keying, Layout
-    from flashinfer_bench.apply.dispatch.recognition import Recognition
+    from flashinfer_bench.apply.dispatch.recognition import Maker
+    from flashinfer_bench.apply.dispatch.target import Target
+    from flashinfer_bench.apply.keys import ApplyKey
+
+    Route = tuple[Any, ...]
 
 FAILURES = (Exception, SystemExit)
 """What a solution may raise without taking the program down."""
 
 
+State = Literal["shadow", "plain", "out"]
+"""Compared with the original at each call; used as it is; not used any more."""
+
+
+class Entry:
+    """A target chosen for a key.
+
+    Parameters
+    ----------
+    key, target
+        What it was chosen for, and what is called.
+    config : ApplyConfig
+        How often it is compared, and how often it may fail.
+    comparable : bool
+        Whether it can be compared at all.
+
+    Attributes
+    ----------
+    state : str
+        How far it is trusted.
+    failures, checked : int
+        How often it raised, or returned something that is no output of the definition; and how
+        often it was compared with the original, and agreed.
+    problem : str
+        Why it is out.
+    due : bool
+        Whether the next call is to be compared.
+    layouts : dict
+        Whether it agreed with the original, by strides of inputs that are not contiguous.
+    """
+
+    def __init__(
+        self,
+        key: Optional[ApplyKey],
+        target: Target,
+        config: ApplyConfig,
+        *,
+        comparable: bool = True,
+    ) -> None:
+        self.key, self.target = key, target
+        self._wanted = config.shadow_calls if comparable else 0
+        self.share = config.shadow_share if comparable else 0.0
+        self._max_failures = config.max_failures
+        self.state: State = "shadow" if self._wanted else "plain"
+        self.failures = self.checked = 0
+        self.problem = ""
+        self.due = False
+        self.layouts: dict[tuple[tuple[int, ...], ...], bool] = {}
+        self._lock = threading.Lock()
+
+    def draw(self) -> bool:
+        """Draw whether the coming call of a plain entry is to be compared."""
+        if self.share and random.random() < self.share:
+            self.due = True
+        return self.due
+
+    def agreed(self) -> None:
+        """Note that a comparison went well: after so many, the entry is plain."""
+        with self._lock:
+            self.checked += 1
+            if self.state == "shadow" and self.checked >= self._wanted:
+                self.state = "plain"
+
+    def failed(self) -> bool:
+        """Note a failure; return whether there have been too many."""
+        with self._lock:
+            self.failures += 1
+            return self.failures >= self._max_failures
+
+    def take_out(self, problem: str) -> bool:
+        """Use the entry no more; return whether it was used before."""
+        with self._lock:
+            if self.state == "out":
+                return False
+            self.state, self.problem = "out", problem
+            return True
+
+    def __str__(self) -> str:
+        """Return what people call the calls that it is for."""
+        if self.key is None or not self.key.axes:
+            return "any call"
+        return ", ".join(f"{axis}={size}" for axis, size in (*self.key.axes, *self.key.feats))
+
+
+NOWHERE: Route = (never, None, None, never, None)
+"""The route that no call takes."""
+
+_MOST_PATTERNS = 4  # of one size: inference mode and others, two devices
+
+
+class Routes:
+    """The routes of one definition, for calls in one convention.
+
+    Parameters
+    ----------
+    most : int
+        For how many sizes there may be routes. Beyond that all are forgotten, and learned anew.
+
+    Attributes
+    ----------
+    hot : tuple
+        The route that the last call took.
+    latest : dict
+        For each size the route that the last call of that size took; or, a string, the reason for
+        which such calls always go to the original.
+    """
+
+    __slots__ = ("_known", "_lock", "_most", "hot", "latest")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: dict[Any, list[Route]] = {}
+        self._lock = threading.Lock()
+        self.latest: dict[Any, Union[Route, str]] = {}
+        self.hot: Route = NOWHERE
+
+    def find(self, key: Any, tensors: Sequence[Any]) -> Optional[Route]:
+        """Return the route for a call of this size with these tensors: the latest from now on."""
+        for route in tuple(self._known.get(key, ())):
+            if route[0](*tensors):
+                with self._lock:  # it may have been retired meanwhile
+                    if not any(each is route for each in self._known.get(key, ())):
+                        return None
+                    self.latest[key] = route
+                return route
+        return None
+
+    def add(self, key: Any, route: Route) -> None:
+        """Add a route, unless its entry is not in plain use, or there are enough of this size."""
+        with self._lock:
+            self._make_room(key)
+            known = self._known.setdefault(key, [])
+            # Whoever takes an entry out changes its state first, and then comes here.
+            if len(known) < _MOST_PATTERNS and route[4].state == "plain":
+                known.append(route)
+                self.latest[key] = route
+
+    def close(self, key: Any, reason: str) -> None:
+        """Send all calls of this size to the original from now on."""
+        with self._lock:
+            self._make_room(key)
+            self._known.pop(key, None)
+            self.latest[key] = reason
+
+    def retire(self, entry: Entry) -> None:
+        """Take out all routes to an entry, which is out."""
+        with self._lock:
+            for key, routes in list(self._known.items()):
+                if any(route[4] is entry for route in routes):
+                    del self._known[key]
+                    self.latest.pop(key, None)
+            # Last: who has made one of these hot meanwhile looks whether it is still there.
+            self.hot = NOWHERE
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._clear()
+
+    def _make_room(self, key: Any) -> None:
+        if key not in self.latest and len(self.latest) >= self._most:
+            self._clear()
+
+    def _clear(self) -> None:
+        self._known.clear()
+        self.latest.clear()
+        self.hot = NOWHERE
+
+
+# ----------------------------------------------------------------------------- writing it
+
+
 def write_call(
-    layout: Layout, keying: Keying, namespace: Mapping[str, Any], by: Optional[Recognition]
+    layout: Layout, keying: Keying, namespace: Mapping[str, Any], by: Optional[Maker]
 ) -> Callable[..., Any]:
     """Return the function ``call(args, kwargs=None, fallback=None)`` of a definition.
 
@@ -38,7 +226,7 @@ def write_call(
     namespace : mapping
         ``slow``, ``failed``, ``settle``, ``missed``: methods of the dispatcher; ``counters``;
         ``returning`` and ``writing``: its routes.
-    by : Recognition, optional
+    by : Maker, optional
         How calls are recognised. None: there are no routes, each call goes the slow way.
     """
     lines = [
@@ -52,11 +240,10 @@ def write_call(
     # Without outputs both conventions are the same.
     for into in (False, True) if outputs else (False,):
         slow = f"return slow(a, {into}, args, kwargs, fallback)"
-        body = [slow] if by is None else _quick(layout, keying, into, by.sees_all, slow)
+        body = [slow] if by is None else _quick(layout, keying, into, slow)
         count = inputs + outputs if into else inputs
         lines += [f"    if n == {count}:", *_indented(body, 2)]
     lines.append("    wrong_count(n)\n")
-    asked = facts()
     names = {
         **namespace,
         **keying.namespace,
@@ -65,8 +252,7 @@ def write_call(
         "NOWHERE": NOWHERE,
         "NO_CHOICE": NO_CHOICE,
         "FAILURES": FAILURES,
-        "modes": asked.modes,
-        "forward": asked.forward,
+        "forward": facts().forward,
     }
     return compile_source("\n".join(lines), "call", names, f"call of {layout.name!r}")
 
@@ -92,7 +278,7 @@ def _by_name(layout: Layout) -> list[str]:
     ]
 
 
-def _quick(layout: Layout, keying: Keying, into: bool, sees_all: bool, slow: str) -> list[str]:
+def _quick(layout: Layout, keying: Keying, into: bool, slow: str) -> list[str]:
     """Write one convention's part of the function."""
     inputs = len(layout.inputs)
     names = [f"a{index}" for index in range(inputs + (len(layout.outputs) if into else 0))]
@@ -108,19 +294,18 @@ def _quick(layout: Layout, keying: Keying, into: bool, sees_all: bool, slow: str
         body += [f"{_ROUTE} = {hot}", f"if not {check}:", *_indented(look_up)]
     else:
         body += look_up
-    # What a call of one pattern has beside its tensors, and what the check does not see: modes of
-    # compilers, forward-mode gradients.
+    # What a call of one pattern has beside its tensors, and what no check sees: forward-mode
+    # gradients.
     wrong = [
         f"type({name}) is not {operand.scalar.__name__}"
         for name, operand in zip(names, layout.inputs, strict=False)
         if operand.shape is None
     ]
-    wrong += [*([] if sees_all else ["modes()"]), "forward._current_level >= 0"]
-    body += [f"if {' or '.join(wrong)} or (extra is not None and not extra()):", f"    {slow}"]
-    if not sees_all:
-        body += _apart([*outputs, *(names[i] for i in sorted(layout.mutated))], tensors, slow)
+    wrong += ["forward._current_level >= 0", "(extra is not None and not extra())"]
     return [
         *body,
+        f"if {' or '.join(wrong)}:",
+        f"    {slow}",
         "try:",
         f"    result = run({', '.join(names)})",  # quicker than `run(*a)`
         "except FAILURES as error:",
@@ -131,7 +316,7 @@ def _quick(layout: Layout, keying: Keying, into: bool, sees_all: bool, slow: str
     ]
 
 
-_ROUTE = "check, extra, run, good, spans, entry"
+_ROUTE = "check, extra, run, good, entry"
 
 
 def _look_up(keying: Keying, routes: str, check: str, tensors: list[str], slow: str) -> list[str]:
@@ -162,29 +347,6 @@ def _look_up(keying: Keying, routes: str, check: str, tensors: list[str], slow: 
             f"if {routes}.latest.get(key) is not route:",
             f"    {routes}.hot = NOWHERE",
         ]
-    return lines
-
-
-def _apart(written: list[str], tensors: list[str], slow: str) -> list[str]:
-    """Check that what is written shares memory with no other tensor.
-
-    Sizes are those of the route. Empty tensors between others go the slow way.
-    """
-    if not written:
-        return []
-    lines = [f"{', '.join(f'z{name}' for name in tensors)}, = spans"]
-    for name in written:
-        lines += [f"p{name} = {name}.data_ptr()", f"q{name} = p{name} + z{name}"]
-    for name in written:
-        # Each other one begins behind it, or ends before it.
-        apart = [
-            f"(p{other} >= q{name} or q{other} <= p{name})"
-            if other in written
-            else f"((p := {other}.data_ptr()) >= q{name} or p + z{other} <= p{name})"
-            for other in tensors
-            if other != name and (other not in written or other < name)
-        ]
-        lines += [f"if not ({' and '.join(apart) or True}):", f"    {slow}"]
     return lines
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyBuilder
     from flashinfer_bench.data import Definition
-
-_MOST_ORDERS = 64
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,7 @@ class Layout:
     definition: Definition
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
-    mutated: frozenset[int] = frozenset()
-    _orders: dict[tuple[Any, ...], tuple[str, ...]] = field(default_factory=dict, compare=False)
+    mutated: frozenset[int]
 
     @classmethod
     def of(cls, definition: Definition) -> Layout:
@@ -65,6 +62,11 @@ class Layout:
         """Positions of the inputs that are tensors."""
         return tuple(i for i, each in enumerate(self.inputs) if each.shape is not None)
 
+    @property
+    def works_in_place(self) -> bool:
+        """Whether outputs are written back into inputs."""
+        return any(spec.param is not None for spec in self.definition.outputs.values())
+
     @cached_property
     def places(self) -> tuple[tuple[str, int, int], ...]:
         """Where each variable axis is first seen: (axis, position of the input, dimension)."""
@@ -93,15 +95,7 @@ class Layout:
         DataError
             If one is unknown, given twice, or missing, or there are too many.
         """
-        given = (len(args), *kwargs)
-        order = self._orders.get(given)
-        if order is None:
-            merged = self.definition.merge_kwargs_to_args(args, kwargs)
-            names = [*self.definition.inputs, *self.definition.outputs]
-            order = tuple(names[len(args) : len(merged)])
-            if len(self._orders) < _MOST_ORDERS:
-                self._orders[given] = order
-        return (*args, *map(kwargs.__getitem__, order))
+        return self.definition.merge_kwargs_to_args(args, kwargs)
 
     def wrong_count(self, given: int) -> NoReturn:
         """Refuse a call with another number of arguments than either convention has."""

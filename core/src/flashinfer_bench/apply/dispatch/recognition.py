@@ -1,83 +1,70 @@
 """The quickest way there is here to recognise calls like those seen before.
 
-The helper that was compiled on this machine (`native`) is quickest. Without it there is what
-torch.compile asks before each call of a compiled function, whether the arguments are like those
-that it was compiled for: `torch._C._dynamo.guards.TensorGuards` compares exact type, dispatch keys
-(with those of the thread), dtype, device, shape, strides and ``requires_grad`` in one call into
-C++. It is not public; so it is tried out before its first use, in a process of its own with
-releases of torch in which it may have changed, and done without if it is missing or does not do
-exactly that. What it passes over has to be asked apart: grad mode, the modes of compilers
-(`Facts.modes`), forward-mode gradients, and whether what is written shares memory.
+A *maker* is given the tensors of a call, and positions of those that are written to. It returns a
+check that passes for tensors like these: of the same exact type, dispatch keys, dtype, device,
+shape, strides and ``requires_grad``, in a thread where no mode is on and no gradient would be
+recorded, with what is written to sharing no memory. With ``anywhere=True`` the thread is not asked.
 
-It asks any tensor for its sizes. One that has none, because it is a nested tensor of the strided
-kind or stands for one in a transform, raises in C++ where nothing catches that, and the process
-ends. Such tensors are turned away before; but for one that a program has kept from a transform
-over nested tensors beyond its end, with which torch can do nothing either.
+The quickest one is a small C++ extension (`native.cpp`) against the torch that is installed, so no
+wheel can hold it. `build_helper` compiles it once, in some fifteen seconds, into the cache: ``fib
+apply build`` does so, and nothing unasked. Without it there is what torch.compile asks before each
+call of a compiled function: `torch._C._dynamo.guards.TensorGuards`. It is not public, so it is used
+only with releases of torch that it was tried out with. What it passes over is asked apart. Without
+that, too, each call is examined in Python (`guards`).
+
+TensorGuards asks any tensor for its sizes. One that has none, because it is a nested tensor of the
+strided kind or stands for one in a transform, raises in C++ where nothing catches that, and the
+process ends. Such tensors are turned away before; but for one that a program has kept from a
+transform over nested tensors beyond its end, with which torch can do nothing either.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import os
-import subprocess
+import platform
 import sys
-from contextlib import suppress
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench import env
-from flashinfer_bench.apply.dispatch import native
-from flashinfer_bench.apply.dispatch.ordinary import facts, in_fresh_thread
-from flashinfer_bench.data.storage import replace_file
-from flashinfer_bench.errors import StorageError
+from flashinfer_bench.apply.dispatch.guards import facts
+from flashinfer_bench.errors import BuildError
 from flashinfer_bench.routing.generated import compile_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
     Check = Callable[..., bool]
+    Maker = Callable[..., Check]
 
 logger = logging.getLogger(__name__)
 
 KNOWN_RELEASES = ("2.13",)
-"""Releases of torch with whose checker nothing goes wrong that could end the process."""
+"""Releases of torch whose checker does what is wanted of it, and does not end the process."""
 
-_WITHIN_S = 120.0
-
-
-class Recognition(NamedTuple):
-    """Makes checks of the tensors of a call, and of what it returns.
-
-    Attributes
-    ----------
-    make : callable
-        ``make(tensors, written, anywhere=False)`` returns a check that passes for tensors like
-        these; `written` are positions of those that are written to. With ``anywhere=True`` the
-        state of the thread is not asked.
-    sees_all : bool
-        Whether a check also asks for modes of the thread, for grad mode, and whether tensors that
-        are written to share memory. If not, that is asked apart.
-    """
-
-    make: Callable[..., Check]
-    sees_all: bool
+_SOURCE = Path(__file__).with_name("native.cpp")
+_NAME = "fib_apply_native"
+_FILE = f"{_NAME}{EXTENSION_SUFFIXES[0]}"
+_DIGEST = "sha256"
+_FLAGS = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
+_STANDARDS = ("-std=c++20", "-std=c++17")  # newer headers of torch want the first
 
 
-def recognition() -> Optional[Recognition]:
-    """Return the quickest way that works here; None if calls must be examined in Python."""
-    helper = native.maker()
-    if helper is not None:
-        return Recognition(helper, sees_all=True)
-    checker = tensor_guards()
-    return None if checker is None else by_torch(checker)
+def recognition() -> Optional[Maker]:
+    """Return the quickest maker that works here; None if calls must be examined in Python."""
+    made = helper()
+    if made is None and (checker := tensor_guards()) is not None:
+        made = by_torch(checker)
+    return made
 
 
 def recogniser(
-    by: Optional[Recognition],
+    by: Optional[Maker],
     tensors: Sequence[Any],
     written: Sequence[int] = (),
     *,
@@ -89,12 +76,12 @@ def recogniser(
 
     Parameters
     ----------
-    by : Recognition, optional
+    by : Maker, optional
         How to recognise them.
     tensors : sequence of torch.Tensor
         Those of a call, of which there should be one at least.
     written, anywhere
-        See `Recognition`.
+        See the top of this module.
 
     Returns
     -------
@@ -105,13 +92,13 @@ def recogniser(
     if by is None or not tensors:
         return None
     try:
-        check = by.make(tensors, written, anywhere=anywhere)
+        check = by(tensors, written, anywhere=anywhere)
         return check if check(*tensors) is True else None
     except (RuntimeError, TypeError, ValueError):  # a tensor that cannot be described
         return None
 
 
-def recogniser_of(by: Optional[Recognition], values: Sequence[Any]) -> Check:
+def recogniser_of(by: Optional[Maker], values: Sequence[Any]) -> Check:
     """Return a check that passes for outputs like these; one that never does, if need be."""
     plain = all(facts().is_tensor(each) for each in values)
     return (recogniser(by, values, anywhere=True) if plain else None) or never
@@ -124,20 +111,26 @@ def never(*_args: Any) -> bool:
 
 # ------------------------------------------------------------------------ the checker of torch
 
-_SOURCE = """\
-def check({arguments}):
+
+@lru_cache(maxsize=1)
+def tensor_guards() -> Optional[Callable[..., Any]]:
+    """Return the checker of torch, if it is known to do what is wanted of it."""
+    import torch
+
+    if ".".join(torch.__version__.split(".")[:2]) not in KNOWN_RELEASES:
+        return None
     try:
-        if transformed() or {nested}:
-            return False
-    except Exception:  # no tensor
-        return False
-    return {same}compare({distinct})
-"""
+        from torch._C._dynamo.guards import TensorGuards
+    except ImportError as error:  # torch may be built without a compiler
+        logger.debug("guards in Python: %s", error)
+        return None
+    checker: Callable[..., Any] = TensorGuards
+    return checker
 
 
-def by_torch(checker: Callable[..., Any]) -> Recognition:
-    """Return recognition by what `tensor_guards` returned."""
-    return Recognition(partial(_check_by_torch, checker), sees_all=False)
+def by_torch(checker: Callable[..., Any]) -> Maker:
+    """Return a maker by what `tensor_guards` returned."""
+    return partial(_check_by_torch, checker)
 
 
 def _check_by_torch(
@@ -145,7 +138,7 @@ def _check_by_torch(
     tensors: Sequence[torch.Tensor],
     written: Sequence[int] = (),
     *,
-    anywhere: bool = False,  # it looks at the thread's keys as they show in tensors, no more
+    anywhere: bool = False,  # it looks at the thread's keys as they show in tensors
 ) -> Check:
     import torch
 
@@ -162,14 +155,41 @@ def _check_by_torch(
     # Both must be given: without them it reads what is not there.
     sizes, strides = [list(each.shape) for each in distinct], [_strides(each) for each in distinct]
     made = checker(*distinct, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-    source = _SOURCE.format(
-        arguments=", ".join(names),
-        nested=" or ".join(f"{name}.is_nested" for name in first.values()),
-        same=same,
-        distinct=", ".join(first.values()),
-    )
-    transformed = torch._C._are_functorch_transforms_active
-    namespace = {"transformed": transformed, "compare": made.check}
+    nested = " or ".join(f"{name}.is_nested" for name in first.values())
+    wrong = [f"not ({same}compare({', '.join(first.values())}))"]
+    if not anywhere:
+        wrong.append("modes()")
+        if any(each.requires_grad for each in tensors):
+            wrong.append("grad_enabled()")
+    lines = [
+        f"def check({', '.join(names)}):",
+        "    try:",
+        f"        if transformed() or {nested}:",
+        "            return False",
+        "    except Exception:  # no tensor",
+        "        return False",
+        f"    if {' or '.join(wrong)}:",
+        "        return False",
+    ]
+    for place in written:
+        lines += [f"    start = a{place}.data_ptr()", f"    stop = start + bytes_{place}"]
+        for other in range(len(tensors)):
+            if other != place and (other not in written or other < place):
+                lines += [
+                    f"    other = a{other}.data_ptr()",
+                    f"    if start < other + bytes_{other} and other < stop:",
+                    "        return False",
+                ]
+    namespace = {
+        "transformed": torch._C._are_functorch_transforms_active,
+        "compare": made.check,
+        "modes": facts().modes,
+        "grad_enabled": facts().grad_enabled,
+    }
+    # No sizes in the source: that would be compiled, and kept, for each.
+    for index, each in enumerate(tensors) if written else ():
+        namespace[f"bytes_{index}"] = each.numel() * each.element_size()
+    source = "\n".join([*lines, "    return True\n"])
     return compile_source(source, "check", namespace, "check of tensors")
 
 
@@ -180,129 +200,123 @@ def _strides(tensor: torch.Tensor) -> list[Optional[int]]:
     return [stride if some and size > 1 else None for size, stride in pairs]
 
 
-@lru_cache(maxsize=1)
-def tensor_guards() -> Optional[Callable[..., Any]]:
-    """Return the checker of torch, if it does what is wanted of it here."""
-    try:
-        from torch._C._dynamo.guards import TensorGuards
-    except ImportError as error:
-        logger.debug("guards in Python: %s", error)
-        return None
-    checker: Callable[..., Any] = TensorGuards
-    problem = problem_elsewhere() or in_fresh_thread(problem_of, checker)
-    if problem is not None:
-        logger.debug("guards in Python: TensorGuards %s", problem)
-        return None
-    return checker
+# -------------------------------------------------------------------------- the compiled helper
 
 
-# ------------------------------------------------------------------------------ trying it out
-
-
-def problem_of(checker: Callable[..., Any]) -> Optional[str]:
-    """Try a checker of torch out, and say what is wrong with it, if anything."""
-    return comparing_problem(lambda *tensors: _check_by_torch(checker, tensors))
-
-
-def comparing_problem(make: Callable[..., Check]) -> Optional[str]:
-    """Say what is wrong with the checks that ``make(*tensors)`` returns, if anything."""
+def helper_folder() -> Path:
+    """Return where the helper for this torch and this Python is, or would be."""
     import torch
 
-    x, y = torch.zeros(4, 8), torch.zeros(4, 8)
-    try:
-        single, double = make(x), make(x, y)
-        if single(y) is not True or double(y, x) is not True:
-            return "does not recognise a tensor"
-        for what, other in _others(x):
-            if single(other) is not False or double(x, other) is not False:
-                return f"takes {what} for a tensor"
-        with torch.inference_mode():
-            if single(torch.zeros(4, 8)) is not False:
-                return "does not tell a tensor of inference mode"
-    except Exception as error:  # noqa: BLE001  # whatever a changed interface may raise
-        return f"raised {type(error).__name__}: {error}"
-    return None
+    from flashinfer_bench.compile.toolkit import cache_folder
 
-
-def _others(x: torch.Tensor) -> Iterator[tuple[str, Any]]:
-    """Yield what differs from `x` in one respect."""
-    import torch
-
-    yield "nothing", None
-    yield "a number", 3
-    yield "a list", [[0.0] * 8] * 4
-    yield "another dtype", x.double()
-    yield "another dtype of one size", x.int()
-    yield "another size", torch.zeros(5, 8)
-    yield "a smaller size", torch.zeros(1, 8)
-    yield "another rank", torch.zeros(4, 8, 1)
-    yield "a transposed tensor", torch.zeros(8, 4).t()
-    yield "a slice", torch.zeros(4, 16)[:, ::2]
-    yield "an expanded tensor", torch.zeros(1, 8).expand(4, 8)
-    yield "another device", torch.zeros(4, 8, device="meta")
-    yield "requires_grad", torch.zeros(4, 8, requires_grad=True)
-    yield "a parameter", torch.nn.Parameter(x.clone(), requires_grad=False)
-    yield "a subclass", x.clone().as_subclass(type("Own", (torch.Tensor,), {}))
-    yield "a negated view", torch._neg_view(x)
-    yield "a sparse tensor", x.to_sparse()
-
-
-def problem_elsewhere() -> Optional[str]:
-    """Return why the checker of this torch may not even be tried out here; None if it may.
-
-    What is not public may have changed in a release that is not known in a way that ends the
-    process. The first process to ask starts another one then, waits for as long as importing torch
-    takes, and keeps what came of it in the cache.
-    """
-    import torch
-
-    if ".".join(torch.__version__.split(".")[:2]) in KNOWN_RELEASES:
-        return None
     about = [torch.__version__, str(torch.version.git_version), torch.__file__, sys.version]
-    digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
-    path = env.cache_path() / "apply" / f"checker-{digest}.json"
-    problem: Optional[str]
+    about += [*EXTENSION_SUFFIXES, sys.platform, platform.machine(), _SOURCE.read_text()]
+    digest = hashlib.sha256("\0".join(about).encode()).hexdigest()
+    return cache_folder("apply-native") / digest[:24]
+
+
+def build_helper() -> Path:
+    """Compile the helper, unless that has been done; dispatchers made from now on use it.
+
+    One that has been damaged is compiled anew.
+
+    Returns
+    -------
+    Path
+        The folder that it is in.
+
+    Raises
+    ------
+    BuildError
+        If it does not compile; `log` has all that the compiler said.
+    CapabilityError
+        If there is no compiler.
+    StorageError
+        If the cache cannot be written.
+    """
+    from flashinfer_bench.compile.toolkit import build_once
+
+    found = build_once(helper_folder(), _compile, sound=_is_sound)
+    helper.cache_clear()
+    return found
+
+
+def _compile(into: Path) -> None:
+    from flashinfer_bench.compile.toolkit import find_cxx, run_tool
+
+    compiler, log = find_cxx(), ""
+    for standard in _STANDARDS:
+        command = [*compiler.command, standard, *_FLAGS, *_paths(), "-o", str(into / _FILE)]
+        done = run_tool(command, cwd=into)
+        if not done.returncode:
+            (into / _DIGEST).write_text(_digest(into / _FILE))
+            return
+        log += done.output
+    raise BuildError(
+        f"the helper of apply does not compile with {compiler} against this torch",
+        hint="Calls are dispatched without it, more slowly.",
+        log=log,
+    )
+
+
+def _is_sound(folder: Path) -> bool:
+    """Return whether a library is there, whole: loading a damaged one can end the process."""
+    from flashinfer_bench.compile.cache import is_complete
+
     try:
-        problem = json.loads(path.read_text())
-    except (OSError, ValueError):  # there is none, or it is damaged
-        status, printed = _run_elsewhere()
-        if status < 0:
-            problem = f"ended the process that tried it out (exit status {status})"
-        else:
-            try:
-                problem = json.loads(printed.splitlines()[-1])
-            except (ValueError, LookupError):
-                return f"could not be tried out in another process: {printed}"
-        with suppress(StorageError):
-            replace_file(path, json.dumps(problem).encode())
-    return problem
+        return (folder / _DIGEST).read_text() == _digest(folder / _FILE) and is_complete(folder)
+    except (OSError, ValueError):
+        return False
 
 
-# In isolated mode nothing of the folder that a program happens to be in is imported.
-_START = (
-    "import json, sys\n"
-    "sys.path[:] = json.loads(sys.argv[1])\n"
-    "from flashinfer_bench.apply.dispatch import recognition\n"
-    "from torch._C._dynamo.guards import TensorGuards\n"
-    "print(json.dumps(recognition.problem_of(TensorGuards)))\n"
-)
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _run_elsewhere() -> tuple[int, str]:
-    """Try it out in another process; return how that ended, and what it printed."""
-    if not sys.executable or getattr(sys, "frozen", False):
-        return 1, "there is no interpreter to try it out with"
-    quiet = {"FIB_ENABLE_APPLY": "0", "FIB_ENABLE_TRACING": "0"}
+def _paths() -> list[str]:
+    import sysconfig
+
+    import torch
+
+    root = Path(torch.__file__).parent
+    include, more = root / "include", root / "include" / "torch" / "csrc" / "api" / "include"
+    return [
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        *(f"-I{place}" for place in (include, more, sysconfig.get_paths()["include"])),
+        str(_SOURCE),
+        f"-L{root / 'lib'}",
+        *("-lc10", "-ltorch_cpu", "-ltorch_python"),
+    ]
+
+
+@lru_cache(maxsize=1)
+def helper() -> Optional[Maker]:
+    """Return what makes checks with the helper, if that has been compiled."""
+    from flashinfer_bench.compile.cache import is_complete, own_place
+
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", _START, json.dumps(sys.path)],
-            env={**os.environ, **quiet},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_WITHIN_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return 1, str(error)
-    logger.debug("trying out the checker of torch: %s", done)
-    return done.returncode, done.stdout.decode(errors="replace")
+        place = helper_folder()
+        found = next((each for each in (place, own_place(place)) if is_complete(each)), None)
+        if found is None:
+            return None
+        if not _is_sound(found):
+            raise ImportError(f"{found / _FILE} is not as it was compiled")
+        loader = ExtensionFileLoader(_NAME, str(found / _FILE))
+        spec = spec_from_file_location(_NAME, found / _FILE, loader=loader)
+        assert spec is not None
+        module = module_from_spec(spec)
+        loader.exec_module(module)
+        make = module.Recogniser
+    # A damaged library, or one for another machine.
+    except (BuildError, ImportError, OSError, RuntimeError, AttributeError, TypeError, ValueError):
+        logger.warning("apply: the helper in the cache cannot be used", exc_info=True)
+        return None
+    usual, masked = facts().usual, facts().masked
+
+    def made(
+        tensors: Sequence[torch.Tensor], written: Sequence[int] = (), *, anywhere: bool = False
+    ) -> Check:
+        check: Check = make(tuple(tensors), tuple(written), usual, masked, anywhere)
+        return check
+
+    return made

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import keyword
 import logging
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, Optional, Protocol
+from typing import TYPE_CHECKING, Any, Optional, Protocol
 
-from flashinfer_bench.apply.dispatch.ordinary import facts, in_fresh_thread, ordinary_keys
+from flashinfer_bench.apply.dispatch.guards import facts, in_fresh_thread, ordinary_keys
 from flashinfer_bench.apply.dispatch.recognition import never, recogniser_of
 from flashinfer_bench.compile import list_outputs
 from flashinfer_bench.routing.generated import compile_source
@@ -18,15 +19,12 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.apply.dispatch.layout import Layout, Operand
-    from flashinfer_bench.apply.dispatch.recognition import Recognition
+    from flashinfer_bench.apply.dispatch.recognition import Maker
     from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition
 
     Function = Callable[..., Any]
-
-Style = Literal["value", "destination"]
-"""Whether a function returns its outputs, or takes them as arguments."""
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +41,7 @@ class Resolver(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Target:
     """A built solution, ready to be called for one definition.
 
@@ -59,29 +58,13 @@ class Target:
         Whether it takes its outputs as arguments.
     owner : object, optional
         Kept alive as long as the target: a `Runnable`, whose build the function is part of.
-
-    Attributes
-    ----------
-    native_style : str
-        ``"value"`` or ``"destination"``: what `function` is.
     """
 
-    __slots__ = ("__weakref__", "definition", "function", "native_style", "owner", "solution")
-
-    def __init__(
-        self,
-        function: Function,
-        definition: Definition,
-        *,
-        solution: str,
-        destination_passing: bool,
-        owner: Optional[Runnable] = None,
-    ) -> None:
-        self.function = function
-        self.definition = definition
-        self.solution = solution
-        self.owner = owner
-        self.native_style: Style = "destination" if destination_passing else "value"
+    function: Function
+    definition: Definition
+    solution: str
+    destination_passing: bool
+    owner: Optional[Runnable] = None
 
     @classmethod
     def from_runnable(
@@ -153,7 +136,7 @@ class Target:
             return error
 
     def __repr__(self) -> str:
-        return f"<Target {self.solution!r} of {self.definition.name!r}, {self.native_style}>"
+        return f"<Target {self.solution!r} of {self.definition.name!r}>"
 
 
 def _by_names(function: Function, names: list[str]) -> Function:
@@ -255,7 +238,7 @@ def packed(outputs: Sequence[Any]) -> Any:
 
 
 def function_for(
-    target: Target, layout: Layout, args: Sequence[Any], by: Optional[Recognition], *, into: bool
+    target: Target, layout: Layout, args: Sequence[Any], by: Optional[Maker], *, into: bool
 ) -> Optional[Function]:
     """Return how to call a target with arguments of these shapes.
 
@@ -267,7 +250,7 @@ def function_for(
         Of its definition.
     args : sequence
         Inputs, and outputs if `into`; the guard has let them through.
-    by : Recognition, optional
+    by : Maker, optional
         How to recognise outputs like earlier ones.
     into : bool
         Whether outputs are given.
@@ -277,14 +260,14 @@ def function_for(
     callable or None
         None if outputs are to be allocated, and their shapes do not follow from the inputs.
     """
-    if into == (target.native_style == "destination"):
+    if into == target.destination_passing:
         return target.function
     if into:
         return _copying(target.function, layout, by)
     return _allocating(target.function, layout, args) if layout.allocatable else None
 
 
-def _copying(function: Function, layout: Layout, by: Optional[Recognition]) -> Function:
+def _copying(function: Function, layout: Layout, by: Optional[Maker]) -> Function:
     """Return a function of inputs and outputs, for arguments of the same shapes each time."""
     count = len(layout.inputs)
     single = len(layout.outputs) == 1
