@@ -183,7 +183,7 @@ def merge(
     sets = [TraceSet.from_path(root, on_error="collect") for root in local]
     if not any(
         # Without reading all traces where there are runs.
-        one.definitions or one.solutions or one.run_columns() or any(one.workloads.values())
+        one.definitions or one.solutions or one.run_source.names() or any(one.workloads.values())
         for one in sets
     ):
         raise SelectionError(f"there is nothing in {', '.join(map(str, local))}")
