@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flashinfer_bench.bench.backends import choose_devices, pick_timer
+from flashinfer_bench.bench.backends import choose_devices
+from flashinfer_bench.bench.timing import pick_timer
 from flashinfer_bench.errors import CapabilityError, ConfigError
 from flashinfer_bench.plugins import Availability, Catalog, TimerSpec
 

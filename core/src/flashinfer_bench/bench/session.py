@@ -18,7 +18,7 @@ from flashinfer_bench.bench.measurement import MeasurementMethod, ReferenceFaile
 from flashinfer_bench.bench.origin import Origin
 from flashinfer_bench.bench.pool import RunInterrupted, WorkerKey, WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox
-from flashinfer_bench.bench.timing import Timer
+from flashinfer_bench.bench.timing import Timer, pick_timer
 from flashinfer_bench.data import (
     Definition,
     Environment,
@@ -187,7 +187,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._made = ExitStack()  # ends what this runner has made itself
         self._pool: Optional[WorkerPool] = None
         self._pick_measurement = cache(partial(backends.pick_measurement, self._catalog, device))
-        self._pick_timer = cache(partial(backends.pick_timer, self._catalog, device))
+        self._pick_timer = cache(partial(pick_timer, self._catalog, device))
         self._failed_builds: dict[WorkerKey, CandidateFailed] = {}
         self._definition: Optional[Definition] = None
         self._interrupted = False
@@ -360,7 +360,7 @@ class Runner(AbstractContextManager["Runner"]):
             timed_seed=self.timed_seed,
             reference_seed=self.reference_seed,
             origin=origin,
-            timer_version=backends.load_subclass(timer, Timer).version,  # type: ignore[type-abstract]
+            timer_version=timer.load_subclass(Timer).version,  # type: ignore[type-abstract]
             hook=self._catalog.hook,
         )
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.data import Definition
 
+_T = TypeVar("_T")
 SpecT_co = TypeVar("SpecT_co", bound=Record, covariant=True)
 State = Literal["ok", "unavailable", "blocked", "broken"]
 
@@ -168,6 +169,22 @@ class Registered(Generic[SpecT_co]):
                 f"{one_line(error)}",
                 hint=f"Run `fib plugins doctor {self.plugin}`.",
             ) from error
+
+    def load_subclass(self, base: type[_T]) -> type[_T]:
+        """Import and return what the record names, which has to be a subclass of `base`.
+
+        Raises
+        ------
+        PluginLoadError
+            If it is not, or cannot be imported.
+        """
+        factory = self.load()
+        if isinstance(factory, type) and issubclass(factory, base):
+            return factory
+        raise PluginLoadError(
+            f"{self.spec.kind} {self.name!r} of {self.origin}: {self.spec.factory} is not a "
+            f"subclass of {base.__name__}"
+        )
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,6 @@ def check(
 def _check(catalog: Catalog, device: str, names: Sequence[str]) -> CheckReport:
     from fib_timing_cuda.check import check_timers
     from fib_timing_cuda.known_work import work_for
-    from flashinfer_bench.bench.backends import load_subclass
     from flashinfer_bench.bench.locks import DeviceLock
     from flashinfer_bench.bench.timing import Timer
 
@@ -117,7 +116,7 @@ def _check(catalog: Catalog, device: str, names: Sequence[str]) -> CheckReport:
     chosen = [catalog.select_timer(device, name) for name in names] or usable
     if not chosen:
         catalog.select_timer(device)  # raises, and says why
-    timers = [load_subclass(entry, Timer)() for entry in chosen]  # type: ignore[type-abstract]
+    timers = [entry.load_subclass(Timer)() for entry in chosen]  # type: ignore[type-abstract]
     with DeviceLock(device).held():
         return check_timers(
             timers,

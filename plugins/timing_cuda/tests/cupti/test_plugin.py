@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fib_timing_cuda
-from flashinfer_bench.bench.backends import pick_timer
+from flashinfer_bench.bench.timing import pick_timer
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.plugins import Availability, Catalog, discover
 

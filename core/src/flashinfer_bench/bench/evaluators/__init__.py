@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.bench.backends import load_subclass
 from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
 from flashinfer_bench.bench.evaluators.default import DefaultEvaluator
 
@@ -40,4 +39,4 @@ def resolve_evaluator(
 
     catalog = default_catalog() if catalog is None else catalog
     entry = catalog.find("evaluator", name) if name else catalog.select_evaluator(definition)
-    return load_subclass(entry, Evaluator)()  # type: ignore[type-abstract]
+    return entry.load_subclass(Evaluator)()  # type: ignore[type-abstract]
