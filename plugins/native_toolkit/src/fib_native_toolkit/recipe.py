@@ -274,8 +274,8 @@ def run_recipe(
     jobs = env.max_jobs() or os.cpu_count() or 1
     errors = dict(in_threads(compile_one, range(len(recipe.files)), jobs))
     for index in sorted(errors):
-        if (error := errors[index]) is not None:
-            raise error
+        if (first := errors[index]) is not None:
+            raise first
     made = [f"{_FROM_SOURCES}/{index}.o" for index in range(len(recipe.files))]
     if recipe.device_link:
         of_cuda = [made[i] for i, (_, kind) in enumerate(recipe.files) if kind == "cuda"]
