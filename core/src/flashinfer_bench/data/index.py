@@ -24,7 +24,7 @@ from flashinfer_bench._version import __version__
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.jsonl import is_torn, read_whole, warn_of_torn_line
 from flashinfer_bench.data.loader import unreadable
-from flashinfer_bench.data.ranking import Runs, digest
+from flashinfer_bench.data.ranking import Runs, digest, digest_traces
 from flashinfer_bench.data.run_source import Ends, Origin, RowMaker, RunRow, Task
 from flashinfer_bench.data.storage import replace_file
 from flashinfer_bench.data.trace import EvaluationStatus
@@ -315,7 +315,7 @@ class MemoryTraces:
 
     def runs(self, definition: str) -> Runs:
         """Return the runs of a definition, digested."""
-        return digest(self.rows)[definition]
+        return digest_traces(self._traces)
 
     def read(self, rows: Iterable[RunRow]) -> Iterator[Trace]:
         """Yield the traces of some rows."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Optional
 from pydantic import Field
 
 from flashinfer_bench.data.base import SchemaModel
+from flashinfer_bench.data.trace import EvaluationStatus
 from flashinfer_bench.errors import ConfigError, DataError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.data.run_source import RunRow
     from flashinfer_bench.data.solution import Solution
+    from flashinfer_bench.data.trace import Trace
     from flashinfer_bench.data.trace_set import TraceSet
 
 
@@ -134,6 +136,38 @@ def digest(rows: Iterable[RunRow]) -> defaultdict[str, Runs]:
     for row in rows:
         latency = row.latency_ms if row.passed else None
         found[row.task.definition].add(row.task.solution, row.task.workload, latency)
+    return found
+
+
+def digest_traces(traces: Iterable[Trace]) -> Runs:
+    """Return what rankings need of the runs of one definition."""
+    found = Runs()
+    for trace in traces:
+        run = trace.evaluation
+        if run is not None and trace.solution is not None:
+            times = run.performance if run.status is EvaluationStatus.PASSED else None
+            latency = None if times is None else times.latency_ms
+            found.add(trace.solution, trace.workload.uuid, latency)
+    return found
+
+
+def passing(
+    traces: Iterable[Trace], axes: Optional[Mapping[str, int]], atol: float, rtol: float
+) -> list[Trace]:
+    """Return the traces that passed within both tolerances, on workloads with exactly `axes`."""
+    found = []
+    for trace in traces:
+        run = trace.evaluation
+        if run is None or run.status is not EvaluationStatus.PASSED or run.performance is None:
+            continue
+        errors = run.correctness
+        errors = errors if axes is None or trace.workload.axes == axes else None
+        if (
+            errors is not None
+            and errors.max_absolute_error <= atol
+            and errors.max_relative_error <= rtol
+        ):
+            found.append(trace)
     return found
 
 
