@@ -165,6 +165,13 @@ class TestGet:
             builds.get("z")
         assert "z" in builds.failed
 
+    def test_what_was_cleaned_up_elsewhere_is_built_again(self, builds, builder):
+        first = builds.get("a")
+        first.cleanup()
+        assert builds.get("a") is not first
+        assert not builds.get("a").closed
+        assert builder.asked == ["a", "a"]
+
 
 class TestThreads:
     def test_one_that_needs_itself_fails_instead_of_waiting_for_ever(self, builds, builder):
@@ -172,6 +179,32 @@ class TestThreads:
         with pytest.raises(BuildError, match="'a' is needed while it is being built"):
             builds.get("a")
         assert "a" in builds.failed
+
+    def test_of_several_that_want_the_same_one_builds(self, builds, builder):
+        meet, go = threading.Barrier(9), threading.Event()
+
+        def slow():
+            go.wait(30)
+
+        builder.actions["a"] = slow
+        found = []
+
+        def want():
+            meet.wait(30)
+            found.append(builds.get("a"))
+
+        threads = [threading.Thread(target=want) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        meet.wait(30)
+        # Another one is not kept waiting by it.
+        assert builds.get("b").metadata.solution_name == "b"
+        go.set()
+        for thread in threads:
+            thread.join(30)
+        assert len(found) == 8
+        assert len(set(map(id, found))) == 1
+        assert sorted(builder.asked) == ["a", "b"]
 
 
 class TestAhead:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import textwrap
 
@@ -65,6 +66,14 @@ class TestCrash:
             candidate.call(0, timeout_s=30)
         assert candidate.log().startswith("before\n")
         assert "main.py" in candidate.log()
+
+    def test_between_two_requests(self, bench, eventually):
+        candidate = bench.load(ADD)
+        candidate.call(0, timeout_s=30)
+        os.kill(candidate.pid, signal.SIGSEGV)
+        assert eventually(lambda: not candidate.alive)
+        with pytest.raises(CandidateCrashed, match="SIGSEGV"):
+            candidate.call(0, timeout_s=30)
 
 
 class TestHang:
@@ -253,6 +262,12 @@ class TestOutput:
         assert caught.value.kind == "ValueError"
         assert len(str(caught.value)) + len(caught.value.traceback) < 200_000
         assert candidate.alive
+
+    def test_control_characters_do_not_reach_the_judge_s_terminal(self, bench):
+        candidate = bench.load(body("raise ValueError('\\x1b[2J\\x1b]0;owned\\x07')"))
+        with pytest.raises(CandidateFailed) as caught:
+            candidate.call(0, timeout_s=30)
+        assert "\x1b" not in str(caught.value) + caught.value.traceback + caught.value.kind
 
 
 class TestDescriptors:
