@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from flashinfer_bench.routing.outputs import Returns, returns_of  # noqa: E402
+from flashinfer_bench.routing.binding import Returns, returns_of  # noqa: E402
 
 
 class Pair(NamedTuple):

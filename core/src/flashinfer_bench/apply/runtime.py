@@ -7,11 +7,9 @@ import math
 import os
 import threading
 import traceback
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
@@ -672,6 +670,8 @@ class Builds:
         ConfigError
             If `jobs` is not allowed.
         """
+        from flashinfer_bench.compile.machine import in_threads
+
         if jobs is None:
             from flashinfer_bench.bench.pool import default_jobs
 
@@ -680,29 +680,12 @@ class Builds:
             raise ConfigError(
                 f"jobs={jobs!r} is not allowed; give a whole number from 1 on, or None"
             )
-        todo = deque(dict.fromkeys(names))
-        count = len(todo)
-        results: SimpleQueue[tuple[str, Optional[Exception]]] = SimpleQueue()
-
-        def work() -> None:
-            with suppress(IndexError):  # of `popleft`: nothing is left
-                while True:
-                    name = todo.popleft()
-                    results.put((name, self._attempt(name)))
-
         failures: dict[str, Exception] = {}
-        try:
-            # No executor: the end of the process would wait for its threads.
-            for _ in range(min(jobs, count)):
-                threading.Thread(target=work, name="fib-apply-build", daemon=True).start()
-            for _ in range(count):
-                name, error = results.get()
-                if error is not None:
-                    failures[name] = error
-                if on_built is not None:
-                    on_built(name, error)
-        finally:
-            todo.clear()
+        for name, error in in_threads(self._attempt, dict.fromkeys(names), jobs):
+            if error is not None:
+                failures[name] = error
+            if on_built is not None:
+                on_built(name, error)
         return failures
 
     def _attempt(self, name: str) -> Optional[Exception]:

@@ -48,3 +48,7 @@ def __getattr__(name: str) -> Any:
         f"pip install {distribution}",
         name=__name__,
     )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

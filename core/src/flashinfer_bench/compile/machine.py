@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import platform
 import re
+import threading
+from collections import deque
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flashinfer_bench import env
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.tensors.devices import nvidia_gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from flashinfer_bench.plugins import Availability
 
@@ -23,6 +27,46 @@ _CPU_FIELDS = re.compile(
     r"vendor_id|cpu|cpu family|model|model name|stepping|cache size|flags|Features|isa|uarch"
     r"|CPU (implementer|architecture|variant|part|revision)"
 )
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def in_threads(
+    work: Callable[[_Item], _Result], items: Iterable[_Item], jobs: int
+) -> Iterator[tuple[_Item, _Result]]:
+    """Work on several items at a time, the first ones first, and yield each with its result.
+
+    Whoever stops iterating, by Ctrl-C for example, begins no further item. What has begun goes on
+    in a thread that keeps nobody waiting, not even the end of the process, as those of
+    `concurrent.futures` do.
+
+    Parameters
+    ----------
+    work : callable
+        Is given an item; must not raise.
+    items : iterable
+        What to work on.
+    jobs : int
+        How many at a time.
+    """
+    todo = deque(items)
+    count = len(todo)
+    results: SimpleQueue[tuple[_Item, _Result]] = SimpleQueue()
+
+    def run() -> None:
+        with suppress(IndexError):  # of `popleft`: nothing is left
+            while True:
+                item = todo.popleft()
+                results.put((item, work(item)))
+
+    try:
+        for _ in range(min(jobs, count)):
+            threading.Thread(target=run, name="fib-work", daemon=True).start()
+        for _ in range(count):
+            yield results.get()
+    finally:
+        todo.clear()
 
 
 def cuda_architectures() -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def test_a_full_disk(dataset, kept, monkeypatch):
     def full(*_args, **_options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "fsync", full)
     assert total(dataset) == 3
     assert best(dataset) == "alice_v1"
     assert list(kept.parent.iterdir()) == []

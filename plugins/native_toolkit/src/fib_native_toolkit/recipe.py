@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
@@ -16,6 +15,7 @@ from fib_native_toolkit.run import COMPILER_LOG, check_output, run_tool
 from fib_native_toolkit.tools import find_cc, find_cxx
 from flashinfer_bench import env
 from flashinfer_bench.compile.builder import SOURCES
+from flashinfer_bench.compile.machine import in_threads
 from flashinfer_bench.errors import BuildError, StorageError
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def run_recipe(
     Raises
     ------
     BuildError, CapabilityError, StorageError
-        If a command fails; see `check_output`. Those that run then are waited for.
+        If a command fails; see `check_output`. The other files are compiled before that is raised.
     """
     objects, log = folder / OBJECTS, folder / COMPILER_LOG
     try:
@@ -256,24 +256,27 @@ def run_recipe(
         hints = (hint for pattern, hint in _HINTS if re.search(pattern, result.output))
         check_output(solution.name, what, result, hint=next(hints, None))
 
-    def compile_one(index: int) -> str:
+    # The end of a process does not wait for its compilers.
+    def compile_one(index: int) -> Optional[BaseException]:
         path, kind = recipe.files[index]
         # Numbered, because two folders may hold files of one name.
         made = f"{_FROM_SOURCES}/{index}.o"
         # So that compilers take it neither for an option nor for a list of them.
         source = f"./{path}" if path[0] in "-@" else path
         dependencies = ("-MD", "-MF", f"{made}.d")
-        run("compiling", *recipe.compilers[kind], *flags, *dependencies, "-c", source, "-o", made)
-        return made
+        command = (*recipe.compilers[kind], *flags, *dependencies, "-c", source, "-o", made)
+        try:
+            run("compiling", *command)
+        except BaseException as error:  # noqa: BLE001 - raised where all of them are waited for
+            return error
+        return None
 
     jobs = env.max_jobs() or os.cpu_count() or 1
-    with ThreadPoolExecutor(max(1, min(jobs, len(recipe.files)))) as pool:
-        running = [pool.submit(compile_one, index) for index in range(len(recipe.files))]
-        try:
-            made = [each.result() for each in running]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    errors = dict(in_threads(compile_one, range(len(recipe.files)), jobs))
+    for index in sorted(errors):
+        if (first := errors[index]) is not None:
+            raise first
+    made = [f"{_FROM_SOURCES}/{index}.o" for index in range(len(recipe.files))]
     if recipe.device_link:
         of_cuda = [made[i] for i, (_, kind) in enumerate(recipe.files) if kind == "cuda"]
         made.append(f"{_FROM_SOURCES}/device.o")

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-KNOWN_RELEASES = ("2.13",)
+KNOWN_RELEASES = ("2.11", "2.13")
 """Releases of torch whose checker does what is wanted of it, and does not end the process."""
 
 _SOURCE = Path(__file__).with_name("native.cpp")
