@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -165,6 +166,23 @@ class TestGet:
             builds.get("z")
         assert "z" in builds.failed
 
+    def test_of_several_that_want_the_same_one_builds(self, builds, builder):
+        meet, go = threading.Barrier(9), threading.Event()
+        builder.actions["a"] = lambda: go.wait(30) and None
+
+        def want(name):
+            meet.wait(30)
+            return builds.get(name)
+
+        with ThreadPoolExecutor(8) as threads:
+            found = [threads.submit(want, "a") for _ in range(8)]
+            meet.wait(30)
+            # Another one is not kept waiting by it.
+            assert builds.get("b").metadata.solution_name == "b"
+            go.set()
+        assert len({id(each.result()) for each in found}) == 1
+        assert sorted(builder.asked) == ["a", "b"]
+
     def test_what_was_cleaned_up_elsewhere_is_built_again(self, builds, builder):
         first = builds.get("a")
         first.cleanup()
@@ -179,32 +197,6 @@ class TestThreads:
         with pytest.raises(BuildError, match="'a' is needed while it is being built"):
             builds.get("a")
         assert "a" in builds.failed
-
-    def test_of_several_that_want_the_same_one_builds(self, builds, builder):
-        meet, go = threading.Barrier(9), threading.Event()
-
-        def slow():
-            go.wait(30)
-
-        builder.actions["a"] = slow
-        found = []
-
-        def want():
-            meet.wait(30)
-            found.append(builds.get("a"))
-
-        threads = [threading.Thread(target=want) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        meet.wait(30)
-        # Another one is not kept waiting by it.
-        assert builds.get("b").metadata.solution_name == "b"
-        go.set()
-        for thread in threads:
-            thread.join(30)
-        assert len(found) == 8
-        assert len(set(map(id, found))) == 1
-        assert sorted(builder.asked) == ["a", "b"]
 
 
 class TestAhead:

@@ -134,19 +134,6 @@ class TestObservers:
         assert len(stored_lines(tmp_path)) == 1
         assert bad.entries[-1] == ("finished",)
 
-    def test_trace_is_on_disk_when_it_is_told(
-        self, benchmark_of: Any, problems: Any, tmp_path: Path
-    ) -> None:
-        counts: list[int] = []
-
-        class Look(RunObserver):
-            def evaluation_finished(self, trace: Trace) -> None:
-                counts.append(len(stored_lines(tmp_path)))
-
-        dataset = problems.dataset(problems.good("a"), problems.good("b"), root=tmp_path)
-        benchmark_of(dataset, Look()).run_all()
-        assert counts == [1, 2]
-
 
 class TestSkips:
     def test_failing_reference_is_nobodys_trace(self, benchmark_of: Any, problems: Any) -> None:

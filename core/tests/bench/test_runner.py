@@ -46,14 +46,6 @@ class TestRunner:
         with pytest.raises(RunInterrupted):
             runner.run_workload(*problem, CONFIG)
 
-    def test_interrupt_before_the_start(self, runner_of: Any, problems: Any) -> None:
-        runner = runner_of()
-        runner.interrupt()
-        with pytest.raises(RunInterrupted):
-            runner.run_workload(
-                problems.definition(), problems.workload(), [problems.good()], CONFIG
-            )
-
 
 class TestReuse:
     def test_failed_builds_are_forgotten_with_their_definition(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import textwrap
 
@@ -66,14 +65,6 @@ class TestCrash:
             candidate.call(0, timeout_s=30)
         assert candidate.log().startswith("before\n")
         assert "main.py" in candidate.log()
-
-    def test_between_two_requests(self, bench, eventually):
-        candidate = bench.load(ADD)
-        candidate.call(0, timeout_s=30)
-        os.kill(candidate.pid, signal.SIGSEGV)
-        assert eventually(lambda: not candidate.alive)
-        with pytest.raises(CandidateCrashed, match="SIGSEGV"):
-            candidate.call(0, timeout_s=30)
 
 
 class TestHang:

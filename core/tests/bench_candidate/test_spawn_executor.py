@@ -16,7 +16,6 @@ from flashinfer_bench.bench.executors.base import (
     CandidateTimeout,
 )
 from flashinfer_bench.bench.executors.spawn import SpawnExecutor
-from flashinfer_bench.errors import RunnerFatalError
 
 CODE = """
     import os, subprocess, sys, time
@@ -103,13 +102,3 @@ def test_without_process_descriptors(plugin_in_reach, monkeypatch, definition_of
             candidate.load(definition_of(), solution_of(code), timeout_s=60)
     finally:
         executor.close()
-
-
-def test_closing_the_executor_ends_its_candidates(plugin_in_reach, exists):
-    executor = SpawnExecutor("cpu")
-    candidate = executor.spawn()
-    executor.close()
-    executor.close()
-    assert not exists(candidate.pid)
-    with pytest.raises(RunnerFatalError, match="closed"):
-        executor.spawn()

@@ -10,9 +10,6 @@ import sys
 import pytest
 import torch
 
-from fib_builder_tvmffi.builder import TVMFFIBuilder
-from flashinfer_bench.errors import BuildError
-
 # By default these are variables of the whole process, however its libraries were loaded.
 SHARED = """
 inline double& state() { static double value = N; return value; }
@@ -79,23 +76,3 @@ def test_its_own_functions_come_before_those_of_loaded_libraries(
         "EXPORT(run) { return add(args, fib_test_factor()); }\n"
     )
     assert torch.equal(run(make_solution(source)), expected * 2)
-
-
-def test_a_symbol_that_a_library_has_lost_is_an_error_when_loading(
-    build, make_solution, definition, tmp_path
-):
-    def make_library(function):
-        (tmp_path / "other.c").write_text(f"double {function}(void) {{ return 2.0; }}\n")
-        command = ["cc", "-shared", "-fPIC", "other.c", "-o", "libfibshrunk.so"]
-        subprocess.run(command, cwd=tmp_path, check=True)
-
-    solution = make_solution(
-        'extern "C" double fib_test_there();\nEXPORT(run) { return add(args, fib_test_there()); }',
-        options={"ldflags": [f"-L{tmp_path}", "-lfibshrunk", f"-Wl,-rpath,{tmp_path}"]},
-    )
-    make_library("fib_test_there")
-    TVMFFIBuilder().compile(definition, solution)
-    make_library("fib_test_gone")
-    # By default the process would end when the function is first called.
-    with pytest.raises(BuildError, match=r"cannot be loaded: .*undefined symbol: fib_test_there"):
-        build(solution)

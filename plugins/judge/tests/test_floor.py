@@ -270,34 +270,6 @@ class TestWhateverComes:
         assert min(found.nbytes, found.flops) >= 0
         assert found.limited_by in ("bytes", "flops", "call")
 
-    @settings(deadline=None)
-    @given(
-        definitions(),
-        st.tuples(SIZES, SIZES, SIZES),
-        st.integers(0, 2),
-        st.integers(1, 1000),
-        SOME_CEILINGS,
-    )
-    def test_more_is_never_quicker(self, made, sizes, which, more, ceilings):
-        axes = dict(zip("abc", sizes, strict=True))
-        larger = {**axes, "abc"[which]: sizes[which] + more}
-        small = physics_floor(made, axes, ceilings)
-        large = physics_floor(made, larger, ceilings)
-        assert large.ms >= small.ms
-        assert large.nbytes >= small.nbytes
-        assert large.flops >= small.flops
-
-    @settings(deadline=None)
-    @given(definitions(), st.tuples(SIZES, SIZES, SIZES), SOME_CEILINGS, st.floats(1, 100))
-    def test_a_faster_device_never_raises_it(self, made, sizes, ceilings, faster):
-        axes = dict(zip("abc", sizes, strict=True))
-        better = replace(
-            ceilings,
-            bytes_per_s={size: rate * faster for size, rate in ceilings.bytes_per_s.items()},
-            flops_per_s={name: rate * faster for name, rate in ceilings.flops_per_s.items()},
-        )
-        assert physics_floor(made, axes, better).ms <= physics_floor(made, axes, ceilings).ms
-
 
 class TestHonestWork:
     """What torch does here, against a floor from what torch does here at its best."""

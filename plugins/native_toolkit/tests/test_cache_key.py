@@ -77,10 +77,6 @@ def test_native_code_counts_the_cpu(c, folder_of, monkeypatch, tmp_path):
     assert folder_of() == portable
 
 
-def test_the_definition(c, folder_of):
-    assert folder_of() != folder_of(definition=c.definition(name="other"))
-
-
 def test_an_environment_variable_of_the_compiler(folder_of, monkeypatch, tmp_path):
     plain = folder_of()
     monkeypatch.setenv("CPATH", str(tmp_path))
