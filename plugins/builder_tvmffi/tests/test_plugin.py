@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import fib_builder_tvmffi
@@ -16,6 +18,10 @@ def records():
 
 
 class TestProbes:
+    def test_what_is_here_is_named_with_its_version(self, monkeypatch):
+        monkeypatch.setattr(module, "find_cxx", lambda: "a compiler")
+        assert re.search(r"(^|, )apache-tvm-ffi \S+, a compiler$", probe().reason)
+
     def test_without_tvm_ffi(self, monkeypatch):
         def missing():
             raise CapabilityError("apache-tvm-ffi is not installed", hint="pip install it")

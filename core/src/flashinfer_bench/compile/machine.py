@@ -175,5 +175,6 @@ def availability(*checks: Callable[[], Any]) -> Availability:
             return Availability(ok=False, reason=error.message, remedy=error.hint or "")
         except ValueError as error:  # a variable has a value that is not allowed
             return Availability(ok=False, reason=str(error))
-        found.append(" ".join(map(str, thing)) if isinstance(thing, (tuple, list)) else thing)
+        # Named tuples say themselves what they are.
+        found.append(" ".join(map(str, thing)) if type(thing) in (tuple, list) else thing)
     return Availability(ok=True, reason=", ".join(str(thing) for thing in found if thing))
