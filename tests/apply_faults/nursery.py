@@ -145,6 +145,7 @@ def _be_child(task: dict[str, Any], send: int) -> None:
 def _work(task: dict[str, Any]) -> dict[str, Any]:
     """Enable, call everything, and say what was wrong and how often a solution ran."""
     from tests.apply_faults import channel
+    from tests.apply_faults.compiled import call_everything
     from tests.apply_faults.drive import Driver, enable
     from tests.apply_faults.test_substitution import call_all, expected_hits
     from tests.apply_faults.world import random_world
@@ -158,6 +159,10 @@ def _work(task: dict[str, Any]) -> dict[str, Any]:
         os.setuid(NOBODY)
     if "file_limit" in task:
         resource.setrlimit(resource.RLIMIT_FSIZE, (task["file_limit"],) * 2)
+    if "compiler" in task:
+        os.environ["CXX"] = task["compiler"]
+        Path(task["victim"]).write_text(str(os.getpid()))
+        return call_everything(Path(task["dataset"]))
     world = random_world(random.Random(task["seed"]), task["hardware"])
     channel.reset(*world.problems.values())
     with enable(Path(task["dataset"])):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -164,6 +165,30 @@ class TestGet:
         with pytest.raises(BuildError, match="'z' cannot be read: no solution is called 'z'"):
             builds.get("z")
         assert "z" in builds.failed
+
+    def test_of_several_that_want_the_same_one_builds(self, builds, builder):
+        meet, go = threading.Barrier(9), threading.Event()
+        builder.actions["a"] = lambda: go.wait(30) and None
+
+        def want(name):
+            meet.wait(30)
+            return builds.get(name)
+
+        with ThreadPoolExecutor(8) as threads:
+            found = [threads.submit(want, "a") for _ in range(8)]
+            meet.wait(30)
+            # Another one is not kept waiting by it.
+            assert builds.get("b").metadata.solution_name == "b"
+            go.set()
+        assert len({id(each.result()) for each in found}) == 1
+        assert sorted(builder.asked) == ["a", "b"]
+
+    def test_what_was_cleaned_up_elsewhere_is_built_again(self, builds, builder):
+        first = builds.get("a")
+        first.cleanup()
+        assert builds.get("a") is not first
+        assert not builds.get("a").closed
+        assert builder.asked == ["a", "a"]
 
 
 class TestThreads:

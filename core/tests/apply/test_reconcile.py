@@ -231,3 +231,33 @@ class TestWhatIsReturned:
         with pytest.raises(DataError, match="got 1 outputs for 0 buffers") as caught:
             call(norm, lambda x: x, X)
         assert "`param`" in caught.value.hint
+
+
+class TestNothingIsHalfWritten:
+    """Of functions that write to their arguments."""
+
+    known = definition(("x", "weight"), ("y", "z"), y="x", z="weight")
+
+    @pytest.mark.parametrize("bad", [lambda t: t.double(), lambda t: t[:-1], lambda t: t[None]])
+    @pytest.mark.parametrize("wrong", [0, 1])
+    def test_outputs_that_do_not_fit_change_nothing(self, wrong, bad):
+        x, weight = rows(1), rows(2)
+        results = [rows(3), rows(4)]
+        results[wrong] = bad(results[wrong])
+        with pytest.raises(RuntimeError, match=f"'{'yz'[wrong]}'"):
+            call(
+                lambda x, weight: None,
+                lambda x, weight: tuple(results),
+                x,
+                weight,
+                known=self.known,
+            )
+        assert torch.equal(x, rows(1))
+        assert torch.equal(weight, rows(2))
+
+    def test_solutions_may_return_their_inputs_in_another_order(self):
+        x, weight = rows(1), rows(2)
+        swap = lambda x, weight: (weight, x)  # noqa: E731
+        assert call(lambda x, weight: None, swap, x, weight, known=self.known) is None
+        assert torch.equal(x, rows(2))
+        assert torch.equal(weight, rows(1))

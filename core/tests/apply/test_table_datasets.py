@@ -42,6 +42,16 @@ class TestDatasets:
         for name in ("slow.json", "more.json", "torn.jsonl"):
             assert any(name in problem for problem in table.problems)
 
+    @pytest.mark.parametrize("value", ["1" + "0" * 400, "1e999", "NaN", "Infinity", '"NaN"'])
+    def test_latencies_that_are_none_lose_their_trace_alone(self, tmp_path, value):
+        folder = make.Folder.of(tmp_path / "dataset", [make.trace()])
+        text = json.dumps(make.trace("slow", 0.777))
+        assert "0.777" in text
+        folder.put("traces/more.jsonl", text.replace("0.777", value) + "\n")
+        table = ApplyTable.load_or_build(folder.root, hardware=HERE)
+        assert table.match_solution("scale", key()) == "fast"
+        assert len(table.problems) == 1
+
     def test_what_is_in_memory_counts_and_not_what_is_in_the_folder(self, tmp_path):
         root = make.Folder.of(tmp_path / "dataset", [make.trace(), make.trace("slow", 2.0)]).root
         trace_set = TraceSet.from_path(root)

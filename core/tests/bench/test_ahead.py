@@ -79,3 +79,18 @@ class TestEnds:
         assert told == []  # nobody is to blame for being killed
         assert len(executor.of("spawn")) == len(executor.of("close"))
         assert "c" not in compiled(executor)
+
+
+class TestOnGpus:
+    def test_what_is_needed_next_is_compiled_next(
+        self, ahead_of: Any, executor: Any, problems: Any
+    ) -> None:
+        (first,) = gate(executor, "a")
+        solutions = [problems.compiled(name, "", d) for name, d in ("ax", "bx", "cy", "dx")]
+        ahead = ahead_of(*solutions, jobs=1)
+        ahead.start()
+        assert eventually(lambda: compiled(executor) == ["a"])
+        ahead.prepare("y")
+        first.set()
+        ahead.outcome(solutions[-1])
+        assert compiled(executor) == ["a", "c", "b", "d"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flashinfer_bench.bench import DefaultEvaluator, correctness
 from flashinfer_bench.bench.correctness import compare, error_histogram
 from flashinfer_bench.bench.evaluators import Check, Trial
-from flashinfer_bench.data import TensorSpec, Tolerance
+from flashinfer_bench.data import EvaluationStatus, TensorSpec, Tolerance
 
 NAN, INF = math.nan, math.inf
 FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
@@ -36,6 +36,11 @@ class TestNonFinite:
         saturated = torch.tensor([448.0, 448.0, 2.0, -0.5]).to(dtype)
         found = compare(saturated, expected, atol=1e9, rtol=1e9)
         assert (found.matched, found.nonfinite_mismatches) == (3, 1)
+
+    def test_nan_of_another_sign_and_payload_is_nan(self) -> None:
+        bits = torch.tensor([0x7FC00000, 0x7FC00001, -0x400000], dtype=torch.int32)
+        found = compare(bits.view(torch.float32), torch.full((3,), NAN), atol=0.0, rtol=0.0)
+        assert found.matched == 3
 
 
 class TestComplex:
@@ -150,3 +155,12 @@ class TestEvaluator:
         assert not failed.passed
         assert "more than the cap of 2" in failed.message
         assert "(0.916667 >= 0.5)" in failed.message
+
+    def test_each_output_has_its_own(self, two: Any, problems: Any, settings: Any) -> None:
+        config = settings(tolerances={"z": Tolerance(atol=1.0)})
+        off = torch.full((4, 3), 1.5)
+        assert self.judge(two, problems, config, torch.ones(4, 3), off).passed
+        failed = self.judge(two, problems, config, off, off)
+        assert failed.status == EvaluationStatus.INCORRECT_NUMERICAL
+        assert "output 'y'" in failed.message
+        assert "output 'z'" not in failed.message

@@ -108,6 +108,11 @@ class TestEdges:
         assert first is not None
         assert (first.index, first.actual) == ((1, 0, 3), 7.0)
 
+    def test_extremes_do_not_wrap_around(self) -> None:
+        low, high = -(2**63), 2**63 - 1
+        found = compare(torch.tensor([low]), torch.tensor([high]), atol=0.0, rtol=0.0)
+        assert found.max_absolute_error == pytest.approx(2.0**64)
+
 
 @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="torch has no float4")
 class TestFloat4:

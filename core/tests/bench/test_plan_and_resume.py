@@ -175,3 +175,10 @@ class TestResume:
         assert not finished([traced(provenance=other)], [solution], {"here"})
         assert finished([traced(provenance=odd)], [solution], {"here"})
         assert finished([traced()], [solution], {"here"})
+
+    def test_same_hardware_only(self, traced: Any, problems: Any) -> None:
+        traces = [traced(hardware="there")]
+        assert finished(traces, [problems.good("a")], {"here"}) == set()
+        assert finished(traces, [problems.good("a")], {"here", "there"}) == {
+            Done("double", "a", "w")
+        }

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 import time
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -114,3 +117,37 @@ class TestScheduler:
         with pytest.raises(KeyboardInterrupt):
             schedule(items(a=5), work)
         assert done == ["a0"]
+
+    def test_the_process_ends_without_a_thread_that_is_stuck(self) -> None:
+        script = """
+            import signal, threading
+            from types import SimpleNamespace
+            from flashinfer_bench.bench import benchmark, pool
+            from flashinfer_bench.bench.builds import BuildAhead
+            from flashinfer_bench.bench.plan import Build, WorkItem
+
+            def stuck(*arguments):
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                threading.Event().wait()
+
+            benchmark.LAST_WORDS_S = pool.LAST_WORDS_S = 0.1
+            definition = SimpleNamespace(name="d")
+            runner = SimpleNamespace(device="cuda:0", interrupt=lambda: None)
+            try:
+                benchmark.Scheduler([WorkItem(definition, None, ())], [runner], stuck).run()
+            except KeyboardInterrupt:
+                print("run ended")
+            solution = SimpleNamespace(definition="d", name="s", hash=lambda: "h")
+            executor = SimpleNamespace(spawn_compiler=stuck)
+            builds = [Build(definition, solution)]
+            ahead = BuildAhead(builds, executor, jobs=1, timeout_s=1, overlap=True)
+            try:
+                ahead.start()
+                ahead.outcome(solution)
+            except KeyboardInterrupt:
+                ahead.close()
+                print("builds ended")
+        """
+        command = [sys.executable, "-c", dedent(script)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.stdout.split("\n"), done.returncode) == (["run ended", "builds ended", ""], 0)

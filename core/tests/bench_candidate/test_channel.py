@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from flashinfer_bench.bench.transport import messages as wire
 from flashinfer_bench.bench.transport.channel import candidate_end, judge_end
 from flashinfer_bench.bench.transport.deadline import Deadline
+from flashinfer_bench.bench.transport.frames import FrameKind
 from flashinfer_bench.bench.transport.values import buffer_of, describe, rebuild
 from flashinfer_bench.errors import ProtocolError
 from flashinfer_bench.tensors import dtype_name
@@ -109,3 +110,34 @@ class TestLies:
             return
         assert list(got.shape) == shape
         assert got.numel() * got.element_size() == nbytes
+
+    def test_a_message_where_a_blob_is_due(self, ends):
+        judge, candidate = ends
+        candidate.send(wire.Outputs(1, [wire.TensorValue("int8", [2], 2)]), Deadline(SOON))
+        candidate.send(wire.Done(1), Deadline(SOON))
+        reply = judge.receive(Deadline(SOON))
+        with pytest.raises(ProtocolError, match="kind"):
+            judge.receive_values(reply.values, Deadline(SOON))
+
+    def test_a_blob_where_a_message_is_due(self, ends):
+        judge, candidate = ends
+        candidate._stream.send(FrameKind.BLOB, b"1234", Deadline(SOON))
+        with pytest.raises(ProtocolError, match="kind"):
+            judge.receive(Deadline(SOON))
+
+
+class TestNotSent:
+    def test_a_type_that_says_that_it_is_a_tensors(self):
+        class Equal(type(torch.Tensor)):
+            def __eq__(cls, other):
+                return True
+
+            def __hash__(cls):
+                return hash(torch.Tensor)
+
+        class Lazy(torch.Tensor, metaclass=Equal):
+            pass
+
+        assert Lazy == torch.Tensor
+        with pytest.raises(TypeError, match="expected a tensor or a number, not Lazy"):
+            describe(torch.ones(2).as_subclass(Lazy))

@@ -76,6 +76,12 @@ class TestInputs:
         call(candidate)
         assert torch.equal(mine, X)
 
+    def test_slots_hold_different_inputs(self, bench):
+        candidate = bench.load(ADD)
+        candidate.put_inputs(3, [X * 10, Y], {"n": 8}, timeout_s=30)
+        assert torch.equal(candidate.call(3, timeout_s=30)[0], X * 10 + Y)
+        assert torch.equal(candidate.call(0, timeout_s=30)[0], X + Y)
+
 
 class TestTime:
     @pytest.mark.parametrize(

@@ -82,6 +82,23 @@ class TestRefused:
             return
         assert isinstance(decoded, get_args(wire.Reply))
 
+    @pytest.mark.parametrize(
+        ("content", "field", "value"),
+        [
+            (FIRED, "places", [None] * (wire.MAX_VALUES + 1)),
+            (FIRED, "values", [TENSOR] * (wire.MAX_VALUES + 1)),
+            (FIRED, "notes", ["x"] * (wire.MAX_NOTES + 1)),
+            (FIRED, "sample_ms", None),  # as JSON has what is not finite
+            (INSPECTED, "changed", [0] * (wire.MAX_VALUES + 1)),
+            (INSPECTED, "changed", [-1]),
+            (CONFINED, "applied", ["x"] * 65),
+        ],
+    )
+    def test_too_many_of_what_was_fired(self, content, field, value):
+        reply(content)
+        with pytest.raises(ProtocolError):
+            reply({**content, field: value})
+
 
 def test_the_longest_failure_fits_into_a_reply():
     # Every character escaped, as control characters are.

@@ -254,6 +254,12 @@ class TestOutput:
         assert len(str(caught.value)) + len(caught.value.traceback) < 200_000
         assert candidate.alive
 
+    def test_control_characters_do_not_reach_the_judge_s_terminal(self, bench):
+        candidate = bench.load(body("raise ValueError('\\x1b[2J\\x1b]0;owned\\x07')"))
+        with pytest.raises(CandidateFailed) as caught:
+            candidate.call(0, timeout_s=30)
+        assert "\x1b" not in str(caught.value) + caught.value.traceback + caught.value.kind
+
 
 class TestDescriptors:
     def test_closing_all_of_them(self, bench, healthy):

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -97,3 +99,17 @@ class TestLock:
         finally:
             holder.kill()
             holder.communicate()
+
+    def test_two_threads_take_turns(self, tmp_path):
+        inside, most = [], []
+
+        def work(number):
+            with build_lock(tmp_path / "lock"):
+                inside.append(number)
+                most.append(len(inside))
+                time.sleep(0.01)
+                inside.pop()
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(work, range(4)))
+        assert most == [1, 1, 1, 1]

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,10 +16,7 @@ from flashinfer_bench.compile import (
     get_registry,
     reset_default_registry,
 )
-from flashinfer_bench.errors import (
-    BuildCapabilityError,
-    BuildError,
-)
+from flashinfer_bench.errors import BuildCapabilityError, BuildError, StorageError
 from flashinfer_bench.plugins import Availability, BuilderSpec, Catalog, reset_default_catalog
 
 
@@ -57,6 +57,20 @@ class TestCache:
         assert registry.build(definition.model_copy(deep=True), make_solution()) is first
         assert builder.asked == ["solution"]
 
+    def test_threads_that_want_the_same_build_get_the_same(self, definition, make_solution):
+        class Slow(Failing):
+            def build(self, definition, solution):
+                time.sleep(0.1)
+                return super().build(definition, solution)
+
+        builder = Slow()
+        registry = BuilderRegistry([builder])
+        with ThreadPoolExecutor(6) as threads:
+            solutions = [make_solution() for _ in range(6)]
+            found = list(threads.map(registry.build, [definition] * 6, solutions))
+        assert builder.asked == 1
+        assert len({id(runnable) for runnable in found}) == 1
+
 
 class TestFailures:
     def test_a_failed_build_fails_again_without_another_try(self, definition, make_solution):
@@ -81,6 +95,25 @@ class TestFailures:
         ) as caught:
             registry.build(definition, make_solution())
         assert "Traceback" in caught.value.log
+
+    @pytest.mark.parametrize(
+        ("error", "told"),
+        [
+            (StorageError("it is full"), StorageError),
+            (OSError(errno.ENOSPC, "it is full", "/cache/x"), StorageError),
+            (OSError(errno.EDQUOT, "it is full", "/cache/x"), StorageError),
+            (KeyboardInterrupt("it is full"), KeyboardInterrupt),
+        ],
+    )
+    def test_what_is_no_fault_of_the_solution_is_tried_again(
+        self, definition, make_solution, error, told
+    ):
+        builder = Failing(error)
+        registry = BuilderRegistry([builder])
+        with pytest.raises(told, match="it is full"):
+            registry.build(definition, make_solution())
+        registry.build(definition, make_solution())
+        assert builder.asked == 2
 
 
 class TestCleanup:

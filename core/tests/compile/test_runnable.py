@@ -92,6 +92,13 @@ class TestValueReturning:
         with pytest.raises(ValueError, match=f"got {count} arguments; .* takes 2, .* call 3"):
             make(add, dps=dps).call_value_returning(*[X] * count)
 
+    def test_outputs_are_contiguous_whatever_the_inputs_are(self, make):
+        turned = torch.arange(8.0).reshape(4, 2).t()
+        seen = []
+        make(lambda x, y, z: seen.append(z), dps=True).call_value_returning(turned, Y)
+        assert tuple(seen[0].shape) == (2, 4)
+        assert seen[0].is_contiguous()
+
 
 class TestDestinationPassing:
     @pytest.mark.parametrize(
@@ -106,6 +113,27 @@ class TestDestinationPassing:
         runnable.call_destination_passing(X, Y, a, b)
         assert torch.equal(a, X + Y)
         assert torch.equal(b, X - Y)
+
+    def test_into_a_view(self, make):
+        base = torch.zeros(4, 2)
+        make(add).call_destination_passing(X, Y, base.t())
+        assert torch.equal(base, (X + Y).t())
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (torch.t, r"'z': returned \[4, 2\] .* destination is \[2, 4\]"),
+            (torch.Tensor.double, r"float64, but the destination .* torch.float32"),
+        ],
+    )
+    def test_another_shape_or_type_is_refused_with_both(self, make, change, message):
+        with pytest.raises(ValueError, match=message):
+            make(lambda x, y: change(x)).call_destination_passing(X, Y, torch.empty(2, 4))
+
+    @pytest.mark.parametrize("returned", [(), (X, X), None])
+    def test_another_number_is_refused(self, make, returned):
+        with pytest.raises(ValueError, match="outputs for 1 destinations: z"):
+            make(lambda x, y: returned).call_destination_passing(X, Y, torch.empty(2, 4))
 
 
 class TestCleanup:

@@ -299,3 +299,11 @@ def test_a_survey_asks_every_probe_and_finds_what_cannot_be_used():
     assert [each.state for each in surveyed] == ["unavailable", "ok", "ok", "broken"]
     assert surveyed[0].reason == "cannot be used here: no CUDA device."
     assert [each.state for each in catalog.plugins] == ["ok", "ok", "ok", "broken"]
+
+
+def test_an_interrupt_while_importing_reaches_the_user(tmp_path, monkeypatch):
+    (tmp_path / "catalog_interrupts.py").write_text("raise KeyboardInterrupt")
+    monkeypatch.syspath_prepend(tmp_path)
+    record = dataclasses.replace(timer("t"), factory="catalog_interrupts:x")
+    with pytest.raises(KeyboardInterrupt):
+        Catalog.of(record).timers[0].load()

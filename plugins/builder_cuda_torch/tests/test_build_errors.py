@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from fib_builder_cuda_torch.builder import TorchBuilder
+from flashinfer_bench.bench.executors.base import CandidateCrashed
+from flashinfer_bench.bench.executors.spawn import SpawnExecutor
 from flashinfer_bench.errors import BuildError, CapabilityError
 
 
@@ -49,6 +51,28 @@ class TestLoading:
         error = refused(make_solution(files={"main.cpp": text}))
         assert "loading the library failed" in str(error)
         assert reason in str(error)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "reason"),
+        [
+            ("-> Tensor", "-> ", "expected"),  # a schema that is none
+            ("m.def(", 'm.def("run() -> ()"); m.def(', "multiple times"),
+            ("m.def(", 'throw std::runtime_error("no luck"); m.def(', "no luck"),
+        ],
+    )
+    def test_operators_that_cannot_be_registered_end_only_the_process_that_loads_them(
+        self, make_solution, source, definition, own_cache, old, new, reason
+    ):
+        text = "#include <stdexcept>\n" + source("returns.cpp").replace(old, new)
+        executor = SpawnExecutor("cpu")
+        try:
+            candidate = executor.spawn()
+            with pytest.raises(CandidateCrashed, match="SIGABRT") as caught:
+                candidate.load(definition, make_solution(files={"main.cpp": text}), timeout_s=120)
+            assert caught.value.stage == "load"
+            assert reason in candidate.log()
+        finally:
+            executor.close()
 
     def test_a_library_without_module_and_operators(self, refused, make_solution):
         error = refused(make_solution(files={"main.cpp": "int run() { return 1; }\n"}))

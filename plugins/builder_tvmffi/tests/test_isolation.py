@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -61,3 +62,17 @@ class TestProcesses:
     def test_compiling_imports_neither_torch_nor_tvm_ffi(self, in_child, make_solution, own_cache):
         output, errors = in_child(make_solution()).communicate()
         assert (output, errors) == ("[true, false, 96.0]\n", "")
+
+
+def test_its_own_functions_come_before_those_of_loaded_libraries(
+    run, make_solution, expected, tmp_path
+):
+    (tmp_path / "other.c").write_text("double fib_test_factor(void) { return 9.0; }\n")
+    command = ["cc", "-shared", "-fPIC", "other.c", "-o", "libfibother.so"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    ctypes.CDLL(str(tmp_path / "libfibother.so"), mode=ctypes.RTLD_GLOBAL)
+    source = (
+        'extern "C" double fib_test_factor() { return 2.0; }\n'
+        "EXPORT(run) { return add(args, fib_test_factor()); }\n"
+    )
+    assert torch.equal(run(make_solution(source)), expected * 2)

@@ -75,3 +75,11 @@ def test_native_code_counts_the_cpu(c, folder_of, monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "_CPU_INFO", other)
     assert folder_of(native) != here
     assert folder_of() == portable
+
+
+def test_an_environment_variable_of_the_compiler(folder_of, monkeypatch, tmp_path):
+    plain = folder_of()
+    monkeypatch.setenv("CPATH", str(tmp_path))
+    with_path = folder_of()
+    monkeypatch.setenv("CPATH", str(tmp_path / "other"))
+    assert len({plain, with_path, folder_of()}) == 3

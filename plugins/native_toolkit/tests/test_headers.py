@@ -82,3 +82,10 @@ def test_a_header_that_is_changed_while_it_is_compiled(c, plain, headers):
     assert Slow().build(c.definition(), plain)(1.0) == 3.0
     age(headers / "deep" / "er.h")
     assert c.CBuilder().build(c.definition(), plain)(1.0) == 9.0
+
+
+def test_another_text_of_the_same_size_is_a_change(c, plain, headers):
+    c.CBuilder().compile(c.definition(), plain)
+    (headers / "deep" / "er.h").write_text("#define FACTOR 4\n")
+    age(headers / "deep" / "er.h", seconds=50)
+    assert c.CBuilder().build(c.definition(), plain)(1.0) == 4.0

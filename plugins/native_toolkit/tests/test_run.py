@@ -91,22 +91,59 @@ class TestCheck:
             check_output("s", "nvcc", ToolOutput(1, line))
 
 
+COMPILE = """
+import sys, time
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from fib_native_toolkit import run_tool
+from fib_native_toolkit.recipe import Recipe, run_recipe
+
+folder = Path(sys.argv[1])
+hangs = ["sh", "-c", "echo > $$.pid; exec sleep 60"]
+
+def compile_two():
+    recipe = Recipe((("a.c", "c"), ("b.c", "c")), {"c": hangs}, [], [], [])
+    run_recipe(SimpleNamespace(name="s"), recipe, folder, "library.so")
+"""
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_an_interrupt_ends_the_tool(tmp_path, start):
-    code = (
-        "from pathlib import Path; import sys\n"
-        "from fib_native_toolkit import run_tool\n"
-        "script = 'echo $$ > pid; exec sleep 60'\n"
-        "run_tool(['sh', '-c', script], cwd=Path(sys.argv[1]))\n"
-    )
-    process = start(code, tmp_path)
-    for _ in range(500):
-        if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip():
-            break
-        time.sleep(0.02)
-    time.sleep(0.3)  # until Popen, which cannot be interrupted without leaving it, has returned
-    process.send_signal(2)
-    _, err = process.communicate(timeout=600)
-    assert "KeyboardInterrupt" in err
-    pid = int((tmp_path / "pid").read_text())
-    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
+class TestEnds:
+    @pytest.fixture
+    def begun(self, tmp_path, start, monkeypatch):
+        """Return a function that runs code until its tools run; it returns it and their ids."""
+        monkeypatch.setenv("MAX_JOBS", "2")
+        folder = tmp_path / "sources"
+        folder.mkdir()
+
+        def run(code, count):
+            process = start(COMPILE + code, tmp_path)
+            for _ in range(1500):
+                if len(found := list(folder.glob("*.pid"))) == count:
+                    break
+                time.sleep(0.02)
+            time.sleep(0.3)  # until Popen, which cannot be left when interrupted, has returned
+            return process, [Path("/proc", path.stem) for path in found]
+
+        return run
+
+    def test_an_interrupt_ends_the_tool(self, begun):
+        process, (tool,) = begun("run_tool(hangs, cwd=folder / 'sources')", 1)
+        process.send_signal(2)
+        _, err = process.communicate(timeout=30)
+        assert "KeyboardInterrupt" in err
+        assert not tool.exists() or "Z" in (tool / "stat").read_text()
+
+    @pytest.mark.parametrize("interrupted", [True, False])
+    def test_a_process_that_ends_does_not_wait_for_compilers(self, begun, tmp_path, interrupted):
+        in_background = "Thread(target=compile_two, daemon=True).start()\n"
+        wait = "while not (folder / 'end').exists(): time.sleep(0.01)"
+        process, tools = begun("compile_two()" if interrupted else in_background + wait, 2)
+        if interrupted:
+            process.send_signal(2)
+        (tmp_path / "end").touch()
+        _, err = process.communicate(timeout=30)
+        assert ("KeyboardInterrupt" in err) is interrupted
+        for each in tools:
+            os.kill(int(each.name), 9)

@@ -152,6 +152,14 @@ class TestFailures:
         assert "and more" not in caught.value.message
         assert "nvidia-smi" in str(caught.value.hint)
 
+    def test_ctrl_c_comes_through(self, device, monkeypatch):
+        def interrupted(*given, **options):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Stopwatch, "time_call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            check(device, Stopwatch(device))
+
 
 class TestSmallestDifference:
     def test_examples(self):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -17,7 +17,7 @@ from flashinfer_bench.bench.config import LOG_LEVELS, BenchmarkConfig
 from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.plan import Plan, SkipKind, Skipped, WorkItem, finished, make_plan
-from flashinfer_bench.bench.pool import LAST_WORDS_S, RunInterrupted, default_jobs
+from flashinfer_bench.bench.pool import LAST_WORDS_S, RunInterrupted, default_jobs, in_thread
 from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner, Runner
 from flashinfer_bench.data import Evaluation, Solution, Trace, TraceSet
@@ -270,9 +270,10 @@ class Scheduler:
         Exception
             What `work` has raised otherwise.
         """
-        threads = ThreadPoolExecutor(len(self._runners), "fib-device")
-        serving = [threads.submit(self._serve, runner) for runner in self._runners]
+        serving: list[Future[None]] = []
         try:
+            for one in self._runners:
+                serving.append(in_thread(f"fib-device-{one.device}", self._serve, one))
             wait(serving, return_when=FIRST_EXCEPTION)
         finally:
             if not all(future.done() for future in serving):
@@ -282,7 +283,6 @@ class Scheduler:
                 for runner in self._runners:
                     runner.interrupt()
                 wait(serving, timeout=LAST_WORDS_S)
-            threads.shutdown(wait=False)
         for future in serving:
             if future.done():
                 future.result()

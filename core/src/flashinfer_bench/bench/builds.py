@@ -10,13 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    FIRST_EXCEPTION,
-    Future,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, wait
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, replace
 from importlib.util import find_spec
@@ -162,7 +156,8 @@ class BuildAhead:
         self._lock = threading.Lock()
         self._interrupted = threading.Event()
         self._busy: set[Candidate] = set()
-        self._pool = ThreadPoolExecutor(self.jobs, "fib-build")
+        self._waiting: list[pool.WorkerKey] = []  # for a thread, the next one first
+        self._threads = 0
         # The result is None for what could not be tried: its evaluation then does without.
         self._results: dict[pool.WorkerKey, Future[Optional[BuildOutcome]]] = {}
 
@@ -186,9 +181,11 @@ class BuildAhead:
         RunInterrupted
             If the run ends meanwhile.
         """
-        if not self.overlap:
-            items = self._builds.items()
-            mine = [key for key, build in items if build.definition.name == definition]
+        mine = [key for key, build in self._builds.items() if build.definition.name == definition]
+        if self.overlap:
+            with self._lock:
+                self._waiting.sort(key=lambda key: key not in mine)
+        else:
             self._begin(mine)
             for key in mine:
                 self._results[key].result()
@@ -300,7 +297,6 @@ class BuildAhead:
     def close(self) -> None:
         """End what is still going on, and wait for that, but not for ever; idempotent."""
         self.interrupt()
-        self._pool.shutdown(wait=False)
         wait(list(self._results.values()), timeout=pool.LAST_WORDS_S)
 
     def check(self) -> None:
@@ -319,11 +315,27 @@ class BuildAhead:
             for key in keys:
                 if key not in self._results:
                     self._require_going_on()
-                    self._results[key] = self._pool.submit(self._work, key)
+                    self._results[key] = Future()
+                    self._waiting.append(key)
+                    if self._threads < self.jobs:
+                        pool.in_thread("fib-build", self._serve)
+                        self._threads += 1
 
     def _require_going_on(self) -> None:
         if self._interrupted.is_set():
             raise pool.RunInterrupted("the run ended while solutions were built")
+
+    def _serve(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                key = self._waiting.pop(0)
+            try:
+                self._results[key].set_result(self._work(key))
+            except BaseException as error:  # noqa: BLE001 - handed to the threads that wait
+                self._results[key].set_exception(error)
 
     def _work(self, key: pool.WorkerKey) -> Optional[BuildOutcome]:
         self._require_going_on()

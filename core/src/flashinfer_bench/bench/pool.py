@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, TypeVar
 
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from flashinfer_bench.bench.executors.base import Candidate, Confinement, Executor, Loaded
     from flashinfer_bench.bench.sandbox import Sandbox
@@ -25,6 +26,8 @@ WorkerKey = tuple[str, ...]
 _MEMORY_OF_A_COMPILER = 2 * 2**30
 LAST_WORDS_S = 10.0  # how long threads may take to end once their processes are killed
 
+T = TypeVar("T")
+
 
 def solution_key(solution: Solution) -> WorkerKey:
     """Return the identity under which processes and builds of `solution` are kept."""
@@ -33,6 +36,30 @@ def solution_key(solution: Solution) -> WorkerKey:
 
 class RunInterrupted(RunnerError):
     """An evaluation was broken off because the run is ending; there is no verdict."""
+
+
+def in_thread(name: str, work: Callable[..., T], *arguments: object) -> Future[T]:
+    """Call in a thread of its own; unlike for an executor's, the end of the process never waits.
+
+    Parameters
+    ----------
+    name : str
+        The thread's name.
+    work : callable
+        What to call.
+    *arguments : object
+        What it is given.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work(*arguments))
+        except BaseException as error:  # noqa: BLE001 - handed to the threads that wait
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 @dataclass(eq=False)

@@ -14,6 +14,7 @@ from fib_judge.watch import (
     Recovery,
     Summary,
     Watcher,
+    WatchReport,
     keep,
     watchers_for,
 )
@@ -235,3 +236,12 @@ class TestTogether:
         assert report.facts["nvml"]["states"] == {"hw_thermal": 0.09091}
         assert report.facts["cpu"]["cpus"] >= 1
         assert gpu.now("users") == 0
+
+
+@given(st.lists(st.floats(0.1, 9.0), min_size=1, max_size=60), st.sets(st.integers(0, 70)))
+def test_dropped_samples_are_throttled_ones_and_at_most_three_of_four(samples, throttled):
+    report = WatchReport(throttled=tuple(sorted(throttled)), samples=100)
+    kept, dropped = keep(samples, report)
+    slow = [number for number in range(len(samples)) if number in throttled]
+    assert list(dropped) == (slow if len(slow) <= 0.75 * len(samples) else [])
+    assert list(kept) == [each for n, each in enumerate(samples) if n not in dropped]
