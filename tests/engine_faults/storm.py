@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import multiprocessing
+import os
 import sys
 import threading
 import time
@@ -19,8 +20,6 @@ if __package__ in (None, ""):
     sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from tests.engine_faults.rig import Kernel, Rig
-
-"""Bytes that a file may have where the disk is full."""
 
 kept = []
 """What has to stay to the end."""
@@ -255,6 +254,26 @@ def forked_workers(rig, folder):
     return len(workers)
 
 
+def bare_fork(rig, folder):
+    """A child of `os.fork` that ends by `os._exit`, while threads of the parent are calling."""
+    rig.may_capture = False
+    _, end = enabled(rig, dataset_in(folder))
+    caller = threading.Thread(target=rig.run, args=(4,))
+    caller.start()
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            rig.ours, rig.wrong = [], []
+            rig.run(1, ["vllm"])
+            os._exit(1 if rig.ours or rig.wrong else 0)
+        rig.calls += 5
+        if status := os.waitpid(child, 0)[1]:
+            rig.ours.append(f"a child ended with {status}")
+    caller.join()
+    end()
+    return True
+
+
 def shutdown(rig, folder):
     """Everything stays enabled while the interpreter ends, and engines go on calling.
 
@@ -291,7 +310,7 @@ FAULTS = {
     each.__name__: each
     for each in (
         *(unknown_definitions, lying_definitions, wrong_shapes, kernels_raise, captures),
-        *(threads, storm_of_enabling, forked_workers, shutdown),
+        *(threads, storm_of_enabling, forked_workers, bare_fork, shutdown),
     )
 }
 

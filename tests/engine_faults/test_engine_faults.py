@@ -14,7 +14,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 FAULTS = (
     *("unknown_definitions", "lying_definitions", "wrong_shapes", "kernels_raise", "captures"),
-    *("threads", "storm_of_enabling", "forked_workers", "shutdown"),
+    *("threads", "storm_of_enabling", "forked_workers", "bare_fork", "shutdown"),
 )
 
 pytestmark = pytest.mark.skipif(

@@ -242,6 +242,14 @@ def test_the_identity_cannot_leave_the_folder(dataset, torch):
     assert trace_set.get_workload_blob_tensor(path)["a"].item() == 1
 
 
+def test_tensors_of_what_is_no_tensor_file_are_not_read(dataset, torch, writer):
+    overlapping = safetensors({"a": entry(), "b": entry()}, b"\0" * 8)
+    for content, problem in ((overlapping, "begins at byte 0"), (POINTER, "Git LFS pointer")):
+        writer.text("blob/x.safetensors", content)
+        with pytest.raises(BlobError, match=problem):
+            TraceSet.from_path(dataset).get_workload_blob_tensor("blob/x.safetensors")
+
+
 def test_packed_floats_are_stored_so_that_every_reader_can(dataset, torch):
     from safetensors.torch import load_file
 

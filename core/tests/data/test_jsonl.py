@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -38,6 +39,16 @@ def test_a_pretty_printed_list_is_many_documents(path):
 def test_a_broken_pretty_printed_record_is_refused_by_line(path):
     found = records_of(path, b'{\n  "a": 1,\n}\n')
     assert [line for line, _ in found] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("content", [b'{"a": 1}\n{"b": 2}\n', b'[\n{"a": 1},\n{"b": 2}\n]\n'])
+def test_a_file_is_opened_once(path, content, monkeypatch):
+    """It may be replaced meanwhile, and then a part of each would be read."""
+    path.write_bytes(content)
+    opened, original = [], Path.open
+    monkeypatch.setattr(Path, "open", lambda *args: opened.append(args) or original(*args))
+    assert [json.loads(text) for _, text in read_records(path)] == [{"a": 1}, {"b": 2}]
+    assert opened == [(path, "rb")]
 
 
 # ------------------------------------------------------------------------------------ torn lines

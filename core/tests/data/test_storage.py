@@ -39,6 +39,13 @@ def test_a_complete_last_line_is_terminated_first(path):
     assert path.read_bytes() == b'{"a":1}\n{"b":2}\n'
 
 
+def test_a_broken_last_line_stays_a_line_of_its_own(path):
+    path.parent.mkdir()
+    path.write_bytes(b"{broken")
+    append_lines(path, [b'{"b":2}\n'])
+    assert path.read_bytes() == b'{broken\n{"b":2}\n'
+
+
 @pytest.mark.parametrize("size", [10, storage._BLOCK - 1, storage._BLOCK, 3 * storage._BLOCK + 7])
 def test_torn_lines_of_any_length_are_moved_aside(path, size, caplog):
     path.parent.mkdir()

@@ -114,3 +114,14 @@ def test_another_finder_that_asks_all_others(world, hook, told):
         while other in sys.meta_path:
             sys.meta_path.remove(other)
     assert told == [[name]]
+
+
+def test_what_the_callback_raises_does_not_reach_the_import(world, caplog):
+    name = world.write("quiet", "X = 1\n")
+    hook = ImportHook(lambda: [][1])
+    hook.wait_for([name])
+    try:
+        assert importlib.import_module(name).X == 1
+    finally:
+        hook.wait_for(())
+    assert "IndexError" in caplog.text

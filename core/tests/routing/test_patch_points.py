@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
 import subprocess
 import sys
 import threading
@@ -262,6 +263,11 @@ class TestObservers:
             assert through(point)[0] == "a"
         assert caplog.text.count("division by zero\n") == 1
 
+    def test_what_a_call_raises_goes_on_to_the_caller(self, router, point, note):
+        router.observe(note)
+        with pytest.raises(KeyError, match="mine"):
+            through(point, fallback=lambda: {}["mine"])
+
 
 class TestWhatIsWanted:
     def test_of_the_innermost_and_of_watchers(self, router):
@@ -289,3 +295,27 @@ class TestImports:
         """)
         assert done.stdout.split() == ["told", "called", "False"], done.stderr
         assert "patch_points: adapters are not kept up" in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_works_although_a_thread_held_the_lock(router, point):
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with router._lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    if (child := os.fork()) == 0:
+        try:
+            router.after_fork()
+            router.push(Runtime("b", "d"))
+        finally:
+            os._exit(0 if point.call is not None and through(point)[0] == "b" else 1)
+    done.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0

@@ -151,6 +151,13 @@ class TestByValue:
         world.manager.unpatch_all()
         assert before.scale is after.scale is lib.scale is original
 
+    def test_what_has_changed_meanwhile_is_left(self, world, lib):
+        user, mine = user_of(world, lib), object()
+        put_on(world.manager, f"{lib.__name__}.scale")
+        user.scale = mine
+        world.manager.unpatch_all()
+        assert user.scale is mine
+
     def test_our_own_modules_are_left_alone(self, world, lib):
         own = types.ModuleType("fib_something_own")
         own.scale = original = lib.scale

@@ -97,6 +97,13 @@ class TestRefused:
         ]
         assert caplog.records[0].exc_info[1] is error
 
+    def test_what_the_original_raises_goes_on(self, library):
+        wrapper = wrap(library)
+        enable(missing)
+        with pytest.raises(TypeError, match=r"can't multiply|unsupported operand"):
+            wrapper([None, None], 2.0)
+        assert len(library.calls) == 1
+
     def test_undeliverable(self, library):
         wrapper, out = wrap(library), [0.0, 0.0]
         enable(lambda args, kwargs, fallback: [1.0, 2.0, 3.0])

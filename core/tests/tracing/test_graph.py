@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -65,6 +66,17 @@ def test_a_captured_stream_is_never_waited_for(root: Any, sink: Sink, capturing:
     args[3].copy_(torch.tensor([0, 0, 2]))
     assert tracing.flush()["written"] == 1
     assert indptr(sink) == [0, 0, 2]
+
+
+def test_a_scope_is_of_one_thread(root: Any, sink: Sink) -> None:
+    tracing = TracingRuntime(root, TracingConfig("dump_all"), store=sink)
+    with tracing.cuda_graph_scope():
+        thread = threading.Thread(target=tracing.collect, args=(GEMM.name, gemm_inputs()))
+        thread.start()
+        thread.join()
+    assert tracing.snapshot_graph_tensors() == 0
+    tracing.flush()
+    assert len(sink.entries) == 1
 
 
 def test_early_writing_waits_for_snapshots(root: Any, sink: Sink) -> None:

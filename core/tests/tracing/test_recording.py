@@ -246,6 +246,17 @@ class TestErrors:
         assert (stats["written"], stats["lost"]) == (1, 3)
         assert sum("could not be written" in each.message for each in caplog.records) == 1
 
+    def test_arguments_that_cannot_even_be_listed(self, root: Any, sink: Sink) -> None:
+        def failing() -> Any:
+            yield gemm_inputs()[0]
+            raise RuntimeError("its own")
+
+        tracing = TracingRuntime(root, store=sink)
+        for given in (failing(), 3, None, iter(())):
+            tracing.collect(GEMM.name, given)
+        assert tracing.stats()["rejected"] == {"arguments": 4}
+        assert not sink.axes()
+
 
 def test_compiled_programs_are_recorded(root: Any, sink: Sink) -> None:
     """torch.compile breaks its graph at what is traced, and looks into nothing of it."""

@@ -254,6 +254,21 @@ def test_installing_twice_flushes_once_and_uninstalling_puts_back_the_very_handl
     assert signal.getsignal(signal.SIGUSR1) is own
 
 
+def test_a_handler_that_the_engine_has_set_since_stays(heard, flushes):
+    install_signal_handlers([signal.SIGUSR1])
+    ours = signal.getsignal(signal.SIGUSR1)
+
+    def later(number, frame):
+        heard.append("later")
+        ours(number, frame)
+
+    signal.signal(signal.SIGUSR1, later)
+    uninstall_signal_handlers()
+    assert signal.getsignal(signal.SIGUSR1) is later
+    signal.raise_signal(signal.SIGUSR1)
+    assert (heard, flushes) == (["later", signal.SIGUSR1], [])  # ours only passes it on
+
+
 def test_only_in_the_main_thread(heard):
     errors = []
 

@@ -27,6 +27,7 @@ from gqa import (
 )
 
 from fib_adapters_flashinfer.attention import DecodeAdapter, DecodeRoute, planned
+from flashinfer_bench.routing.routes import UnroutableError
 
 NAME = decode_name(16)
 
@@ -113,6 +114,26 @@ def test_the_device_is_never_asked_while_a_graph_is_captured(runtime, kernels):
     assert runtime.inputs["kv_indices"] is wrapper._paged_kv_indices_buf
 
 
+def test_fewer_pages_than_the_offsets_say_go_to_the_original(runtime, kernels):
+    wrapper = plan_decode(decoder(Pages()), Pages())
+    wrapper._paged_kv_indices_buf = Pages().indices[:4]
+    planned.forget(wrapper)
+    refusals = Refusals(DecodeRoute.label)
+    for kernels.capturing in (False, True, False):
+        if kernels.capturing:  # nobody can know
+            runtime.functions[NAME] = lambda q, *_: (torch.zeros_like(q), torch.zeros(q.shape[:2]))
+        wrapper.run(random(3, HQ, D), Pages().cache())
+        planned.forget(wrapper)
+    assert refusals.new() == {"plan without its pages": 2}
+
+
+def test_offsets_on_another_device_go_to_the_original():
+    with pytest.raises(UnroutableError, match="another device"):
+        DecodeRoute().planned(
+            plan_decode(decoder(Pages()), Pages()), torch.zeros(3, HQ, D, device="meta")
+        )
+
+
 # ------------------------------------------------------------------------------------- buffers
 
 
@@ -176,6 +197,18 @@ def test_more_queries_than_were_planned_go_to_the_original_if_only_the_device_kn
 
 
 # --------------------------------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize("kind", ["decode", "prefill"])
+def test_values_unlike_keys_go_to_the_original_however_often_others_came(kind):
+    wrapper, (q, (k, v)) = KINDS[kind].planned(), KINDS[kind].tensors()
+    with KINDS[kind].routed() as runtime:
+        wrapper.run(q, (k, v))
+        refusals = Refusals(KINDS[kind].label)
+        with contextlib.suppress(RuntimeError, AssertionError, ValueError):
+            wrapper.run(q, (k, v[:, :, :, : D // 2]))
+        assert refusals.new() == {"shapes": 1}
+        assert runtime.calls == 1
 
 
 # --------------------------------------------------------------------------------------- leaks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +15,11 @@ from gqa import (
     PLACES,
     ROWS,
     D,
+    Pages,
     Refusals,
+    decoder,
     i32,
+    plan_decode,
     quiet,
     random,
     takes,
@@ -207,3 +211,41 @@ def test_sinks_that_an_engine_sets_on_the_object(kind):
     wrapper._sinks = None
     wrapper.run(*tensors)
     assert kind.runtime.calls == 1
+
+
+@decode
+def test_custom_kernels(kind):
+    from flashinfer import decode
+
+    made = decode.get_batch_decode_module()
+    spec = SimpleNamespace(build_and_load=lambda: made)
+    kind.kernels.set(decode, "gen_customize_batch_decode_module", lambda *args: spec)
+    kind.kernels.set(decode, "get_batch_decode_jit_module", lambda uri, module: module)
+    pages, q = Pages(16), random(3, HQ, D)
+    wrapper = plan_decode(decoder(pages, jit_args=["uri", *[[]] * 9]), pages)
+    refusals = Refusals(kind.label)
+    wrapper.run(q, pages.cache(), None, 0.0, 1.0)
+    with pytest.raises(TypeError):
+        wrapper.run(q, pages.cache())
+    assert refusals.new() == {"arguments for a custom kernel": 1, "custom kernel": 1}
+
+
+@decode
+def test_several_queries_a_request(kind):
+    from flashinfer import BatchDecodeWithPagedKVCacheWrapper as Wrapper
+
+    if not hasattr(Wrapper, "_plan_impl"):
+        pytest.skip("this release plans for one query a request only")
+    pages = Pages(16)
+    table = (pages.indptr, pages.indices, i32(2, 2, 2))
+    made = decoder(pages, use_tensor_cores=True)
+    wrapper = plan_decode(made, pages, table=table, q_len_per_req=2)
+    with kind.refuses("several queries"):
+        wrapper.run(random(6, HQ, D), pages.cache())
+
+
+@ragged
+def test_values_of_another_dtype_than_keys(kind):
+    wrapper, (q, k, v) = kind.planned(), kind.tensors()
+    with kind.refuses("dtype"):
+        wrapper.run(q, k, v.half())

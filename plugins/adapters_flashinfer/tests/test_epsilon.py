@@ -12,6 +12,7 @@ from fib_adapters_flashinfer.common import (
     epsilon_of,
     reference_epsilons,
 )
+from flashinfer_bench.apply import enable_apply
 
 H = 32
 REFERENCES = {
@@ -85,6 +86,27 @@ def test_calls(flashinfer, cpu_norm, tmp_path, what):
         found = flashinfer.norm.rmsnorm(x, w, eps)
     assert len(solution.calls) == answered
     torch.testing.assert_close(found, expected)
+
+
+def test_without_a_definition_the_solution_s_own_parameter_decides(flashinfer, cpu_norm):
+    from fib_adapters_flashinfer.norm import NormAdapter
+
+    def takes(hidden_states, weight, eps=1e-6):
+        seen.append(eps)
+        return hidden_states
+
+    def lacks(hidden_states, weight):
+        seen.append(None)
+        return hidden_states
+
+    x, w, seen = torch.ones(3, H).bfloat16(), torch.ones(H).bfloat16(), []
+    with patched(NormAdapter()):
+        for solution in (takes, lacks):
+            with enable_apply({f"rmsnorm_h{H}": solution}):
+                flashinfer.norm.rmsnorm(x, w)
+                flashinfer.norm.rmsnorm(x, w, 1e-5)
+    assert seen == [1e-6, 1e-5, None]
+    assert cpu_norm.calls == {"norm.rmsnorm": 1}
 
 
 def test_what_is_known_is_asked_anew_when_another_definition_is_enabled(

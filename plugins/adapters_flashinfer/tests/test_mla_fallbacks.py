@@ -44,6 +44,19 @@ def test_options_that_the_original_refuses_here(mla, options):
     refuses(mla, reason, batch, raises=(ValueError, TypeError), **options)
 
 
+@pytest.mark.parametrize(
+    ("reason", "lengths", "plan", "options"),
+    [
+        ("not causal", ([2, 1], [3, 4]), {}, {}),
+        ("option of the run", ([1], [3]), {}, {"return_lse": True, "return_lse_base_on_e": True}),
+        ("option of the run", ([1], [3]), {"use_profiler": True},
+         {"profiler_buffer": torch.zeros(8)}),
+    ],
+)  # fmt: skip
+def test_what_no_definition_describes(mla, reason, lengths, plan, options):
+    refuses(mla, reason, calls.Batch(*lengths), plan, **options)
+
+
 def test_lengths_that_do_not_fill_their_pages(mla):
     batch = calls.Batch([1, 1], [4, 5])
     batch.kv_lens = torch.tensor([3, 5], dtype=torch.int32)

@@ -133,6 +133,19 @@ def _lenient(x, factor=2.0, out=None, enable_pdl=None, *rest):
 _lenient.__signature__ = inspect.signature(fakes.scale)
 
 
+@pytest.mark.parametrize("usual", [True, False])
+@pytest.mark.parametrize("asked", [True, False])
+def test_who_asks_for_repeatable_results_gets_the_original(usual, asked):
+    """Unless that is the default: then nobody need have asked."""
+
+    def function(x: torch.Tensor, *, deterministic: bool = usual) -> torch.Tensor:
+        return x + 1
+
+    world = World(api(function), "scale_h8", lambda x: x + 40)
+    world(rows(), deterministic=asked)
+    assert (world.solution.calls, world.original.calls) == ((0, 1) if asked > usual else (1, 0))
+
+
 def test_a_definition_with_more_outputs_is_another_one(tmp_path):
     outputs = {"y": ROWS, "z": ROWS}
     folder = definition(tmp_path, "scale_h8", {"x": ROWS}, outputs, {"h": 8})

@@ -244,6 +244,13 @@ class TestBlobs:
         assert "'blob/none.safetensors' of the dataset 'somebody/traces'" in message
         assert "does not exist" in message
 
+    def test_of_the_same_commit(self, server: Hub, files: Any, ask: Asker) -> None:
+        server.publish(REPO, files)
+        root = ask.download(REPO)
+        server.publish(REPO, {**files, BLOB: b"of another commit"})
+        path = ask("answer = str(present_blob(Path(argv[1]), argv[2]))", root, BLOB)
+        assert Path(path).read_bytes() == files[BLOB]
+
     @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "blob/../../../../x"])
     def test_paths_stay_inside(self, path: str, tmp_path: Path) -> None:
         root = tmp_path / "datasets--a--b" / "snapshots" / "0123"

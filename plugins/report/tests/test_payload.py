@@ -239,3 +239,8 @@ def test_any_log_has_a_cause_of_one_short_line(log):
     line = cause(log)
     assert 1 <= len(line) <= 160
     assert len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize("log", ["error " * 200_000, "e" * 2_000_000])
+def test_endless_lines_take_no_time(log):
+    assert len(cause(log)) <= 160

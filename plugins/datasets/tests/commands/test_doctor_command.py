@@ -73,6 +73,12 @@ def test_orphans_alone_is_a_mistake(fib, maker):
     assert "--repair" in result.stderr
 
 
+def test_hostile_names_do_not_reach_the_terminal(fib, maker):
+    maker.sound()
+    maker.trace("\x1b[2J")
+    assert "\x1b" not in fib("doctor", maker.root).output
+
+
 def test_what_is_no_dataset_is_not_sound(fib, tmp_path):
     result = fib("doctor", tmp_path)
     assert result.exit_code == 5

@@ -135,3 +135,11 @@ def test_an_archive_is_replaced_as_a_whole_or_not_at_all(with_blobs, tmp_path, m
     assert not list(tmp_path.glob(".*"))
     export(with_blobs, archive)
     assert gzip.decompress(archive.read_bytes())
+
+
+def test_long_names_and_strange_ones(writer, make, tmp_path):
+    names = ["x" * 300, "a/b", "..", "ümläut", "CON", "new\nline"]
+    for index, name in enumerate(names):
+        writer.json(f"definitions/{index}.json", make.definition_record(name))
+    import_dataset(export(writer.root, tmp_path / "a.tar.gz").archive, tmp_path / "new")
+    assert sorted(TraceSet.from_path(tmp_path / "new").definitions) == sorted(names)

@@ -6,6 +6,7 @@ import gzip
 import io
 import tarfile
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -173,6 +174,22 @@ def test_every_cut_is_noticed(with_blobs, tmp_path, suffix):
 def test_a_broken_manifest(make_tar, target, tmp_path, text):
     with pytest.raises(DataError):
         unpack_archive(make_tar(tmp_path / "a.tgz", ("fib-archive.json", text)), target)
+
+
+def test_a_full_disk_is_a_storage_error_and_leaves_nothing(with_blobs, tmp_path, monkeypatch):
+    archive = export_archive(TraceSet.from_path(with_blobs), tmp_path / "a.tar").archive
+    opened = Path.open
+
+    def fail(self, mode="r", *args, **options):
+        if mode == "xb":
+            raise OSError(28, "No space left on device")
+        return opened(self, mode, *args, **options)
+
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(StorageError, match="No space left"):
+        import_dataset(archive, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_dataset_below_other_folders_is_found(with_blobs, tmp_path, tree):
