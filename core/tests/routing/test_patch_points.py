@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -311,6 +312,7 @@ def test_a_forked_child_works_although_a_thread_held_the_lock(router, point):
     thread.start()
     assert held.wait(60)
     if (child := os.fork()) == 0:
+        signal.alarm(60)  # rather than wait for ever
         try:
             router.after_fork()
             router.push(Runtime("b", "d"))
