@@ -143,11 +143,14 @@ def validate_dataset(
     combine: dict[str, Callable[[Contents], Iterable[Finding]]] = {}
     visit: list[str] = []
     for name, entry in checks.items():
-        with _guarded(name, findings):
+        try:
             combine[name] = check = entry.load()
-            if isinstance(check, RecordCheck):
-                combine[name] = check.combine
-                visit.append(name)
+        except Exception as error:  # noqa: BLE001
+            findings.append(_raised(name, error))
+            continue
+        if isinstance(check, RecordCheck):
+            combine[name] = check.combine
+            visit.append(name)
     with _sharing(jobs, [path for paths in files.values() for path in paths]) as share:
         heads: dict[str, list[Any]] = {layout.DEFINITIONS: [], layout.SOLUTIONS: []}
         for folder, kept in heads.items():
@@ -164,8 +167,10 @@ def validate_dataset(
             counts |= {"workloads": len(contents.traces) - runs, "traces": runs}
             findings += (one for _, told in scans for one in told)
     for name, check in combine.items():
-        with _guarded(name, findings):
+        try:
             findings += list(check(contents))
+        except Exception as error:  # noqa: BLE001
+            findings.append(_raised(name, error))
     order = {name: index for index, name in enumerate(checks)}
     told = [one for one in findings if one.check in checks]
     told.sort(key=lambda one: (order[one.check], one.path, one.line or 0))
@@ -188,19 +193,11 @@ def _chosen_checks(layers: Sequence[str]) -> dict[str, Registered[CheckSpec]]:
     return {name: entry for name, entry in known_checks().items() if entry.spec.layer in layers}
 
 
-@contextmanager
-def _guarded(
-    name: str, findings: list[Finding], checks: Optional[dict[str, Any]] = None
-) -> Iterator[None]:
-    """Make a finding of what a check raises, which is asked no more; the others go on."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - it may be a plugin's
-        message = f"the check raised {type(error).__name__}: {error}"
-        hint = "run `fib plugins doctor` to see whose it is"
-        findings.append(Place(name, Path()).error(message, hint=hint))
-        if checks is not None:
-            del checks[name]
+def _raised(name: str, error: Exception) -> Finding:
+    """Make a finding of what a check raises, which may be a plugin's; the others go on."""
+    message = f"the check raised {type(error).__name__}: {error}"
+    hint = "run `fib plugins doctor` to see whose it is"
+    return Place(name, Path()).error(message, hint=hint)
 
 
 def _list_files(root: Path, folder: str, findings: list[Finding]) -> list[Path]:
@@ -285,9 +282,13 @@ def _scan_records(contents: Contents, names: Sequence[str], path: Path) -> _Scan
             mark = json.dumps(content, sort_keys=True) if run is None else str(run.status)
             head = TraceHead(trace.definition, trace.workload.uuid, trace.solution, mark)
             heads.append((head, at))
+            record = Record(trace, at)
             for name, check in list(checks.items()):
-                with _guarded(name, findings, checks):
-                    findings += check.visit(Record(trace, at), contents)
+                try:
+                    findings += check.visit(record, contents)
+                except Exception as error:  # noqa: BLE001
+                    findings.append(_raised(name, error))
+                    del checks[name]  # is asked no more
     except OSError as error:
         findings.append(place.error(f"cannot be read: {error.strerror or error}"))
     return heads, findings
