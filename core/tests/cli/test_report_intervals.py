@@ -8,26 +8,12 @@ import json
 
 import pytest
 
-ORIGIN = {
-    "timer": "cupti",
-    "stop_rule": "rse",
-    "timing": {"cache": "cold", "reference": "beside"},
-}
+from fib_tests.dataset_maker import CLOSE_RACE_ORIGIN
 
 
 @pytest.fixture
 def root(maker):
-    """Three solutions on one workload; the first two cannot be told apart."""
-    maker.definition()
-    maker.workload()
-    figures = {"alice_double": (1.0, (0.9, 1.1)), "bob_double": (1.05, (1.0, 1.2))}
-    for name, (latency, ends) in {**figures, "baseline_double": (4.0, (3.9, 4.1))}.items():
-        maker.solution(name, author=name.partition("_")[0])
-        maker.trace(
-            name, latency_ms=latency, interval_ms=list(ends), samples_ms=[latency] * 8,
-            speedup_interval=[0.4, 2.5], provenance=ORIGIN,
-        )  # fmt: skip
-    return maker.root
+    return maker.close_race().root
 
 
 def table(fib, *args):
@@ -78,7 +64,7 @@ def test_against_a_named_baseline(fib, root, name):
 
 
 def test_timers_are_ranked_apart_and_that_is_said(fib, root, maker):
-    warm = {**ORIGIN, "timing": {"cache": "warm", "reference": "beside"}}
+    warm = {**CLOSE_RACE_ORIGIN, "timing": {"cache": "warm", "reference": "beside"}}
     maker.trace("bob_double", latency_ms=0.1, interval_ms=[0.09, 0.11], provenance=warm)
     rows, talk = table(fib, "best", "--local", root)
     assert [(one["cache"], one["solution"]) for one in rows] == [

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
 BITS = {"F32": 32, "BF16": 16, "I32": 32, "U8": 8, "F4": 4}
 
 
+CLOSE_RACE_ORIGIN = {
+    "timer": "cupti",
+    "stop_rule": "rse",
+    "timing": {"cache": "cold", "reference": "beside"},
+}
+
+
 class DatasetMaker:
     """Writes the records of one dataset; everything has a default that fits the rest."""
 
@@ -172,4 +179,17 @@ class DatasetMaker:
             self.workload(uuid=uuid, axes=axes)
             self.trace("baseline_double", uuid=uuid, latency_ms=2.0, axes=axes)
             self.trace("alice_double", uuid=uuid, latency_ms=0.5, axes=axes)
+        return self
+
+    def close_race(self) -> DatasetMaker:
+        """Write three solutions on one workload; the first two cannot be told apart."""
+        self.definition()
+        self.workload()
+        figures = {"alice_double": (1.0, (0.9, 1.1)), "bob_double": (1.05, (1.0, 1.2))}
+        for name, (latency, ends) in {**figures, "baseline_double": (4.0, (3.9, 4.1))}.items():
+            self.solution(name, author=name.partition("_")[0])
+            self.trace(
+                name, latency_ms=latency, interval_ms=list(ends), samples_ms=[latency] * 8,
+                speedup_interval=[0.4, 2.5], provenance=CLOSE_RACE_ORIGIN,
+            )  # fmt: skip
         return self

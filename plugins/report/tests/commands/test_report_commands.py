@@ -13,11 +13,6 @@ import zlib
 import pytest
 
 COMMANDS = [["scores"], ["coverage"], ["regressions", "--since", "2026-01-15"]]
-ORIGIN = {
-    "timer": "cupti",
-    "stop_rule": "rse",
-    "timing": {"cache": "cold", "reference": "beside"},
-}
 
 
 @pytest.fixture
@@ -37,17 +32,7 @@ def table_of(fib, *args):
 
 @pytest.fixture
 def close_race(maker):
-    """Three solutions on one workload; the first two cannot be told apart."""
-    maker.definition()
-    maker.workload()
-    figures = {"alice_double": (1.0, (0.9, 1.1)), "bob_double": (1.05, (1.0, 1.2))}
-    for name, (latency, ends) in {**figures, "baseline_double": (4.0, (3.9, 4.1))}.items():
-        maker.solution(name, author=name.partition("_")[0])
-        maker.trace(
-            name, latency_ms=latency, interval_ms=list(ends), samples_ms=[latency] * 8,
-            speedup_interval=[0.4, 2.5], provenance=ORIGIN,
-        )  # fmt: skip
-    return maker.root
+    return maker.close_race().root
 
 
 def test_scores_of_authors(fib, maker):

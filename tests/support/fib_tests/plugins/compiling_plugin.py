@@ -15,8 +15,10 @@ import subprocess
 import time
 from pathlib import Path
 
+from candidate_test_plugin import InlineBuilder as InlineBuilder
+
 from flashinfer_bench.compile import Builder, Runnable, RunnableMetadata
-from flashinfer_bench.compile.toolkit import build_failed, build_once, is_complete, load_python
+from flashinfer_bench.compile.toolkit import build_failed, build_once, is_complete
 from flashinfer_bench.errors import BuildError, CapabilityError, StorageError
 from flashinfer_bench.plugins import Availability, BuilderSpec, hookimpl
 
@@ -119,29 +121,6 @@ def note(files: list[Path], what: str, solution) -> None:
     for file in files:
         with file.open("a") as stream:
             stream.write(f"{what} {solution.name}\n")
-
-
-class InlineBuilder(Builder):
-    """Python, for references: core's tests need no installed plugin."""
-
-    shares_builds = False
-
-    def __init__(self) -> None:
-        super().__init__(package_prefix="inline_test", build_dir_name="inline_test")
-
-    def can_build(self, solution):
-        return True
-
-    def build(self, definition, solution):
-        loaded = load_python(definition, solution, prefix=self.package_prefix)
-        metadata = RunnableMetadata(
-            build_type="inline",
-            definition_name=definition.name,
-            solution_name=solution.name,
-            destination_passing_style=loaded.destination_passing_style,
-            definition=definition,
-        )
-        return Runnable(loaded.function, metadata, loaded.cleaner)
 
 
 def absent() -> Availability:
