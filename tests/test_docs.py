@@ -12,6 +12,8 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -236,43 +238,51 @@ def run(command: list[str], cwd: Path, **variables: str) -> subprocess.Completed
     return done
 
 
-@pytest.fixture
-def written(tmp_path: Path):
-    """Write the files of a page into a folder, and return it."""
-
-    def write(page: Path) -> Path:
+def try_plugins(folder: Path) -> None:
+    """Write the files of all pages, look at their plugins, and run their tests, all at once."""
+    named = {}
+    for kind, page in HOW_TO.items():
+        place = folder / kind
+        place.mkdir()
         for block in blocks_of(page):
             if block.language == "python" and block.file:
-                (tmp_path / block.file).write_text(block.text)
-        return tmp_path
-
-    return write
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", HOW_TO)
-def test_the_plugin_of_a_page_is_sound_and_passes_the_kit(kind: str, written, tmp_path) -> None:
-    folder = written(HOW_TO[kind])
-    plugin = next(p.stem for p in sorted(folder.iterdir()) if hook_of(kind) in p.read_text())
-    assert f"FIB_PLUGINS={plugin}\n" in text_of(HOW_TO[kind])
+                (place / block.file).write_text(block.text)
+        named[kind] = next(
+            p.stem for p in sorted(place.iterdir()) if hook_of(kind) in p.read_text()
+        )
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = plugin(name): needs a plugin\n")
     variables = {
-        "PYTHONPATH": str(folder),
-        "FIB_PLUGINS": plugin,
-        "FIB_PROBE_TIMEOUT_S": "120",  # a busy machine is no fault of the page
+        "PYTHONPATH": os.pathsep.join(str(folder / kind) for kind in HOW_TO),
+        "FIB_PLUGINS": ",".join(named.values()),
+        "FIB_PROBE_TIMEOUT_S": "120",  # a busy machine is no fault of a page
         "FIB_STRICT_PLUGINS": "1",
-        "FIB_CACHE_PATH": str(tmp_path / "cache"),
+        "FIB_CACHE_PATH": str(folder / "cache"),
     }
     fib = [sys.executable, "-m", "flashinfer_bench"]
     listed = run([*fib, "plugins", "list", "--json"], folder, **variables)
-    mine = [r for r in json.loads(listed.stdout)["records"] if r["plugin"] == plugin]
-    assert [(record["kind"], record["state"]) for record in mine] == [(kind, "ok")], mine
-    run([*fib, "plugins", "doctor", plugin], folder, **variables)
+    run([*fib, "plugins", "doctor"], folder, **variables)
     # Strict about warnings, as the tests of a plugin should be.
-    options = ("-q", "-ra", "-W", "error", "--import-mode=importlib", "-p", "no:cacheprovider")
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = plugin(name): needs a plugin\n")
-    done = run([sys.executable, "-m", "pytest", *options], folder, **variables)
-    assert re.search(r"\d+ passed", done.stdout)
+    options = ("-q", "-W", "error", "--import-mode=importlib", "-p", "no:cacheprovider")
+    run([sys.executable, "-m", "pytest", *options, "--junitxml=tests.xml"], folder, **variables)
+    passed = Counter(
+        test.get("classname", "").partition(".")[0]
+        for test in ElementTree.parse(folder / "tests.xml").iter("testcase")
+        if test.find("skipped") is None
+    )
+    found = {"plugins": named, "records": json.loads(listed.stdout)["records"], "passed": passed}
+    (folder / "found.json").write_text(json.dumps(found))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", HOW_TO)
+def test_the_plugin_of_a_page_is_sound_and_passes_the_kit(kind: str, once) -> None:
+    found = json.loads((once("plugins-of-pages", try_plugins) / "found.json").read_text())
+    plugin = found["plugins"][kind]
+    assert f"FIB_PLUGINS={plugin}\n" in text_of(HOW_TO[kind])
+    mine = [record for record in found["records"] if record["plugin"] == plugin]
+    assert [(record["kind"], record["state"]) for record in mine] == [(kind, "ok")], mine
+    assert found["passed"].get(kind, 0) > 0
 
 
 @pytest.fixture
