@@ -88,11 +88,15 @@ def test_a_fresh_trace_is_reproduced(record, fib_process):
     assert lines_of(dataset.root)[1] == before  # nothing was written
 
 
-def test_json_tells_all_of_it(record, replay):
+def test_json_tells_all_of_it_and_save_adds_a_trace_with_seeds_of_its_own(record, replay):
     dataset = record()
-    path = dataset.root / "traces/op/double.jsonl"
-    code, (one,) = replay(path)
+    code, (one,) = replay("--local", dataset.root, "--save")
     assert code == 0
+    path, (first, second) = lines_of(dataset.root)
+    before, now = (trace["evaluation"]["provenance"] for trace in (first, second))
+    assert now["extra"].pop("replay_of") == first["evaluation"]["timestamp"]
+    assert now["inputs_crc32"] == before["inputs_crc32"]
+    assert all(now["extra"][name] != before["extra"][name] for name in SECRETS)
     assert (one["verdict"], one["reasons"], one["inputs"]) == ("reproduced", [], "same")
     assert (one["path"], one["line"]) == (str(path), 1)
     names = one["definition"], one["solution"], one["workload"]
@@ -141,17 +145,6 @@ def test_broken_lines_are_told_and_the_rest_is_replayed(record, replay):
     assert (code, one["line"]) == (0, 2)
     code, (one,) = replay(f"{path}:3")
     assert (code, one["line"], one["solution"]) == (4, 3, None)
-
-
-def test_save_adds_a_trace_with_seeds_of_its_own(record, replay):
-    dataset = record()
-    code, _ = replay("--local", dataset.root, "--save")
-    assert code == 0
-    _, (first, second) = lines_of(dataset.root)
-    before, now = (one["evaluation"]["provenance"] for one in (first, second))
-    assert now["extra"].pop("replay_of") == first["evaluation"]["timestamp"]
-    assert now["inputs_crc32"] == before["inputs_crc32"]
-    assert all(now["extra"][name] != before["extra"][name] for name in SECRETS)
 
 
 def test_filters_and_last(record, replay, fib_process):
