@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fib_tests.recorded import GEMM, Sink, gemm_inputs, written
-from flashinfer_bench.tracer import Tracer, TracingRule
+from fib_tests.recorded import GEMM, Sink, gemm_inputs
 from flashinfer_bench.tracing import TracingConfig, TracingLimits, TracingRuntime
 
 
@@ -94,23 +93,3 @@ def test_a_sample_keeps_no_more_than_it_says(root: Any, sink: Sink) -> None:
     assert held() == 5
     tracing.flush()
     assert len(sink.entries) == 5
-
-
-def test_rules_are_folded_in_bounded_buffers(root: Any) -> None:
-    most = 0
-
-    def first_of_each(entries: list[Any]) -> list[Any]:
-        nonlocal most
-        most = max(most, len(entries))
-        found: dict[int, Any] = {}
-        for each in entries:
-            found.setdefault(each.axes["M"] % 7, each)
-        return list(found.values())
-
-    rule = TracingRule([], first_of_each)
-    tracing = Tracer({GEMM.name: rule}, out_dir=root)
-    for m in range(1, 900):
-        tracing.collect(GEMM.name, gemm_inputs(m))
-    assert most <= 256 + 7
-    tracing.flush()
-    assert sorted(each["workload"]["axes"]["M"] for each in written(root)) == list(range(1, 8))

@@ -93,9 +93,10 @@ def enable_tracing(
             "neither dataset_path nor tracing_config",
             hint="give dataset_path and tracing_config alone",
         )
-    from flashinfer_bench.tracing.rules import Tracer
+    from flashinfer_bench import tracer
 
-    return Tracer(rules, out_dir, blob_dir).start()
+    runtime: TracingRuntime = tracer.Tracer(rules, out_dir, blob_dir).start()
+    return runtime
 
 
 def disable_tracing() -> None:

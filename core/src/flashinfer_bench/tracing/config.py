@@ -35,7 +35,7 @@ class TracingConfig:
     filter_policy : str or callable
         Which calls become workloads: ``"keep_all"``, ``"keep_none"``, ``"keep_first"``,
         ``"keep_first_k"``, ``"keep_first_by_axes"``, ``"keep_first_k_by_axes"``,
-        ``"keep_first_by_avg_seq_len"``, ``"keep_random_k"``, a name registered with
+        ``"keep_random_k"``, ``"keep_first_by_avg_seq_len"`` of fib-ops-llm, a name registered with
         `PolicyRegistry`, or what makes a policy object (`FilterPolicy`).
     filter_policy_kwargs : mapping
         Keyword arguments of the policy.

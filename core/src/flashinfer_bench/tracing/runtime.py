@@ -90,13 +90,13 @@ class TracingRuntime:
         self.limits = TracingLimits() if limits is None else limits
         self.policies = PolicyRegistry.get_instance()
         self.orders = count()
-        self._check()
         configs = {name: self.config.get(name) for name in self.definitions}
         self._names = {
             name: each
             for name, each in configs.items()
             if each is not None and each.filter_policy != "keep_none"
         }
+        self._check()
         self._made: dict[str, Recorder] = {}
         self._scope = threading.local()
         self._given = self._sink = store
@@ -111,7 +111,7 @@ class TracingRuntime:
 
     def _check(self) -> None:
         """Have mistakes in the settings show now, and not in a log during the run."""
-        for config in self.config.configs():
+        for config in {id(each): each for each in self._names.values()}.values():
             self.policies.make_filter_policy(config)
             if isinstance(config.input_dump_policy, str):
                 self.policies.require_dump_policy(config.input_dump_policy)

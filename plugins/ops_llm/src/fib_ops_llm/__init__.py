@@ -1,10 +1,16 @@
-"""What is known of language models' operators: how outputs are judged and calls keyed."""
+"""What is known of language models' operators: how outputs are judged and calls told apart."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flashinfer_bench.plugins import EvaluatorSpec, KeyBuilderSpec, OpFamilySpec, hookimpl
+from flashinfer_bench.plugins import (
+    EvaluatorSpec,
+    KeyBuilderSpec,
+    OpFamilySpec,
+    TracingPolicySpec,
+    hookimpl,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,6 +56,16 @@ def fib_register_key_builders() -> Iterable[KeyBuilderSpec]:
             priority=0,
             summary=summary,
         )
+
+
+@hookimpl
+def fib_register_tracing_policies() -> Iterable[TracingPolicySpec]:
+    """Register the policy by which recorded calls of attention are told apart."""
+    yield TracingPolicySpec(
+        name="keep_first_by_avg_seq_len",
+        factory="fib_ops_llm.sequence_lengths:KeepFirstByAvgSeqLen",
+        summary="Keep the first of each average length",
+    )
 
 
 @hookimpl
