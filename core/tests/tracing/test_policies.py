@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from flashinfer_bench.tracing.policies import (
     KeepFirstK,
     KeepFirstKByAxes,
     KeepNone,
-    KeepRandomK,
     OnlinePolicy,
 )
 from flashinfer_bench.tracing.recorder import Layout
@@ -82,34 +80,6 @@ def test_of_too_many_keys_the_older_half_is_forgotten(k: int) -> None:
         assert len(policy._full) + len(policy._counts) <= 100
     assert not policy.admit({"M": 999}, {}), "the newest are remembered"
     assert policy.admit({"M": 0}, {}), "the oldest are not"
-
-
-class TestRandom:
-    def test_each_call_is_as_likely(self) -> None:
-        counts: Counter[int] = Counter()
-        runs, calls, k = 3000, 12, 3
-        for seed in range(runs):
-            counts.update(kept(KeepRandomK(k, seed), [0] * calls))
-        expected = runs * k / calls
-        # Five standard deviations of a binomial count.
-        bound = 5 * (expected * (1 - k / calls)) ** 0.5
-        assert all(abs(counts[i] - expected) < bound for i in range(calls)), counts
-
-    @given(st.integers(1, 6), st.integers(0, 60), st.integers(0, 2**32))
-    def test_as_many_as_asked_in_order(self, k: int, calls: int, seed: int) -> None:
-        first = kept(KeepRandomK(k, seed), [0] * calls)
-        assert len(first) == min(k, calls)
-        assert first == sorted(set(first))
-        assert first == kept(KeepRandomK(k, seed), [0] * calls), "a seed decides it"
-
-    def test_the_fast_path_counts_as_the_slow_one(self) -> None:
-        slow, quick = KeepRandomK(3, 7), KeepRandomK(3, 7)
-        skipped = fast(quick, Layout(GEMM))
-        for order in range(2000):
-            slow.submit(entry(order))
-            if not skipped(()) and quick.admit({}, {}):
-                quick.keep(entry(order))
-        assert [e.order for e in slow.drain()] == [e.order for e in quick.drain()]
 
 
 @pytest.mark.parametrize("change", [{"def_name": "nowhere"}, {"order": "first"}, None])

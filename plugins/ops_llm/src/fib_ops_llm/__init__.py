@@ -60,12 +60,18 @@ def fib_register_key_builders() -> Iterable[KeyBuilderSpec]:
 
 @hookimpl
 def fib_register_tracing_policies() -> Iterable[TracingPolicySpec]:
-    """Register the policy by which recorded calls of attention are told apart."""
-    yield TracingPolicySpec(
-        name="keep_first_by_avg_seq_len",
-        factory="fib_ops_llm.sequence_lengths:KeepFirstByAvgSeqLen",
-        summary="Keep the first of each average length",
-    )
+    """Register the policies by which few of very many calls are recorded."""
+    for name, factory, summary in (
+        (
+            "keep_first_by_avg_seq_len",
+            "KeepFirstByAvgSeqLen",
+            "Keep the first of each average length",
+        ),
+        ("keep_random_k", "KeepRandomK", "Keep k calls at random"),
+    ):
+        yield TracingPolicySpec(
+            name=name, factory=f"fib_ops_llm.tracing_policies:{factory}", summary=summary
+        )
 
 
 @hookimpl

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from fib_ops_llm.sequence_lengths import KeepFirstByAvgSeqLen
+from fib_ops_llm.tracing_policies import KeepFirstByAvgSeqLen, KeepRandomK
 from flashinfer_bench import env
 from flashinfer_bench.data import Definition, TraceSet
 from flashinfer_bench.data.loader import Problems, load_definitions
@@ -248,7 +248,7 @@ def policy_keep_first_k(k: int) -> DedupPolicy:
 
 def policy_keep_random_k(k: int, seed: Optional[int] = None) -> DedupPolicy:
     """Keep `k` entries at random."""
-    return _policy(lambda: policies.KeepRandomK(k, seed))
+    return _policy(lambda: KeepRandomK(k, seed))
 
 
 def policy_dedup_by_axes(k: int = 1) -> DedupPolicy:

@@ -1,7 +1,8 @@
-"""The policy of attention, against a plain description of what it keeps."""
+"""Each policy against a plain description of what it keeps."""
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from typing import Any
 
@@ -10,12 +11,32 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_ops_llm.sequence_lengths import KeepFirstByAvgSeqLen, totals_of
-from fib_tests.recorded import DECODE, UNTOLD, decode_inputs, definition, tensor
+from fib_ops_llm.tracing_policies import KeepFirstByAvgSeqLen, KeepRandomK, totals_of
+from fib_tests.recorded import (
+    DECODE,
+    GEMM,
+    UNTOLD,
+    Sink,
+    decode_inputs,
+    definition,
+    gemm_inputs,
+    tensor,
+)
+from flashinfer_bench.tracing import OnlinePolicy, TracingConfig, TracingRuntime, WorkloadEntry
 from flashinfer_bench.tracing.recorder import Layout
 
 
-def fast(policy: KeepFirstByAvgSeqLen, layout: Layout) -> Any:
+def entry(order: int, **axes: int) -> WorkloadEntry:
+    return WorkloadEntry("d", axes, {}, order)
+
+
+def kept(policy: Any, sizes: list[int]) -> list[int]:
+    for order, size in enumerate(sizes):
+        policy.submit(entry(order, M=size))
+    return [each.order for each in policy.drain()]
+
+
+def fast(policy: OnlinePolicy, layout: Layout) -> Any:
     path = policy.fast_path(layout)
     assert path is not None
     code = compile(path.condition, "condition", "eval")
@@ -84,3 +105,49 @@ class TestAverageLength:
 def test_axes_that_are_totals(constraint: str, totals: dict[str, str]) -> None:
     inputs = {"x": tensor("n"), "p": tensor("len_p", dtype="int32")}
     assert totals_of(Layout(definition("d", inputs, {}, (constraint,)))) == totals
+
+
+class TestRandom:
+    def test_each_call_is_as_likely(self) -> None:
+        counts: Counter[int] = Counter()
+        runs, calls, k = 3000, 12, 3
+        for seed in range(runs):
+            counts.update(kept(KeepRandomK(k, seed), [0] * calls))
+        expected = runs * k / calls
+        # Five standard deviations of a binomial count.
+        bound = 5 * (expected * (1 - k / calls)) ** 0.5
+        assert all(abs(counts[i] - expected) < bound for i in range(calls)), counts
+
+    @given(st.integers(1, 6), st.integers(0, 60), st.integers(0, 2**32))
+    def test_as_many_as_asked_in_order(self, k: int, calls: int, seed: int) -> None:
+        first = kept(KeepRandomK(k, seed), [0] * calls)
+        assert len(first) == min(k, calls)
+        assert first == sorted(set(first))
+        assert first == kept(KeepRandomK(k, seed), [0] * calls), "a seed decides it"
+
+    def test_the_fast_path_counts_as_the_slow_one(self) -> None:
+        slow, quick = KeepRandomK(3, 7), KeepRandomK(3, 7)
+        skipped = fast(quick, Layout(GEMM))
+        for order in range(2000):
+            slow.submit(entry(order))
+            if not skipped(()) and quick.admit({}, {}):
+                quick.keep(entry(order))
+        assert [e.order for e in slow.drain()] == [e.order for e in quick.drain()]
+
+
+def held() -> int:
+    gc.collect()
+    return sum(type(each) is WorkloadEntry for each in gc.get_objects())
+
+
+def test_a_sample_keeps_no_more_than_it_says(root: Any) -> None:
+    before = held()
+    config = TracingConfig("dump_all", filter_policy="keep_random_k", filter_policy_kwargs={"k": 5})
+    sink = Sink()
+    tracing = TracingRuntime(root, config, store=sink)
+    for m in range(1, 2000):
+        tracing.collect(GEMM.name, gemm_inputs(m))
+    assert tracing.stats()["buffered"]["entries"] == 5
+    assert held() - before == 5
+    tracing.flush()
+    assert len(sink.entries) == 5
