@@ -10,6 +10,7 @@ import torch
 
 from fib_tests.recorded import GEMM, Sink, gemm_inputs
 from flashinfer_bench.tracing import TracingConfig, TracingLimits, TracingRuntime
+from flashinfer_bench.tracing.store import Added
 
 
 class Counting(Sink):
@@ -19,8 +20,9 @@ class Counting(Sink):
         super().__init__()
         self.batches: list[int] = []
 
-    def add(self, entries: list[Any]) -> None:
+    def add(self, entries: list[Any]) -> Added:
         self.batches.append(len(entries))
+        return Added(len(entries))
 
 
 def held() -> int:

@@ -245,6 +245,5 @@ def get_full_configs() -> TracingConfigRegistry:
     return TracingConfigRegistry(INTEGERS_BY_AXES, {**_ATTENTION, **_OTHERS})
 
 
-def get_default_configs() -> TracingConfigRegistry:
-    """Return the settings that hold where none are given: those of `get_full_configs`."""
-    return get_full_configs()
+get_default_configs = get_full_configs
+"""The settings that hold where none are given."""

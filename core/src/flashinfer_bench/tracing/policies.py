@@ -5,9 +5,9 @@ Light: importing this module imports neither torch nor pydantic.
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
@@ -314,19 +314,15 @@ class PolicyRegistry:
     Names hold for the runtimes that start afterwards.
     """
 
-    _default: Optional[PolicyRegistry] = None
-
     def __init__(self) -> None:
         # By what they decide, as in `TracingPolicySpec`.
         self._own: dict[str, dict[str, Callable[..., Any]]] = {"calls": {}, "inputs": {}}
-        self._lock = threading.Lock()
 
     @classmethod
+    @cache
     def get_instance(cls) -> PolicyRegistry:
         """Return the registry that runtimes look into."""
-        if cls._default is None:
-            cls._default = PolicyRegistry()
-        return cls._default
+        return cls()
 
     @property
     def filter_policies(self) -> list[str]:
@@ -391,14 +387,13 @@ class PolicyRegistry:
             raise ConfigError(f"{name!r} is no name of a policy")
         if not callable(function):
             raise ConfigError(f"policy '{name}': {type(function).__name__} cannot be called")
-        with self._lock:
-            if name in _registered(decides) or (decides == "inputs" and name in _DUMPS):
-                raise DuplicateNameError(f"policy '{name}' is built in", hint="choose another name")
-            if name in self._own[decides] and not override:
-                raise DuplicateNameError(
-                    f"there is a policy '{name}' already", hint="pass override=True to replace it"
-                )
-            self._own[decides][name] = function
+        if name in _registered(decides) or (decides == "inputs" and name in _DUMPS):
+            raise DuplicateNameError(f"policy '{name}' is built in", hint="choose another name")
+        if name in self._own[decides] and not override:
+            raise DuplicateNameError(
+                f"there is a policy '{name}' already", hint="pass override=True to replace it"
+            )
+        self._own[decides][name] = function
 
     def make_filter_policy(self, config: TracingConfig) -> FilterPolicy:
         """Return a new policy object for one definition.

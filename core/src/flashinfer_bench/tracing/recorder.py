@@ -15,6 +15,7 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.data.constraints import parse_constraint
+from flashinfer_bench.errors import DataError
 from flashinfer_bench.routing import generated
 from flashinfer_bench.routing.binding import match, same_value
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, opaque
@@ -418,18 +419,12 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def _plain_order(definition: Definition) -> Order:
     """Return what orders arguments that are inputs, or inputs and outputs, of the definition."""
-    names = list(definition.inputs)
-    known = [*names, *definition.outputs]
 
-    def order(args: Args, kwargs: Optional[Mapping[str, Any]]) -> Optional[list[Any]]:
-        kwargs = kwargs or {}
-        total = len(args) + len(kwargs)
-        given = {**dict(zip(known, args, strict=False)), **kwargs}
-        if total not in (len(names), len(known)) or len(given) != total:
+    def order(args: Args, kwargs: Kwargs) -> Optional[Sequence[Any]]:
+        try:
+            return definition.merge_kwargs_to_args(args, kwargs or {})[: len(definition.inputs)]
+        except DataError:
             return None
-        if not all(name in given for name in names) or not given.keys() <= {*known}:
-            return None
-        return [given[name] for name in names]
 
     return order
 

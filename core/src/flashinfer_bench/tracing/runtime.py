@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -15,12 +16,7 @@ from flashinfer_bench import env
 from flashinfer_bench.data.loader import Problems, load_definitions
 from flashinfer_bench.errors import ConfigError, DatasetNotFoundError
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, is_capturing, router
-from flashinfer_bench.tracing.config import (
-    TracingConfig,
-    TracingConfigRegistry,
-    TracingLimits,
-    as_registry,
-)
+from flashinfer_bench.tracing.config import TracingLimits, as_registry
 from flashinfer_bench.tracing.policies import PolicyRegistry, WorkloadEntry
 from flashinfer_bench.tracing.recorder import OtherCallError, Recorder, record_of
 from flashinfer_bench.tracing.shutdown import flush_at_exit, held_back, runtimes, warn
@@ -30,6 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from flashinfer_bench.data import Definition, TraceSet
+    from flashinfer_bench.tracing.config import TracingConfig, TracingConfigRegistry
 
     Dataset = Union[TraceSet, str, Path]
     Config = Union[TracingConfig, TracingConfigRegistry, Mapping[str, TracingConfig], None]
@@ -66,8 +63,8 @@ class TracingRuntime:
     limits : TracingLimits, optional
         How much memory may be used.
     store : optional
-        Takes entries in place of the dataset's own store: has ``close()`` and ``add(entries)``,
-        which returns an `Added`; if it returns anything else, all were written.
+        Takes entries in place of the dataset's own store: has ``add(entries)``, which returns what
+        became of them, an `Added`.
 
     Raises
     ------
@@ -99,7 +96,7 @@ class TracingRuntime:
         self._check()
         self._made: dict[str, Recorder] = {}
         self._scope = threading.local()
-        self._given = self._sink = store
+        self._given = store
         self._begin()
         self._notes: dict[str, Optional[Note]] = {}
         self._unknown = 0
@@ -129,15 +126,15 @@ class TracingRuntime:
 
     def _begin(self) -> None:
         """Have nothing in memory, and nobody at work."""
-        self.lock = (
-            threading.RLock()
-        )  # held while a call is recorded, not while anything is written
+        # Held while a call is recorded, not while anything is written.
+        self.lock = threading.RLock()
         self.busy = False  # whether a call is being recorded; under the lock
         self._waiting: list[WorkloadEntry] = []
         self._emptied()
         self._write_lock = threading.RLock()
         self._writing = self._told = False
-        self._totals = dict.fromkeys(("written", "known", "lost"), 0)
+        self._totals = Counter(written=0, known=0, lost=0)
+        self._store = Store(self.root, self.definitions) if self._given is None else self._given
 
     def _emptied(self) -> None:
         self._entries = self._nbytes = 0
@@ -187,13 +184,6 @@ class TracingRuntime:
             if end is not None:
                 end()
         self.flush()
-        with self._write_lock:
-            sink, self._sink = self._sink, self._given
-        try:
-            if sink is not None:
-                sink.close()
-        except _ANYTHING:
-            warn("the dataset could not be closed", exc_info=True)
 
     def __enter__(self) -> TracingRuntime:
         self._entered = True
@@ -374,29 +364,23 @@ class TracingRuntime:
 
     def _write(self, *, last: bool = False) -> dict[str, int]:
         """Write in one thread at a time; see `_drain`."""
-        done = {"entries": 0, **dict.fromkeys(self._totals, 0)}
+        done = Added().counts()
         with held_back(), self._write_lock:
             if self._writing:  # a signal's handler, or what writing has called
-                return done
+                return {"entries": 0, **done}
             self._writing = True
             try:
                 entries = self._drain(last=last)
                 if entries:
-                    added = self._add(entries)
-                    counts = {"written": added.written, "known": added.known, "lost": added.lost}
-                    done = {"entries": len(entries), **counts}
-                    self._totals = {name: self._totals[name] + counts[name] for name in counts}
+                    done = self._add(entries).counts()
+                    self._totals.update(done)
             finally:
                 self._writing = False
-        return done
+        return {"entries": sum(done.values()), **done}
 
     def _add(self, entries: list[WorkloadEntry]) -> Added:
         try:
-            if self._sink is None:
-                self._sink = Store(self.root, self.definitions)
-            added = self._sink.add(entries)
-            if not isinstance(added, Added):
-                added = Added(written=len(entries))
+            added: Added = self._store.add(entries)
         except _ANYTHING as error:
             added = Added(lost=len(entries), problem=error)
         if added.problem is not None and not self._told:
@@ -425,7 +409,6 @@ class TracingRuntime:
         self._begin()
         for recorder in self._made.values():
             recorder.drain()
-        self._sink = self._given
 
 
 def _dataset(trace_set: Optional[Dataset]) -> tuple[Path, dict[str, Definition]]:
