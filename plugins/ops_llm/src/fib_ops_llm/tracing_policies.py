@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing import is_capturing
 from flashinfer_bench.tracing import KeyedPolicy, OnlinePolicy
-from flashinfer_bench.tracing.policies import FastPath, positive
+from flashinfer_bench.tracing.config import positive
+from flashinfer_bench.tracing.policies import FastPath
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
