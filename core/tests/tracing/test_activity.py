@@ -146,7 +146,7 @@ class TestEnvironment:
             import atexit, sys
             atexit.register(lambda: print("torch" in sys.modules))
             import flashinfer_bench
-            flashinfer_bench.enable_tracing()
+            flashinfer_bench.enable_tracing(tracing_config=flashinfer_bench.TracingConfig())
         """
         done = run(code, root)
         assert (done.stdout, done.stderr) == ("False\n", "")

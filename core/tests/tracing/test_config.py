@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from fib_tests.recorded import DECODE, GEMM
-from flashinfer_bench.errors import ConfigError, DuplicateNameError, UnknownNameError
+from fib_tests.recorded import DECODE, GEMM, decode_inputs, gemm_inputs
+from flashinfer_bench.errors import CapabilityError, ConfigError, DuplicateNameError
 from flashinfer_bench.tracing import (
     FilterPolicy,
     PolicyRegistry,
     TracingConfig,
     TracingConfigRegistry,
+    TracingRuntime,
     get_default_configs,
     policies,
 )
@@ -131,6 +132,19 @@ class TestNames:
 
     def test_what_a_distribution_would_provide_is_named(self, monkeypatch: Any) -> None:
         monkeypatch.setattr(policies, "_registered", lambda decides: {})
-        with pytest.raises(UnknownNameError, match="fib-ops-llm") as caught:
+        with pytest.raises(CapabilityError, match="fib-ops-llm") as caught:
             PolicyRegistry().make_filter_policy(DECODES)
         assert caught.value.hint == "pip install fib-ops-llm"
+
+    def test_what_needs_a_missing_policy_is_left_out(
+        self, root: Any, sink: Any, monkeypatch: Any, caplog: Any
+    ) -> None:
+        found = policies._registered("calls")
+        found.pop("keep_first_by_avg_seq_len", None)
+        monkeypatch.setattr(policies, "_registered", lambda decides: found)
+        tracing = TracingRuntime(root, store=sink)
+        tracing.collect(DECODE.name, decode_inputs([2]))
+        tracing.collect(GEMM.name, gemm_inputs())
+        assert tracing.flush()["written"] == len(sink.axes(GEMM.name)) == 1
+        assert "fib-ops-llm" in tracing.stats()["problems"][DECODE.name]
+        assert "are not recorded: there is no filter policy" in caplog.text

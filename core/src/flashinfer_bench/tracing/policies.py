@@ -12,7 +12,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from flashinfer_bench._providers import provider_of
-from flashinfer_bench.errors import ConfigError, DuplicateNameError, UnknownNameError
+from flashinfer_bench.errors import (
+    CapabilityError,
+    ConfigError,
+    DuplicateNameError,
+    UnknownNameError,
+)
 from flashinfer_bench.plugins import Registered, TracingPolicySpec, default_catalog
 from flashinfer_bench.tracing.config import TracingConfig, positive
 
@@ -463,15 +468,17 @@ class PolicyRegistry:
         if entry is not None:
             found: Callable[..., Any] = entry.load()
             return found
-        provider = provider_of("tracing_policy", name)
         calls = decides == "calls"
         known = self.filter_policies if calls else self.dump_policies
+        missing = f"there is no {'filter' if calls else 'dump'} policy '{name}'"
+        if provider := provider_of("tracing_policy", name):
+            raise CapabilityError(
+                f"{missing}: it is provided by {provider}, which is not installed",
+                hint=f"pip install {provider}",
+            )
         raise UnknownNameError(
-            f"there is no {'filter' if calls else 'dump'} policy '{name}'; there are "
-            f"{', '.join(known)}" + (f". It is provided by {provider}" if provider else ""),
-            hint=f"pip install {provider}"
-            if provider
-            else "register your own with PolicyRegistry.get_instance()",
+            f"{missing}; there are {', '.join(known)}",
+            hint="register your own with PolicyRegistry.get_instance()",
         )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
 from flashinfer_bench.data.loader import Problems, load_definitions
-from flashinfer_bench.errors import ConfigError, DatasetNotFoundError
+from flashinfer_bench.errors import CapabilityError, ConfigError, DatasetNotFoundError
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, is_capturing, router
 from flashinfer_bench.tracing.config import TracingLimits, as_registry
 from flashinfer_bench.tracing.policies import PolicyRegistry, WorkloadEntry
@@ -93,6 +93,7 @@ class TracingRuntime:
             for name, each in configs.items()
             if each is not None and each.filter_policy != "keep_none"
         }
+        self.problems: dict[str, str] = {}
         self._check()
         self._made: dict[str, Recorder] = {}
         self._scope = threading.local()
@@ -100,7 +101,6 @@ class TracingRuntime:
         self._begin()
         self._notes: dict[str, Optional[Note]] = {}
         self._unknown = 0
-        self.problems: dict[str, str] = {}
         self._end: Optional[Callable[[], None]] = None
         self._replaced: Optional[TracingRuntime] = None
         self._entered = False
@@ -109,9 +109,16 @@ class TracingRuntime:
     def _check(self) -> None:
         """Have mistakes in the settings show now, and not in a log during the run."""
         for config in {id(each): each for each in self._names.values()}.values():
-            self.policies.make_filter_policy(config)
-            if isinstance(config.input_dump_policy, str):
-                self.policies.require_dump_policy(config.input_dump_policy)
+            try:
+                self.policies.make_filter_policy(config)
+                if isinstance(config.input_dump_policy, str):
+                    self.policies.require_dump_policy(config.input_dump_policy)
+            except CapabilityError as error:
+                others = {name: each for name, each in self._names.items() if each is not config}
+                left_out = [name for name in self._names if name not in others]
+                self.problems.update(dict.fromkeys(left_out, str(error)))
+                self._names = others
+                _logger.warning("calls of %s are not recorded: %s", ", ".join(left_out), error)
         for name, config in self.config.per_definition.items():
             definition, wanted = self.definitions.get(name), config.input_dump_policy
             if definition is None or not isinstance(wanted, list):

@@ -135,6 +135,16 @@ class TestRandom:
         assert [e.order for e in slow.drain()] == [e.order for e in quick.drain()]
 
 
+def test_the_presets_keep_one_of_each_average(root: Any) -> None:
+    sink = Sink()
+    tracing = TracingRuntime(root, store=sink)
+    for lengths in ([2, 2], [1, 3], [2, 2, 2], [5, 5], [5, 4], [2]):
+        tracing.collect(DECODE.name, decode_inputs(lengths))
+    tracing.flush()
+    assert [each["num_kv_indices"] for each in sink.axes()] == [4, 6, 10, 9, 2]
+    assert sorted(sink.entries[0].tensors()) == ["kv_indices", "kv_indptr"]
+
+
 def held() -> int:
     gc.collect()
     return sum(type(each) is WorkloadEntry for each in gc.get_objects())
