@@ -18,18 +18,10 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply import apply as apply
     from flashinfer_bench.apply import disable_apply as disable_apply
     from flashinfer_bench.apply import enable_apply as enable_apply
-    from flashinfer_bench.bench import Benchmark as Benchmark
-    from flashinfer_bench.bench import BenchmarkConfig as BenchmarkConfig
-    from flashinfer_bench.bench import EvalConfig as EvalConfig
-    from flashinfer_bench.compile import Builder as Builder
-    from flashinfer_bench.compile import BuilderRegistry as BuilderRegistry
-    from flashinfer_bench.compile import Runnable as Runnable
+    from flashinfer_bench.bench import *  # noqa: F403
+    from flashinfer_bench.compile import *  # noqa: F403
     from flashinfer_bench.data import *  # noqa: F403
-    from flashinfer_bench.tracing import TracingConfig as TracingConfig
-    from flashinfer_bench.tracing import TracingConfigRegistry as TracingConfigRegistry
-    from flashinfer_bench.tracing import TracingRuntime as TracingRuntime
-    from flashinfer_bench.tracing import disable_tracing as disable_tracing
-    from flashinfer_bench.tracing import enable_tracing as enable_tracing
+    from flashinfer_bench.tracing import *  # noqa: F403
 
 _NAMES = {
     "apply": "ApplyConfig ApplyConfigRegistry ApplyRuntime apply disable_apply enable_apply",

@@ -23,6 +23,7 @@ _PROVIDED = {
         "evaluator": "dsa_sparse_attention dsa_topk_indexer lowbit sampling",
         "key_builder": "gemm gqa mla",
         "op_family": "dsa_* gemm gqa* mla* moe nsa_* sampling",
+        "tracing_policy": "keep_first_by_avg_seq_len keep_random_k",
     },
     "fib-report": {"command": "report_coverage report_regressions report_scores report_visualize"},
     "fib-sandbox-linux": {"sandbox": "linux"},

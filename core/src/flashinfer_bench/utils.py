@@ -10,24 +10,15 @@ import sys
 from typing import TYPE_CHECKING, Union
 
 from flashinfer_bench.errors import StorageError
-from flashinfer_bench.tensors.devices import env_snapshot, hardware_from_device, list_cuda_devices
+from flashinfer_bench.tensors.devices import env_snapshot as env_snapshot
+from flashinfer_bench.tensors.devices import hardware_from_device as hardware_from_device
+from flashinfer_bench.tensors.devices import list_cuda_devices as list_cuda_devices
 from flashinfer_bench.tensors.dtypes import is_integer, to_python_type, to_torch_dtype
 
 if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.data import DType
-
-__all__ = [
-    "dtype_str_to_python_dtype",
-    "dtype_str_to_torch_dtype",
-    "env_snapshot",
-    "hardware_from_device",
-    "is_dtype_integer",
-    "list_cuda_devices",
-    "redirect_stdio_to_file",
-    "torch_dtype_from_def",
-]
 
 
 def dtype_str_to_torch_dtype(dtype_str: Union[DType, str]) -> torch.dtype:

@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from fib_tests.recorded import DECODE, GEMM
-from flashinfer_bench.errors import ConfigError, DuplicateNameError
+from fib_tests.recorded import DECODE, GEMM, decode_inputs, gemm_inputs
+from flashinfer_bench.errors import CapabilityError, ConfigError, DuplicateNameError
 from flashinfer_bench.tracing import (
     FilterPolicy,
     PolicyRegistry,
     TracingConfig,
     TracingConfigRegistry,
+    TracingRuntime,
     get_default_configs,
+    policies,
 )
 from flashinfer_bench.tracing.config import AXES_ONLY, as_registry
+from flashinfer_bench.tracing.config import DECODE as DECODES
 from flashinfer_bench.tracing.recorder import Layout
 
-FILTERS = (
-    "keep_all keep_first keep_first_by_avg_seq_len keep_first_by_axes keep_first_k "
-    "keep_first_k_by_axes keep_none keep_random_k"
-)
+FILTERS = "keep_all keep_first keep_first_by_axes keep_first_k keep_first_k_by_axes keep_none"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ class TestNames:
         for name in FILTERS.split():
             policy = registry.make_filter_policy(TracingConfig(filter_policy=name))
             assert isinstance(policy, FilterPolicy)
-        assert FILTERS.split() == registry.filter_policies
+        assert {*FILTERS.split()} <= {*registry.filter_policies}
         assert registry.dump_policies == ["dump_all", "dump_int32", "dump_integers", "dump_none"]
 
     @pytest.mark.parametrize("kwargs", [{"k": 0}, {"k": True}, {"k": "1"}, {"n": 1}])
@@ -118,7 +118,7 @@ class TestNames:
         with pytest.raises(DuplicateNameError, match="override"):
             registry.register_input_dump_policy("mine", list)
         registry.register_input_dump_policy("mine", lambda inputs: [], override=True)
-        for built_in in ("keep_all", "keep_random_k"):
+        for built_in in ("keep_all", "keep_first_k"):
             with pytest.raises(DuplicateNameError, match="built in"):
                 registry.register_filter_policy(built_in, list, override=True)
         with pytest.raises(DuplicateNameError, match="built in"):
@@ -126,6 +126,25 @@ class TestNames:
         with pytest.raises(ConfigError, match="cannot be called"):
             registry.register_filter_policy("other", 3)  # type: ignore[arg-type]
         registry.register_filter_policy("no_policy", dict)
-        with pytest.raises(ConfigError, match="lacks submit, drain, reset"):
+        with pytest.raises(ConfigError, match="lacks submit, drain"):
             registry.make_filter_policy(TracingConfig(filter_policy="no_policy"))
         assert "no_policy" not in PolicyRegistry().filter_policies
+
+    def test_what_a_distribution_would_provide_is_named(self, monkeypatch: Any) -> None:
+        monkeypatch.setattr(policies, "_registered", lambda decides: {})
+        with pytest.raises(CapabilityError, match="fib-ops-llm") as caught:
+            PolicyRegistry().make_filter_policy(DECODES)
+        assert caught.value.hint == "pip install fib-ops-llm"
+
+    def test_what_needs_a_missing_policy_is_left_out(
+        self, root: Any, sink: Any, monkeypatch: Any, caplog: Any
+    ) -> None:
+        found = policies._registered("calls")
+        found.pop("keep_first_by_avg_seq_len", None)
+        monkeypatch.setattr(policies, "_registered", lambda decides: found)
+        tracing = TracingRuntime(root, store=sink)
+        tracing.collect(DECODE.name, decode_inputs([2]))
+        tracing.collect(GEMM.name, gemm_inputs())
+        assert tracing.flush()["written"] == len(sink.axes(GEMM.name)) == 1
+        assert "fib-ops-llm" in tracing.stats()["problems"][DECODE.name]
+        assert "are not recorded: there is no filter policy" in caplog.text

@@ -126,7 +126,11 @@ class TestForms:
 
 class TestWhatIsKept:
     def test_into_the_dataset(self, root: Any) -> None:
-        with enable_tracing(root):
+        by_axes = {
+            DECODE.name: TracingConfig("dump_int32", filter_policy="keep_first_by_axes"),
+            "gemm_*": TracingConfig(filter_policy="keep_first_by_axes"),
+        }
+        with enable_tracing(root, by_axes):
             for lengths in ([2, 2], [1, 3], [2, 2], [5, 5], [2]):
                 apply(DECODE.name, decode_inputs(lengths), fallback=lambda *x: None)
             for m in (3, 3, 4):

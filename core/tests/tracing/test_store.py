@@ -80,7 +80,6 @@ def test_a_workload_as_the_format_has_it(root, store):
 
 def test_repetitions_are_told_apart_and_survive_a_restart(root, store):
     assert store.add([calls.decode(1)] * 2) == Added(2)
-    store.close()
     assert store.add([calls.decode(1)]) == Added(1)
     assert len({record["workload"]["uuid"] for record in records(root)}) == 3
     again = Store(root, calls.DEFINITIONS)

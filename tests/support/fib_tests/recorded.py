@@ -9,6 +9,7 @@ import torch
 
 from flashinfer_bench.data import Definition
 from flashinfer_bench.data.layout import DEFINITIONS
+from flashinfer_bench.tracing.store import Added
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,15 +21,12 @@ class Sink:
     def __init__(self, error: Exception | None = None) -> None:
         self.entries: list[Any] = []
         self.error = error
-        self.closed = 0
 
-    def add(self, entries: list[Any]) -> None:
+    def add(self, entries: list[Any]) -> Added:
         if self.error is not None:
             raise self.error
         self.entries += entries
-
-    def close(self) -> None:
-        self.closed += 1
+        return Added(len(entries))
 
     def axes(self, name: str | None = None) -> list[dict[str, int]]:
         return [e.axes for e in self.entries if name is None or e.def_name == name]

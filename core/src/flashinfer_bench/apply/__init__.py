@@ -28,15 +28,10 @@ from flashinfer_bench.apply.api import (
 )
 
 if TYPE_CHECKING:
-    from flashinfer_bench.apply.config import ApplyConfig as ApplyConfig
-    from flashinfer_bench.apply.config import ApplyConfigRegistry as ApplyConfigRegistry
-    from flashinfer_bench.apply.config import get_default_registry as get_default_registry
-    from flashinfer_bench.apply.keys import ApplyKey as ApplyKey
-    from flashinfer_bench.apply.keys import ApplyKeyBuilder as ApplyKeyBuilder
-    from flashinfer_bench.apply.keys import ApplyKeyFactory as ApplyKeyFactory
-    from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder as AxesOnlyKeyBuilder
-    from flashinfer_bench.apply.runtime import ApplyRuntime as ApplyRuntime
-    from flashinfer_bench.apply.table import ApplyTable as ApplyTable
+    from flashinfer_bench.apply.config import *  # noqa: F403
+    from flashinfer_bench.apply.keys import *  # noqa: F403
+    from flashinfer_bench.apply.runtime import *  # noqa: F403
+    from flashinfer_bench.apply.table import *  # noqa: F403
 
 _NAMES = {
     "config": "ApplyConfig ApplyConfigRegistry MissPolicy get_default_registry",

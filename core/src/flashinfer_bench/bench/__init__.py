@@ -12,18 +12,14 @@ from flashinfer_bench.errors import RunnerError as RunnerError
 from flashinfer_bench.errors import RunnerFatalError as RunnerFatalError
 
 if TYPE_CHECKING:
-    from flashinfer_bench.bench.benchmark import Benchmark as Benchmark
+    from flashinfer_bench.bench.benchmark import *  # noqa: F403
     from flashinfer_bench.bench.builds import BuildOutcome as BuildOutcome
     from flashinfer_bench.bench.builds import BuildRun as BuildRun
-    from flashinfer_bench.bench.config import BenchmarkConfig as BenchmarkConfig
-    from flashinfer_bench.bench.config import EvalConfig as EvalConfig
-    from flashinfer_bench.bench.config import ResolvedEvalConfig as ResolvedEvalConfig
-    from flashinfer_bench.bench.evaluators import DefaultEvaluator as DefaultEvaluator
-    from flashinfer_bench.bench.evaluators import Evaluator as Evaluator
-    from flashinfer_bench.bench.evaluators import resolve_evaluator as resolve_evaluator
+    from flashinfer_bench.bench.config import *  # noqa: F403
+    from flashinfer_bench.bench.evaluators import *  # noqa: F403
     from flashinfer_bench.bench.measurement import BaselineHandle as BaselineHandle
     from flashinfer_bench.bench.measurement import DeviceBaseline as DeviceBaseline
-    from flashinfer_bench.bench.observers import RunObserver as RunObserver
+    from flashinfer_bench.bench.observers import *  # noqa: F403
     from flashinfer_bench.bench.plan import Skipped as Skipped
     from flashinfer_bench.bench.session import IsolatedRunner as IsolatedRunner
     from flashinfer_bench.bench.session import PersistentRunner as PersistentRunner

@@ -11,12 +11,10 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import zlib
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import typer
@@ -26,10 +24,11 @@ from flashinfer_bench import env
 from flashinfer_bench._lazy import import_string
 from flashinfer_bench._providers import provided_commands
 from flashinfer_bench._version import __version__
-from flashinfer_bench.errors import CapabilityError, ConfigError
+from flashinfer_bench.errors import CapabilityError, ConfigError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from flashinfer_bench.plugins import Catalog
 
@@ -91,6 +90,7 @@ def cached_commands() -> Optional[tuple[Listed, ...]]:
 
 def discovered_commands() -> tuple[Listed, ...]:
     """Return all commands in the order of listings, by loading the plugins; fill the cache."""
+    from flashinfer_bench.data.storage import replace_file
     from flashinfer_bench.plugins import Settings, discover, reset_default_catalog
 
     key = _key()
@@ -115,21 +115,15 @@ def discovered_commands() -> tuple[Listed, ...]:
     # One that is broken may be in order by now, for reasons that no key can hold.
     if all(status.state != "broken" for status in catalog.plugins):
         files = [[path, _stamp(path)] for path in sorted(_files_of(catalog))]
-        with suppress(OSError, RuntimeError):
-            _write(_cache_file(), json.dumps({"key": key, "files": files, "commands": commands}))
+        text = json.dumps({"key": key, "files": files, "commands": commands})
+        with suppress(StorageError, RuntimeError):
+            replace_file(_cache_file(), text.encode())
     return commands
 
 
 def _cache_file() -> Path:
     # One for each environment, which would otherwise take turns in writing it anew.
     return env.cache_path() / f"commands-{zlib.crc32(sys.prefix.encode()):08x}.json"
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(text)
-    Path(file.name).replace(path)
 
 
 def _key() -> list[Any]:

@@ -120,14 +120,16 @@ Hub = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
-LogLevel = Annotated[
-    Optional[str],
-    option(
-        "--log-level",
-        metavar="LEVEL",
-        help="DEBUG, INFO, WARNING, ERROR or CRITICAL. Default: $FIB_LOG_LEVEL or WARNING.",
-    ),
-]
+
+
+def log_level(default: str) -> Any:
+    """Return ``--log-level``, of a command that shows `default` unless it is told otherwise."""
+    levels = "DEBUG, INFO, WARNING, ERROR or CRITICAL"
+    text = f"{levels}. Default: $FIB_LOG_LEVEL or {default}."
+    return option("--log-level", metavar="LEVEL", help=text)
+
+
+LogLevel = Annotated[Optional[str], log_level("WARNING")]
 
 
 def _names(flag: str, text: str, complete: Optional[Any] = None) -> Any:
@@ -150,12 +152,5 @@ Hardware = Annotated[
         "--hardware",
         metavar="TEXT...",
         help="Only traces from devices whose name contains one of these.",
-    ),
-]
-RenameSolutions = Annotated[
-    bool,
-    typer.Option(
-        "--rename-solutions",
-        help="Where two solutions have one name, put a digest behind the second's.",
     ),
 ]

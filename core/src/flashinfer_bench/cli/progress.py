@@ -4,60 +4,65 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench.bench.observers import RunObserver
 from flashinfer_bench.cli.output import console, printable, rounded, talk
 
 if TYPE_CHECKING:
-    from flashinfer_bench.bench import Skipped
-    from flashinfer_bench.bench.builds import BuildOutcome
+    from flashinfer_bench.bench import BuildOutcome, Skipped
     from flashinfer_bench.data import Trace, Workload
 
 _LONGEST_NAME = 48
 
 
 class PlainProgress(RunObserver):
-    """Writes one line for each evaluation to stderr."""
+    """Writes one line for each evaluation, and for each build, to stderr."""
 
     def __init__(self) -> None:
-        self._total = self._done = 0
-        self._builds = self._built = 0
+        self._totals: dict[str, int] = {}
+        self._done = Counter[str]()
 
     def started(self, total: int) -> None:
         """Note how much there is to do."""
-        self._total, self._done = total, 0
-        talk(f"{total} evaluations to do")
-
-    def evaluation_finished(self, trace: Trace) -> None:
-        """Write the result."""
-        self._done += 1
-        talk(f"[{self._done}/{self._total}] {printable(_outcome(trace))}")
-
-    def skipped(self, skipped: Skipped) -> None:
-        """Tell of evaluations that turn out to be impossible, and count them as done."""
-        if self._total:
-            self._done += skipped.count
-            names = printable(f"{skipped.definition} / {skipped.solution}")
-            talk(f"[{self._done}/{self._total}] skipped {names}")
+        self._begin("evaluations", total)
 
     def builds_started(self, total: int) -> None:
         """Note how much there is to build."""
-        self._builds, self._built = total, 0
-        talk(f"{total} solutions to build")
+        self._begin("builds", total)
+
+    def evaluation_finished(self, trace: Trace) -> None:
+        """Tell the result."""
+        self._move("evaluations", _outcome(trace), failed=not trace.is_successful())
+
+    def skipped(self, skipped: Skipped) -> None:
+        """Tell of evaluations that turn out to be impossible, and count them as done."""
+        if "evaluations" in self._totals:
+            names = f"{skipped.definition} / {skipped.solution}"
+            self._move("evaluations", f"skipped {names}", skipped.count)
 
     def build_finished(self, outcome: BuildOutcome) -> None:
-        """Write what came of it."""
-        self._built += 1
-        names = printable(f"{outcome.definition} / {outcome.solution}")
+        """Tell what came of it."""
         seconds = f" in {outcome.seconds:.1f} s" if outcome.seconds else ""
-        talk(f"build {self._built}/{self._builds}: {outcome.state} {names}{seconds}")
+        names = f"{outcome.definition} / {outcome.solution}"
+        failed = outcome.error is not None
+        self._move("builds", f"{outcome.state} {names}{seconds}", failed=failed)
+
+    def _begin(self, what: str, total: int) -> None:
+        self._totals[what] = total
+        talk(f"{total} {'solutions to build' if what == 'builds' else 'evaluations to do'}")
+
+    def _move(self, what: str, told: str, count: int = 1, *, failed: bool = False) -> None:
+        self._done[what] += count
+        done = f"{self._done[what]}/{self._totals[what]}"
+        talk(f"{f'build {done}:' if what == 'builds' else f'[{done}]'} {printable(told)}")
 
 
-class BarProgress(RunObserver):
-    """Draws a bar on the terminal, below whatever else is written to stderr meanwhile."""
+class BarProgress(PlainProgress):
+    """Draws bars on the terminal, below whatever else is written to stderr meanwhile."""
 
     def __init__(self) -> None:
+        super().__init__()
         from rich import progress
 
         self._failed = Counter[str]()
@@ -76,51 +81,34 @@ class BarProgress(RunObserver):
             transient=True,
         )
 
-    def started(self, total: int) -> None:
-        """Begin to draw."""
-        self._begin("evaluations", "starting", total)
-
-    def builds_started(self, total: int) -> None:
-        """Begin to draw a second bar."""
-        self._begin("builds", "building", total)
-
     def build_finished(self, outcome: BuildOutcome) -> None:
         """Move the second bar on by one."""
-        name = f"built {outcome.solution}"
-        self._move("builds", name, advance=1, failed=outcome.error is not None)
+        self._show("builds", f"built {outcome.solution}")
+        super().build_finished(outcome)
 
     def evaluation_started(self, definition: str, workload: Workload, solution: str) -> None:
         """Show what is being evaluated."""
-        self._move("evaluations", solution)
-
-    def evaluation_finished(self, trace: Trace) -> None:
-        """Move on by one."""
-        self._move("evaluations", advance=1, failed=not trace.is_successful())
-
-    def skipped(self, skipped: Skipped) -> None:
-        """Move past evaluations that turn out to be impossible."""
-        if "evaluations" in self._tasks:
-            self._move("evaluations", advance=skipped.count)
+        self._show("evaluations", solution)
 
     def finished(self) -> None:
-        """Take the bar away."""
+        """Take the bars away."""
         self._bar.stop()
 
-    def _begin(self, what: str, label: str, total: int) -> None:
+    def _begin(self, what: str, total: int) -> None:
+        self._totals[what] = total
+        label = "building" if what == "builds" else "starting"
         self._tasks[what] = self._bar.add_task(label.ljust(self._width), total=total, failed=0)
         self._bar.start()
 
-    def _move(
-        self, what: str, name: Optional[str] = None, *, advance: int = 0, failed: bool = False
-    ) -> None:
+    def _move(self, what: str, told: str, count: int = 1, *, failed: bool = False) -> None:
         self._failed[what] += failed
-        told = None
-        if name is not None:  # of one length, so that the bar beside it does not move
-            told, width = printable(name), self._width
-            told = told.ljust(width) if len(told) <= width else f"{told[: width - 1]}…"
-        self._bar.update(
-            self._tasks[what], advance=advance, failed=self._failed[what], description=told
-        )
+        self._bar.update(self._tasks[what], advance=count, failed=self._failed[what])
+
+    def _show(self, what: str, name: str) -> None:
+        # Of one length, so that the bar beside it does not move.
+        told, width = printable(name), self._width
+        told = told.ljust(width) if len(told) <= width else f"{told[: width - 1]}…"
+        self._bar.update(self._tasks[what], description=told)
 
 
 def make_progress(*, quiet: bool) -> list[RunObserver]:

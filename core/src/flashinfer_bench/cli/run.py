@@ -58,14 +58,7 @@ def run(
         bool, option("--strict", help="Exit with 1 if any evaluation does not pass.")
     ] = False,
     as_json: options.AsJson = False,
-    log_level: Annotated[
-        Optional[str],
-        option(
-            "--log-level",
-            metavar="LEVEL",
-            help="DEBUG, INFO, WARNING, ERROR or CRITICAL. Default: $FIB_LOG_LEVEL or INFO.",
-        ),
-    ] = None,
+    log_level: Annotated[Optional[str], options.log_level("INFO")] = None,
     **settings: Any,
 ) -> None:
     """Benchmark the solutions of a dataset on its workloads, and record a trace of each.

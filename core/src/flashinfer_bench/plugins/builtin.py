@@ -48,8 +48,6 @@ _FILTERS = (
     ("keep_first_k", "KeepFirstK", "Keep the first k calls"),
     ("keep_first_by_axes", "KeepFirstKByAxes", "Keep the first call of each size"),
     ("keep_first_k_by_axes", "KeepFirstKByAxes", "Keep the first k of each size"),
-    ("keep_first_by_avg_seq_len", "KeepFirstByAvgSeqLen", "Keep the first of each average length"),
-    ("keep_random_k", "KeepRandomK", "Keep k calls at random"),
 )
 
 

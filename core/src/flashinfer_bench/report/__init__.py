@@ -7,34 +7,16 @@ imported from here, too.
 from __future__ import annotations
 
 from flashinfer_bench._lazy import moved
-from flashinfer_bench.report.results import (
-    Result,
-    Selection,
-    collect_results,
-    latest_results,
-    with_intervals,
-)
-from flashinfer_bench.report.scores import (
-    Best,
-    Measured,
-    SolutionScore,
-    best_solutions,
-    score_solutions,
-    summarize,
-)
-
-__all__ = [
-    "Best",
-    "Measured",
-    "Result",
-    "Selection",
-    "SolutionScore",
-    "best_solutions",
-    "collect_results",
-    "latest_results",
-    "score_solutions",
-    "summarize",
-    "with_intervals",
-]
+from flashinfer_bench.report.results import Result as Result
+from flashinfer_bench.report.results import Selection as Selection
+from flashinfer_bench.report.results import collect_results as collect_results
+from flashinfer_bench.report.results import latest_results as latest_results
+from flashinfer_bench.report.results import with_intervals as with_intervals
+from flashinfer_bench.report.scores import Best as Best
+from flashinfer_bench.report.scores import Measured as Measured
+from flashinfer_bench.report.scores import SolutionScore as SolutionScore
+from flashinfer_bench.report.scores import best_solutions as best_solutions
+from flashinfer_bench.report.scores import score_solutions as score_solutions
+from flashinfer_bench.report.scores import summarize as summarize
 
 __getattr__, _ = moved(__name__, "fib_report", "fib-report")

@@ -17,6 +17,7 @@ stable.
 `write_back`            outputs into buffers that the caller has given
 `same_value`            whether an argument is the default that a definition assumes
 `router`                what is applied and traced in this process
+`is_capturing`          whether a CUDA graph is being captured: no data can be read then
 =====================  ==========================================================================
 """
 
@@ -36,7 +37,7 @@ _NAMES = {
     "binding": "Returns evaluated quick_binder returns_of same_value write_back",
     "patch_manager": "Adapter Kind PatchManager PatchSpec PatchStatus State Target "
     "get_manager resolve",
-    "patch_points": "router",
+    "patch_points": "is_capturing router",
     "routes": "Again Canonical Route RouteAdapter RouteFactory Understood UnroutableError "
     "route_calls route_stats signature_of",
 }

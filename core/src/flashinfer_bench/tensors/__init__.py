@@ -3,48 +3,26 @@
 Nothing here imports torch before it is called.
 """
 
-from flashinfer_bench.tensors.devices import (
-    cpu_threads,
-    env_snapshot,
-    hardware_from_device,
-    list_cuda_devices,
-    nvidia_gpus,
-    torch_versions,
-)
-from flashinfer_bench.tensors.dtypes import (
-    dtype_name,
-    span_of,
-    tensor_from_bytes,
-    tensor_from_span,
-    tensor_to_bytes,
-    to_python_type,
-    to_torch_dtype,
-)
-from flashinfer_bench.tensors.generate import (
-    allocate_outputs,
-    derive_seed,
-    generate_inputs,
-    poison,
-    random_tensor,
-)
+from __future__ import annotations
 
-__all__ = [
-    "allocate_outputs",
-    "cpu_threads",
-    "derive_seed",
-    "dtype_name",
-    "env_snapshot",
-    "generate_inputs",
-    "hardware_from_device",
-    "list_cuda_devices",
-    "nvidia_gpus",
-    "poison",
-    "random_tensor",
-    "span_of",
-    "tensor_from_bytes",
-    "tensor_from_span",
-    "tensor_to_bytes",
-    "to_python_type",
-    "to_torch_dtype",
-    "torch_versions",
-]
+from typing import TYPE_CHECKING
+
+from flashinfer_bench._lazy import exports
+
+if TYPE_CHECKING:
+    from flashinfer_bench.tensors.devices import *  # noqa: F403
+    from flashinfer_bench.tensors.dtypes import *  # noqa: F403
+    from flashinfer_bench.tensors.generate import *  # noqa: F403
+
+_NAMES = {
+    "devices": (
+        "cpu_threads env_snapshot hardware_from_device list_cuda_devices nvidia_gpus torch_versions"
+    ),
+    "dtypes": (
+        "dtype_name span_of tensor_from_bytes tensor_from_span tensor_to_bytes to_python_type "
+        "to_torch_dtype"
+    ),
+    "generate": "allocate_outputs derive_seed generate_inputs poison random_tensor",
+}
+
+__getattr__, __dir__, __all__ = exports(__name__, _NAMES)

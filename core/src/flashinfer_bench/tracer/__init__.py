@@ -5,6 +5,6 @@ Its names were in several modules; each of these has all of them.
 
 from __future__ import annotations
 
-from flashinfer_bench.tracing.api import disable_tracing as disable_tracing
-from flashinfer_bench.tracing.api import enable_tracing as enable_tracing
-from flashinfer_bench.tracing.rules import *  # noqa: F403
+from flashinfer_bench._lazy import moved
+
+__getattr__, __dir__ = moved(__name__, "fib_ops_llm.tracing_rules", "fib-ops-llm")

@@ -18,9 +18,7 @@ from flashinfer_bench.routing.patch_points import opaque, router
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from flashinfer_bench.data import TraceSet
-    from flashinfer_bench.tracing.config import TracingConfig, TracingConfigRegistry
-    from flashinfer_bench.tracing.runtime import TracingRuntime
+    from flashinfer_bench.tracing.runtime import Config, Dataset, TracingRuntime
 
 __all__ = ["disable_tracing", "enable_tracing"]
 
@@ -34,10 +32,8 @@ _asked = False
 
 
 def enable_tracing(
-    dataset_path: Union[str, Path, TraceSet, Mapping[str, Any], None] = None,
-    tracing_config: Union[
-        TracingConfig, TracingConfigRegistry, Mapping[str, TracingConfig], None
-    ] = None,
+    dataset_path: Union[Dataset, Mapping[str, Any], None] = None,
+    tracing_config: Config = None,
     *,
     rules: Optional[Mapping[str, Any]] = None,
     out_dir: Union[str, Path, None] = None,
@@ -93,9 +89,10 @@ def enable_tracing(
             "neither dataset_path nor tracing_config",
             hint="give dataset_path and tracing_config alone",
         )
-    from flashinfer_bench.tracing.rules import Tracer
+    from flashinfer_bench import tracer
 
-    return Tracer(rules, out_dir, blob_dir).start()
+    runtime: TracingRuntime = tracer.Tracer(rules, out_dir, blob_dir).start()
+    return runtime
 
 
 def disable_tracing() -> None:

@@ -34,8 +34,8 @@ class TracingConfig:
         Keyword arguments of a registered policy or a function.
     filter_policy : str or callable
         Which calls become workloads: ``"keep_all"``, ``"keep_none"``, ``"keep_first"``,
-        ``"keep_first_k"``, ``"keep_first_by_axes"``, ``"keep_first_k_by_axes"``,
-        ``"keep_first_by_avg_seq_len"``, ``"keep_random_k"``, a name registered with
+        ``"keep_first_k"``, ``"keep_first_by_axes"``, ``"keep_first_k_by_axes"``, of fib-ops-llm
+        ``"keep_first_by_avg_seq_len"`` and ``"keep_random_k"``, a name registered with
         `PolicyRegistry`, or what makes a policy object (`FilterPolicy`).
     filter_policy_kwargs : mapping
         Keyword arguments of the policy.
@@ -133,10 +133,6 @@ class TracingConfigRegistry(ConfigRegistry[TracingConfig]):
         patterns = (each for each in self._own if _WILD.intersection(each))
         found = next((each for each in patterns if fnmatchcase(name, each)), None)
         return self.default if found is None else self._own[found]
-
-    def configs(self) -> list[TracingConfig]:
-        """Return all settings that there are."""
-        return [*([] if self.default is None else [self.default]), *self._own.values()]
 
 
 def as_registry(config: Any) -> TracingConfigRegistry:
@@ -249,6 +245,5 @@ def get_full_configs() -> TracingConfigRegistry:
     return TracingConfigRegistry(INTEGERS_BY_AXES, {**_ATTENTION, **_OTHERS})
 
 
-def get_default_configs() -> TracingConfigRegistry:
-    """Return the settings that hold where none are given: those of `get_full_configs`."""
-    return get_full_configs()
+get_default_configs = get_full_configs
+"""The settings that hold where none are given."""

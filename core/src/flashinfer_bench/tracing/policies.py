@@ -5,21 +5,24 @@ Light: importing this module imports neither torch nor pydantic.
 
 from __future__ import annotations
 
-import math
-import random
-import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from flashinfer_bench.errors import ConfigError, DuplicateNameError, UnknownNameError
+from flashinfer_bench._providers import provider_of
+from flashinfer_bench.errors import (
+    CapabilityError,
+    ConfigError,
+    DuplicateNameError,
+    UnknownNameError,
+)
 from flashinfer_bench.plugins import Registered, TracingPolicySpec, default_catalog
-from flashinfer_bench.routing.patch_points import is_capturing
 from flashinfer_bench.tracing.config import TracingConfig, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping
 
     import torch
 
@@ -107,10 +110,6 @@ class FilterPolicy(ABC):
         submitted. What has been seen is remembered, so that it is not kept twice.
         """
 
-    @abstractmethod
-    def reset(self) -> None:
-        """Forget everything that has been seen."""
-
 
 class FastPath(NamedTuple):
     """How a call is known to be of no interest, before anything else is done with it.
@@ -180,10 +179,6 @@ class OnlinePolicy(FilterPolicy):
         drained, self.entries = self.entries, []
         return drained
 
-    def reset(self) -> None:
-        """See `FilterPolicy.reset`."""
-        self.entries = []
-
 
 class KeepAll(OnlinePolicy):
     """Keeps each call."""
@@ -212,7 +207,7 @@ class KeepFirstK(OnlinePolicy):
 
     def __init__(self, k: int = 1) -> None:
         super().__init__()
-        self._k = self.left = positive("k", k)
+        self.left = positive("k", k)
 
     def admit(self, axes: Axes, inputs: Inputs) -> bool:
         """See `OnlinePolicy.admit`."""
@@ -224,78 +219,6 @@ class KeepFirstK(OnlinePolicy):
     def fast_path(self, layout: Layout) -> Optional[FastPath]:
         """See `OnlinePolicy.fast_path`."""
         return FastPath("not policy.left", (), {"policy": self})
-
-    def reset(self) -> None:
-        """See `FilterPolicy.reset`."""
-        super().reset()
-        self.left = self._k
-
-
-class KeepRandomK(OnlinePolicy):
-    """Keeps so many calls, each as likely as any other: of all since the policy was last drained.
-
-    Algorithm L of Li, "Reservoir-sampling algorithms of time complexity O(n(1 + log(N/n)))", ACM
-    TOMS 20 (1994): how many calls are passed over is drawn, not each call's fate.
-
-    Parameters
-    ----------
-    k : int
-        How many.
-    seed : int, optional
-        For the same choice in each run.
-    """
-
-    def __init__(self, k: int = 1, seed: Optional[int] = None) -> None:
-        super().__init__()
-        self._k = positive("k", k)
-        self._seed = seed
-        self._random = random.Random(seed)
-        self._skip, self._weight = 0, 1.0
-
-    def skips(self) -> bool:
-        """Return whether the call that is made now is passed over; it counts as seen then."""
-        if self._skip > 0:
-            self._skip -= 1
-            return True
-        return False
-
-    def admit(self, axes: Axes, inputs: Inputs) -> bool:
-        """See `OnlinePolicy.admit`."""
-        return not self.skips()
-
-    def keep(self, entry: WorkloadEntry) -> Optional[WorkloadEntry]:
-        """See `OnlinePolicy.keep`."""
-        displaced = None
-        if len(self.entries) < self._k:
-            self.entries.append(entry)
-        else:
-            index = self._random.randrange(self._k)
-            displaced, self.entries[index] = self.entries[index], entry
-        if len(self.entries) == self._k:
-            self._draw()
-        return displaced
-
-    def _draw(self) -> None:
-        # Of ]0, 1]: the logarithm of zero is none.
-        self._weight *= math.exp(math.log(1.0 - self._random.random()) / self._k)
-        most = 1.0 - self._weight
-        steps = math.log(1.0 - self._random.random()) / math.log(most) if 0 < most < 1 else 0.0
-        self._skip = int(min(steps, 2.0**62))
-
-    def fast_path(self, layout: Layout) -> Optional[FastPath]:
-        """See `OnlinePolicy.fast_path`."""
-        return FastPath("policy._skip and policy.skips()", (), {"policy": self})
-
-    def drain(self) -> list[WorkloadEntry]:
-        """See `FilterPolicy.drain`. The next sample begins afterwards."""
-        self._skip, self._weight = 0, 1.0
-        return sorted(super().drain(), key=lambda entry: entry.order)
-
-    def reset(self) -> None:
-        """See `FilterPolicy.reset`."""
-        super().reset()
-        self._random = random.Random(self._seed)
-        self._skip, self._weight = 0, 1.0
 
 
 class KeyedPolicy(OnlinePolicy):
@@ -325,7 +248,7 @@ class KeyedPolicy(OnlinePolicy):
     def key_source(self, layout: Layout) -> Optional[tuple[str, tuple[int, ...]]]:
         """Return Python for the key, and the positions of the inputs in it; None if there is none.
 
-        Keys have the same form then as those of `key_of`.
+        Keys have the same form then as those of `key_of`. ``policy`` is the policy in it.
         """
         return None
 
@@ -339,16 +262,11 @@ class KeyedPolicy(OnlinePolicy):
             self._counts[key] = count
         else:
             self._full[key] = None
-        if self._most is not None and self.keys > self._most:
+        if self._most is not None and len(self._full) + len(self._counts) > self._most:
             for keys in (self._full, self._counts):
                 for old in list(islice(keys, (len(keys) + 1) // 2)):
                     del keys[old]
         return True
-
-    @property
-    def keys(self) -> int:
-        """How many keys are remembered."""
-        return len(self._full) + len(self._counts)
 
     def fast_path(self, layout: Layout) -> Optional[FastPath]:
         """See `OnlinePolicy.fast_path`."""
@@ -356,17 +274,11 @@ class KeyedPolicy(OnlinePolicy):
         if found is None:
             return None
         source, positions = found
-        return FastPath(f"{source} in full", positions, {"full": self._full, "last": last_element})
+        return FastPath(f"{source} in full", positions, {"full": self._full, "policy": self})
 
     def bound(self, max_keys: int) -> None:
         """See `OnlinePolicy.bound`."""
         self._most = max_keys
-
-    def reset(self) -> None:
-        """See `FilterPolicy.reset`."""
-        super().reset()
-        self._full.clear()
-        self._counts.clear()
 
 
 class KeepFirstKByAxes(KeyedPolicy):
@@ -390,101 +302,6 @@ class KeepFirstKByAxes(KeyedPolicy):
         return sizes[0] if len(sizes) == 1 else f"({', '.join(sizes)})", positions
 
 
-USUAL = ("kv_indptr", "seq_indptr", "cu_seqlens")
-"""Names of index pointers of keys and values, the first that there is counts."""
-
-
-class KeepFirstByAvgSeqLen(KeyedPolicy):
-    """Keeps the first so many calls of each rounded average length of the sequences.
-
-    The average is the last element of an index pointer over the number of sequences. Where a
-    constraint of the definition says that an axis has that total
-    (``num_kv_indices == kv_indptr[-1].item()``), no data is read. Otherwise the element is: from a
-    GPU that waits for the device, and is not done while a CUDA graph is captured.
-
-    Calls without such an input have no average, and are all as good as each other.
-
-    Parameters
-    ----------
-    k : int
-        How many.
-    by_batch : bool
-        Whether batches of different numbers of sequences are kept apart.
-    indptr : str or sequence of str, optional
-        Names of index pointers: calls are as good as each other if the averages of all of them are.
-        Default: the first of `USUAL` that the definition has.
-    """
-
-    def __init__(
-        self,
-        k: int = 1,
-        by_batch: bool = False,
-        indptr: Union[str, Sequence[str], None] = None,
-    ) -> None:
-        super().__init__(k)
-        if type(by_batch) is not bool:
-            raise ConfigError(f"by_batch={by_batch!r} is not allowed; give True or False")
-        names = None if indptr is None else [indptr] if isinstance(indptr, str) else list(indptr)
-        if names is not None and not (names and all(isinstance(n, str) and n for n in names)):  # type: ignore[redundant-expr]
-            raise ConfigError(f"indptr={indptr!r} is not allowed; give names of inputs")
-        self._by_batch = by_batch
-        self._wanted = names
-        self._totals: dict[str, str] = {}
-
-    def _pointers(self, inputs: Inputs) -> list[str]:
-        if self._wanted is not None:
-            return [name for name in self._wanted if name in inputs]
-        return [name for name in USUAL if name in inputs][:1]
-
-    def key_of(self, axes: Axes, inputs: Inputs) -> Hashable:
-        """See `KeyedPolicy.key_of`."""
-        names = self._pointers(inputs)
-        counts = {name: inputs[name].shape[0] - 1 for name in names}
-        averages = [self._average(name, counts[name], axes, inputs) for name in names]
-        batch = [counts[names[0]]] if names and self._by_batch else []
-        return (*batch, *averages)
-
-    def _average(self, name: str, count: int, axes: Axes, inputs: Inputs) -> Optional[int]:
-        if count <= 0:
-            return 0
-        axis = self._totals.get(name)
-        try:
-            total = axes[axis] if axis is not None else last_element(inputs[name])
-        except (RuntimeError, TypeError, AttributeError):
-            return None  # captured, or no tensor any more
-        return round(total / count)
-
-    def key_source(self, layout: Layout) -> Optional[tuple[str, tuple[int, ...]]]:
-        """See `KeyedPolicy.key_source`."""
-        self._totals = layout.totals
-        names = self._pointers(dict.fromkeys(layout.tensors()))
-        positions = {layout.names.index(name): None for name in names}
-        parts = ["n := a{}.shape[0] - 1".format(*positions)] if names and self._by_batch else []
-        for index, name in enumerate(names):
-            position = layout.names.index(name)
-            count = "n" if index == 0 and parts else f"(a{position}.shape[0] - 1)"
-            axis = layout.totals.get(name)
-            total = f"last(a{position})"
-            if axis is not None:
-                total = layout.size_of(axis)
-                positions[layout.places[axis][0]] = None
-            parts.append(f"round({total} / {count})")
-        return f"({''.join(f'({part}), ' for part in parts).strip()})", tuple(positions)
-
-
-def last_element(tensor: torch.Tensor) -> int:
-    """Return the last element of a 1-D tensor, such as the total of an index pointer.
-
-    Raises
-    ------
-    RuntimeError
-        If that would wait for a device whose stream is being captured.
-    """
-    if tensor.device.type != "cpu" and is_capturing():
-        raise RuntimeError("the stream is being captured")
-    return int(tensor[-1].item())
-
-
 # ------------------------------------------------------------------------------------ registry
 
 # The tensors that each built-in dump policy writes: those of these dtypes of torch, None for all.
@@ -502,19 +319,15 @@ class PolicyRegistry:
     Names hold for the runtimes that start afterwards.
     """
 
-    _default: Optional[PolicyRegistry] = None
-
     def __init__(self) -> None:
         # By what they decide, as in `TracingPolicySpec`.
         self._own: dict[str, dict[str, Callable[..., Any]]] = {"calls": {}, "inputs": {}}
-        self._lock = threading.Lock()
 
     @classmethod
+    @cache
     def get_instance(cls) -> PolicyRegistry:
         """Return the registry that runtimes look into."""
-        if cls._default is None:
-            cls._default = PolicyRegistry()
-        return cls._default
+        return cls()
 
     @property
     def filter_policies(self) -> list[str]:
@@ -579,14 +392,13 @@ class PolicyRegistry:
             raise ConfigError(f"{name!r} is no name of a policy")
         if not callable(function):
             raise ConfigError(f"policy '{name}': {type(function).__name__} cannot be called")
-        with self._lock:
-            if name in _registered(decides) or (decides == "inputs" and name in _DUMPS):
-                raise DuplicateNameError(f"policy '{name}' is built in", hint="choose another name")
-            if name in self._own[decides] and not override:
-                raise DuplicateNameError(
-                    f"there is a policy '{name}' already", hint="pass override=True to replace it"
-                )
-            self._own[decides][name] = function
+        if name in _registered(decides) or (decides == "inputs" and name in _DUMPS):
+            raise DuplicateNameError(f"policy '{name}' is built in", hint="choose another name")
+        if name in self._own[decides] and not override:
+            raise DuplicateNameError(
+                f"there is a policy '{name}' already", hint="pass override=True to replace it"
+            )
+        self._own[decides][name] = function
 
     def make_filter_policy(self, config: TracingConfig) -> FilterPolicy:
         """Return a new policy object for one definition.
@@ -604,9 +416,7 @@ class PolicyRegistry:
             policy: FilterPolicy = factory(**config.filter_policy_kwargs)
         except TypeError as error:
             raise ConfigError(f"filter_policy={named!r} cannot be made: {error}") from error
-        lacking = [
-            each for each in ("submit", "drain", "reset") if not callable(getattr(policy, each, 0))
-        ]
+        lacking = [each for each in ("submit", "drain") if not callable(getattr(policy, each, 0))]
         if lacking:
             raise ConfigError(
                 f"filter_policy={named!r} makes a {type(policy).__name__}, which lacks "
@@ -655,16 +465,21 @@ class PolicyRegistry:
         if own is not None:
             return own
         entry = _registered(decides).get(name)
-        if entry is None:
-            calls = decides == "calls"
-            known = self.filter_policies if calls else self.dump_policies
-            raise UnknownNameError(
-                f"there is no {'filter' if calls else 'dump'} policy '{name}'; there are "
-                f"{', '.join(known)}",
-                hint="register your own with PolicyRegistry.get_instance()",
+        if entry is not None:
+            found: Callable[..., Any] = entry.load()
+            return found
+        calls = decides == "calls"
+        known = self.filter_policies if calls else self.dump_policies
+        missing = f"there is no {'filter' if calls else 'dump'} policy '{name}'"
+        if provider := provider_of("tracing_policy", name):
+            raise CapabilityError(
+                f"{missing}: it is provided by {provider}, which is not installed",
+                hint=f"pip install {provider}",
             )
-        found: Callable[..., Any] = entry.load()
-        return found
+        raise UnknownNameError(
+            f"{missing}; there are {', '.join(known)}",
+            hint="register your own with PolicyRegistry.get_instance()",
+        )
 
 
 def _registered(decides: str) -> dict[str, Registered[TracingPolicySpec]]:

@@ -9,13 +9,13 @@ these sizes and one look-up; only another one is examined.
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.data.constraints import parse_constraint
+from flashinfer_bench.errors import DataError
 from flashinfer_bench.routing import generated
 from flashinfer_bench.routing.binding import match, same_value
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, opaque
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _ANYTHING = (Exception,)
-_LAST = r"(?P<input>\w+)\[-1\](?:\.item\(\))?"
-_TOTAL = re.compile(rf"(?P<axis>\w+) *== *{_LAST}")
-_TOTAL_BEHIND = re.compile(rf"{_LAST} *== *(?P<axis>\w+)")
 
 
 class OtherCallError(Exception):
@@ -68,9 +65,8 @@ class Layout:
         The inputs, and their `names`.
     places : dict of str to (int, int)
         Where each variable axis is first seen: position of the input, and dimension.
-    totals : dict of str to str
-        The axis that is the last element of an index pointer, by the name of that input; from
-        constraints such as ``num_kv_indices == kv_indptr[-1].item()``.
+    constraints : list of Constraint
+        Those of the definition.
 
     Raises
     ------
@@ -80,22 +76,12 @@ class Layout:
 
     def __init__(self, definition: Definition) -> None:
         self._constants = definition.const_axes
-        self._constraints = [parse_constraint(text) for text in definition.constraints]
+        self.constraints = [parse_constraint(text) for text in definition.constraints]
         self.name = definition.name
         self.inputs = operands_of(definition.inputs, self._constants)
         self.names = tuple(each.name for each in self.inputs)
         found = first_places(self.inputs)
         self.places = {axis: found[axis] for axis in definition.var_axes if axis in found}
-        matches = [
-            pattern.fullmatch(text.strip())
-            for text in definition.constraints
-            for pattern in (_TOTAL, _TOTAL_BEHIND)
-        ]
-        self.totals = {
-            match["input"]: match["axis"]
-            for match in matches
-            if match is not None and match["axis"] in self.places
-        }
 
     def size_of(self, axis: str) -> str:
         """Return Python for the size of an axis, with ``a0``, ``a1``, … for the inputs."""
@@ -143,7 +129,7 @@ class Layout:
                 _read_tensor(each, value, axes)
         ordered = {axis: axes[axis] for axis in self.places}
         sizes = {**self._constants, **ordered}
-        for constraint in self._constraints:
+        for constraint in self.constraints:
             if constraint.decidable(sizes) and not constraint.evaluate(sizes):
                 raise OtherCallError("constraint")
         return ordered, scalars
@@ -433,18 +419,12 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def _plain_order(definition: Definition) -> Order:
     """Return what orders arguments that are inputs, or inputs and outputs, of the definition."""
-    names = list(definition.inputs)
-    known = [*names, *definition.outputs]
 
-    def order(args: Args, kwargs: Optional[Mapping[str, Any]]) -> Optional[list[Any]]:
-        kwargs = kwargs or {}
-        total = len(args) + len(kwargs)
-        given = {**dict(zip(known, args, strict=False)), **kwargs}
-        if total not in (len(names), len(known)) or len(given) != total:
+    def order(args: Args, kwargs: Kwargs) -> Optional[Sequence[Any]]:
+        try:
+            return definition.merge_kwargs_to_args(args, kwargs or {})[: len(definition.inputs)]
+        except DataError:
             return None
-        if not all(name in given for name in names) or not given.keys() <= {*known}:
-            return None
-        return [given[name] for name in names]
 
     return order
 

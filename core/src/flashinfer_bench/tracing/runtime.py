@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -13,14 +14,9 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
 from flashinfer_bench.data.loader import Problems, load_definitions
-from flashinfer_bench.errors import ConfigError, DatasetNotFoundError
+from flashinfer_bench.errors import CapabilityError, ConfigError, DatasetNotFoundError
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, is_capturing, router
-from flashinfer_bench.tracing.config import (
-    TracingConfig,
-    TracingConfigRegistry,
-    TracingLimits,
-    as_registry,
-)
+from flashinfer_bench.tracing.config import TracingLimits, as_registry
 from flashinfer_bench.tracing.policies import PolicyRegistry, WorkloadEntry
 from flashinfer_bench.tracing.recorder import OtherCallError, Recorder, record_of
 from flashinfer_bench.tracing.shutdown import flush_at_exit, held_back, runtimes, warn
@@ -30,6 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from flashinfer_bench.data import Definition, TraceSet
+    from flashinfer_bench.tracing.config import TracingConfig, TracingConfigRegistry
 
     Dataset = Union[TraceSet, str, Path]
     Config = Union[TracingConfig, TracingConfigRegistry, Mapping[str, TracingConfig], None]
@@ -66,8 +63,8 @@ class TracingRuntime:
     limits : TracingLimits, optional
         How much memory may be used.
     store : optional
-        Takes entries in place of the dataset's own store: has ``close()`` and ``add(entries)``,
-        which returns an `Added`; if it returns anything else, all were written.
+        Takes entries in place of the dataset's own store: has ``add(entries)``, which returns what
+        became of them, an `Added`.
 
     Raises
     ------
@@ -90,20 +87,20 @@ class TracingRuntime:
         self.limits = TracingLimits() if limits is None else limits
         self.policies = PolicyRegistry.get_instance()
         self.orders = count()
-        self._check()
         configs = {name: self.config.get(name) for name in self.definitions}
         self._names = {
             name: each
             for name, each in configs.items()
             if each is not None and each.filter_policy != "keep_none"
         }
+        self.problems: dict[str, str] = {}
+        self._check()
         self._made: dict[str, Recorder] = {}
         self._scope = threading.local()
-        self._given = self._sink = store
+        self._given = store
         self._begin()
         self._notes: dict[str, Optional[Note]] = {}
         self._unknown = 0
-        self.problems: dict[str, str] = {}
         self._end: Optional[Callable[[], None]] = None
         self._replaced: Optional[TracingRuntime] = None
         self._entered = False
@@ -111,10 +108,17 @@ class TracingRuntime:
 
     def _check(self) -> None:
         """Have mistakes in the settings show now, and not in a log during the run."""
-        for config in self.config.configs():
-            self.policies.make_filter_policy(config)
-            if isinstance(config.input_dump_policy, str):
-                self.policies.require_dump_policy(config.input_dump_policy)
+        for config in {id(each): each for each in self._names.values()}.values():
+            try:
+                self.policies.make_filter_policy(config)
+                if isinstance(config.input_dump_policy, str):
+                    self.policies.require_dump_policy(config.input_dump_policy)
+            except CapabilityError as error:
+                others = {name: each for name, each in self._names.items() if each is not config}
+                left_out = [name for name in self._names if name not in others]
+                self.problems.update(dict.fromkeys(left_out, str(error)))
+                self._names = others
+                _logger.warning("calls of %s are not recorded: %s", ", ".join(left_out), error)
         for name, config in self.config.per_definition.items():
             definition, wanted = self.definitions.get(name), config.input_dump_policy
             if definition is None or not isinstance(wanted, list):
@@ -129,15 +133,15 @@ class TracingRuntime:
 
     def _begin(self) -> None:
         """Have nothing in memory, and nobody at work."""
-        self.lock = (
-            threading.RLock()
-        )  # held while a call is recorded, not while anything is written
+        # Held while a call is recorded, not while anything is written.
+        self.lock = threading.RLock()
         self.busy = False  # whether a call is being recorded; under the lock
         self._waiting: list[WorkloadEntry] = []
         self._emptied()
         self._write_lock = threading.RLock()
         self._writing = self._told = False
-        self._totals = dict.fromkeys(("written", "known", "lost"), 0)
+        self._totals = Counter(written=0, known=0, lost=0)
+        self._store = Store(self.root, self.definitions) if self._given is None else self._given
 
     def _emptied(self) -> None:
         self._entries = self._nbytes = 0
@@ -187,13 +191,6 @@ class TracingRuntime:
             if end is not None:
                 end()
         self.flush()
-        with self._write_lock:
-            sink, self._sink = self._sink, self._given
-        try:
-            if sink is not None:
-                sink.close()
-        except _ANYTHING:
-            warn("the dataset could not be closed", exc_info=True)
 
     def __enter__(self) -> TracingRuntime:
         self._entered = True
@@ -374,29 +371,23 @@ class TracingRuntime:
 
     def _write(self, *, last: bool = False) -> dict[str, int]:
         """Write in one thread at a time; see `_drain`."""
-        done = {"entries": 0, **dict.fromkeys(self._totals, 0)}
+        done = Added().counts()
         with held_back(), self._write_lock:
             if self._writing:  # a signal's handler, or what writing has called
-                return done
+                return {"entries": 0, **done}
             self._writing = True
             try:
                 entries = self._drain(last=last)
                 if entries:
-                    added = self._add(entries)
-                    counts = {"written": added.written, "known": added.known, "lost": added.lost}
-                    done = {"entries": len(entries), **counts}
-                    self._totals = {name: self._totals[name] + counts[name] for name in counts}
+                    done = self._add(entries).counts()
+                    self._totals.update(done)
             finally:
                 self._writing = False
-        return done
+        return {"entries": sum(done.values()), **done}
 
     def _add(self, entries: list[WorkloadEntry]) -> Added:
         try:
-            if self._sink is None:
-                self._sink = Store(self.root, self.definitions)
-            added = self._sink.add(entries)
-            if not isinstance(added, Added):
-                added = Added(written=len(entries))
+            added: Added = self._store.add(entries)
         except _ANYTHING as error:
             added = Added(lost=len(entries), problem=error)
         if added.problem is not None and not self._told:
@@ -425,7 +416,6 @@ class TracingRuntime:
         self._begin()
         for recorder in self._made.values():
             recorder.drain()
-        self._sink = self._given
 
 
 def _dataset(trace_set: Optional[Dataset]) -> tuple[Path, dict[str, Definition]]:

@@ -24,13 +24,7 @@ from flashinfer_bench.data.json_codec import append_jsonl_file
 from flashinfer_bench.data.loader import Problems, load_definitions
 from flashinfer_bench.data.storage import locked, replace_file, storage_error
 from flashinfer_bench.data.trace import Trace
-from flashinfer_bench.data.workload import (
-    InputSpec,
-    RandomInput,
-    SafetensorsInput,
-    ScalarInput,
-    Workload,
-)
+from flashinfer_bench.data.workload import RandomInput, SafetensorsInput, ScalarInput, Workload
 from flashinfer_bench.errors import DataError, StorageError
 
 if TYPE_CHECKING:
@@ -38,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flashinfer_bench.data.definition import Definition
+    from flashinfer_bench.data.workload import InputSpec
     from flashinfer_bench.tracing.policies import WorkloadEntry
 
 LOCK_TIMEOUT_S = 10.0
@@ -72,6 +67,10 @@ class Added(NamedTuple):
     known: int = 0
     lost: int = 0
     problem: Optional[Exception] = None
+
+    def counts(self) -> dict[str, int]:
+        """Return how many became what."""
+        return {"written": self.written, "known": self.known, "lost": self.lost}
 
 
 def tracing_lock(path: Path) -> Path:
@@ -126,8 +125,6 @@ class Store:
         self.root = root
         self.definitions = definitions
         self._counts: Counter[str] = Counter()
-        self._stamps: Any = None
-        self._current: Mapping[str, Definition] = {}
 
     def add(self, entries: Sequence[WorkloadEntry]) -> Added:
         """Write entries durably; what fails, for whatever reason, costs only itself."""
@@ -136,10 +133,11 @@ class Store:
             groups.setdefault(entry.def_name, []).append(entry)
         written = known = 0
         problems: list[Exception] = []
+        current = load_definitions(self.root, Problems("collect"))
         for name, group in groups.items():
             drafts: list[_Draft] = []
             try:
-                definition = self._definition(name)
+                definition = self._definition(name, current.get(name))
                 path = layout.workloads_file(self.root, definition.op_type, name)
                 self._make_folder(path.parent)
                 for entry in group:
@@ -155,10 +153,7 @@ class Store:
         lost = len(entries) - written - known
         return Added(written, known, lost, problems[0] if problems else None)
 
-    def close(self) -> None:
-        """Do nothing: no file stays open, and the store can still be used."""
-
-    def _definition(self, name: str) -> Definition:
+    def _definition(self, name: str, current: Optional[Definition]) -> Definition:
         """Return a definition; refuse one whose calls would be none of that in the dataset by now.
 
         One that is in no file, or in one that cannot be read, is taken as it is.
@@ -166,15 +161,6 @@ class Store:
         definition = self.definitions.get(name)
         if definition is None:
             raise DataError(f"there is no definition {name!r} in the dataset {self.root}")
-        stamps = {
-            path: (info.st_ino, info.st_size, info.st_mtime_ns)
-            for path in layout.files(self.root / layout.DEFINITIONS, ".json")
-            for info in [path.stat()]
-        }
-        if stamps != self._stamps:
-            self._current = load_definitions(self.root, Problems("collect"))
-            self._stamps = stamps
-        current = self._current.get(name)
         if current is not None and _shape(current) != _shape(definition):
             raise DataError(
                 f"the definition {name!r} has changed in {self.root} since recording began: "
@@ -204,16 +190,14 @@ class Store:
             for name, spec in definition.inputs.items()
             if spec.shape is not None and name in values
         }
-        blob, reference = None, ""
+        path, data, reference = None, b"", ""
         if tensors:
             data = serialize_tensors(tensors)  # type: ignore[arg-type]
             # 128 bits, so that no two of a dataset ever agree.
             digest = hashlib.blake2b(data, digest_size=16).hexdigest()
             path = layout.blob_file(self.root, definition.op_type, definition.name, digest)
             reference = f"./{path.relative_to(self.root).as_posix()}"
-            blob = _Blob(path, data)
             self._make_folder(path.parent)
-            blob.write()
         inputs: dict[str, InputSpec] = {}
         for name, spec in definition.inputs.items():
             if name in tensors:
@@ -223,7 +207,9 @@ class Store:
             else:
                 inputs[name] = ScalarInput(value=values[name])
         axes = {name: entry.axes[name] for name in definition.var_axes}
-        return _Draft(content_key(definition.name, axes, inputs), axes, inputs, blob)
+        draft = _Draft(content_key(definition.name, axes, inputs), axes, inputs, path, data)
+        draft.write_tensors()
+        return draft
 
     def _append(self, path: Path, name: str, drafts: Sequence[_Draft]) -> int:
         """Append the workloads that the file does not have; return their number."""
@@ -240,8 +226,7 @@ class Store:
                 found = workload_uuid(one.key, ordinal)
                 if found in known:
                     continue
-                if one.blob is not None and not one.blob.is_there():
-                    one.blob.write()  # a clean-up has taken it for one that nobody needs
+                one.write_tensors()  # a clean-up may have taken them for some that nobody needs
                 workload = Workload(axes=one.axes, inputs=one.inputs, uuid=found)
                 new[found] = Trace(definition=name, workload=workload)
             append_jsonl_file(list(new.values()), path)
@@ -257,36 +242,29 @@ def _shape(definition: Definition) -> Any:
     return definition.op_type, definition.axes, inputs, list(definition.constraints)
 
 
-class _Blob(NamedTuple):
-    """A tensor file; its name is a digest of its content, so that equal ones are one file."""
+class _Draft(NamedTuple):
+    """A workload without its uuid; the name of its file of tensors is a digest of its content."""
 
-    path: Path
+    key: str
+    axes: dict[str, int]
+    inputs: dict[str, InputSpec]
+    path: Optional[Path]
     data: bytes
 
-    def write(self) -> None:
-        """Make sure that the file is there; one with the same content is used again."""
-        if not self.is_there():
+    def write_tensors(self) -> None:
+        """Make sure that the file of tensors is there; one with the same content is used again."""
+        if self.path is None:
+            return
+        try:
+            there = self.path.stat().st_size == len(self.data)  # its name vouches for the rest
+        except OSError:
+            there = False
+        if not there:
             replace_file(self.path, self.data)
             return
         # A file that was left over becomes a young one, which no clean-up takes away.
         with contextlib.suppress(OSError):
             os.utime(self.path)
-
-    def is_there(self) -> bool:
-        """Return whether the file exists as a whole; its name vouches for the rest."""
-        try:
-            return self.path.stat().st_size == len(self.data)
-        except OSError:
-            return False
-
-
-class _Draft(NamedTuple):
-    """A workload without its uuid."""
-
-    key: str
-    axes: dict[str, int]
-    inputs: dict[str, InputSpec]
-    blob: Optional[_Blob]
 
 
 class _Identity(msgspec.Struct, gc=False):

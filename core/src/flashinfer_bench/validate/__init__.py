@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from flashinfer_bench.validate.records import Finding, Severity
-from flashinfer_bench.validate.run import (
-    ValidationReport,
-    known_checks,
-    known_layers,
-    validate_dataset,
-)
-
-__all__ = [
-    "Finding",
-    "Severity",
-    "ValidationReport",
-    "known_checks",
-    "known_layers",
-    "validate_dataset",
-]
+from flashinfer_bench.validate.records import Finding as Finding
+from flashinfer_bench.validate.records import Severity as Severity
+from flashinfer_bench.validate.run import ValidationReport as ValidationReport
+from flashinfer_bench.validate.run import known_checks as known_checks
+from flashinfer_bench.validate.run import known_layers as known_layers
+from flashinfer_bench.validate.run import validate_dataset as validate_dataset

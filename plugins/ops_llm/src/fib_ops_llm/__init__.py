@@ -1,10 +1,16 @@
-"""What is known of language models' operators: how outputs are judged and calls keyed."""
+"""What is known of language models' operators: how outputs are judged and calls told apart."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flashinfer_bench.plugins import EvaluatorSpec, KeyBuilderSpec, OpFamilySpec, hookimpl
+from flashinfer_bench.plugins import (
+    EvaluatorSpec,
+    KeyBuilderSpec,
+    OpFamilySpec,
+    TracingPolicySpec,
+    hookimpl,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,6 +55,22 @@ def fib_register_key_builders() -> Iterable[KeyBuilderSpec]:
             factory=f"fib_ops_llm.key_builders:{name.upper()}KeyBuilder",
             priority=0,
             summary=summary,
+        )
+
+
+@hookimpl
+def fib_register_tracing_policies() -> Iterable[TracingPolicySpec]:
+    """Register the policies by which few of very many calls are recorded."""
+    for name, factory, summary in (
+        (
+            "keep_first_by_avg_seq_len",
+            "KeepFirstByAvgSeqLen",
+            "Keep the first of each average length",
+        ),
+        ("keep_random_k", "KeepRandomK", "Keep k calls at random"),
+    ):
+        yield TracingPolicySpec(
+            name=name, factory=f"fib_ops_llm.tracing_policies:{factory}", summary=summary
         )
 
 

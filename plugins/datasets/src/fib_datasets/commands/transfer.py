@@ -18,7 +18,6 @@ from flashinfer_bench.cli.options import (
     Local,
     LogLevel,
     OpTypes,
-    RenameSolutions,
     Solutions,
 )
 from flashinfer_bench.cli.output import emit, emit_document, set_up_logging, talk
@@ -32,6 +31,14 @@ if TYPE_CHECKING:
 export_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 import_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 merge_app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+RenameSolutions = Annotated[
+    bool,
+    typer.Option(
+        "--rename-solutions",
+        help="Where two solutions have one name, put a digest behind the second's.",
+    ),
+]
 
 
 @export_app.command("export", cls=GreedyCommand)

@@ -1,4 +1,4 @@
-"""The older interface: rules, which choose among entries that are in memory, and the tracer.
+"""The older interface of tracing: rules, which choose among entries, their presets, and the tracer.
 
 A rule's policy gets a list of entries and returns those to keep. Here it is asked again and again,
 each time with those that it kept before and the new ones, so that memory stays bounded. For
@@ -14,27 +14,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+from fib_ops_llm.tracing_policies import KeepFirstByAvgSeqLen, KeepRandomK
 from flashinfer_bench import env
 from flashinfer_bench.data import Definition, TraceSet
 from flashinfer_bench.data.loader import Problems, load_definitions
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.tracing.config import TracingConfig, TracingConfigRegistry
-from flashinfer_bench.tracing.policies import (
+from flashinfer_bench.tracing import (
     FilterPolicy,
-    KeepAll,
-    KeepFirstByAvgSeqLen,
-    KeepFirstK,
-    KeepFirstKByAxes,
-    KeepRandomK,
-    OnlinePolicy,
+    TracingConfig,
+    TracingConfigRegistry,
+    TracingRuntime,
     WorkloadEntry,
+    policies,
 )
-from flashinfer_bench.tracing.runtime import TracingRuntime
+from flashinfer_bench.tracing import disable_tracing as disable_tracing
+from flashinfer_bench.tracing import enable_tracing as enable_tracing
 
 if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.tracing.recorder import Layout
+
+    Folder = Union[str, Path, None]
 
 _logger = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class TraceEntry:
 
 
 DedupPolicy = Callable[[list[TraceEntry]], list[TraceEntry]]
+Picker = Callable[[Mapping[str, Any]], list[str]]
 
 
 @dataclass
@@ -132,10 +134,6 @@ class RulePolicy(FilterPolicy):
         kept, self._kept = self._kept, {}
         return [each.entry for entries in kept.values() for each in entries if each.entry]
 
-    def reset(self) -> None:
-        """See `FilterPolicy.reset`."""
-        self._kept, self._new = {}, 0
-
 
 def _config_of(rule: TracingRule) -> TracingConfig:
     """Return a rule in the form of today."""
@@ -171,8 +169,8 @@ class Tracer(TracingRuntime):
     def __init__(
         self,
         rules: Optional[Mapping[str, TracingRule]] = None,
-        out_dir: Union[str, Path, None] = None,
-        blob_dir: Union[str, Path, None] = None,
+        out_dir: Folder = None,
+        blob_dir: Folder = None,
     ) -> None:
         self.rules = dict(fib_full_tracing if rules is None else rules)
         own = {name: _config_of(each) for name, each in self.rules.items()}
@@ -196,9 +194,7 @@ def make_tracing_hook(tracer: TracingRuntime) -> Callable[[str, Mapping[str, Any
     return hook
 
 
-def _target(
-    out_dir: Union[str, Path, None], blob_dir: Union[str, Path, None]
-) -> Optional[TraceSet]:
+def _target(out_dir: Folder, blob_dir: Folder) -> Optional[TraceSet]:
     """Return the dataset to write to, None for that of the environment."""
     roots = [_root_of(Path(each)) for each in (out_dir, blob_dir) if each is not None]
     if not roots:
@@ -225,7 +221,7 @@ def _root_of(folder: Path) -> Path:
 # ------------------------------------------------------------------------------------- presets
 
 
-def _policy(online: Callable[[], OnlinePolicy]) -> DedupPolicy:
+def _policy(online: Callable[[], policies.OnlinePolicy]) -> DedupPolicy:
     """Return a policy of today as a function of all entries."""
 
     def policy(entries: list[TraceEntry]) -> list[TraceEntry]:
@@ -242,12 +238,12 @@ def _policy(online: Callable[[], OnlinePolicy]) -> DedupPolicy:
 
 def policy_keep_all() -> DedupPolicy:
     """Keep all entries."""
-    return _policy(KeepAll)
+    return _policy(policies.KeepAll)
 
 
 def policy_keep_first_k(k: int) -> DedupPolicy:
     """Keep the first `k` entries."""
-    return _policy(lambda: KeepFirstK(k))
+    return _policy(lambda: policies.KeepFirstK(k))
 
 
 def policy_keep_random_k(k: int, seed: Optional[int] = None) -> DedupPolicy:
@@ -257,7 +253,7 @@ def policy_keep_random_k(k: int, seed: Optional[int] = None) -> DedupPolicy:
 
 def policy_dedup_by_axes(k: int = 1) -> DedupPolicy:
     """Keep the first `k` entries of the same axes."""
-    return _policy(lambda: KeepFirstKByAxes(k))
+    return _policy(lambda: policies.KeepFirstKByAxes(k))
 
 
 def policy_dedup_by_avg_seq_len(k: int = 1) -> DedupPolicy:
@@ -270,12 +266,12 @@ def KEY_AXES(entry: TraceEntry) -> Hashable:  # the name that programs import
     return tuple(sorted(entry.axes.items()))
 
 
-def dump_all() -> Callable[[Mapping[str, Any]], list[str]]:
+def dump_all() -> Picker:
     """Dump all tensors."""
     return lambda inputs: [name for name, value in inputs.items() if hasattr(value, "dtype")]
 
 
-def dump_int32() -> Callable[[Mapping[str, Any]], list[str]]:
+def dump_int32() -> Picker:
     """Dump tensors of int32 alone: index pointers, mostly."""
     return lambda inputs: [
         name for name, each in inputs.items() if str(getattr(each, "dtype", "")) == "torch.int32"
@@ -299,11 +295,9 @@ gqa_paged_decode_rule = gqa_paged_prefill_rule = gqa_ragged_prefill_rule = Traci
 mla_paged_decode_rule = mla_paged_prefill_rule = mla_ragged_prefill_rule = gqa_paged_decode_rule
 
 fib_attn_tracing = {
-    f"{kind}*": gqa_paged_decode_rule
-    for kind in (
-        *("gqa_paged_decode", "gqa_paged_prefill", "gqa_ragged_prefill"),
-        *("mla_paged_decode", "mla_paged_prefill", "mla_ragged_prefill"),
-    )
+    f"{attention}_{kind}*": gqa_paged_decode_rule
+    for attention in ("gqa", "mla")
+    for kind in ("paged_decode", "paged_prefill", "ragged_prefill")
 }
 """Rules for attention, by patterns of names."""
 

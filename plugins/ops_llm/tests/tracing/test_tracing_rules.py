@@ -129,3 +129,23 @@ class TestPolicies:
                 made.collect(DECODE.name, decode_inputs(batch))
         found = written(root.parent / "there")
         assert [each["workload"]["axes"]["num_kv_indices"] for each in found] == [4, 5, 9]
+
+
+def test_rules_are_folded_in_bounded_buffers(root: Any) -> None:
+    most = 0
+
+    def first_of_each(entries: list[Any]) -> list[Any]:
+        nonlocal most
+        most = max(most, len(entries))
+        found: dict[int, Any] = {}
+        for each in entries:
+            found.setdefault(each.axes["M"] % 7, each)
+        return list(found.values())
+
+    rule = TracingRule([], first_of_each)
+    tracing = tracer.Tracer({GEMM.name: rule}, out_dir=root)
+    for m in range(1, 900):
+        tracing.collect(GEMM.name, gemm_inputs(m))
+    assert most <= 256 + 7
+    tracing.flush()
+    assert sorted(each["workload"]["axes"]["M"] for each in written(root)) == list(range(1, 8))
