@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from flashinfer_bench.compile.cache import BuildInfo
+from fib_build_cache.info import BuildInfo
 from flashinfer_bench.errors import BuildError
 
 
@@ -117,7 +117,7 @@ class TestDamage:
         assert c.CBuilder().compile(c.definition(), c.solution()).fresh
 
     def test_what_goes_away_before_it_is_loaded_is_built_anew(self, c):
-        from flashinfer_bench.compile.cache import prune
+        from fib_build_cache.store import prune
 
         class Unlucky(c.CBuilder):
             pruned = 0

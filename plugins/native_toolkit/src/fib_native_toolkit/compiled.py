@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
+from fib_build_cache.info import BuildInfo, sha256_of
 from fib_native_toolkit.inputs import describe_headers, files_read, headers_sound, links_of
 from fib_native_toolkit.run import COMPILER_LOG
 from flashinfer_bench import __version__
@@ -26,11 +27,9 @@ from flashinfer_bench.compile.builder import SOURCES, Builder, write_sources
 from flashinfer_bench.compile.cache import (
     COMPLETE,
     FORMAT,
-    BuildInfo,
     build_once,
     is_complete,
     scratch_folder,
-    sha256_of,
 )
 from flashinfer_bench.compile.runnable import Runnable, RunnableMetadata
 from flashinfer_bench.errors import BuildError, StorageError
