@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from fib_build_cache.info import BuildInfo
+from fib_build_cache.info import LibraryInfo
 from flashinfer_bench.errors import BuildError
 
 
@@ -56,7 +56,7 @@ class TestOneBuild:
             record["created"].replace("Z", "+00:00")
         )
         assert -2 < age.total_seconds() < 60
-        assert BuildInfo.read(artefact.folder) == artefact.info
+        assert LibraryInfo.read(artefact.folder) == artefact.info
 
 
 class TestWarm:

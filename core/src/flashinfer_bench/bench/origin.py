@@ -84,8 +84,8 @@ class Origin:
             evaluator = _chosen(catalog.select_evaluator, definition)
         self._plugins = {
             "evaluator": evaluator,
-            "timer": _chosen(catalog.select_timer, device, config.timer),
-            "executor": _chosen(catalog.select_executor, device, config.executor),
+            "timer": _chosen(catalog.timers.for_device, device, config.timer),
+            "executor": _chosen(catalog.executors.for_device, device, config.executor),
         }
 
     def fields(self, solution: Solution, builder: str) -> dict[str, Any]:
@@ -142,13 +142,13 @@ def toolchain_of(definition: Definition, solution: Solution) -> dict[str, str]:
     """
     from flashinfer_bench import env
     from flashinfer_bench.compile.builder import content_digest
-    from flashinfer_bench.compile.cache import COMPLETE, BuildRecord
+    from flashinfer_bench.compile.cache import COMPLETE, BuildInfo
 
     try:
         marks = [(path.stat().st_mtime, path) for path in env.cache_path().glob(f"*/*/{COMPLETE}")]
         for _, mark in sorted(marks, reverse=True):  # the one that was used last first
             prefix, _, digest = mark.parent.name.rpartition("_")
-            info = BuildRecord.read(mark.parent)
+            info = BuildInfo.read(mark.parent)
             if info is None:
                 continue
             # The name of a build follows from all that it is of.

@@ -18,15 +18,8 @@ from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, command_group
 from flashinfer_bench.cli.output import emit, emit_document, printable, table
 from flashinfer_bench.errors import ConfigError, PluginLoadError, SelectionError
-from flashinfer_bench.plugins import (
-    KINDS,
-    PLUGIN_API,
-    Settings,
-    canonical,
-    default_catalog,
-    discover,
-)
-from flashinfer_bench.plugins._messages import full_traceback, one_line
+from flashinfer_bench.plugins import KINDS, PLUGIN_API, Settings, default_catalog, discover
+from flashinfer_bench.plugins._messages import canonical, full_traceback, one_line
 from flashinfer_bench.plugins.registry import CORE_DISTRIBUTION
 
 if TYPE_CHECKING:
@@ -207,8 +200,9 @@ def known_kind(value: str) -> str:
 
 def record_rows(catalog: Catalog, kind: Optional[str]) -> list[dict[str, Any]]:
     """Return one row per record, refused ones included, in the order of selection."""
-    catalog.check_all(catalog.entries(kind))
-    rows = [record_row(entry) for entry in catalog.entries(kind)]
+    entries = catalog.records if kind is None else catalog.entries(kind)
+    catalog.check_all(entries)
+    rows = [record_row(entry) for entry in entries]
     for conflict in catalog.conflicts:
         if kind in (None, conflict.kind):
             rows += [record_row(claim, conflict.sentence()) for claim in conflict.claims]

@@ -37,7 +37,7 @@ BUILD_INFO = "build.json"
 FORMAT = 2
 """Version of the fields of that file."""
 
-_Record = TypeVar("_Record", bound="BuildRecord")
+_Info = TypeVar("_Record", bound="BuildInfo")
 
 ToolGuard = Callable[[Path], AbstractContextManager[Optional[Callable[[], None]]]]
 """Called with the current folder of a tool; lends what is called in its process before it."""
@@ -333,7 +333,7 @@ def _remove_scratch(folder: Path, lock: filelock.BaseFileLock, owner: Optional[i
         lock.release()
 
 
-class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
+class BuildInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What ``build.json`` in a build's folder says of what the build depends on.
 
     Parameters
@@ -348,7 +348,7 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True):
     format: int
 
     @classmethod
-    def read(cls: type[_Record], folder: Path) -> Optional[_Record]:
+    def read(cls: type[_Info], folder: Path) -> Optional[_Info]:
         """Return what a folder says, or None if it says nothing that can be understood."""
         try:
             if not (folder / BUILD_INFO).is_file():  # reading a pipe would wait for ever

@@ -131,6 +131,14 @@ class Record:
                     f"{owner}: {field} {path!r} is not of the form 'package.module:Name'"
                 )
 
+    def serves(self, device: Optional[str]) -> bool:
+        """Return whether it is for `device`, such as ``cuda:1``; None stands for any device.
+
+        A record that names no devices is for all.
+        """
+        devices = getattr(self, "devices", ())
+        return device is None or not devices or device_type(device) in devices
+
     @property
     def paths(self) -> tuple[str, ...]:
         """What it names by ``"package.module:Name"``, but for the probe."""
@@ -192,10 +200,6 @@ class BuilderSpec(Record, kind="builder"):
     def accepts(self, language: str, binding: Optional[str] = None) -> bool:
         """Return whether solutions in `language` with `binding` are handled."""
         return (language, binding) in self.handles or (language, "*") in self.handles
-
-    def serves(self, device: Optional[str]) -> bool:
-        """Return whether its solutions work on `device`: ``cuda``, ``cuda:1``; None: anywhere."""
-        return device is None or not self.devices or device_type(device) in self.devices
 
 
 @dataclass(frozen=True, kw_only=True)

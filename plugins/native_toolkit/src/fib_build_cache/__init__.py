@@ -1,7 +1,7 @@
-"""The cache of builds: what a build says of itself, and ``fib cache``, which lists and prunes them.
+"""``fib cache``: what builds leave on disk, and what each says of itself.
 
-`info` is what `fib_native_toolkit.CompiledBuilder` leaves in the folder of a build, `store` what is
-in the cache. Importing this package imports neither.
+`info` is what `CompiledBuilder` of `fib_native_toolkit` writes into the folder of a build, `store`
+what is in the cache. Importing this package imports neither.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Optional
 
 import msgspec
 
-from flashinfer_bench.compile.cache import BUILD_INFO, BuildRecord
+from flashinfer_bench.compile.cache import BUILD_INFO, BuildInfo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 
 
-class BuildInfo(BuildRecord, frozen=True, kw_only=True):
+class LibraryInfo(BuildInfo, frozen=True, kw_only=True):
     """All that ``build.json`` in a build's folder says about a finished build.
 
     Parameters
@@ -45,7 +45,7 @@ class BuildInfo(BuildRecord, frozen=True, kw_only=True):
         Files outside of the folder that were read: path to size, time of the last change in
         nanoseconds, and SHA-256.
     **common
-        See `BuildRecord`.
+        See `BuildInfo`.
     """
 
     builder: str

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from fib_build_cache.info import BuildInfo
+from fib_build_cache.info import LibraryInfo
 from flashinfer_bench import env
 from flashinfer_bench.compile import cache
 from flashinfer_bench.errors import StorageError
@@ -229,7 +229,7 @@ def _state_of(path: Path, verify: bool) -> str:
         return "other"
     if partial:
         return "partial"
-    info = BuildInfo.read(path)
+    info = LibraryInfo.read(path)
     if info is None:
         # A builder that keeps its results in another way than `CompiledBuilder` has no such file.
         sound = not (path / cache.BUILD_INFO).exists()
@@ -239,7 +239,7 @@ def _state_of(path: Path, verify: bool) -> str:
 
 
 def _entry(folder: Path, path: Path, state: str) -> CacheEntry:
-    info = BuildInfo.read(path) if state in ("complete", "damaged") else None
+    info = LibraryInfo.read(path) if state in ("complete", "damaged") else None
     last_used = _last_used(path)
     files = [path, *path.rglob("*")]
     return CacheEntry(
