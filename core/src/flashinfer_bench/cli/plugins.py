@@ -317,23 +317,19 @@ def _tolerant() -> tuple[Catalog, Settings]:
 
 def _named(catalog: Catalog, name: str) -> tuple[PluginStatus, ...]:
     """Return the plugins that are called `name`, or have a record or distribution called so."""
-    names = []
+    refused = [claim for conflict in catalog.conflicts for claim in conflict.claims]
+    names: dict[PluginStatus, set[str]] = {}
     for status in catalog.plugins:
         key = (status.name, status.distribution)
-        claims = [claim for conflict in catalog.conflicts for claim in conflict.claims]
-        refused = [claim.name for claim in claims if (claim.plugin, claim.distribution) == key]
-        names.append({*key, *(record for _, record in status.records), *refused} - {""})
+        own = [one.name for one in (*catalog, *refused) if (one.plugin, one.distribution) == key]
+        names[status] = {*key, *own} - {""}
     wanted = canonical(name.strip())
-    chosen = tuple(
-        status
-        for status, own in zip(catalog.plugins, names, strict=True)
-        if wanted in map(canonical, own)
-    )
+    chosen = tuple(status for status in names if wanted in map(canonical, names[status]))
     if chosen:
         return chosen
     raise SelectionError(
         f"There is no plugin, distribution or record {name!r}."
-        + near_matches(name, sorted(set().union(*names))),
+        + near_matches(name, sorted(set().union(*names.values()))),
         hint="run `fib plugins list` to see what is installed",
         unknown=(name,),
     )

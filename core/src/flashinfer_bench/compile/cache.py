@@ -37,7 +37,7 @@ BUILD_INFO = "build.json"
 FORMAT = 2
 """Version of the fields of that file."""
 
-_Info = TypeVar("_Record", bound="BuildInfo")
+_Info = TypeVar("_Info", bound="BuildInfo")
 
 ToolGuard = Callable[[Path], AbstractContextManager[Optional[Callable[[], None]]]]
 """Called with the current folder of a tool; lends what is called in its process before it."""

@@ -580,11 +580,8 @@ class EvaluatorSpec(Record, kind="evaluator"):
     @property
     def is_fallback(self) -> bool:
         """Whether it is meant for everything that no other evaluator matches."""
-        return not (self._is_for_some or self.inputs or self.outputs)
-
-    @property
-    def _is_for_some(self) -> bool:
-        return bool(self.op_types or self.definitions or self.dtypes)
+        given = (self.op_types, self.definitions, self.dtypes, self.inputs, self.outputs)
+        return not any(given)
 
     def accepts(self, definition: Definition) -> bool:
         """Return whether it is meant for this definition in particular.
@@ -594,19 +591,19 @@ class EvaluatorSpec(Record, kind="evaluator"):
         definition : Definition
             Its name, op type, and the names and element types of its tensors decide.
         """
-        if self.is_fallback or (self._is_for_some and not self._is_for(definition)):
-            return False
-        if self.inputs and not _matches(definition.inputs, self.inputs):
-            return False
-        return not self.outputs or _matches(definition.outputs, self.outputs)
-
-    def _is_for(self, definition: Definition) -> bool:
-        if _matches([definition.op_type], self.op_types):
-            return True
-        if _matches([definition.name], self.definitions):
-            return True
-        inputs = definition.inputs.values() if self.dtypes else ()
-        return _matches((str(spec.dtype.value) for spec in inputs), self.dtypes)
+        dtypes = (str(spec.dtype.value) for spec in definition.inputs.values())
+        one_of = (
+            ([definition.op_type], self.op_types),
+            ([definition.name], self.definitions),
+            (dtypes, self.dtypes),
+        )
+        each_of = ((definition.inputs, self.inputs), (definition.outputs, self.outputs))
+        is_for_all = not any(patterns for _, patterns in one_of)
+        return (
+            not self.is_fallback
+            and (is_for_all or any(_matches(*each) for each in one_of))
+            and all(not patterns or _matches(names, patterns) for names, patterns in each_of)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
