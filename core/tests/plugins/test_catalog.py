@@ -54,7 +54,7 @@ def timer(name, *devices, **more):
 
 
 def definition(name="gemm_n4", op_type="gemm"):
-    return SimpleNamespace(name=name, op_type=op_type)
+    return SimpleNamespace(name=name, op_type=op_type, inputs={}, outputs={})
 
 
 def with_plugins(catalog, *plugins):
