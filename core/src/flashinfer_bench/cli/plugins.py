@@ -34,15 +34,11 @@ _VERSIONS_OF = ("flashinfer-bench", "pluggy", "typer", "torch", "triton", "flash
 app = command_group("plugins", "List, show and diagnose plugins.")
 
 
-def _complete_kind(incomplete: str) -> list[str]:
-    return [kind for kind in KINDS if kind.startswith(incomplete)]
-
-
 Kind = Annotated[
     Optional[str],
     typer.Option(
         callback=lambda value: None if value is None else known_kind(value),
-        autocompletion=_complete_kind,
+        autocompletion=lambda incomplete: [each for each in KINDS if each.startswith(incomplete)],
         metavar="KIND",
         help=f"Only records of this kind: {', '.join(KINDS)}.",
     ),

@@ -140,10 +140,7 @@ def installed_sources() -> list[PluginStatus]:
             # Looking into the text first saves parsing the entry points of all that is installed.
             if ENTRY_POINT_GROUP not in (one.read_text("entry_points.txt") or ""):
                 continue
-            name, version = (
-                str((one.metadata.get_all(key) or [default])[0])
-                for key, default in (("Name", "unknown"), ("Version", ""))
-            )
+            name, version = str(one.name or "unknown"), str(one.version or "")
             plugins = [
                 PluginStatus(
                     name=point.name, distribution=name, version=version, target=point.value

@@ -120,9 +120,9 @@ def fetch_if_pointer(path: Path) -> None:
     if shutil.which("git") is not None and shutil.which("git-lfs") is not None:
         logger.info("pulling %s with git-lfs", path)
         problem = _pull(path)
-        why = f"git-lfs could not fetch it: {problem}" if problem else "git-lfs left it as it is"
-        if not problem and not is_lfs_pointer(path):
+        if problem is None and not is_lfs_pointer(path):
             return
+        why = f"git-lfs could not fetch it: {problem}" if problem else "git-lfs left it as it is"
     raise BlobError(
         f"the file is a Git-LFS pointer, not the tensors themselves, and {why}",
         path=path,
@@ -130,13 +130,13 @@ def fetch_if_pointer(path: Path) -> None:
     )
 
 
-def _pull(path: Path) -> str:
-    """Run git-lfs for this one file; return what went wrong, or an empty string."""
+def _pull(path: Path) -> Optional[str]:
+    """Run git-lfs for this one file; return what went wrong."""
     # "*" and the like in a file name would be a pattern to git-lfs.
     pattern = "".join(f"\\{char}" if char in "*?[]\\" else char for char in path.name)
     command = ["git", "lfs", "pull", "--include", f"**/{pattern}", "--exclude", ""]
     try:
-        done = subprocess.run(
+        subprocess.run(
             command,
             cwd=path.parent,
             stdin=subprocess.DEVNULL,
@@ -144,16 +144,16 @@ def _pull(path: Path) -> str:
             text=True,
             errors="replace",
             timeout=PULL_TIMEOUT_S,
-            check=False,
+            check=True,
         )
     except subprocess.TimeoutExpired:
         return f"no answer within {PULL_TIMEOUT_S:g} s"
+    except subprocess.CalledProcessError as error:
+        lines = (error.stderr or error.stdout).strip().splitlines()
+        return lines[-1] if lines else f"exit code {error.returncode}"
     except OSError as error:
         return str(error)
-    if done.returncode == 0:
-        return ""
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return lines[-1] if lines else f"exit code {done.returncode}"
+    return None
 
 
 BLOCK = 1 << 22
