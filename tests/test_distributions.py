@@ -23,7 +23,7 @@ PROJECTS = sorted(
 )
 PLUGINS = [path for path in PROJECTS if path.parent.parent.name == "plugins"]
 # Plugins and their tests import them; and what they register all the same.
-LIBRARIES = {"native_toolkit": [], "testing": ["fib_plugin_new"]}
+LIBRARIES = {"native_toolkit": ["fib_build_cache"], "testing": ["fib_plugin_new"]}
 
 
 def load(path: Path) -> dict:

@@ -47,8 +47,6 @@ def test_defaults() -> None:
         ),
         ("FIB_FSYNC", " Never ", env.fsync_wanted, False),
         ("FIB_DATASET_LOCK", "soft", env.soft_dataset_locks, True),
-        ("MAX_JOBS", " 12 ", env.max_jobs, 12),
-        ("MAX_JOBS", "0", env.max_jobs, None),
         ("CUDA_DEVICE_ORDER", "PCI_BUS_ID", env.cuda_device_order, "PCI_BUS_ID"),
         ("FIB_CACHE_PATH", "~/x", env.cache_path, Path.home() / "x"),
         ("FIB_CACHE_PATH", "x/y", env.cache_path, Path.cwd() / "x/y"),
@@ -110,19 +108,3 @@ def test_visible_devices_may_be_none_or_not_said(monkeypatch: pytest.MonkeyPatch
     assert env.cuda_visible_devices() == ()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1, GPU-x")
     assert env.cuda_visible_devices() == ("1", "GPU-x")
-
-
-def test_folders_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_PATH", raising=False)
-    monkeypatch.setenv("CUDA_HOME", "~/cuda")
-    assert env.library_roots("CUDA_HOME", "CUDA_PATH") == [("CUDA_HOME", Path.home() / "cuda")]
-
-
-def test_variables_of_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in env.compiler_variables():
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("CPATH", "/x")
-    monkeypatch.setenv("LIBRARY_PATH", "")
-    monkeypatch.setenv("CXX", " g++ ")
-    assert env.compiler_variables() == {"CPATH": "/x"}
-    assert env.compiler_command("CXX") == "g++"

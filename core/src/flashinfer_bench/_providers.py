@@ -19,6 +19,7 @@ _PROVIDED = {
         "source": "hub",
     },
     "fib-judge": {"command": "calibrate", "measurement": "verified", "stop_rule": "rse"},
+    "fib-native-toolkit": {"command": "cache"},
     "fib-ops-llm": {
         "evaluator": "dsa_sparse_attention dsa_topk_indexer lowbit sampling",
         "key_builder": "gemm gqa mla",

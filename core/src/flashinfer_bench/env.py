@@ -1,4 +1,4 @@
-"""Every environment variable that the project reads, and the only place that reads them.
+"""Every environment variable that core reads, and the only place that reads them.
 
 Values are read anew at each call, so that a test or a user may set them at any time.
 """
@@ -19,17 +19,6 @@ if TYPE_CHECKING:
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 _ARCHITECTURE = re.compile(r"\d{1,2}\.\d[af]?(\+PTX)?")
-
-# Read by gcc, clang, nvcc and the programs that they start: what they make may depend on each.
-_COMPILERS_READ = (
-    *("CCC_OVERRIDE_OPTIONS", "COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH"),
-    *("GCC_EXEC_PREFIX", "LDEMULATION", "LD_RUN_PATH", "LIBRARY_PATH", "MACOSX_DEPLOYMENT_TARGET"),
-    *("NVCC_APPEND_FLAGS", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "SDKROOT", "SOURCE_DATE_EPOCH"),
-    *("SPACK_CFLAGS", "SPACK_CPPFLAGS", "SPACK_CXXFLAGS", "SPACK_INCLUDE_DIRS", "SPACK_LDFLAGS"),
-    *("SPACK_LDLIBS", "SPACK_LINK_DIRS", "SPACK_RPATH_DIRS", "SPACK_TARGET_ARGS"),
-)
-# The compilers of Nix; what follows says for which machine.
-_NIX_COMPILERS_READ = ("NIX_CFLAGS", "NIX_CXXSTDLIB", "NIX_HARDENING_ENABLE", "NIX_LDFLAGS")
 
 
 class Variable(NamedTuple):
@@ -235,12 +224,6 @@ def sandbox_writable() -> tuple[Path, ...]:
     return tuple(Path(name).expanduser().absolute() for name in names if name.strip())
 
 
-def max_jobs() -> Optional[int]:
-    """Return ``MAX_JOBS``, which builders of extensions heed; None if it is no positive number."""
-    text = os.environ.get("MAX_JOBS", "").strip()
-    return int(text) if text.isdecimal() and int(text) > 0 else None
-
-
 def log_level() -> Optional[str]:
     """Return ``FIB_LOG_LEVEL``, or None when it is not set."""
     return os.environ.get("FIB_LOG_LEVEL") or None
@@ -272,26 +255,6 @@ def cuda_arch_list() -> tuple[str, ...]:
             "(8.0, 9.0a, 10.0f, 12.0+PTX)"
         )
     return names
-
-
-def compiler_command(name: str) -> str:
-    """Return the command in ``CC`` or ``CXX`` (given as `name`); empty if it is not set."""
-    return os.environ.get(name, "").strip()
-
-
-def library_roots(*names: str) -> list[tuple[str, Path]]:
-    """Return the variables of `names`, such as ``CUDA_HOME``, that are set, and their folders."""
-    values = ((name, os.environ.get(name, "").strip()) for name in names)
-    return [(name, Path(value).expanduser()) for name, value in values if value]
-
-
-def compiler_variables() -> dict[str, str]:
-    """Return name and value of the set variables that compilers and linkers read."""
-    return {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if value and (name in _COMPILERS_READ or name.startswith(_NIX_COMPILERS_READ))
-    }
 
 
 def set_variables() -> dict[str, str]:

@@ -72,7 +72,7 @@ def use(*records, version="1.0", core=True):
         distribution="fib-ops",
         version="1.0",
     )
-    reset_default_catalog(Catalog.build([*mine.entries(), *(family.entries() if core else ())]))
+    reset_default_catalog(Catalog.build([*mine.records, *(family.records if core else ())]))
 
 
 def spec(name="mine", op_types=("gqa_paged",), of="Mine", **more):

@@ -36,7 +36,7 @@ def family(monkeypatch):
     def use(**fields):
         record = OpFamilySpec(name="rope", op_types=("rope*",), summary="Embeddings", **fields)
         mine = Catalog.of(record, distribution="fib-rope", version="1")
-        reset_default_catalog(Catalog.build([*CORE.entries(), *mine.entries()]))
+        reset_default_catalog(Catalog.build([*CORE.records, *mine.records]))
 
     yield use
     reset_default_catalog()

@@ -17,7 +17,6 @@ from flashinfer_bench.bench.executors.base import Confinement
 from flashinfer_bench.bench.plan import Build
 from flashinfer_bench.bench.pool import WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox, pick_sandbox, writable_folders
-from flashinfer_bench.compile.cache import list_entries
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.plugins import Catalog, SandboxSpec
 
@@ -77,7 +76,7 @@ class TestFolders:
             assert Path(folder).is_dir()
             assert cache / "candidates" in Path(folder).parents
 
-    def test_empty_ones_go_after_a_run(self, problem: Any, problems: Any) -> None:
+    def test_empty_ones_go_after_a_run(self, problem: Any, problems: Any, cache: Path) -> None:
         sandbox = Sandbox(catalog=WALLS)
         sandbox.confine(Confined(), *problem)
         other = problems.solution("def run(x): return x", "b")
@@ -85,7 +84,11 @@ class TestFolders:
         (kept,) = writable_folders(problems.definition(), other)
         Path(kept, "kernel").write_text("x")
         sandbox.tidy()
-        assert [entry.path for entry in list_entries()] == [Path(kept).parent]
+        # Marked and named like a build, so that `fib cache` lists and prunes it.
+        assert list((cache / "candidates").glob("*_*/.complete")) == [
+            Path(kept).parent / ".complete"
+        ]
+        assert (cache / "candidates" / ".fib-builds").is_file()
         sandbox.tidy()
 
 

@@ -11,12 +11,7 @@ import sys
 import pytest
 
 from flashinfer_bench.compile import machine
-from flashinfer_bench.compile.machine import (
-    cpu_description,
-    cuda_architectures,
-    gpu_architectures,
-)
-from flashinfer_bench.errors import CapabilityError
+from flashinfer_bench.compile.machine import cpu_description, gpu_architectures
 from flashinfer_bench.tensors.devices import Gpu
 
 NVML = r"""
@@ -55,14 +50,9 @@ int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
 
 ASK = """
 import json, sys
-from flashinfer_bench.compile.toolkit import gpu_architectures, cuda_architectures
-from flashinfer_bench.errors import CapabilityError
+from flashinfer_bench.compile.toolkit import gpu_architectures
 from flashinfer_bench.tensors import nvidia_gpus
 found = [[gpu.name for gpu in nvidia_gpus()], gpu_architectures()]
-try:
-    found.append(cuda_architectures())
-except CapabilityError as error:
-    found.append(error.message)
 print(json.dumps([*found, "torch" in sys.modules]))
 """
 
@@ -93,7 +83,6 @@ def test_the_driver_is_asked(ask):
     assert ask("10.0", "9.0", "8.9", "8.9") == [
         ["NVIDIA H200"] * 4,
         ["8.9", "9.0", "10.0"],
-        ["8.9", "9.0a", "10.0a"],
         False,
     ]
 
@@ -117,21 +106,6 @@ def test_what_is_visible(monkeypatch, visible, found):
     monkeypatch.setattr(machine, "nvidia_gpus", lambda: gpus)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert gpu_architectures() == found
-
-
-def test_the_variable_goes_first(monkeypatch):
-    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a;10.0 12.0+PTX,8.9")
-    assert cuda_architectures() == ("9.0a", "10.0", "12.0+PTX", "8.9")
-    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a sm_90")
-    with pytest.raises(ValueError, match="'sm_90' is no compute capability"):
-        cuda_architectures()
-
-
-def test_no_driver(monkeypatch):
-    monkeypatch.setattr(machine, "nvidia_gpus", lambda: ())
-    with pytest.raises(CapabilityError, match="FIB_CUDA_ARCH_LIST is not set") as caught:
-        cuda_architectures()
-    assert "9.0a" in caught.value.hint
 
 
 X86 = """\

@@ -54,7 +54,7 @@ def timer(name, *devices, **more):
 
 
 def definition(name="gemm_n4", op_type="gemm"):
-    return SimpleNamespace(name=name, op_type=op_type)
+    return SimpleNamespace(name=name, op_type=op_type, inputs={}, outputs={})
 
 
 def with_plugins(catalog, *plugins):
@@ -89,10 +89,10 @@ def test_the_first_usable_one_is_selected(priorities, unusable):
     catalog = Catalog.of(*records)
     usable = sorted((-p, name) for name, p in priorities.items() if name not in unusable)
     if usable:
-        assert catalog.select_timer("cpu").name == usable[0][1]
+        assert catalog.timers.for_device("cpu").name == usable[0][1]
     else:
         with pytest.raises(CapabilityError):
-            catalog.select_timer("cpu")
+            catalog.timers.for_device("cpu")
 
 
 @given(st.lists(names, max_size=8))
@@ -205,9 +205,9 @@ class TestBuildersOfDevices:
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "CUDA:7"])
 def test_the_type_of_the_device_decides(device):
     catalog = Catalog.of(timer("a"), timer("b", "cuda", "cpu"), executor("e", "cuda"))
-    assert catalog.select_timer(device).name == "b"
-    assert catalog.select_timer("cpu").name == "a"
-    assert catalog.select_executor(device, " E").name == "e"
+    assert catalog.timers.for_device(device).name == "b"
+    assert catalog.timers.for_device("cpu").name == "a"
+    assert catalog.executors.for_device(device, " E").name == "e"
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_the_type_of_the_device_decides(device):
 def test_a_named_one_is_not_replaced(device, name, told):
     catalog = Catalog.of(timer("a"), timer("b", "cuda"), timer("c", probe=NO))
     with pytest.raises(CapabilityError) as raised:
-        catalog.select_timer(device, name)
+        catalog.timers.for_device(device, name)
     assert raised.value.message == told
 
 

@@ -103,19 +103,3 @@ def test_a_target_of_another_form_is_broken(target):
 def test_why_a_plugin_is_blocked(settings, reason):
     plugin = PluginStatus(name="triton", distribution="fib-builder-triton", target="m")
     assert settings.why_blocked(plugin) == reason
-
-
-def test_settings_come_from_the_environment(monkeypatch):
-    assert Settings.from_env() == Settings()
-    monkeypatch.setenv("FIB_NO_PLUGINS", "yes")
-    monkeypatch.setenv("FIB_DISABLE_PLUGINS", " a, b,,")
-    monkeypatch.setenv("FIB_PLUGINS", "m.n,o")
-    monkeypatch.setenv("FIB_STRICT_PLUGINS", "1")
-    monkeypatch.setenv("FIB_PROBE_TIMEOUT_S", "2.5")
-    assert Settings.from_env() == Settings(
-        no_plugins=True,
-        disabled=("a", "b"),
-        modules=("m.n", "o"),
-        strict=True,
-        probe_timeout_s=2.5,
-    )

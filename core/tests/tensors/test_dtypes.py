@@ -9,23 +9,9 @@ from flashinfer_bench.tensors import dtype_name, to_python_type, to_torch_dtype
 from flashinfer_bench.tensors.dtypes import is_bool, is_float, is_integer
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("float32", torch.float32),
-        ("float16", torch.float16),
-        ("bfloat16", torch.bfloat16),
-        ("float8_e4m3fn", torch.float8_e4m3fn),
-        ("float8_e5m2", torch.float8_e5m2),
-        ("float4_e2m1", torch.float4_e2m1fn_x2),
-        ("int64", torch.int64),
-        ("int32", torch.int32),
-        ("int16", torch.int16),
-        ("int8", torch.int8),
-        ("bool", torch.bool),
-    ],
-)
-def test_every_type_of_the_format_has_a_torch_type_and_back(name, expected):
+@pytest.mark.parametrize("name", [each.value for each in DType])
+def test_every_type_of_the_format_has_a_torch_type_and_back(name):
+    expected = getattr(torch, "float4_e2m1fn_x2" if name == "float4_e2m1" else name)
     assert to_torch_dtype(name) is expected
     assert to_torch_dtype(DType(name)) is expected
     assert dtype_name(expected) == name

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from flashinfer_bench.compile.cache import BuildInfo
+from fib_build_cache.info import LibraryInfo
 from flashinfer_bench.errors import BuildError
 
 
@@ -56,7 +56,7 @@ class TestOneBuild:
             record["created"].replace("Z", "+00:00")
         )
         assert -2 < age.total_seconds() < 60
-        assert BuildInfo.read(artefact.folder) == artefact.info
+        assert LibraryInfo.read(artefact.folder) == artefact.info
 
 
 class TestWarm:
@@ -117,7 +117,7 @@ class TestDamage:
         assert c.CBuilder().compile(c.definition(), c.solution()).fresh
 
     def test_what_goes_away_before_it_is_loaded_is_built_anew(self, c):
-        from flashinfer_bench.compile.cache import prune
+        from fib_build_cache.store import prune
 
         class Unlucky(c.CBuilder):
             pruned = 0

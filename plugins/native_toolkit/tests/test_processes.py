@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from flashinfer_bench.compile.cache import list_entries, prune
+from fib_build_cache.store import list_entries, prune
 from flashinfer_bench.errors import StorageError
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and limits of POSIX")

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from fib_build_cache.store import list_entries, prune
 from fib_native_toolkit import scratch_folder
-from flashinfer_bench.compile.cache import list_entries, prune
 
 NAME = "fib_x_" + "0123456789abcdef" * 4
 

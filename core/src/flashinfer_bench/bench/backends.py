@@ -56,7 +56,7 @@ def make_executor(catalog: Catalog, device: str, name: Optional[str] = None) -> 
     PluginLoadError
         If what is registered is not an `Executor`, or cannot be imported.
     """
-    entry = catalog.select_executor(device, name)
+    entry = catalog.executors.for_device(device, name)
     return entry.load_subclass(Executor)(device)  # type: ignore[type-abstract]
 
 
@@ -90,7 +90,7 @@ def pick_measurement(
                     return _made(entry, device)
                 except PluginLoadError as error:
                     logger.warning("%s", error)
-    return _made(catalog.select_measurement(device, name), device)
+    return _made(catalog.measurements.for_device(device, name), device)
 
 
 def _made(entry: Registered[MeasurementSpec], device: str) -> MeasurementMethod:

@@ -84,8 +84,8 @@ class Origin:
             evaluator = _chosen(catalog.select_evaluator, definition)
         self._plugins = {
             "evaluator": evaluator,
-            "timer": _chosen(catalog.select_timer, device, config.timer),
-            "executor": _chosen(catalog.select_executor, device, config.executor),
+            "timer": _chosen(catalog.timers.for_device, device, config.timer),
+            "executor": _chosen(catalog.executors.for_device, device, config.executor),
         }
 
     def fields(self, solution: Solution, builder: str) -> dict[str, Any]:

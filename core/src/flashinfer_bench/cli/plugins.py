@@ -18,15 +18,8 @@ from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, command_group
 from flashinfer_bench.cli.output import emit, emit_document, printable, table
 from flashinfer_bench.errors import ConfigError, PluginLoadError, SelectionError
-from flashinfer_bench.plugins import (
-    KINDS,
-    PLUGIN_API,
-    Settings,
-    canonical,
-    default_catalog,
-    discover,
-)
-from flashinfer_bench.plugins._messages import full_traceback, one_line
+from flashinfer_bench.plugins import KINDS, PLUGIN_API, Settings, default_catalog, discover
+from flashinfer_bench.plugins._messages import canonical, full_traceback, one_line
 from flashinfer_bench.plugins.registry import CORE_DISTRIBUTION
 
 if TYPE_CHECKING:
@@ -41,15 +34,11 @@ _VERSIONS_OF = ("flashinfer-bench", "pluggy", "typer", "torch", "triton", "flash
 app = command_group("plugins", "List, show and diagnose plugins.")
 
 
-def _complete_kind(incomplete: str) -> list[str]:
-    return [kind for kind in KINDS if kind.startswith(incomplete)]
-
-
 Kind = Annotated[
     Optional[str],
     typer.Option(
         callback=lambda value: None if value is None else known_kind(value),
-        autocompletion=_complete_kind,
+        autocompletion=lambda incomplete: [each for each in KINDS if each.startswith(incomplete)],
         metavar="KIND",
         help=f"Only records of this kind: {', '.join(KINDS)}.",
     ),
@@ -207,8 +196,9 @@ def known_kind(value: str) -> str:
 
 def record_rows(catalog: Catalog, kind: Optional[str]) -> list[dict[str, Any]]:
     """Return one row per record, refused ones included, in the order of selection."""
-    catalog.check_all(catalog.entries(kind))
-    rows = [record_row(entry) for entry in catalog.entries(kind)]
+    entries = catalog.records if kind is None else catalog.entries(kind)
+    catalog.check_all(entries)
+    rows = [record_row(entry) for entry in entries]
     for conflict in catalog.conflicts:
         if kind in (None, conflict.kind):
             rows += [record_row(claim, conflict.sentence()) for claim in conflict.claims]
@@ -323,23 +313,19 @@ def _tolerant() -> tuple[Catalog, Settings]:
 
 def _named(catalog: Catalog, name: str) -> tuple[PluginStatus, ...]:
     """Return the plugins that are called `name`, or have a record or distribution called so."""
-    names = []
+    refused = [claim for conflict in catalog.conflicts for claim in conflict.claims]
+    names: dict[PluginStatus, set[str]] = {}
     for status in catalog.plugins:
         key = (status.name, status.distribution)
-        claims = [claim for conflict in catalog.conflicts for claim in conflict.claims]
-        refused = [claim.name for claim in claims if (claim.plugin, claim.distribution) == key]
-        names.append({*key, *(record for _, record in status.records), *refused} - {""})
+        own = [one.name for one in (*catalog, *refused) if (one.plugin, one.distribution) == key]
+        names[status] = {*key, *own} - {""}
     wanted = canonical(name.strip())
-    chosen = tuple(
-        status
-        for status, own in zip(catalog.plugins, names, strict=True)
-        if wanted in map(canonical, own)
-    )
+    chosen = tuple(status for status in names if wanted in map(canonical, names[status]))
     if chosen:
         return chosen
     raise SelectionError(
         f"There is no plugin, distribution or record {name!r}."
-        + near_matches(name, sorted(set().union(*names))),
+        + near_matches(name, sorted(set().union(*names.values()))),
         hint="run `fib plugins list` to see what is installed",
         unknown=(name,),
     )

@@ -10,9 +10,10 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from flashinfer_bench.errors import FibDeprecationWarning, PluginError
+from flashinfer_bench._lazy import moved
+from flashinfer_bench.errors import FibDeprecationWarning
 
-# Class -> distribution that provides it.
+# Class -> distribution that provides it, in its module `builder`.
 _BUILDERS = {
     "PythonBuilder": "fib-builder-python",
     "TritonBuilder": "fib-builder-triton",
@@ -25,8 +26,6 @@ __all__ = [*_BUILDERS]
 
 
 def __getattr__(name: str) -> Any:
-    from flashinfer_bench.plugins import default_catalog
-
     if name == "CUDABuilder":
         warnings.warn(
             "CUDABuilder is now called TorchBuilder; the old name goes in 1.0",
@@ -36,18 +35,9 @@ def __getattr__(name: str) -> Any:
         name = "TorchBuilder"
     if name not in _BUILDERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for registered in default_catalog().builders:
-        if registered.spec.factory.endswith(f":{name}"):
-            try:
-                return registered.load()
-            except PluginError as error:
-                raise ImportError(f"{name} cannot be loaded: {error}") from error
     distribution = _BUILDERS[name]
-    raise ImportError(
-        f"{name} comes with the distribution {distribution}, which has not registered it here: "
-        f"pip install {distribution}",
-        name=__name__,
-    )
+    get, _ = moved(name, f"{distribution.replace('-', '_')}.builder", distribution)
+    return get(name)
 
 
 def __dir__() -> list[str]:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
 import logging
 import os
 import re
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Optional, TypeVar
 
 import filelock
 import msgspec
@@ -35,12 +32,12 @@ MARKER = ".fib-builds"
 """Name of the empty file that marks a folder in which builds are: others are never pruned."""
 
 BUILD_INFO = "build.json"
-"""Name of the file in which a build says what it is, see `BuildInfo`."""
+"""Name of the file in which a build says what it is."""
 
 FORMAT = 2
-# Only what is called like this has been made by us; the cache folder may be set to any folder.
-_BUILD = re.compile(r".+_[0-9a-f]{64}")
-_CHUNK = 1 << 20
+"""Version of the fields of that file."""
+
+_Info = TypeVar("_Info", bound="BuildInfo")
 
 ToolGuard = Callable[[Path], AbstractContextManager[Optional[Callable[[], None]]]]
 """Called with the current folder of a tool; lends what is called in its process before it."""
@@ -337,346 +334,26 @@ def _remove_scratch(folder: Path, lock: filelock.BaseFileLock, owner: Optional[i
 
 
 class BuildInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``build.json`` in a build's folder says about a finished build.
+    """What ``build.json`` in a build's folder says of what the build depends on.
 
     Parameters
     ----------
-    builder : str
-        Class of the builder, ``module:name``.
-    build_type : str
-        The kind of build, as in `RunnableMetadata`.
-    solution, author, definition : str
-        What it was built from. Solutions with the same content share a build, which has the name
-        and author of the first.
-    language : str
-        The solution's.
-    binding : str, optional
-        The solution's, as it declares it.
     key : dict
         All that the result depends on besides solution and definition.
-    created : str
-        When, in UTC: ``2025-01-31T12:00:00Z``.
-    seconds : float
-        How long it took.
-    library : str
-        The file to load, relative to the folder.
-    library_bytes : int
-        Its size.
-    library_sha256 : str
-        Its digest.
-    headers : dict
-        Files outside of the folder that were read: path to size, time of the last change in
-        nanoseconds, and SHA-256.
     format : int
         Version of this list of fields.
     """
 
-    builder: str
-    build_type: str
-    solution: str
-    author: str
-    definition: str
-    language: str
-    binding: Optional[str]
     key: dict[str, str]
-    created: str
-    seconds: float
-    library: str
-    library_bytes: int
-    library_sha256: str
-    headers: dict[str, tuple[int, int, str]]
     format: int
 
-    def write(self, folder: Path) -> None:
-        """Write it into a build's folder."""
-        text = msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2)
-        (folder / BUILD_INFO).write_bytes(text + b"\n")
-
     @classmethod
-    def read(cls, folder: Path) -> Optional[BuildInfo]:
+    def read(cls: type[_Info], folder: Path) -> Optional[_Info]:
         """Return what a folder says, or None if it says nothing that can be understood."""
         try:
             if not (folder / BUILD_INFO).is_file():  # reading a pipe would wait for ever
                 return None
-            info = msgspec.json.decode((folder / BUILD_INFO).read_bytes(), type=cls)
+            found = msgspec.json.decode((folder / BUILD_INFO).read_bytes(), type=cls)
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
             return None
-        return info if info.format == FORMAT else None
-
-    def library_in(self, folder: Path) -> Optional[Path]:
-        """Return the library in the build's folder; None if no file of its size is there.
-
-        What this says need not be true: a path that leaves the folder, or goes through a link, is
-        not followed.
-        """
-        try:
-            root = folder.resolve()
-            path = root / self.library
-            inside = root in path.parents and path.resolve() == path
-            right = inside and path.is_file() and path.stat().st_size == self.library_bytes
-        except (OSError, ValueError, RuntimeError):  # RuntimeError: links that go in a circle
-            return None
-        return folder / self.library if right else None
-
-    def is_library_sound(self, folder: Path) -> bool:
-        """Return whether the library is there, byte for byte as it was made."""
-        library = self.library_in(folder)
-        try:
-            return library is not None and sha256_of(library) == self.library_sha256
-        except OSError:
-            return False
-
-
-def sha256_of(path: Path) -> str:
-    """Return the digest of a file.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    """
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class CacheEntry:
-    """One thing in the cache.
-
-    Parameters
-    ----------
-    builder : str
-        Name of the builder's folder, or of another one in the cache.
-    solution, language : str
-        What was built first with this content; empty if that is not known.
-    path : Path
-        The folder or file.
-    bytes : int
-        Size of all files in it.
-    created : str
-        When, in UTC: ``2025-01-31T12:00:00Z``.
-    last_used : float
-        Seconds since 1970.
-    state : str
-        ``complete``; ``partial``: being built, or left by a build that was killed; ``damaged``: not
-        as it was made, and built anew when it is next wanted; ``scratch``: the files of one
-        process; ``other``: not made by builders, and never removed.
-    """
-
-    builder: str
-    solution: str
-    language: str
-    path: Path
-    bytes: int
-    created: str
-    last_used: float
-    state: str
-
-
-class PruneResult(NamedTuple):
-    """What was, or would be, removed from the cache.
-
-    Attributes
-    ----------
-    removed : list of CacheEntry
-        In the order in which they went.
-    busy : list of CacheEntry
-        What would have gone, had not a living process been at work on it or used it just then.
-    bytes_freed : int
-        Size of what was removed.
-    bytes_left : int
-        Size of all that is left.
-    """
-
-    removed: list[CacheEntry]
-    busy: list[CacheEntry]
-    bytes_freed: int
-    bytes_left: int
-
-
-def list_entries(*, verify: bool = False) -> list[CacheEntry]:
-    """Return what is in ``FIB_CACHE_PATH``, least recently used first.
-
-    Parameters
-    ----------
-    verify : bool
-        Whether to read each library to see that it is as it was made; otherwise its size is enough.
-
-    Returns
-    -------
-    list of CacheEntry
-        Nothing where there is no folder. Lock files are not among them.
-
-    Raises
-    ------
-    StorageError
-        If the folder cannot be read.
-    """
-    base = env.cache_path()
-    try:
-        folders = [path for path in base.iterdir() if path.is_dir() and not path.is_symlink()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StorageError(f"{base}: cannot be read: {error}") from error
-    entries = [entry for folder in folders for entry in _entries_in(folder, verify)]
-    return sorted(entries, key=lambda entry: (entry.last_used, str(entry.path)))
-
-
-def prune(
-    *,
-    older_than: Optional[float] = None,
-    max_bytes: Optional[int] = None,
-    everything: bool = False,
-    dry_run: bool = False,
-) -> PruneResult:
-    """Remove builds from the cache, least recently used first, and always what nobody can use.
-
-    Without any limit, only the latter goes: what killed builds and processes have left, what is
-    damaged, lock files without a build. What a living process is building is never touched; one
-    that is about to load a build that goes away builds it anew.
-
-    Parameters
-    ----------
-    older_than : float, optional
-        Remove builds that nobody has used for that many seconds.
-    max_bytes : int, optional
-        Remove builds until all of them together are no larger.
-    everything : bool
-        Remove all builds.
-    dry_run : bool
-        Remove nothing, and say what would be.
-
-    Returns
-    -------
-    PruneResult
-        What happened.
-
-    Raises
-    ------
-    StorageError
-        If the folder cannot be read, or something in it cannot be removed.
-    """
-    entries = list_entries()
-    oldest = time.time() - older_than if older_than is not None else float("-inf")
-    size = sum(entry.bytes for entry in entries if entry.state == "complete")
-    doomed = [entry for entry in entries if entry.state not in ("complete", "other")]
-    for entry in entries:
-        too_much = max_bytes is not None and size > max_bytes
-        if entry.state == "complete" and (everything or too_much or entry.last_used < oldest):
-            size -= entry.bytes
-            doomed.append(entry)
-    removed: list[CacheEntry] = []
-    busy: list[CacheEntry] = []
-    failed: list[StorageError] = []
-    for entry in doomed:
-        try:
-            gone = _remove(entry, dry_run=dry_run, whatever=everything)
-        except OSError as error:
-            failed.append(StorageError(f"{entry.path}: cannot be removed: {error}"))
-        else:
-            (removed if gone else busy).append(entry)
-    if failed:
-        raise failed[0]
-    for lock in [] if dry_run else env.cache_path().glob("*/*.lock"):
-        with suppress(OSError):
-            _remove_orphan(lock)
-    freed = sum(entry.bytes for entry in removed)
-    return PruneResult(removed, busy, freed, sum(entry.bytes for entry in entries) - freed)
-
-
-def _remove(entry: CacheEntry, *, dry_run: bool, whatever: bool) -> bool:
-    """Remove an entry unless it is in use; return whether it went (or would go)."""
-    # A partial folder is guarded by the lock of the one that it is to become.
-    guard = lock_of(entry.path.with_name(entry.path.name.partition(PARTIAL)[0]))
-    if dry_run and not guard.exists():
-        return True
-    lock = try_lock(guard)
-    if lock is None:
-        return False
-    try:
-        # Somebody may have used a build, or made it anew, after it was listed.
-        is_build = entry.state in ("complete", "damaged")
-        wanted = whatever or not is_build or _last_used(entry.path) <= entry.last_used
-        if wanted and not dry_run:
-            remove_result(entry.path)
-            with suppress(OSError):  # another system than Unix keeps files that are open
-                guard.unlink()
-        return wanted
-    finally:
-        lock.release()
-
-
-def _remove_orphan(path: Path) -> None:
-    """Remove a lock file of ours if there is nothing that it locks, and nobody holds it."""
-    name = path.stem.removesuffix(".building")
-    ours = is_scratch_name(name) if path.parent.name == "scratch" else _BUILD.fullmatch(name)
-    if not ours or path.with_name(name).exists() or path.stat().st_size:
-        return
-    lock = try_lock(path)
-    if lock is not None:
-        path.unlink()
-        lock.release()
-
-
-def _entries_in(folder: Path, verify: bool) -> Iterator[CacheEntry]:
-    """Yield what is in one folder of the cache; it alone if nothing there is ours."""
-    with suppress(OSError):  # it went away meanwhile, or is somebody else's
-        paths = [path for path in folder.iterdir() if path.name != MARKER]
-        states = {path: _state_of(path, verify) for path in paths if path.suffix != ".lock"}
-        if states and set(states.values()) == {"other"}:
-            states = {folder: "other"}
-        for path, state in states.items():
-            with suppress(FileNotFoundError):  # somebody else removes it just now
-                yield _entry(folder, path, state)
-
-
-def _state_of(path: Path, verify: bool) -> str:
-    """Return the state of `path`: ``other`` for all that is not surely one of ours.
-
-    The cache folder may be any folder, so a name alone proves nothing.
-    """
-    name, partial, _ = path.name.partition(PARTIAL)
-    if path.is_symlink() or not path.is_dir():
-        return "other"
-    if path.parent.name == "scratch":
-        return "scratch" if is_scratch_name(name) and lock_of(path).is_file() else "other"
-    if not _BUILD.fullmatch(name) or not (path.parent / MARKER).is_file():
-        return "other"
-    if partial:
-        return "partial"
-    info = BuildInfo.read(path)
-    if info is None:
-        # A builder that keeps its results in another way than `CompiledBuilder` has no such file.
-        sound = not (path / BUILD_INFO).exists()
-    else:
-        sound = info.is_library_sound(path) if verify else info.library_in(path) is not None
-    return "complete" if sound and is_complete(path) else "damaged"
-
-
-def _entry(folder: Path, path: Path, state: str) -> CacheEntry:
-    info = BuildInfo.read(path) if state in ("complete", "damaged") else None
-    last_used = _last_used(path)
-    files = [path, *path.rglob("*")]
-    return CacheEntry(
-        builder=folder.name,
-        solution=info.solution if info else "",
-        language=info.language if info else "",
-        path=path,
-        bytes=sum(file.lstat().st_size for file in files if file.is_symlink() or file.is_file()),
-        created=info.created if info else utc(last_used),
-        last_used=last_used,
-        state=state,
-    )
-
-
-def _last_used(path: Path) -> float:
-    return next((p.stat().st_mtime for p in (path / COMPLETE, path) if p.exists()), 0.0)
-
-
-def utc(seconds: float) -> str:
-    """Return a time as text: ``2025-01-31T12:00:00Z``."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+        return found if found.format == FORMAT else None

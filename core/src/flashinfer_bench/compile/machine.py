@@ -69,33 +69,6 @@ def in_threads(
         todo.clear()
 
 
-def cuda_architectures() -> tuple[str, ...]:
-    """Return the architectures to compile for.
-
-    Returns
-    -------
-    tuple of str
-        Those of ``FIB_CUDA_ARCH_LIST``, as they are written there; else those of the visible GPUs,
-        with the features that only they have: ``9.0a``.
-
-    Raises
-    ------
-    CapabilityError
-        If the variable is not set and there is no GPU.
-    ValueError
-        If the variable names something that is no architecture.
-    """
-    chosen = env.cuda_arch_list()
-    # From 9.0 on, GPUs have features that only code for exactly their architecture may use.
-    found = [f"{name}a" if len(name) > 3 or name >= "9.0" else name for name in gpu_architectures()]
-    if not chosen and not found:
-        raise CapabilityError(
-            "no GPU to compile for: there is none here, and FIB_CUDA_ARCH_LIST is not set",
-            hint="Set FIB_CUDA_ARCH_LIST to the architectures to compile for, such as 9.0a.",
-        )
-    return chosen or tuple(found)
-
-
 def gpu_architectures() -> tuple[str, ...]:
     """Return the compute capabilities of the visible GPUs, without repetition, lowest first.
 

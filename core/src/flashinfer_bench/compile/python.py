@@ -32,12 +32,7 @@ from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from flashinfer_bench.compile.builder import (
-    content_digest,
-    declared_style,
-    package_name,
-    write_sources,
-)
+from flashinfer_bench.compile import builder
 from flashinfer_bench.compile.cache import scratch_folder
 from flashinfer_bench.compile.logs import describe_exception
 from flashinfer_bench.compile.runnable import Runnable, RunnableMetadata
@@ -146,7 +141,9 @@ def load_python(definition: Definition, solution: Solution, *, prefix: str) -> L
             f"solution {name!r}: the entry file of a {solution.spec.language} solution "
             f"must be a .py file, not {path!r}"
         )
-    wanted = package_name(prefix, solution, content_digest(definition, solution, prefix))
+    wanted = builder.package_name(
+        prefix, solution, builder.content_digest(definition, solution, prefix)
+    )
     root = scratch_folder(wanted[: len(prefix) + 40]).resolve()
     package = open_package(wanted, root)
 
@@ -156,7 +153,7 @@ def load_python(definition: Definition, solution: Solution, *, prefix: str) -> L
 
     module, headline, log = None, "", ""
     try:
-        write_sources(root, solution.sources)
+        builder.write_sources(root, solution.sources)
         try:
             module = package.import_file(path)
         except KeyboardInterrupt:
@@ -460,7 +457,7 @@ def choose_style(function: _Function, definition: Definition, solution: Solution
         If the function cannot be called that way, or returns a tuple of another length.
     """
     inputs, outputs = len(definition.inputs), len(definition.outputs)
-    both, style = inputs + outputs, declared_style(solution.spec)
+    both, style = inputs + outputs, builder.declared_style(solution.spec)
     problem = hint = None
     try:
         arity = read_arity(function)

@@ -9,18 +9,11 @@ import traceback
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
+from flashinfer_bench import errors
 from flashinfer_bench.compile.builder import Builder, content_digest
 from flashinfer_bench.compile.cache import build_lock, cache_folder, own_place
 from flashinfer_bench.compile.runnable import Runnable
 from flashinfer_bench.data import BuildSpec, Definition, Solution, SourceFile
-from flashinfer_bench.errors import (
-    BuildCapabilityError,
-    BuildError,
-    CapabilityError,
-    PluginError,
-    StorageError,
-    UnsafePathError,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,13 +54,15 @@ class _Build:
         self.lock = threading.Lock()
         self._digest = digest
         self._runnable: Optional[Runnable] = None
-        self._failure: Optional[BuildError] = None
+        self._failure: Optional[errors.BuildError] = None
 
     def outcome(self) -> Optional[Runnable]:
         """Return what was built, None if nothing was, or raise the failure anew."""
         if self._failure is not None:
             # A new exception each time: raising one object again would let its traceback grow.
-            raise BuildError(self._failure.message, hint=self._failure.hint, log=self._failure.log)
+            raise errors.BuildError(
+                self._failure.message, hint=self._failure.hint, log=self._failure.log
+            )
         if self._runnable is not None and self._runnable.closed:
             self._runnable = None
         return self._runnable
@@ -86,7 +81,7 @@ class _Build:
                     return builder.compile(definition, solution)
                 made: Any = builder.build(definition, solution)
             if not isinstance(made, Runnable):
-                raise BuildError(
+                raise errors.BuildError(
                     f"solution {solution.name!r}: builder {name} returned a "
                     f"{type(made).__name__}, not a Runnable"
                 )
@@ -95,10 +90,10 @@ class _Build:
 
         try:
             return _reporting(solution, f"builder {name} raised", work)
-        except (BuildCapabilityError, StorageError):
+        except (errors.BuildCapabilityError, errors.StorageError):
             raise
-        except BuildError as error:
-            self._failure = BuildError(error.message, hint=error.hint, log=error.log)
+        except errors.BuildError as error:
+            self._failure = errors.BuildError(error.message, hint=error.hint, log=error.log)
             raise
 
 
@@ -246,7 +241,7 @@ class BuilderRegistry:
             builds = list(self._builds.values())
             self._builds.clear()
         for build in builds:
-            with build.lock, suppress(BuildError):
+            with build.lock, suppress(errors.BuildError):
                 runnable = build.outcome()
                 try:
                     if runnable is not None:
@@ -264,7 +259,7 @@ class BuilderRegistry:
             if builder.can_build(solution):
                 return type(builder).__name__, builder
         names = ", ".join(type(builder).__name__ for builder in self._given)
-        raise BuildError(
+        raise errors.BuildError(
             f"no builder for language {str(solution.spec.language)!r} "
             f"(solution {solution.name!r}); there are {names}"
         )
@@ -281,18 +276,18 @@ def _reporting(solution: Solution, what: str, work: Callable[[], _Made]) -> _Mad
     prefix = f"solution {solution.name!r}: "
     try:
         return work()
-    except (BuildError, StorageError):
+    except (errors.BuildError, errors.StorageError):
         raise
-    except CapabilityError as error:
+    except errors.CapabilityError as error:
         message = prefix + error.message.removeprefix(prefix)  # builders may name it themselves
-        raise BuildCapabilityError(message, hint=error.hint) from error
-    except UnsafePathError as error:
-        raise BuildError(prefix + error.message) from error
+        raise errors.BuildCapabilityError(message, hint=error.hint) from error
+    except errors.UnsafePathError as error:
+        raise errors.BuildError(prefix + error.message) from error
     except _ANYTHING as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(f"{prefix}{error}") from error
+            raise errors.StorageError(f"{prefix}{error}") from error
         reason, log = f"{type(error).__name__}: {error}", traceback.format_exc()
-    raise BuildError(f"{prefix}{what} {reason}", log=log)
+    raise errors.BuildError(f"{prefix}{what} {reason}", log=log)
 
 
 def _name_of(builder: Builder) -> str:
@@ -322,31 +317,26 @@ class _CatalogBuilders:
                     return entry.name, builder
             # Raises if none can be used.
             catalog.select_builder(*language, solution=solution.name, device=self._device)
-        except (CapabilityError, PluginError) as error:
-            raise BuildCapabilityError(error.message, hint=error.hint) from error
-        declining, others, remedies = [], [], []
+        except (errors.CapabilityError, errors.PluginError) as error:
+            raise errors.BuildCapabilityError(error.message, hint=error.hint) from error
+        declining, told, remedies = 0, [], []
         for entry in catalog.builders_for(*language):
-            available = entry.availability()
+            answer = entry.availability()
             if not entry.spec.serves(self._device):
-                others.append(
-                    f"{entry.name} ({entry.origin}) is for {', '.join(entry.spec.devices)}"
-                )
-            elif not available or entry.name in self._broken:
-                reason = self._broken.get(entry.name) or available.reason.rstrip(".")
-                others.append(f"{entry.name} ({entry.origin}) cannot be used here: {reason}")
-                remedies.append(available.remedy)
+                reason = f"is for {', '.join(entry.spec.devices)}"
+            elif not answer or entry.name in self._broken:
+                why = self._broken.get(entry.name) or answer.reason.rstrip(".")
+                reason = f"cannot be used here: {why}"
+                remedies.append(answer.remedy)
             else:
-                declining.append(repr(entry.name))
-        message = f"no builder takes solution {solution.name!r}"
-        if declining:
-            message += (
-                f", although {', '.join(declining)} handle{'s' if len(declining) == 1 else ''} "
-                f"language {str(language[0])!r} with binding {language[1]!r}"
-            )
-        if not others:
-            raise BuildError(message)
+                reason = "declines it"
+                declining += 1
+            told.append(f"{entry.name} ({entry.origin}) {reason}")
+        message = f"no builder takes solution {solution.name!r}: {'; '.join(told)}"
+        if declining == len(told):
+            raise errors.BuildError(message)
         hint = "; ".join(filter(None, dict.fromkeys(remedies))) or None
-        raise BuildCapabilityError("; ".join([message, *others]), hint=hint)
+        raise errors.BuildCapabilityError(message, hint=hint)
 
     def _make(self, entry: Registered[BuilderSpec]) -> Optional[Builder]:
         """Return the builder, or None if its plugin is broken: that must not keep the next away."""
@@ -359,7 +349,7 @@ class _CatalogBuilders:
                     self._made[entry.name] = made
                     return made
                 reason = f"its factory made a {type(made).__name__}, not a {_BUILDER}"
-            except PluginError as error:
+            except errors.PluginError as error:
                 reason = error.message
             except _ANYTHING as error:
                 reason = f"{type(error).__name__}: {error}"

@@ -35,7 +35,6 @@ from flashinfer_bench.compile.logs import describe_exception as describe_excepti
 from flashinfer_bench.compile.logs import first_error as first_error
 from flashinfer_bench.compile.machine import availability as availability
 from flashinfer_bench.compile.machine import cpu_description as cpu_description
-from flashinfer_bench.compile.machine import cuda_architectures as cuda_architectures
 from flashinfer_bench.compile.machine import gpu_architectures as gpu_architectures
 from flashinfer_bench.compile.machine import require_torch as require_torch
 from flashinfer_bench.compile.python import Arity as Arity

@@ -24,26 +24,14 @@ from typing import Any, Optional
 
 import pluggy
 
-from flashinfer_bench import env
+from flashinfer_bench import env, errors
 from flashinfer_bench._lazy import import_string
 from flashinfer_bench._version import __version__
-from flashinfer_bench.errors import (
-    ConfigError,
-    PluginConflictError,
-    PluginError,
-    PluginLoadError,
-)
-from flashinfer_bench.plugins import hookspecs
+from flashinfer_bench.plugins import hookspecs, registry
 from flashinfer_bench.plugins._messages import PASSED_ON, canonical, full_traceback, one_line
 from flashinfer_bench.plugins.probes import Probe
 from flashinfer_bench.plugins.records import KINDS, Record, hook_of
-from flashinfer_bench.plugins.registry import (
-    CONFLICT_HINT,
-    CORE_DISTRIBUTION,
-    Catalog,
-    PluginStatus,
-    Registered,
-)
+from flashinfer_bench.plugins.registry import Catalog, PluginStatus, Registered
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +96,7 @@ class Settings:
                 probe_timeout_s=env.probe_timeout_s(),
             )
         except ValueError as error:
-            raise ConfigError(str(error)) from error
+            raise errors.ConfigError(str(error)) from error
 
     def why_blocked(self, plugin: PluginStatus) -> Optional[str]:
         """Return why a plugin must not be loaded, or None if it may."""
@@ -130,7 +118,7 @@ def sources(settings: Settings) -> Iterator[PluginStatus]:
     """
     yield PluginStatus(
         name=CORE,
-        distribution=CORE_DISTRIBUTION,
+        distribution=registry.CORE_DISTRIBUTION,
         version=__version__,
         target="flashinfer_bench.plugins.builtin",
     )
@@ -152,10 +140,7 @@ def installed_sources() -> list[PluginStatus]:
             # Looking into the text first saves parsing the entry points of all that is installed.
             if ENTRY_POINT_GROUP not in (one.read_text("entry_points.txt") or ""):
                 continue
-            name, version = (
-                str((one.metadata.get_all(key) or [default])[0])
-                for key, default in (("Name", "unknown"), ("Version", ""))
-            )
+            name, version = str(one.name or "unknown"), str(one.version or "")
             plugins = [
                 PluginStatus(
                     name=point.name, distribution=name, version=version, target=point.value
@@ -176,7 +161,7 @@ def installed_sources() -> list[PluginStatus]:
 # ----------------------------------------------------------------------------- loading a plugin
 
 
-class _Refused(PluginLoadError):
+class _Refused(errors.PluginLoadError):
     """The plugin does not keep to the rules; it is our own check that raised."""
 
 
@@ -261,7 +246,7 @@ class Plugin:
             except BaseException as error:
                 told = f"Plugin {self.status.origin} raised in {hook}: {one_line(error)}"
                 if self._strict:
-                    raise PluginError(told) from error
+                    raise errors.PluginError(told) from error
                 if hook not in self._warned:
                     logger.warning(told, exc_info=error)
                 self._warned.add(hook)
@@ -378,7 +363,7 @@ def discover(settings: Optional[Settings] = None) -> Catalog:
     for plugin in plugins if settings.strict else ():
         if plugin.errors:
             status = plugin.status
-            raise PluginLoadError(
+            raise errors.PluginLoadError(
                 f"{status.sentence()} (FIB_STRICT_PLUGINS is set)",
                 hint=f"Run `fib plugins doctor {status.name}`.",
             ) from plugin.errors[0]
@@ -402,14 +387,18 @@ def _assemble(plugins: list[Plugin], settings: Settings) -> Catalog:
             entries.append(Registered(record, *origin, check or None))
     catalog = Catalog.build(entries)
     if settings.strict and catalog.conflicts:
-        raise PluginConflictError(catalog.conflicts[0].sentence(), hint=CONFLICT_HINT)
+        raise errors.PluginConflictError(
+            catalog.conflicts[0].sentence(), hint=registry.CONFLICT_HINT
+        )
     for conflict in catalog.conflicts:
         for plugin in plugins:  # each that takes part in it is told of the others
             mine = (plugin.status.distribution, plugin.status.name)
             claims = conflict.claims
             others = [one.origin for one in claims if (one.distribution, one.plugin) != mine]
             if len(others) < len(claims):
-                plugin.fail(conflict.reason(others), PluginConflictError(conflict.sentence()))
+                plugin.fail(
+                    conflict.reason(others), errors.PluginConflictError(conflict.sentence())
+                )
     for plugin in plugins:
         entries_used = catalog.from_plugin(plugin.status)
         used = tuple((entry.spec.kind, entry.name) for entry in entries_used)
@@ -445,7 +434,7 @@ def default_catalog() -> Catalog:
         return known
     with _lock:
         if _discovering:
-            raise PluginError(
+            raise errors.PluginError(
                 "default_catalog() was called by a plugin that is just being loaded",
                 hint="call it later, in the code that the plugin's factory names",
             )

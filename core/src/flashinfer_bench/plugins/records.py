@@ -131,6 +131,14 @@ class Record:
                     f"{owner}: {field} {path!r} is not of the form 'package.module:Name'"
                 )
 
+    def serves(self, device: Optional[str]) -> bool:
+        """Return whether it is for `device`, such as ``cuda:1``; None stands for any device.
+
+        A record that names no devices is for all.
+        """
+        devices = getattr(self, "devices", ())
+        return device is None or not devices or device_type(device) in devices
+
     @property
     def paths(self) -> tuple[str, ...]:
         """What it names by ``"package.module:Name"``, but for the probe."""
@@ -192,10 +200,6 @@ class BuilderSpec(Record, kind="builder"):
     def accepts(self, language: str, binding: Optional[str] = None) -> bool:
         """Return whether solutions in `language` with `binding` are handled."""
         return (language, binding) in self.handles or (language, "*") in self.handles
-
-    def serves(self, device: Optional[str]) -> bool:
-        """Return whether its solutions work on `device`: ``cuda``, ``cuda:1``; None: anywhere."""
-        return device is None or not self.devices or device_type(device) in self.devices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -576,11 +580,8 @@ class EvaluatorSpec(Record, kind="evaluator"):
     @property
     def is_fallback(self) -> bool:
         """Whether it is meant for everything that no other evaluator matches."""
-        return not (self._is_for_some or self.inputs or self.outputs)
-
-    @property
-    def _is_for_some(self) -> bool:
-        return bool(self.op_types or self.definitions or self.dtypes)
+        given = (self.op_types, self.definitions, self.dtypes, self.inputs, self.outputs)
+        return not any(given)
 
     def accepts(self, definition: Definition) -> bool:
         """Return whether it is meant for this definition in particular.
@@ -590,19 +591,19 @@ class EvaluatorSpec(Record, kind="evaluator"):
         definition : Definition
             Its name, op type, and the names and element types of its tensors decide.
         """
-        if self.is_fallback or (self._is_for_some and not self._is_for(definition)):
-            return False
-        if self.inputs and not _matches(definition.inputs, self.inputs):
-            return False
-        return not self.outputs or _matches(definition.outputs, self.outputs)
-
-    def _is_for(self, definition: Definition) -> bool:
-        if _matches([definition.op_type], self.op_types):
-            return True
-        if _matches([definition.name], self.definitions):
-            return True
-        inputs = definition.inputs.values() if self.dtypes else ()
-        return _matches((str(spec.dtype.value) for spec in inputs), self.dtypes)
+        dtypes = (str(spec.dtype.value) for spec in definition.inputs.values())
+        one_of = (
+            ([definition.op_type], self.op_types),
+            ([definition.name], self.definitions),
+            (dtypes, self.dtypes),
+        )
+        each_of = ((definition.inputs, self.inputs), (definition.outputs, self.outputs))
+        is_for_all = not any(patterns for _, patterns in one_of)
+        return (
+            not self.is_fallback
+            and (is_for_all or any(_matches(*each) for each in one_of))
+            and all(not patterns or _matches(names, patterns) for names, patterns in each_of)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

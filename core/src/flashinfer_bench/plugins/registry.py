@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, TypeVar
 
 import pluggy
 
@@ -15,24 +15,13 @@ from flashinfer_bench.errors import CapabilityError, PluginLoadError
 from flashinfer_bench.plugins import hookspecs
 from flashinfer_bench.plugins._messages import PASSED_ON, canonical, in_words, one_line, spoken
 from flashinfer_bench.plugins.probes import Probe
-from flashinfer_bench.plugins.records import (
-    KINDS,
-    Availability,
-    BuilderSpec,
-    EvaluatorSpec,
-    ExecutorSpec,
-    MeasurementSpec,
-    OpFamilySpec,
-    Record,
-    TimerSpec,
-    device_type,
-    plural,
-)
+from flashinfer_bench.plugins.records import KINDS, Availability, Record, device_type, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from flashinfer_bench.data import Definition
+    from flashinfer_bench.plugins.records import BuilderSpec, EvaluatorSpec, OpFamilySpec
 
 _T = TypeVar("_T")
 SpecT_co = TypeVar("SpecT_co", bound=Record, covariant=True)
@@ -291,6 +280,39 @@ class Registry(tuple[Registered[SpecT_co], ...]):
             raise self.missing(message, "", self.refused(wanted))
         return self.first_usable(candidates, subject)
 
+    def for_device(self, device: str, name: Optional[str] = None) -> Registered[SpecT_co]:
+        """Return the record for a device; for kinds that say which devices they are for.
+
+        Parameters
+        ----------
+        device : str
+            ``cpu``, ``cuda``, ``cuda:1``, …
+        name : str, optional
+            Take this one, or none.
+
+        Returns
+        -------
+        Registered
+            The first that can be used here.
+
+        Raises
+        ------
+        CapabilityError
+            If there is none, or the named one is unknown, is not for the device, or cannot be used.
+        """
+        if name is None:
+            return self.select(lambda spec: spec.serves(device), f"for device {device!r}")
+        named: Registered[Any] = self.find(name)
+        kind = device_type(device)
+        if not named.spec.serves(device):
+            fitting = [each.name for each in self if each.spec.serves(device)]
+            raise CapabilityError(
+                f"{spoken(self.kind).capitalize()} {named.name!r} is for "
+                f"{', '.join(named.spec.devices)}, not for {kind!r}. Available "
+                f"{spoken(plural(self.kind))} for {kind!r}: {', '.join(fitting) or 'none'}."
+            )
+        return self.first_usable([named], repr(named.name))
+
     def first_usable(
         self, candidates: Sequence[Registered[SpecT_co]], subject: str
     ) -> Registered[SpecT_co]:
@@ -374,9 +396,6 @@ class Catalog:
     plugins: tuple[PluginStatus, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     hook: Any = field(default_factory=_no_hooks, compare=False, repr=False)
-    _registries: dict[str, Registry[Any]] = field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
 
     @classmethod
     def build(
@@ -437,29 +456,27 @@ class Catalog:
         )
 
     def __getattr__(self, name: str) -> Registry[Any]:
-        if name in _KIND_OF:
-            found: Registry[Any] = self.entries(_KIND_OF[name])
-            return found
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name not in _KIND_OF:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        kind = _KIND_OF[name]
+        found: Registry[Any] = Registry(one for one in self.records if one.spec.kind == kind)
+        found.kind, found.plugins = kind, self.plugins
+        found.conflicts = tuple(each for each in self.conflicts if each.kind == kind)
+        vars(self)[name] = found  # where it is looked for first from now on
+        return found
 
-    def entries(self, kind: Optional[str] = None) -> Any:
-        """Return the `Registry` of `kind`, or a tuple of the records of all kinds.
+    def entries(self, kind: str) -> Registry[Any]:
+        """Return the `Registry` of `kind`.
 
         Raises
         ------
         ValueError
             If there is no such kind.
         """
-        if kind is None:
-            return self.records
         if kind not in KINDS:
             raise ValueError(f"there is no kind {kind!r}; available kinds: {', '.join(KINDS)}")
-        if kind not in self._registries:
-            found: Registry[Any] = Registry(one for one in self.records if one.spec.kind == kind)
-            found.kind, found.plugins = kind, self.plugins
-            found.conflicts = tuple(each for each in self.conflicts if each.kind == kind)
-            self._registries[kind] = found
-        return self._registries[kind]
+        found: Registry[Any] = getattr(self, plural(kind))
+        return found
 
     def find(self, kind: str, name: str) -> Registered[Any]:
         """Return the record of that kind and name, whether or not it can be used here.
@@ -599,44 +616,11 @@ class Catalog:
         conflicts = registry.refused(lambda spec: spec.accepts(language, binding))
         return registry.missing(message, language, conflicts)
 
-    def select_timer(self, device: str, name: Optional[str] = None) -> Registered[TimerSpec]:
-        """Return the timer for a device.
-
-        Parameters
-        ----------
-        device : str
-            ``cpu``, ``cuda``, ``cuda:1``, …
-        name : str, optional
-            Take this one, or none.
-
-        Returns
-        -------
-        Registered
-            The first that can be used here.
-
-        Raises
-        ------
-        CapabilityError
-            If there is none, or the named one is unknown, is not for the device, or cannot be used.
-        """
-        return _for_device(self.timers, device, name)
-
-    def select_executor(self, device: str, name: Optional[str] = None) -> Registered[ExecutorSpec]:
-        """Return the executor for a device; like `select_timer`."""
-        return _for_device(self.executors, device, name)
-
-    def select_measurement(
-        self, device: str, name: Optional[str] = None
-    ) -> Registered[MeasurementSpec]:
-        """Return how solutions are measured on a device; like `select_timer`."""
-        return _for_device(self.measurements, device, name)
-
     def family_of(self, op_type: str) -> Optional[Registered[OpFamilySpec]]:
         """Return the family of an op type that goes first, of those that can be used here."""
-        for entry in self.entries("op_family"):
-            if entry.spec.accepts(op_type) and entry.availability():
-                return cast("Registered[OpFamilySpec]", entry)
-        return None
+        families: Registry[OpFamilySpec] = self.op_families
+        fitting = (each for each in families if each.spec.accepts(op_type) and each.availability())
+        return next(fitting, None)
 
     def select_evaluator(self, definition: Definition) -> Registered[EvaluatorSpec]:
         """Return the evaluator for a definition.
@@ -683,22 +667,6 @@ def _kept(kind: str, entries: Sequence[Registered[Any]]) -> Optional[Registered[
 
 def _rank(entry: Registered[Any]) -> tuple[int, int, str]:
     return (list(KINDS).index(entry.spec.kind), -entry.spec.priority, entry.name)
-
-
-def _for_device(registry: Registry[Any], device: str, name: Optional[str]) -> Registered[Any]:
-    kind = device_type(device)
-    if name is None:
-        return registry.select(lambda spec: kind in spec.devices, f"for device {device!r}")
-    named = registry.find(name)
-    if kind not in named.spec.devices:
-        spoken_kind = spoken(registry.kind)
-        fitting = [each.name for each in registry if kind in each.spec.devices]
-        raise CapabilityError(
-            f"{spoken_kind.capitalize()} {named.name!r} is for {', '.join(named.spec.devices)}, "
-            f"not for {kind!r}. Available {spoken(plural(registry.kind))} for {kind!r}: "
-            f"{', '.join(fitting) or 'none'}."
-        )
-    return registry.first_usable([named], repr(named.name))
 
 
 def _plain(value: Any) -> Any:

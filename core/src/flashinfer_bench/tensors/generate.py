@@ -19,16 +19,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from flashinfer_bench.data import Definition, RandomInput, SafetensorsInput, ScalarInput, Workload
 from flashinfer_bench.data.blobs import is_lfs_pointer, present_blob
 from flashinfer_bench.errors import BlobError, CapabilityError, DataError
-from flashinfer_bench.tensors.dtypes import (
-    FLOAT4,
-    dtype_name,
-    is_bool,
-    is_float,
-    is_integer,
-    is_low_precision,
-    to_python_type,
-    to_torch_dtype,
-)
+from flashinfer_bench.tensors import dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,9 +65,9 @@ def load_checked(
         If the file or key is missing, or shape or dtype differ.
     """
     tensor = _load(path, key)
-    found = dtype_name(tensor.dtype)
-    if dtype == FLOAT4 and found == "uint8":
-        tensor, found = tensor.view(to_torch_dtype(dtype)), dtype
+    found = dtypes.dtype_name(tensor.dtype)
+    if dtype == dtypes.FLOAT4 and found == "uint8":
+        tensor, found = tensor.view(dtypes.to_torch_dtype(dtype)), dtype
     fits = tensor.numel() == 1 if shape is None else tuple(tensor.shape) == tuple(shape)
     if fits and found == dtype:
         return tensor
@@ -129,9 +120,9 @@ def fetch_if_pointer(path: Path) -> None:
     if shutil.which("git") is not None and shutil.which("git-lfs") is not None:
         logger.info("pulling %s with git-lfs", path)
         problem = _pull(path)
-        why = f"git-lfs could not fetch it: {problem}" if problem else "git-lfs left it as it is"
-        if not problem and not is_lfs_pointer(path):
+        if problem is None and not is_lfs_pointer(path):
             return
+        why = f"git-lfs could not fetch it: {problem}" if problem else "git-lfs left it as it is"
     raise BlobError(
         f"the file is a Git-LFS pointer, not the tensors themselves, and {why}",
         path=path,
@@ -139,13 +130,13 @@ def fetch_if_pointer(path: Path) -> None:
     )
 
 
-def _pull(path: Path) -> str:
-    """Run git-lfs for this one file; return what went wrong, or an empty string."""
+def _pull(path: Path) -> Optional[str]:
+    """Run git-lfs for this one file; return what went wrong."""
     # "*" and the like in a file name would be a pattern to git-lfs.
     pattern = "".join(f"\\{char}" if char in "*?[]\\" else char for char in path.name)
     command = ["git", "lfs", "pull", "--include", f"**/{pattern}", "--exclude", ""]
     try:
-        done = subprocess.run(
+        subprocess.run(
             command,
             cwd=path.parent,
             stdin=subprocess.DEVNULL,
@@ -153,16 +144,16 @@ def _pull(path: Path) -> str:
             text=True,
             errors="replace",
             timeout=PULL_TIMEOUT_S,
-            check=False,
+            check=True,
         )
     except subprocess.TimeoutExpired:
         return f"no answer within {PULL_TIMEOUT_S:g} s"
+    except subprocess.CalledProcessError as error:
+        lines = (error.stderr or error.stdout).strip().splitlines()
+        return lines[-1] if lines else f"exit code {error.returncode}"
     except OSError as error:
         return str(error)
-    if done.returncode == 0:
-        return ""
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return lines[-1] if lines else f"exit code {done.returncode}"
+    return None
 
 
 BLOCK = 1 << 22
@@ -259,7 +250,7 @@ def _inputs_of_family(
     asked = [name for name, one in workload.inputs.items() if isinstance(one, RandomInput)]
     kept = {name: one for name, one in made.items() if name in asked}
     for name, one in kept.items():
-        wanted = shapes[name], to_torch_dtype(str(definition.inputs[name].dtype.value))
+        wanted = shapes[name], dtypes.to_torch_dtype(str(definition.inputs[name].dtype.value))
         if (tuple(one.shape), one.dtype) != wanted:
             raise DataError(
                 f"op family {family.name!r} of {family.origin} makes an input of shape "
@@ -288,9 +279,11 @@ def _make_input(
             )
         value = source.value
         exact = isfinite(value) and value == int(value)
-        if (is_bool(dtype) and value not in (0, 1)) or (is_integer(dtype) and not exact):
+        if (dtypes.is_bool(dtype) and value not in (0, 1)) or (
+            dtypes.is_integer(dtype) and not exact
+        ):
             raise DataError(f"{value!r} is not a value of dtype {dtype}", field=field)
-        return to_python_type(dtype)(value)
+        return dtypes.to_python_type(dtype)(value)
     if isinstance(source, SafetensorsInput):
         if root is None:
             raise BlobError(
@@ -300,7 +293,7 @@ def _make_input(
         path = present_blob(root, source.path)
         tensor = load_checked(path, source.tensor_key, shape=shape, dtype=dtype, field=field)
     elif isinstance(source, RandomInput):
-        if shape is None and is_low_precision(dtype):
+        if shape is None and dtypes.is_low_precision(dtype):
             dtype = "float32"  # Python's float is wider; some narrow types have no single elements
         key = derive_seed(seed, definition.name, workload.uuid, name)
         tensor = _random_input(name, shape or (), dtype, key)
@@ -315,11 +308,11 @@ def _make_input(
         return tensor
     single = tensor.reshape(())
     # 8-bit floats are widened first: not every release of torch can read one out.
-    return (single.float() if is_low_precision(dtype) else single).item()
+    return (single.float() if dtypes.is_low_precision(dtype) else single).item()
 
 
 def _random_input(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> torch.Tensor:
-    nbytes = prod(shape) * to_torch_dtype(dtype).itemsize
+    nbytes = prod(shape) * dtypes.to_torch_dtype(dtype).itemsize
     what = f"input {name!r} of shape {list(shape)} and dtype {dtype}"
     if nbytes >= _TOO_MANY_BYTES:
         raise DataError(f"{what} is too large for any machine", field=f"inputs.{name}")
@@ -360,7 +353,7 @@ def random_tensor(shape: Sequence[int], dtype: str, seed: int) -> torch.Tensor:
     """
     import torch
 
-    stored = torch.uint8 if dtype == FLOAT4 else to_torch_dtype(dtype)
+    stored = torch.uint8 if dtype == dtypes.FLOAT4 else dtypes.to_torch_dtype(dtype)
     tensor = torch.empty(tuple(shape), dtype=stored)
     flat = tensor.view(-1)
     starts = range(0, flat.numel(), BLOCK)
@@ -375,7 +368,7 @@ def random_tensor(shape: Sequence[int], dtype: str, seed: int) -> torch.Tensor:
     elif starts:
         with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
             list(pool.map(fill_block, starts))
-    return tensor.view(to_torch_dtype(dtype))
+    return tensor.view(dtypes.to_torch_dtype(dtype))
 
 
 def is_softmaxed(op_type: str, name: str) -> bool:
@@ -386,19 +379,19 @@ def is_softmaxed(op_type: str, name: str) -> bool:
 def _draw_block(dtype: str, count: int, generator: torch.Generator) -> torch.Tensor:
     import torch
 
-    if is_bool(dtype) or is_integer(dtype):
+    if dtypes.is_bool(dtype) or dtypes.is_integer(dtype):
         ranges = {"bool": (0, 2), "int8": (-128, 128), "uint8": (0, 256)}
         low, high = ranges.get(dtype, (0, INT_BOUND))
         return torch.randint(low, high, (count,), generator=generator)
-    if dtype == FLOAT4:  # two values in a byte
+    if dtype == dtypes.FLOAT4:  # two values in a byte
         values = torch.randn(2 * count, dtype=torch.float32, generator=generator)
         codes = torch.bucketize(values.abs(), torch.tensor(_FLOAT4_MIDPOINTS)).to(torch.uint8)
         codes |= torch.signbit(values).to(torch.uint8) << 3
         first, second = codes.view(-1, 2).unbind(1)
         return first | (second << 4)
     values = torch.randn(count, dtype=torch.float32, generator=generator)
-    if is_low_precision(dtype):
-        limits = torch.finfo(to_torch_dtype(dtype))
+    if dtypes.is_low_precision(dtype):
+        limits = torch.finfo(dtypes.to_torch_dtype(dtype))
         values.clamp_(limits.min, limits.max)
     return values
 
@@ -432,7 +425,7 @@ def allocate_outputs(
     shapes = definition.get_output_shapes(dict(axes))
     outputs = []
     for shape, spec in zip(shapes, definition.outputs.values(), strict=True):
-        dtype, sizes = to_torch_dtype(spec.dtype), shape or ()
+        dtype, sizes = dtypes.to_torch_dtype(spec.dtype), shape or ()
         if shift:
             nbytes = prod(sizes) * dtype.itemsize
             memory = torch.empty(nbytes + shift + _ALIGNMENT, dtype=torch.uint8, device=device)
@@ -449,12 +442,12 @@ def poison(tensor: torch.Tensor) -> None:
     """Overwrite a contiguous tensor in place with values that no kernel would compute."""
     import torch
 
-    name = dtype_name(tensor.dtype)
+    name = dtypes.dtype_name(tensor.dtype)
     flat = tensor.view(-1)
     if name == "bool":
         flat.zero_()
         flat[::2] = True
-    elif name != FLOAT4 and (is_float(name) or name.startswith("complex")):
+    elif name != dtypes.FLOAT4 and (dtypes.is_float(name) or name.startswith("complex")):
         flat.fill_(float("nan"))
     else:
         flat.view(torch.uint8).fill_(_PATTERN)

@@ -21,8 +21,8 @@ def more_rules(monkeypatch):
         for name in ("Flat", "Near")
     ]
     mine = Catalog.of(*records, distribution="fib-flat", version="1")
-    there = [entry for entry in default_catalog().entries() if entry.name != "rse"]
-    reset_default_catalog(Catalog.build([*there, *mine.entries()]))
+    there = [entry for entry in default_catalog().records if entry.name != "rse"]
+    reset_default_catalog(Catalog.build([*there, *mine.records]))
     yield
     reset_default_catalog()
     sys.modules.pop("flat_rule", None)

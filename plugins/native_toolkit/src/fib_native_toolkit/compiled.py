@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
+from fib_build_cache.info import LibraryInfo, sha256_of
 from fib_native_toolkit.inputs import describe_headers, files_read, headers_sound, links_of
 from fib_native_toolkit.run import COMPILER_LOG
 from flashinfer_bench import __version__
@@ -26,11 +27,9 @@ from flashinfer_bench.compile.builder import SOURCES, Builder, write_sources
 from flashinfer_bench.compile.cache import (
     COMPLETE,
     FORMAT,
-    BuildInfo,
     build_once,
     is_complete,
     scratch_folder,
-    sha256_of,
 )
 from flashinfer_bench.compile.runnable import Runnable, RunnableMetadata
 from flashinfer_bench.errors import BuildError, StorageError
@@ -76,7 +75,7 @@ class Artefact:
         Complete, and not to be written to.
     library : Path
         What is to be loaded.
-    info : BuildInfo
+    info : LibraryInfo
         What ``build.json`` in the folder says.
     fresh : bool
         Whether it was compiled just now; otherwise it was found in the cache.
@@ -84,7 +83,7 @@ class Artefact:
 
     folder: Path
     library: Path
-    info: BuildInfo
+    info: LibraryInfo
     fresh: bool
 
 
@@ -214,7 +213,7 @@ class CompiledBuilder(Builder):
             **({"links": json.dumps(links, sort_keys=True)} if links else {}),
         }
         folder = self.build_path(definition, solution, json.dumps(key, sort_keys=True))
-        found: list[Optional[BuildInfo]] = [None]  # what was checked, or made, last
+        found: list[Optional[LibraryInfo]] = [None]  # what was checked, or made, last
         made = False
 
         def sound(folder: Path) -> bool:
@@ -266,7 +265,7 @@ class CompiledBuilder(Builder):
         plan: BuildPlan,
         key: dict[str, str],
         folder: Path,
-    ) -> BuildInfo:
+    ) -> LibraryInfo:
         started, since_ns = time.perf_counter(), time.time_ns()
         try:
             written = write_sources(folder / SOURCES, solution.sources)
@@ -285,7 +284,7 @@ class CompiledBuilder(Builder):
             for path in [path for each in (COMPILER_LOG, *self.keep) for path in folder.glob(each)]:
                 kept |= {path, *path.rglob("*")}
             _remove_the_rest(folder, kept)
-            info = BuildInfo(
+            info = LibraryInfo(
                 builder=f"{type(self).__module__}:{type(self).__qualname__}",
                 build_type=self.build_type,
                 solution=solution.name,
@@ -310,7 +309,7 @@ class CompiledBuilder(Builder):
         return info
 
 
-def read_sound(folder: Path) -> Optional[BuildInfo]:
+def read_sound(folder: Path) -> Optional[LibraryInfo]:
     """Return what a finished build says about itself, or None if it cannot be used as it is.
 
     Parameters
@@ -321,7 +320,7 @@ def read_sound(folder: Path) -> Optional[BuildInfo]:
     """
     if not is_complete(folder):
         return None
-    info = BuildInfo.read(folder)
+    info = LibraryInfo.read(folder)
     sound = info is not None and info.is_library_sound(folder) and headers_sound(info.headers)
     return info if sound else None
 

@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fib_native_toolkit import environment
 from fib_native_toolkit.tools import Tool, cuda_home, find_nvcc
-from flashinfer_bench import env
-from flashinfer_bench.compile.machine import cuda_architectures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +86,7 @@ def find_cuda(flags: Sequence[str], *, compiles: bool) -> CudaTools:
     """
     nvcc = find_nvcc()
     chosen = any(map(_CHOOSES_CODE.match, flags))
-    architectures = cuda_architectures() if compiles and not chosen else ()
+    architectures = environment.cuda_architectures() if compiles and not chosen else ()
     relocatable = compiles and _RELOCATABLE.search(" ".join(flags)) is not None
     return CudaTools(nvcc, cuda_home(), architectures, relocatable)
 
@@ -102,7 +101,9 @@ def host_compiler_flags(cxx: Tool, flags: Sequence[str]) -> list[str]:
     flags : sequence of str
         The solution's own flags for nvcc.
     """
-    if "NVCC_CCBIN" in env.compiler_variables() or any(map(_SETS_HOST_COMPILER.match, flags)):
+    if "NVCC_CCBIN" in environment.compiler_variables() or any(
+        map(_SETS_HOST_COMPILER.match, flags)
+    ):
         return []
     wrapped = cxx.arguments and not cxx.arguments[0].startswith("-")
     return ["-ccbin", cxx.arguments[0] if wrapped else str(cxx.path)]

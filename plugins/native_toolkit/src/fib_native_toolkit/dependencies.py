@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
+from fib_native_toolkit import environment
 from fib_native_toolkit.tools import CUDA_VARIABLES, cuda_home
-from flashinfer_bench import env
 from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _find(name: str, library: _Library) -> Dependency:
 
 def _places(library: _Library) -> Iterator[tuple[str, Optional[Path]]]:
     """Yield where to look, and what that is called; no path for a place that is not there."""
-    given = env.library_roots(*library.variables)
+    given = environment.library_roots(*library.variables)
     yield from ((f"${name} ({root})", root) for name, root in given)
     if not given:
         yield f"${library.variables[0]} (not set)", None
@@ -189,7 +189,7 @@ def _places(library: _Library) -> Iterator[tuple[str, Optional[Path]]]:
         try:
             homes = [cuda_home()]
         except CapabilityError:  # without its compiler a toolkit may still have the library
-            homes = [root for _, root in env.library_roots(*CUDA_VARIABLES)]
+            homes = [root for _, root in environment.library_roots(*CUDA_VARIABLES)]
         homes += [target for home in homes for target in sorted(home.glob("targets/*-linux"))]
         yield from (("the CUDA toolkit", root) for root in [None, *homes])
     for package in library.packages:

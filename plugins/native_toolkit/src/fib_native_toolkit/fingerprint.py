@@ -12,7 +12,7 @@ import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from typing import TYPE_CHECKING
 
-from flashinfer_bench import env
+from fib_native_toolkit import environment
 from flashinfer_bench.compile.machine import cpu_description, gpu_architectures
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def host_fingerprint(
         "machine": f"{sys.platform} {platform.machine()}",
         "libc": " ".join(platform.libc_ver()).strip() or platform.release(),
         "flags": json.dumps(list(flags)),
-        "variables": json.dumps(env.compiler_variables(), sort_keys=True),
+        "variables": json.dumps(environment.compiler_variables(), sort_keys=True),
     }
     if python:
         found["python"] = python_abi()

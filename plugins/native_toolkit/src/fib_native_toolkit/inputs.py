@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fib_build_cache.info import sha256_of
+from fib_native_toolkit import environment
 from fib_native_toolkit.dependencies import LIBRARY_VARIABLES
 from fib_native_toolkit.options import checked_options
-from flashinfer_bench import env
-from flashinfer_bench.compile.cache import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -42,10 +42,10 @@ def links_of(solution: Solution) -> dict[str, str]:
     Of a header found through a link, GCC writes down where the link leads to; so a link that leads
     elsewhere the next time must be seen by itself.
     """
-    variables = env.compiler_variables()
+    variables = environment.compiler_variables()
     searched = [*checked_options(solution).include_paths, *map(_path_in, _words(solution))]
     searched += [path for name in _SEARCHED for path in variables.get(name, "").split(os.pathsep)]
-    searched += [str(root) for _, root in env.library_roots(*LIBRARY_VARIABLES)]
+    searched += [str(root) for _, root in environment.library_roots(*LIBRARY_VARIABLES)]
     folders = {path: os.path.realpath(path) for path in searched if path.startswith("/")}
     return {path: real for path, real in folders.items() if real != os.path.normpath(path)}
 
@@ -138,7 +138,7 @@ def _named_files(words: Iterable[str]) -> Iterator[Path]:
         elif before == "-l" or (word.startswith("-l") and word != "-l"):
             libraries.append(word if before == "-l" else word[2:])
         before = word
-    folders += env.compiler_variables().get("LIBRARY_PATH", "").split(os.pathsep)
+    folders += environment.compiler_variables().get("LIBRARY_PATH", "").split(os.pathsep)
     for name in libraries:
         wanted = name[1:] if name.startswith(":") else f"lib{name}.a"
         places = (Path(folder) / wanted for folder in folders if folder.startswith("/"))

@@ -6,6 +6,7 @@ from fib_native_toolkit.compiled import CompiledBuilder as CompiledBuilder
 from fib_native_toolkit.compiled import LoadedLibrary as LoadedLibrary
 from fib_native_toolkit.dependencies import Dependency as Dependency
 from fib_native_toolkit.dependencies import find_dependencies as find_dependencies
+from fib_native_toolkit.environment import cuda_architectures as cuda_architectures
 from fib_native_toolkit.fingerprint import cuda_fingerprint as cuda_fingerprint
 from fib_native_toolkit.fingerprint import host_fingerprint as host_fingerprint
 from fib_native_toolkit.fingerprint import python_abi as python_abi

@@ -7,13 +7,13 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
+from fib_native_toolkit import environment
 from fib_native_toolkit.cuda import CudaTools, host_compiler_flags
 from fib_native_toolkit.dependencies import find_dependencies
 from fib_native_toolkit.fingerprint import cuda_fingerprint, host_fingerprint
 from fib_native_toolkit.options import checked_options
 from fib_native_toolkit.run import COMPILER_LOG, check_output, run_tool
 from fib_native_toolkit.tools import find_cc, find_cxx
-from flashinfer_bench import env
 from flashinfer_bench.compile.builder import SOURCES
 from flashinfer_bench.compile.machine import in_threads
 from flashinfer_bench.errors import BuildError, StorageError
@@ -271,7 +271,7 @@ def run_recipe(
             return error
         return None
 
-    jobs = env.max_jobs() or os.cpu_count() or 1
+    jobs = environment.max_jobs() or os.cpu_count() or 1
     errors = dict(in_threads(compile_one, range(len(recipe.files)), jobs))
     for index in sorted(errors):
         if (first := errors[index]) is not None:

@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fib_native_toolkit import environment
 from fib_native_toolkit.run import run_tool
-from flashinfer_bench import env
 from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def find_nvcc() -> Tool:
     CapabilityError
         If there is none that runs.
     """
-    roots = env.library_roots(*CUDA_VARIABLES)
+    roots = environment.library_roots(*CUDA_VARIABLES)
     places = [root / "bin" / "nvcc" for _, root in roots]
     found = [place for place in places if place.is_file()]
     found += [*_on_path("nvcc"), _USUAL_CUDA / "bin" / "nvcc"]
@@ -142,7 +142,7 @@ def cuda_home() -> Path:
     CapabilityError
         If there is no toolkit.
     """
-    for _, root in env.library_roots(*CUDA_VARIABLES):
+    for _, root in environment.library_roots(*CUDA_VARIABLES):
         if _is_toolkit(root):
             return root
     nvcc = find_nvcc().path
@@ -155,7 +155,7 @@ def cuda_home() -> Path:
 
 
 def _find_compiler(name: str, variable: str, usual: tuple[str, ...]) -> Tool:
-    command = env.compiler_command(variable)
+    command = environment.compiler_command(variable)
     if not command:
         return _first_working(
             name,

@@ -113,9 +113,9 @@ def _check(catalog: Catalog, device: str, names: Sequence[str]) -> CheckReport:
     from flashinfer_bench.bench.timing import Timer
 
     usable = [entry for entry in _for_device(catalog, device) if entry.availability()]
-    chosen = [catalog.select_timer(device, name) for name in names] or usable
+    chosen = [catalog.timers.for_device(device, name) for name in names] or usable
     if not chosen:
-        catalog.select_timer(device)  # raises, and says why
+        catalog.timers.for_device(device)  # raises, and says why
     timers = [entry.load_subclass(Timer)() for entry in chosen]  # type: ignore[type-abstract]
     with DeviceLock(device).held():
         return check_timers(

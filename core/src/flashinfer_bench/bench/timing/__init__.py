@@ -104,7 +104,7 @@ def pick_timer(
     timers = [entry for entry in catalog.timers if kind in entry.spec.devices]
     fitting = [one for one in timers if one.spec.why_trust is None and cache in one.spec.caches]
     if name is not None:
-        named = catalog.select_timer(device, name)
+        named = catalog.timers.for_device(device, name)
         why, caches = named.spec.why_trust, named.spec.caches
         if why is not None and trust != "off":
             others = ", ".join(one.name for one in fitting)
@@ -127,7 +127,7 @@ def pick_timer(
             note = f"timing {device} with {entry.name!r}, because {'; '.join(better)}"
             logger.warning("%s", note)
             return entry, note
-    catalog.select_timer(device)  # raises, and says more, if there is none at all
+    catalog.timers.for_device(device)  # raises, and says more, if there is none at all
     told = [
         f"{entry.name} ({_told(entry)})"
         if not entry.availability()

@@ -120,6 +120,6 @@ def _product(torch: Any, device: str, dtype: str, side: int) -> Callable[[], flo
 
 def _calls(device: str) -> float:
     """Return the rate of calls of nothing, as timers show them: never less than they show."""
-    timer = default_catalog().select_timer("cuda", "cuda_event").load()()
+    timer = default_catalog().timers.for_device("cuda", "cuda_event").load()()
     times = timer.measure(nothing, lambda index: (), warmup=3, iterations=50, device=device)
     return 1e3 / float(min(times))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from fib_build_cache.store import CacheEntry, list_entries, prune, utc
 from flashinfer_bench import env
 from flashinfer_bench.cli.options import AsJson, command_group, option
 from flashinfer_bench.cli.output import Column, document_of, emit_document, table, talk
-from flashinfer_bench.compile.cache import CacheEntry, list_entries, prune, utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,0 +1,263 @@
+"""Listing what builds and processes have left in the cache, and pruning it."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+from fib_build_cache.info import LibraryInfo
+from flashinfer_bench import env
+from flashinfer_bench.compile import cache
+from flashinfer_bench.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Only what is called like this has been made by us; the cache folder may be set to any folder.
+_BUILD = re.compile(r".+_[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """One thing in the cache.
+
+    Parameters
+    ----------
+    builder : str
+        Name of the builder's folder, or of another one in the cache.
+    solution, language : str
+        What was built first with this content; empty if that is not known.
+    path : Path
+        The folder or file.
+    bytes : int
+        Size of all files in it.
+    created : str
+        When, in UTC: ``2025-01-31T12:00:00Z``.
+    last_used : float
+        Seconds since 1970.
+    state : str
+        ``complete``; ``partial``: being built, or left by a build that was killed; ``damaged``: not
+        as it was made, and built anew when it is next wanted; ``scratch``: the files of one
+        process; ``other``: not made by builders, and never removed.
+    """
+
+    builder: str
+    solution: str
+    language: str
+    path: Path
+    bytes: int
+    created: str
+    last_used: float
+    state: str
+
+
+class PruneResult(NamedTuple):
+    """What was, or would be, removed from the cache.
+
+    Attributes
+    ----------
+    removed : list of CacheEntry
+        In the order in which they went.
+    busy : list of CacheEntry
+        What would have gone, had not a living process been at work on it or used it just then.
+    bytes_freed : int
+        Size of what was removed.
+    bytes_left : int
+        Size of all that is left.
+    """
+
+    removed: list[CacheEntry]
+    busy: list[CacheEntry]
+    bytes_freed: int
+    bytes_left: int
+
+
+def list_entries(*, verify: bool = False) -> list[CacheEntry]:
+    """Return what is in ``FIB_CACHE_PATH``, least recently used first.
+
+    Parameters
+    ----------
+    verify : bool
+        Whether to read each library to see that it is as it was made; otherwise its size is enough.
+
+    Returns
+    -------
+    list of CacheEntry
+        Nothing where there is no folder. Lock files are not among them.
+
+    Raises
+    ------
+    StorageError
+        If the folder cannot be read.
+    """
+    base = env.cache_path()
+    try:
+        folders = [path for path in base.iterdir() if path.is_dir() and not path.is_symlink()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"{base}: cannot be read: {error}") from error
+    entries = [entry for folder in folders for entry in _entries_in(folder, verify)]
+    return sorted(entries, key=lambda entry: (entry.last_used, str(entry.path)))
+
+
+def prune(
+    *,
+    older_than: Optional[float] = None,
+    max_bytes: Optional[int] = None,
+    everything: bool = False,
+    dry_run: bool = False,
+) -> PruneResult:
+    """Remove builds from the cache, least recently used first, and always what nobody can use.
+
+    Without any limit, only the latter goes: what killed builds and processes have left, what is
+    damaged, lock files without a build. What a living process is building is never touched; one
+    that is about to load a build that goes away builds it anew.
+
+    Parameters
+    ----------
+    older_than : float, optional
+        Remove builds that nobody has used for that many seconds.
+    max_bytes : int, optional
+        Remove builds until all of them together are no larger.
+    everything : bool
+        Remove all builds.
+    dry_run : bool
+        Remove nothing, and say what would be.
+
+    Returns
+    -------
+    PruneResult
+        What happened.
+
+    Raises
+    ------
+    StorageError
+        If the folder cannot be read, or something in it cannot be removed.
+    """
+    entries = list_entries()
+    oldest = time.time() - older_than if older_than is not None else float("-inf")
+    size = sum(entry.bytes for entry in entries if entry.state == "complete")
+    doomed = [entry for entry in entries if entry.state not in ("complete", "other")]
+    for entry in entries:
+        too_much = max_bytes is not None and size > max_bytes
+        if entry.state == "complete" and (everything or too_much or entry.last_used < oldest):
+            size -= entry.bytes
+            doomed.append(entry)
+    removed: list[CacheEntry] = []
+    busy: list[CacheEntry] = []
+    failed: list[StorageError] = []
+    for entry in doomed:
+        try:
+            gone = _remove(entry, dry_run=dry_run, whatever=everything)
+        except OSError as error:
+            failed.append(StorageError(f"{entry.path}: cannot be removed: {error}"))
+        else:
+            (removed if gone else busy).append(entry)
+    if failed:
+        raise failed[0]
+    for lock in [] if dry_run else env.cache_path().glob("*/*.lock"):
+        with suppress(OSError):
+            _remove_orphan(lock)
+    freed = sum(entry.bytes for entry in removed)
+    return PruneResult(removed, busy, freed, sum(entry.bytes for entry in entries) - freed)
+
+
+def _remove(entry: CacheEntry, *, dry_run: bool, whatever: bool) -> bool:
+    """Remove an entry unless it is in use; return whether it went (or would go)."""
+    # A partial folder is guarded by the lock of the one that it is to become.
+    guard = cache.lock_of(entry.path.with_name(entry.path.name.partition(cache.PARTIAL)[0]))
+    if dry_run and not guard.exists():
+        return True
+    lock = cache.try_lock(guard)
+    if lock is None:
+        return False
+    try:
+        # Somebody may have used a build, or made it anew, after it was listed.
+        is_build = entry.state in ("complete", "damaged")
+        wanted = whatever or not is_build or _last_used(entry.path) <= entry.last_used
+        if wanted and not dry_run:
+            cache.remove_result(entry.path)
+            with suppress(OSError):  # another system than Unix keeps files that are open
+                guard.unlink()
+        return wanted
+    finally:
+        lock.release()
+
+
+def _remove_orphan(path: Path) -> None:
+    """Remove a lock file of ours if there is nothing that it locks, and nobody holds it."""
+    name = path.stem.removesuffix(".building")
+    ours = cache.is_scratch_name(name) if path.parent.name == "scratch" else _BUILD.fullmatch(name)
+    if not ours or path.with_name(name).exists() or path.stat().st_size:
+        return
+    lock = cache.try_lock(path)
+    if lock is not None:
+        path.unlink()
+        lock.release()
+
+
+def _entries_in(folder: Path, verify: bool) -> Iterator[CacheEntry]:
+    """Yield what is in one folder of the cache; it alone if nothing there is ours."""
+    with suppress(OSError):  # it went away meanwhile, or is somebody else's
+        paths = [path for path in folder.iterdir() if path.name != cache.MARKER]
+        states = {path: _state_of(path, verify) for path in paths if path.suffix != ".lock"}
+        if states and set(states.values()) == {"other"}:
+            states = {folder: "other"}
+        for path, state in states.items():
+            with suppress(FileNotFoundError):  # somebody else removes it just now
+                yield _entry(folder, path, state)
+
+
+def _state_of(path: Path, verify: bool) -> str:
+    """Return the state of `path`: ``other`` for all that is not surely one of ours.
+
+    The cache folder may be any folder, so a name alone proves nothing.
+    """
+    name, partial, _ = path.name.partition(cache.PARTIAL)
+    if path.is_symlink() or not path.is_dir():
+        return "other"
+    if path.parent.name == "scratch":
+        return (
+            "scratch" if cache.is_scratch_name(name) and cache.lock_of(path).is_file() else "other"
+        )
+    if not _BUILD.fullmatch(name) or not (path.parent / cache.MARKER).is_file():
+        return "other"
+    if partial:
+        return "partial"
+    info = LibraryInfo.read(path)
+    if info is None:
+        # A builder that keeps its results in another way than `CompiledBuilder` has no such file.
+        sound = not (path / cache.BUILD_INFO).exists()
+    else:
+        sound = info.is_library_sound(path) if verify else info.library_in(path) is not None
+    return "complete" if sound and cache.is_complete(path) else "damaged"
+
+
+def _entry(folder: Path, path: Path, state: str) -> CacheEntry:
+    info = LibraryInfo.read(path) if state in ("complete", "damaged") else None
+    last_used = _last_used(path)
+    files = [path, *path.rglob("*")]
+    return CacheEntry(
+        builder=folder.name,
+        solution=info.solution if info else "",
+        language=info.language if info else "",
+        path=path,
+        bytes=sum(file.lstat().st_size for file in files if file.is_symlink() or file.is_file()),
+        created=info.created if info else utc(last_used),
+        last_used=last_used,
+        state=state,
+    )
+
+
+def _last_used(path: Path) -> float:
+    return next((p.stat().st_mtime for p in (path / cache.COMPLETE, path) if p.exists()), 0.0)
+
+
+def utc(seconds: float) -> str:
+    """Return a time as text: ``2025-01-31T12:00:00Z``."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -1,0 +1,78 @@
+"""What the environment asks of compilers: their variables, and the GPUs to compile for.
+
+Values are read anew at each call, as those of `flashinfer_bench.env` are.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Optional
+
+from flashinfer_bench import env
+from flashinfer_bench.compile.machine import gpu_architectures
+from flashinfer_bench.errors import CapabilityError
+
+# Read by gcc, clang, nvcc and the programs that they start: what they make may depend on each.
+_COMPILERS_READ = (
+    *("CCC_OVERRIDE_OPTIONS", "COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH"),
+    *("GCC_EXEC_PREFIX", "LDEMULATION", "LD_RUN_PATH", "LIBRARY_PATH", "MACOSX_DEPLOYMENT_TARGET"),
+    *("NVCC_APPEND_FLAGS", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "SDKROOT", "SOURCE_DATE_EPOCH"),
+    *("SPACK_CFLAGS", "SPACK_CPPFLAGS", "SPACK_CXXFLAGS", "SPACK_INCLUDE_DIRS", "SPACK_LDFLAGS"),
+    *("SPACK_LDLIBS", "SPACK_LINK_DIRS", "SPACK_RPATH_DIRS", "SPACK_TARGET_ARGS"),
+)
+# The compilers of Nix; what follows says for which machine.
+_NIX_COMPILERS_READ = ("NIX_CFLAGS", "NIX_CXXSTDLIB", "NIX_HARDENING_ENABLE", "NIX_LDFLAGS")
+
+
+def max_jobs() -> Optional[int]:
+    """Return ``MAX_JOBS``, which builders of extensions heed; None if it is no positive number."""
+    text = os.environ.get("MAX_JOBS", "").strip()
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+def compiler_command(name: str) -> str:
+    """Return the command in ``CC`` or ``CXX`` (given as `name`); empty if it is not set."""
+    return os.environ.get(name, "").strip()
+
+
+def library_roots(*names: str) -> list[tuple[str, Path]]:
+    """Return the variables of `names`, such as ``CUDA_HOME``, that are set, and their folders."""
+    values = ((name, os.environ.get(name, "").strip()) for name in names)
+    return [(name, Path(value).expanduser()) for name, value in values if value]
+
+
+def compiler_variables() -> dict[str, str]:
+    """Return name and value of the set variables that compilers and linkers read."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if value and (name in _COMPILERS_READ or name.startswith(_NIX_COMPILERS_READ))
+    }
+
+
+def cuda_architectures() -> tuple[str, ...]:
+    """Return the architectures to compile for.
+
+    Returns
+    -------
+    tuple of str
+        Those of ``FIB_CUDA_ARCH_LIST``, as they are written there; else those of the visible GPUs,
+        with the features that only they have: ``9.0a``.
+
+    Raises
+    ------
+    CapabilityError
+        If the variable is not set and there is no GPU.
+    ValueError
+        If the variable names something that is no architecture.
+    """
+    chosen = env.cuda_arch_list()
+    # From 9.0 on, GPUs have features that only code for exactly their architecture may use.
+    found = [f"{name}a" if len(name) > 3 or name >= "9.0" else name for name in gpu_architectures()]
+    if not chosen and not found:
+        raise CapabilityError(
+            "no GPU to compile for: there is none here, and FIB_CUDA_ARCH_LIST is not set",
+            hint="Set FIB_CUDA_ARCH_LIST to the architectures to compile for, such as 9.0a.",
+        )
+    return chosen or tuple(found)
