@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import re
 import sys
 from enum import Enum
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 import typer
 
 from flashinfer_bench.cli import options
-from flashinfer_bench.cli.datasets import OpenedDataset, error_documents, open_datasets
+from flashinfer_bench.cli.datasets import OpenedDataset, open_datasets
 from flashinfer_bench.cli.options import GreedyCommand, command_group, option
 from flashinfer_bench.cli.output import (
     Column,
@@ -33,15 +32,15 @@ from flashinfer_bench.cli.output import (
     talk,
     to_plain,
 )
-from flashinfer_bench.errors import SelectionError
+from flashinfer_bench.errors import CapabilityError, SelectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from flashinfer_bench.report import Best, Result, Selection, SolutionScore
-    from flashinfer_bench.report.scores import Against
 
 app = command_group("report", "Summarise, rank, merge or draw recorded traces.")
+app.callback()(lambda: None)  # else an only command would stand for the group
 
 
 class Format(str, Enum):
@@ -226,70 +225,6 @@ def tell_mixtures(mixtures: Mapping[str, Sequence[tuple[str, str]]]) -> None:
 # ---------------------------------------------------------------------------- the commands
 
 
-@app.command("summary", cls=GreedyCommand)
-def summary(
-    local: options.Local = None,
-    hub: options.Hub = None,
-    definitions: options.Definitions = None,
-    op_types: options.OpTypes = None,
-    hardware: options.Hardware = None,
-    baseline_author: Baseline = "baseline",
-    output_format: FormatOption = Format.table,
-    as_json: options.AsJson = False,
-    log_level: options.LogLevel = None,
-) -> None:
-    """Count what there is, and rank the authors.
-
-    One row for each definition, then one for each author on each device (with each timer and cache
-    mode), then how the latencies were taken.
-    """
-    set_up_logging(log_level)
-    from flashinfer_bench.report import summarize
-    from flashinfer_bench.report.results import mixtures
-
-    opened = open_datasets(local, hub)
-    selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
-    found = summarize(opened.trace_set, selection, baseline_author)
-    if not found.definitions:
-        raise SelectionError("the filters leave no definition")
-    optional: dict[str, Sequence[Any]] = {
-        f"Authors, compared with {found.baseline_author}": found.rankings,
-        "How latencies were taken": found.timings,
-    }
-    write_tables(
-        chosen_format(output_format, as_json),
-        [
-            _dataclass_table("Definitions", found.definitions),
-            *(_dataclass_table(title, rows) for title, rows in optional.items() if rows),
-        ],
-        lambda: {
-            "dataset": list(opened.roots),
-            "totals": found.totals(),
-            "statuses": found.statuses,
-            "definitions": found.definitions,
-            "baseline_author": found.baseline_author,
-            "rankings": found.rankings,
-            "timings": found.timings,
-            "unranked": found.unranked,
-            "unreadable": error_documents(opened.errors),
-        },
-    )
-    talk("total: " + ", ".join(f"{count:,} {noun}" for noun, count in found.totals().items()))
-    if found.statuses:
-        talk("statuses: " + ", ".join(f"{n:,} {name}" for name, n in found.statuses.items()))
-    if found.unranked:
-        reasons = list(found.unranked.values())
-        talk(f"not in the ranking: {len(reasons)} definitions; the first because {reasons[0]}")
-        talk("hint: name another author with --baseline-author; --json lists all reasons")
-    tell_mixtures(mixtures((one.hardware, (one.timer, one.cache)) for one in found.timings))
-    raise typer.Exit(opened.exit_code())
-
-
-def _dataclass_table(title: str, rows: Sequence[Any]) -> Table:
-    columns = [field.name for field in dataclasses.fields(rows[0])]
-    return title, columns, [dataclasses.astuple(row) for row in rows]
-
-
 @app.command("best", cls=GreedyCommand)
 def best(
     local: options.Local = None,
@@ -315,7 +250,6 @@ def best(
     set_up_logging(log_level)
     from flashinfer_bench.report import best_solutions, score_solutions
     from flashinfer_bench.report.results import mixtures
-    from flashinfer_bench.report.scores import NamedBaseline
 
     names = {"definitions": definitions, "op_types": op_types, "hardware": hardware}
     narrowed = {"solutions": solutions, "authors": authors}
@@ -328,7 +262,7 @@ def best(
         results = [one for one in everything if wanted.wants_solution(one.solution, one.author)]
         require_results(opened, results)
     found = best_solutions(score_solutions(results))
-    against = NamedBaseline(everything, baseline).against if baseline else lambda _: None
+    against = _comparison(everything, baseline) if baseline else lambda _: None
     rows = [
         _Row(one, score, against(score))
         for one in found
@@ -351,12 +285,21 @@ def best(
     raise typer.Exit(opened.exit_code())
 
 
+def _comparison(results: Sequence[Result], baseline: str) -> Callable[[SolutionScore], Any]:
+    try:
+        from flashinfer_bench.report import NamedBaseline
+    except ImportError as error:
+        raise CapabilityError(f"--baseline: {error}", hint="pip install fib-report") from error
+    compare: Callable[[SolutionScore], Any] = NamedBaseline(results, baseline).against
+    return compare
+
+
 class _Row(NamedTuple):
     """A line of the table: one of the ranked solutions of a definition."""
 
     best: Best
     score: SolutionScore
-    against: Optional[Against]
+    against: Any
 
     @property
     def leads(self) -> bool:

@@ -1,7 +1,7 @@
-"""Summaries and rankings made from recorded traces; nothing here prints or runs anything.
+"""Results and rankings made from recorded traces; nothing here prints or runs anything.
 
-Pages, scores, coverage and regressions are in the distribution ``fib-report``; their names can be
-imported from here, too.
+Summaries, pages, scores, coverage and regressions are in the distribution ``fib-report``; their
+names can be imported from here, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from flashinfer_bench.report.scores import (
     SolutionScore,
     best_solutions,
     score_solutions,
-    summarize,
 )
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "collect_results",
     "latest_results",
     "score_solutions",
-    "summarize",
     "with_intervals",
 ]
 

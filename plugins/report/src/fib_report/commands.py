@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime, timezone
 from functools import partial
 from operator import attrgetter
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from flashinfer_bench.cli import options
-from flashinfer_bench.cli.datasets import open_datasets
+from flashinfer_bench.cli.datasets import error_documents, open_datasets
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import GreedyCommand
 from flashinfer_bench.cli.output import Column, document_of, emit, set_up_logging, talk
@@ -35,9 +36,76 @@ from flashinfer_bench.cli.report import (
 from flashinfer_bench.errors import ConfigError, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from fib_report.ratings import Standing
+    from flashinfer_bench.cli.report import Table
+
+# -------------------------------------------------------------------------------------- summary
+
+
+def summary(
+    local: options.Local = None,
+    hub: options.Hub = None,
+    definitions: options.Definitions = None,
+    op_types: options.OpTypes = None,
+    hardware: options.Hardware = None,
+    baseline_author: Baseline = "baseline",
+    output_format: FormatOption = Format.table,
+    as_json: options.AsJson = False,
+    log_level: options.LogLevel = None,
+) -> None:
+    """Count what there is, and rank the authors.
+
+    One row for each definition, then one for each author on each device (with each timer and cache
+    mode), then how the latencies were taken.
+    """
+    set_up_logging(log_level)
+    from fib_report.summary import summarize
+    from flashinfer_bench.report.results import mixtures
+
+    opened = open_datasets(local, hub)
+    selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    found = summarize(opened.trace_set, selection, baseline_author)
+    if not found.definitions:
+        raise SelectionError("the filters leave no definition")
+    optional: dict[str, Sequence[Any]] = {
+        f"Authors, compared with {found.baseline_author}": found.rankings,
+        "How latencies were taken": found.timings,
+    }
+    write_tables(
+        chosen_format(output_format, as_json),
+        [
+            _dataclass_table("Definitions", found.definitions),
+            *(_dataclass_table(title, rows) for title, rows in optional.items() if rows),
+        ],
+        lambda: {
+            "dataset": list(opened.roots),
+            "totals": found.totals(),
+            "statuses": found.statuses,
+            "definitions": found.definitions,
+            "baseline_author": found.baseline_author,
+            "rankings": found.rankings,
+            "timings": found.timings,
+            "unranked": found.unranked,
+            "unreadable": error_documents(opened.errors),
+        },
+    )
+    talk("total: " + ", ".join(f"{count:,} {noun}" for noun, count in found.totals().items()))
+    if found.statuses:
+        talk("statuses: " + ", ".join(f"{n:,} {name}" for name, n in found.statuses.items()))
+    if found.unranked:
+        reasons = list(found.unranked.values())
+        talk(f"not in the ranking: {len(reasons)} definitions; the first because {reasons[0]}")
+        talk("hint: name another author with --baseline-author; --json lists all reasons")
+    tell_mixtures(mixtures((one.hardware, (one.timer, one.cache)) for one in found.timings))
+    raise typer.Exit(opened.exit_code())
+
+
+def _dataclass_table(title: str, rows: Sequence[Any]) -> Table:
+    columns = [field.name for field in dataclasses.fields(rows[0])]
+    return title, columns, [dataclasses.astuple(row) for row in rows]
+
 
 # ------------------------------------------------------------------------------------- coverage
 
@@ -365,4 +433,4 @@ def _app(command: Callable[..., None]) -> typer.Typer:
 
 
 coverage_app, regressions_app = _app(coverage), _app(regressions)
-scores_app, visualize_app = _app(scores), _app(visualize)
+scores_app, summary_app, visualize_app = _app(scores), _app(summary), _app(visualize)
