@@ -9,8 +9,7 @@ over definitions, of the best score among the author's solutions.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Optional
 
 from pydantic import Field
@@ -65,43 +64,6 @@ class TraceSetSummary(SchemaModel):
     unranked: dict[str, str] = Field(default_factory=dict)
 
 
-@dataclass
-class Runs:
-    """The runs of one definition, digested.
-
-    Attributes
-    ----------
-    best_ms : dict
-        Solution, then uuid of a workload, to the lowest latency in milliseconds that passed.
-    failed : set of str
-        Solutions of which a run failed.
-    total, passed : int
-        Number of runs.
-    unusable : RunRow, optional
-        The first passing run whose latency is not positive and finite.
-    """
-
-    best_ms: dict[str, dict[str, float]] = field(default_factory=dict)
-    failed: set[str] = field(default_factory=set)
-    total: int = 0
-    passed: int = 0
-    unusable: Optional[RunRow] = None
-
-    def add(self, run: RunRow) -> None:
-        """Add a run."""
-        self.total += 1
-        if not run.passed:
-            self.failed.add(run.solution)
-            return
-        self.passed += 1
-        latency = run.latency_ms
-        if latency is None or not 0.0 < latency < math.inf:
-            self.unusable = self.unusable or run
-            return
-        times = self.best_ms.setdefault(run.solution, {})
-        times[run.workload] = min(latency, times.get(run.workload, math.inf))
-
-
 class Ranking:
     """Scores and ranks by some runs.
 
@@ -122,9 +84,22 @@ class Ranking:
         definitions: Iterable[str] = (),
     ) -> None:
         self._solutions, self._definitions = solutions, list(definitions)
-        self._runs: defaultdict[str, Runs] = defaultdict(Runs)
+        self._runs: Counter[str] = Counter()
+        self._passed: Counter[str] = Counter()
+        self._failed: set[tuple[str, str]] = set()
+        self._unusable: dict[str, RunRow] = {}
+        self._best_ms: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(dict)
         for row in rows:
-            self._runs[row.definition].add(row)
+            name, latency = row.definition, row.latency_ms
+            self._runs[name] += 1
+            self._passed[name] += row.passed
+            if not row.passed:
+                self._failed.add((name, row.solution))
+            elif latency is None or not 0.0 < latency < math.inf:
+                self._unusable.setdefault(name, row)
+            else:
+                times = self._best_ms[name, row.solution]
+                times[row.workload] = min(latency, times.get(row.workload, math.inf))
 
     @classmethod
     def of(
@@ -160,7 +135,21 @@ class Ranking:
         baseline = _find_baseline(name, self._solutions.get(name, ()), baseline_author)
         if baseline.name == solution.name:
             return None
-        return _score(solution.name, baseline.name, self._runs[name])
+        if row := self._unusable.get(name):
+            raise DataError(
+                f"a passing trace of solution '{row.solution}' has a latency of "
+                f"{row.latency_ms} ms",
+                field="evaluation.performance.latency_ms",
+            )
+        if (name, solution.name) in self._failed:
+            return SpeedupMetrics(avg_speedup=0.0)
+        mine, theirs = self._best_ms[name, solution.name], self._best_ms[name, baseline.name]
+        speedups = [theirs[uuid] / latency for uuid, latency in mine.items() if uuid in theirs]
+        if not speedups:
+            return None
+        return SpeedupMetrics(
+            avg_speedup=math.fsum(speedups) / len(speedups), n_workloads=len(speedups)
+        )
 
     def score_definition(
         self, definition: str, baseline_author: str, author: Optional[str] = None
@@ -198,8 +187,8 @@ class Ranking:
                 scores.append(self.score_definition(name, baseline_author))
             except DataError as error:
                 unranked[name] = error.message
-        runs = [self._runs[name] for name in self._definitions]
-        total, passed = sum(one.total for one in runs), sum(one.passed for one in runs)
+        total = sum(self._runs[name] for name in self._definitions)
+        passed = sum(self._passed[name] for name in self._definitions)
         return TraceSetSummary(
             total=total,
             passed=passed,
@@ -230,25 +219,6 @@ def _find_baseline(
         f"definition '{definition}' has {count} by the baseline author '{baseline_author}'; "
         "exactly one is needed",
         hint="name another baseline author, or add a baseline solution",
-    )
-
-
-def _score(solution: str, baseline: str, runs: Runs) -> Optional[SpeedupMetrics]:
-    """Score a solution against a baseline; None if nothing can be compared."""
-    if runs.unusable is not None:
-        raise DataError(
-            f"a passing trace of solution '{runs.unusable.solution}' has a latency of "
-            f"{runs.unusable.latency_ms} ms",
-            field="evaluation.performance.latency_ms",
-        )
-    if solution in runs.failed:
-        return SpeedupMetrics(avg_speedup=0.0)
-    mine, theirs = runs.best_ms.get(solution, {}), runs.best_ms.get(baseline, {})
-    speedups = [theirs[uuid] / latency for uuid, latency in mine.items() if uuid in theirs]
-    if not speedups:
-        return None
-    return SpeedupMetrics(
-        avg_speedup=math.fsum(speedups) / len(speedups), n_workloads=len(speedups)
     )
 
 
