@@ -1,7 +1,5 @@
 """``fib report``: look at recorded traces; nothing is run."""
 
-# ruff: noqa: TC001 - typer reads the annotations at run time
-
 from __future__ import annotations
 
 import csv
@@ -14,24 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
 import typer
 
-from flashinfer_bench.cli import options
+from flashinfer_bench.cli import options, output
 from flashinfer_bench.cli.datasets import OpenedDataset, open_datasets
 from flashinfer_bench.cli.options import GreedyCommand, command_group, option
-from flashinfer_bench.cli.output import (
-    Column,
-    Columns,
-    document_of,
-    emit,
-    emit_document,
-    laid_out,
-    numeric_columns,
-    printable,
-    rounded,
-    set_up_logging,
-    table,
-    talk,
-    to_plain,
-)
+from flashinfer_bench.cli.output import Column, Columns, document_of, emit, set_up_logging, talk
 from flashinfer_bench.errors import CapabilityError, SelectionError
 
 if TYPE_CHECKING:
@@ -60,13 +44,6 @@ FormatOption = Annotated[
         help="table: drawn on a terminal, tab-separated elsewhere; csv and json have every digit.",
     ),
 ]
-Baseline = Annotated[
-    str,
-    typer.Option(
-        "--baseline-author", metavar="NAME", help="Author whose solutions others are compared with."
-    ),
-]
-
 NamedBaselineOption = Annotated[
     Optional[str],
     option(
@@ -148,15 +125,15 @@ def write_tables(
         Makes what JSON says instead of the tables; its version is added.
     """
     if chosen is Format.json:
-        emit_document(**document())
+        output.emit_document(**document())
         return
     for index, (title, columns, rows) in enumerate(tables):
         if index:
             emit("")
         if chosen is Format.table:
-            table(title, columns, rows)
+            output.table(title, columns, rows)
             continue
-        names, lines = laid_out(columns, rows, drawn=chosen is Format.markdown)
+        names, lines = output.laid_out(columns, rows, drawn=chosen is Format.markdown)
         if chosen is Format.csv:
             # Names of devices are among those of the columns.
             cells = [map(_csv_cell, line) for line in (names, *lines)]
@@ -168,7 +145,7 @@ def write_tables(
 def _csv_cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = "" if value is None else printable(str(to_plain(value)))
+    text = "" if value is None else output.printable(str(output.to_plain(value)))
     # Names come from files that anyone may have written, and a spreadsheet would run such a cell
     # (OWASP, "CSV injection"). It takes the apostrophe for "what follows is text".
     is_formula = not isinstance(value, (int, float)) and text.startswith(_FORMULA)
@@ -179,10 +156,10 @@ def _write_markdown(title: str, names: Sequence[str], lines: Sequence[Sequence[A
     if title:
         emit(f"### {_markdown(title)}\n")
     emit(_markdown_row(names))
-    rules = ("---:" if right else "---" for right in numeric_columns(names, lines))
+    rules = ("---:" if right else "---" for right in output.numeric_columns(names, lines))
     emit(f"|{'|'.join(rules)}|")
     for line in lines:
-        emit(_markdown_row([rounded(value) for value in line]))
+        emit(_markdown_row([output.rounded(value) for value in line]))
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
@@ -191,7 +168,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 def _markdown(text: str) -> str:
     """Return `text` so that Markdown shows it as it is: no markup, no HTML, no new column."""
-    text = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = output.printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"[\\`*\[\]|~#]", r"\\\g<0>", text)
     # Within a word an underscore means nothing; names are full of them.
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text)
@@ -402,7 +379,7 @@ class _PluginReports:
         def report(
             local: options.Local = None,
             hub: options.Hub = None,
-            output: ReportFile = None,
+            target: ReportFile = None,
             log_level: options.LogLevel = None,
         ) -> None:
             set_up_logging(log_level)
@@ -412,11 +389,11 @@ class _PluginReports:
             draw = default_catalog().find("report", name).load()
             opened = open_datasets(local, hub)
             text = str(draw(opened.trace_set))
-            if output is None:
+            if target is None:
                 emit(text)
             else:
-                replace_file(output, text.encode())
-                emit(str(output))
+                replace_file(target, text.encode())
+                emit(str(target))
             raise typer.Exit(opened.exit_code())
 
         made = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -480,7 +480,8 @@ class TraceSet:
             If both `op_type` and `definition_name` are given; if a definition with solutions has
             none by the baseline author, or more than one; if a latency is not positive.
         """
-        return self._ranking(op_type, definition_name).rank(baseline_author)
+        ranked = self._ranking(op_type, definition_name).rank(baseline_author)
+        return list(ranked)
 
     # -------------------------------------------------------------------------------- folders
 

@@ -20,17 +20,9 @@ from flashinfer_bench.data.loader import load_definition, paused_gc
 from flashinfer_bench.data.trace_reader import TraceReader
 from flashinfer_bench.errors import CapabilityError, DataError, UnknownNameError
 from flashinfer_bench.plugins import default_catalog
+from flashinfer_bench.validate import records
 from flashinfer_bench.validate.checks import SUFFIXES
-from flashinfer_bench.validate.records import (
-    Contents,
-    Finding,
-    Place,
-    Record,
-    RecordCheck,
-    Severity,
-    SolutionHead,
-    TraceHead,
-)
+from flashinfer_bench.validate.records import Contents, Finding, Place, RecordCheck, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -154,7 +146,8 @@ def validate_dataset(
         for name, paths in zip(_KEPT, stages, strict=True):
             scans = share(partial(_scan, contents, [*checks]), paths)
             findings += (one for _, told in scans for one in told)
-            contents = replace(contents, **{name: tuple(one for kept, _ in scans for one in kept)})
+            kept: Any = {name: tuple(one for found, _ in scans for one in found)}
+            contents = replace(contents, **kept)
     counts = {
         layout.DEFINITIONS: len(contents.definition_files),
         layout.SOLUTIONS: len(contents.solution_files),
@@ -256,7 +249,7 @@ def _scan(contents: Contents, names: Sequence[str], path: Path) -> tuple[list[An
             return [(load_definition(path, contents.root), place)], []
         if place.check == layout.SOLUTIONS:
             solution = decode(Solution, path.read_bytes(), path=path)
-            head = SolutionHead(solution.name, solution.definition, solution.author)
+            head = records.SolutionHead(solution.name, solution.definition, solution.author)
             return [(head, place)], list(_ask(checks, "solution", solution, place))
         reader = TraceReader()
         for line, text in read_records(path, tell_torn):
@@ -266,8 +259,8 @@ def _scan(contents: Contents, names: Sequence[str], path: Path) -> tuple[list[An
             except DataError as error:
                 findings.append(at.refused(error))
                 continue
-            kept.append((TraceHead.of(trace), at))
-            findings += _ask(checks, "visit", Record(trace, at), contents)
+            kept.append((records.TraceHead.of(trace), at))
+            findings += _ask(checks, "visit", records.Record(trace, at), contents)
     except DataError as error:
         findings.append(place.refused(error))
     except OSError as error:

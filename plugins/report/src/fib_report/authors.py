@@ -90,16 +90,19 @@ class Ranking:
         self._unusable: dict[str, RunRow] = {}
         self._best_ms: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(dict)
         for row in rows:
-            name, latency = row.definition, row.latency_ms
+            task, latency = row.task, row.latency_ms
+            name, uuid = task.definition, task.workload
             self._runs[name] += 1
-            self._passed[name] += row.passed
             if not row.passed:
-                self._failed.add((name, row.solution))
-            elif latency is None or not 0.0 < latency < math.inf:
+                self._failed.add((name, task.solution))
+                continue
+            self._passed[name] += 1
+            if latency is None or not 0.0 < latency < math.inf:
                 self._unusable.setdefault(name, row)
-            else:
-                times = self._best_ms[name, row.solution]
-                times[row.workload] = min(latency, times.get(row.workload, math.inf))
+                continue
+            times = self._best_ms[name, task.solution]
+            if latency < times.get(uuid, math.inf):
+                times[uuid] = latency
 
     @classmethod
     def of(

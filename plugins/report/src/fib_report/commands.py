@@ -1,7 +1,5 @@
 """The subcommands of ``fib report`` that this plugin adds."""
 
-# ruff: noqa: TC001 - typer reads the annotations at run time
-
 from __future__ import annotations
 
 import dataclasses
@@ -13,35 +11,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from flashinfer_bench.cli import options
+from flashinfer_bench.cli import options, report
 from flashinfer_bench.cli.datasets import error_documents, open_datasets
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import GreedyCommand
 from flashinfer_bench.cli.output import Column, document_of, emit, set_up_logging, talk
-from flashinfer_bench.cli.report import (
-    Baseline,
-    Format,
-    FormatOption,
-    NamedBaselineOption,
-    chosen_format,
-    clock_label,
-    is_tied,
-    make_selection,
-    open_results,
-    rank_number,
-    require_results,
-    tell_mixtures,
-    write_tables,
-)
 from flashinfer_bench.errors import ConfigError, SelectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fib_report.ratings import Standing
-    from flashinfer_bench.cli.report import Table
 
 # -------------------------------------------------------------------------------------- summary
+
+Baseline = Annotated[
+    str,
+    typer.Option(
+        "--baseline-author", metavar="NAME", help="Author whose solutions others are compared with."
+    ),
+]
 
 
 def summary(
@@ -51,7 +40,7 @@ def summary(
     op_types: options.OpTypes = None,
     hardware: options.Hardware = None,
     baseline_author: Baseline = "baseline",
-    output_format: FormatOption = Format.table,
+    output_format: report.FormatOption = report.Format.table,
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
@@ -65,7 +54,7 @@ def summary(
     from flashinfer_bench.report.results import mixtures
 
     opened = open_datasets(local, hub)
-    selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    selection = report.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     found = summarize(opened.trace_set, selection, baseline_author)
     if not found.definitions:
         raise SelectionError("the filters leave no definition")
@@ -73,8 +62,8 @@ def summary(
         f"Authors, compared with {found.baseline_author}": found.rankings,
         "How latencies were taken": found.timings,
     }
-    write_tables(
-        chosen_format(output_format, as_json),
+    report.write_tables(
+        report.chosen_format(output_format, as_json),
         [
             _dataclass_table("Definitions", found.definitions),
             *(_dataclass_table(title, rows) for title, rows in optional.items() if rows),
@@ -98,11 +87,11 @@ def summary(
         reasons = list(found.unranked.values())
         talk(f"not in the ranking: {len(reasons)} definitions; the first because {reasons[0]}")
         talk("hint: name another author with --baseline-author; --json lists all reasons")
-    tell_mixtures(mixtures((one.hardware, (one.timer, one.cache)) for one in found.timings))
+    report.tell_mixtures(mixtures((one.hardware, (one.timer, one.cache)) for one in found.timings))
     raise typer.Exit(opened.exit_code())
 
 
-def _dataclass_table(title: str, rows: Sequence[Any]) -> Table:
+def _dataclass_table(title: str, rows: Sequence[Any]) -> report.Table:
     columns = [field.name for field in dataclasses.fields(rows[0])]
     return title, columns, [dataclasses.astuple(row) for row in rows]
 
@@ -122,7 +111,7 @@ def coverage(
     baseline_author: Baseline = "baseline",
     gaps: GapsOnly = False,
     strict: Strict = False,
-    output_format: FormatOption = Format.table,
+    output_format: report.FormatOption = report.Format.table,
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
@@ -135,7 +124,7 @@ def coverage(
     from fib_report.coverage import find_gaps
 
     opened = open_datasets(local, hub)
-    selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    selection = report.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     found = find_gaps(opened.trace_set, selection, baseline_author)
     if not found:
         raise SelectionError("the filters leave no definition")
@@ -147,8 +136,8 @@ def coverage(
         (*attrgetter(*columns[:5])(one), *map(one.evaluated.get, devices), "; ".join(one.missing))
         for one in shown
     ]
-    write_tables(
-        chosen_format(output_format, as_json),
+    report.write_tables(
+        report.chosen_format(output_format, as_json),
         [("Coverage", columns, rows)],
         lambda: {"devices": devices, "definitions": shown},
     )
@@ -203,7 +192,7 @@ def regressions(
     op_types: options.OpTypes = None,
     authors: options.Authors = None,
     hardware: options.Hardware = None,
-    output_format: FormatOption = Format.table,
+    output_format: report.FormatOption = report.Format.table,
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
@@ -221,16 +210,16 @@ def regressions(
     begin = parse_date(since)
     end = None if until is None else parse_date(until, end=True)
     opened = open_datasets(local, hub)
-    selection = make_selection(
+    selection = report.make_selection(
         definitions=definitions, solutions=solutions, op_types=op_types, authors=authors,
         hardware=hardware,
     )  # fmt: skip
     results = collect_results(opened.trace_set, selection)
-    require_results(opened, results)
+    report.require_results(opened, results)
     found = compare_dates(results, begin, end, threshold)
     shown = found.changes if improvements else found.regressions
-    write_tables(
-        chosen_format(output_format, as_json),
+    report.write_tables(
+        report.chosen_format(output_format, as_json),
         [("Changes" if improvements else "Regressions", _CHANGE, shown)],
         lambda: {
             "since": begin.isoformat(),
@@ -278,11 +267,11 @@ def scores(
     op_types: options.OpTypes = None,
     hardware: options.Hardware = None,
     baseline_author: Baseline = "baseline",
-    baseline: NamedBaselineOption = None,
+    baseline: report.NamedBaselineOption = None,
     reference: Reference = False,
     thresholds: Thresholds = None,
     by_solution: BySolution = False,
-    output_format: FormatOption = Format.table,
+    output_format: report.FormatOption = report.Format.table,
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
@@ -303,7 +292,7 @@ def scores(
         if not 0.0 <= p < float("inf"):
             raise ConfigError(f"{p:g} is no speed-up", hint="--p 1 1.5 2")
     opened = open_datasets(local, hub)
-    selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    selection = report.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     against = None if reference else baseline or baseline_author
     if reference and baseline:
         raise ConfigError("--baseline and --reference are two different things to compare with")
@@ -321,15 +310,15 @@ def scores(
         )
     columns = _columns("solution" if by_solution else "author", at)
     over = found.baseline_author or "the reference"
-    write_tables(
-        chosen_format(output_format, as_json),
+    report.write_tables(
+        report.chosen_format(output_format, as_json),
         [(f"Compared with {over}", columns, found.standings)],
         lambda: {
             "baseline_author": found.baseline_author,
             "scores": [document_of(columns, one) for one in found.standings],
         },
     )
-    tell_mixtures(found.mixtures)
+    report.tell_mixtures(found.mixtures)
     unpaired = ", unpaired: from separate runs" if found.baseline_author else ""
     talk(f"speed-ups are over {over}{unpaired}")
     raise typer.Exit(opened.exit_code())
@@ -340,10 +329,10 @@ def _columns(whose: str, thresholds: tuple[float, ...]) -> list[Column]:
         Column("hardware", "hardware"),
         Column("timer", "timer", people=False),
         Column("cache", "cache", people=False),
-        Column("timed", clock_label, programs=False),
+        Column("timed", report.clock_label, programs=False),
         Column("rank", "rating.rank", programs=False),
-        Column("rank", lambda s: rank_number(s.rating.rank), people=False),
-        Column("tied", lambda s: is_tied(s.rating.rank), people=False),
+        Column("rank", lambda s: report.rank_number(s.rating.rank), people=False),
+        Column("tied", lambda s: report.is_tied(s.rating.rank), people=False),
         Column(whose, "rating.name"),
         Column("tasks", "rating.tasks"),
         Column("tried", "rating.tried"),
@@ -406,7 +395,7 @@ def visualize(
     from fib_report.page import PageInfo, render_page
     from flashinfer_bench.data.storage import replace_file
 
-    opened, results = open_results(
+    opened, results = report.open_results(
         local,
         hub,
         definitions=definitions,
@@ -416,7 +405,7 @@ def visualize(
         hardware=hardware,
     )
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    scope = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    scope = report.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     # What solutions or authors alone lack is no gap of the dataset.
     gaps = [] if solutions or authors else find_gaps(opened.trace_set, scope)
     page = render_page(results, PageInfo(title, opened.name, now), gaps).encode()
