@@ -53,8 +53,8 @@ def measure(task: tuple[str, int, int, int]) -> dict[str, Any]:
         begin = time.process_time()
         interval = median_interval(samples, resolution=timer.resolution)
         spent += time.process_time() - begin
-        held += not interval.excludes(true)
-        widths.append(100 * interval.half_width)
+        held += interval.low <= true <= interval.high
+        widths.append(100 * (interval.high - interval.low) / 2 / interval.estimate)
     return {
         "timer": name,
         "promised": timer.promised,

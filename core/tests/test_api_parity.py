@@ -32,7 +32,7 @@ MODULES = {
         "AxisConst AxisVar AxisSpec TensorSpec DType Definition SourceFile BuildSpec Solution "
         "SupportedLanguages SupportedBindings RandomInput ScalarInput SafetensorsInput InputSpec "
         "Workload Correctness Performance Environment EvaluationStatus Evaluation Trace TraceSet "
-        "TraceSetSummary SpeedupMetrics save_json_file load_json_file save_jsonl_file "
+        "save_json_file load_json_file save_jsonl_file "
         "load_jsonl_file append_jsonl_file Builder BuilderRegistry Runnable BuildError __version__ "
         "apply enable_apply disable_apply ApplyConfig ApplyConfigRegistry ApplyRuntime"
     ),
@@ -40,7 +40,7 @@ MODULES = {
         "AxisConst AxisVar AxisSpec TensorSpec DType Definition SourceFile BuildSpec Solution "
         "SupportedLanguages SupportedBindings RandomInput ScalarInput SafetensorsInput InputSpec "
         "InputDesc Workload Correctness Performance Environment EvaluationStatus Evaluation Trace "
-        "TraceSet TraceSetSummary SpeedupMetrics save_json_file load_json_file save_jsonl_file "
+        "TraceSet save_json_file load_json_file save_jsonl_file "
         "load_jsonl_file append_jsonl_file append_jsonl_line append_jsonl_lines to_json from_json"
     ),
     "flashinfer_bench.data.definition": "AxisConst AxisVar TensorSpec Definition",
@@ -219,8 +219,6 @@ FIELDS = {
     "data:Environment": "hardware libs=",
     "data:Evaluation": "status environment timestamp log= correctness= performance=",
     "data:Trace": "definition workload solution= evaluation=",
-    "data:TraceSetSummary": "total passed failed rankings=",
-    "data:SpeedupMetrics": "avg_speedup",
     "compile:RunnableMetadata": (
         "build_type definition_name solution_name destination_passing_style= definition= misc="
     ),
@@ -429,11 +427,6 @@ def test_a_trace_set_made_by_hand_answers_every_question():
     assert trace_set.filter_traces("d") == traces
     assert trace_set.get_best_trace("d", axes={"M": 2}).solution == "one"
     assert trace_set.get_best_trace("d", axes={"M": 3}) is None
-    assert trace_set.get_solution_score("one").avg_speedup == 2.0
-    assert trace_set.get_author_score("me").avg_speedup == 2.0
-    assert [author for author, _ in trace_set.rank_authors()] == ["me"]
-    summary = trace_set.summary()
-    assert (summary.total, summary.passed, summary.failed) == (2, 2, 0)
     assert set(trace_set.to_dict()) == {"definitions", "solutions", "workloads", "traces"}
 
 

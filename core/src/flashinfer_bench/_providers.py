@@ -26,7 +26,11 @@ _PROVIDED = {
         "op_family": "dsa_* gemm gqa* mla* moe nsa_* sampling",
         "tracing_policy": "keep_first_by_avg_seq_len keep_random_k",
     },
-    "fib-report": {"command": "report_coverage report_regressions report_scores report_visualize"},
+    "fib-report": {
+        "command": (
+            "report_coverage report_regressions report_scores report_summary report_visualize"
+        )
+    },
     "fib-sandbox-linux": {"sandbox": "linux"},
     "fib-testing": {"command": "plugins_new"},
     "fib-timing-cuda": {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-READERS = (["report", "summary"], ["report", "best"], ["validate"])
+READERS = (["report", "best"], ["validate"])
 ALL = (*READERS, ["run", "--device", "cpu"])
-NAMES = ("report summary", "report best", "validate", "run")
+NAMES = ("report best", "validate", "run")
 
 
 @pytest.fixture(autouse=True)
@@ -50,13 +50,12 @@ def test_traces_are_not_written_into_a_shared_cache(fib):
     assert "--no-save-results" in result.stderr
 
 
-@pytest.mark.parametrize("command", READERS[:2], ids=NAMES[:2])
-def test_malformed_json_names_file_and_line_and_spares_the_rest(fib, maker, command):
+def test_malformed_json_names_file_and_line_and_spares_the_rest(fib, maker):
     maker.sound()
     maker.raw("definitions/op/broken.json", '{\n  "name": "x",\n  oops\n}')
     with (maker.root / "traces/op/double.jsonl").open("a") as file:
         file.write("{'single': 'quotes'}\n")
-    result = fib(*command, "--local", maker.root)
+    result = fib("report", "best", "--local", maker.root)
     assert result.exit_code == 1
     assert f"{maker.root}/definitions/op/broken.json:3: not valid JSON" in result.stderr
     assert f"{maker.root}/traces/op/double.jsonl:5: not valid JSON" in result.stderr
@@ -67,7 +66,7 @@ def test_many_broken_lines_are_summed_up(fib, maker):
     maker.sound()
     with (maker.root / "traces/op/double.jsonl").open("a") as file:
         file.writelines("broken\n" for _ in range(50))
-    result = fib("report", "summary", "--local", maker.root)
+    result = fib("report", "best", "--local", maker.root)
     assert result.exit_code == 1
     assert result.stderr.count("not valid JSON") == 10
     assert "40 more" in result.stderr
@@ -82,7 +81,7 @@ def test_many_broken_lines_are_summed_up(fib, maker):
         (["--op-type", "opp"], ["'opp'"]),
     ],
 )
-@pytest.mark.parametrize("command", [ALL[1], ALL[3]], ids=lambda c: " ".join(c[:2]))
+@pytest.mark.parametrize("command", [ALL[0], ALL[2]], ids=lambda c: " ".join(c[:2]))
 def test_unknown_names_in_a_filter(fib, maker, command, filters, words):
     result = fib(*command, "--local", maker.sound().root, *filters)
     assert result.exit_code == 2, result.output

@@ -31,80 +31,10 @@ def two(maker):
     return other
 
 
-# ------------------------------------------------------------------------------------ summary
-
-
-def test_summary(fib, maker):
-    result = fib("report", "summary", "--local", maker.sound().root)
-    assert result.exit_code == 0
-    definitions, ranking, timings = rows(result.stdout)
-    assert [one["runs"] for one in timings] == ["4"]
-    assert definitions == [
-        {
-            "definition": "double",
-            "op_type": "op",
-            "solutions": "2",
-            "workloads": "2",
-            "traces": "4",
-            "passed": "4",
-            "failed": "0",
-        }
-    ]
-    assert ranking == [
-        {
-            "hardware": "Test CPU",
-            "timer": "",
-            "cache": "",
-            "author": "alice",
-            "speedup": "4",
-            "definitions": "1",
-            "workloads": "2",
-        }
-    ]
-    assert "total: 1 definitions, 2 solutions, 2 workloads, 4 traces" in result.stderr
-    other = fib("report", "summary", "--local", maker.root, "--baseline-author", "alice")
-    assert rows(other.stdout)[1][0]["speedup"] == "0.25"
-    document = json.loads(fib("report", "summary", "--json", "--local", maker.root).stdout)
-    assert (document["schema_version"], document["totals"]["traces"]) == (1, 4)
-    assert document["statuses"] == {"PASSED": 4}
-    assert document["definitions"][0]["definition"] == "double"
-    assert document["rankings"][0]["author"] == "alice"
-    assert document["unreadable"] == []
-
-
-def test_no_author_baseline_is_no_error(fib, maker):
-    maker.definition()
-    maker.solution()
-    maker.workload()
-    maker.trace()
-    result = fib("report", "summary", "--local", maker.root)
-    assert result.exit_code == 0
-    assert [len(table) for table in rows(result.stdout)] == [1, 1]  # definitions, timings
-    assert "not in the ranking: 1 definitions" in result.stderr
-    assert "--baseline-author" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("filters", "names"),
-    [
-        (["--definitions", "triple", "double"], ["double", "triple"]),
-        (["--op-type", "gemm"], ["triple"]),
-        (["--definitions", "triple", "--op-type", "op"], None),
-    ],
-)
-def test_filters(fib, two, filters, names):
-    result = fib("report", "summary", "--local", two.root, *filters)
-    if names is None:
-        assert result.exit_code == 5
-        assert result.stdout == ""
-    else:
-        assert [one["definition"] for one in rows(result.stdout)[0]] == names
-
-
 def test_several_datasets_need_what_merges_them(fib, maker, monkeypatch):
     monkeypatch.delitem(vars(flashinfer_bench.data), "merge_trace_sets", raising=False)
     monkeypatch.setitem(sys.modules, "fib_datasets.transfer.merge", None)
-    result = fib("report", "summary", "--local", maker.sound().root, maker.root)
+    result = fib("report", "best", "--local", maker.sound().root, maker.root)
     assert (result.exit_code, result.stdout) == (4, "")
     assert "pip install fib-datasets" in result.stderr
 
@@ -128,10 +58,9 @@ def test_best(fib, two):
     assert (best["solution"], best["runner_up"]) == ("baseline_double", None)
 
 
-@pytest.mark.parametrize("command", ["summary", "best"])
-def test_reports_are_made_from_the_index(fib, maker, monkeypatch, command):
+def test_reports_are_made_from_the_index(fib, maker, monkeypatch):
     """They read no trace: a dataset may have a hundred thousand."""
-    args = ("report", command, "--local", maker.sound().root, "--json")
+    args = ("report", "best", "--local", maker.sound().root, "--json")
     expected = fib(*args)
     monkeypatch.setattr(trace_set, "load_traces", lambda *_: pytest.fail("the traces were read"))
     found = fib(*args)
@@ -144,10 +73,6 @@ def test_reports_need_no_torch(fib_process, maker, tmp_path):
         (tmp_path / f"block/{name}.py").write_text("raise ImportError('blocked by the test')")
     env = {"PYTHONPATH": str(tmp_path / "block")}
     root = maker.sound().root
-    for args in (
-        ["summary"],
-        ["best", "--json"],
-    ):
-        done = fib_process("report", *args, "--local", root, env=env)
-        assert done.returncode == 0, done.stderr
+    done = fib_process("report", "best", "--json", "--local", root, env=env)
+    assert done.returncode == 0, done.stderr
     assert fib_process("validate", "--local", root, env=env).returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 
 import pytest
 
@@ -54,13 +55,11 @@ def test_json_has_every_workload(fib, root):
     assert (one["samples"], one["stop_rule"], one["reference"]) == (8, "rse", "beside")
 
 
-@pytest.mark.parametrize("name", ["baseline_double", "baseline"])
-def test_against_a_named_baseline(fib, root, name):
-    (row,), talk = table(fib, "best", "--baseline", name, "--local", root, "--author", "alice")
-    assert float(row["vs_baseline"]) == pytest.approx(4.0)
-    assert float(row["vs_baseline_low"]) < 4.0 < float(row["vs_baseline_high"])
-    assert row["solutions"] == "1"
-    assert "unpaired" in talk
+def test_a_baseline_needs_what_compares(fib, root, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fib_report", None)
+    result = fib("report", "best", "--baseline", "baseline", "--local", root)
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "pip install fib-report" in result.stderr
 
 
 def test_timers_are_ranked_apart_and_that_is_said(fib, root, maker):

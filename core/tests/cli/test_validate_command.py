@@ -29,8 +29,7 @@ def test_errors_are_findings(fib, maker):
 
 @pytest.mark.parametrize(("flags", "code"), [([], 0), (["--strict"], 1)])
 def test_warnings_count_only_when_asked(fib, maker, flags, code):
-    maker.sound()
-    maker.trace("gone")
+    maker.sound().raw("traces/notes.txt", "")
     result = fib("validate", "--local", maker.root, *flags)
     assert result.exit_code == code
     assert result.stdout.splitlines()[1].startswith("warning\t")
@@ -52,25 +51,26 @@ def test_json(fib, maker):
 def test_one_layer(fib, maker):
     maker.sound()
     maker.solution("lost", definition="triple")
-    maker.trace("gone")
-    result = fib("validate", maker.root, "--layer", "trace")
+    maker.workload()
+    result = fib("validate", maker.root, "--layer", "workload")
     assert result.exit_code == 0
     (line,) = result.stdout.splitlines()[1:]
-    assert line.startswith("warning\ttraces\t")
-    both = fib("validate", maker.root, "--json", "--layer", "trace", "solution")
+    assert line.startswith("warning\tworkloads\t")
+    both = fib("validate", maker.root, "--json", "--layer", "workload", "solution")
     assert both.exit_code == 1
     (dataset,) = json.loads(both.stdout)["datasets"]
-    assert dataset["layers"] == ["trace", "solution"]
-    assert {one["check"] for one in dataset["findings"]} == {"traces", "solutions"}
+    assert dataset["layers"] == ["workload", "solution"]
+    assert {one["check"] for one in dataset["findings"]} == {"workloads", "solutions"}
 
 
 def test_an_unknown_layer(fib, maker):
     result = fib("validate", maker.sound().root, "--layer", "tracks")
     assert result.exit_code in (2, 5)
     assert "no layer 'tracks'" in result.stderr
-    assert "benchmark" in result.stderr
+    assert "layout, definition, workload, solution, trace" in result.stderr
 
 
+@pytest.mark.plugin("datasets")
 @pytest.mark.parametrize("flags", [[], ["--strict"]])
 def test_a_definition_without_a_baseline_is_no_fault(fib, maker, flags):
     """As after a merge with a dataset that has none."""

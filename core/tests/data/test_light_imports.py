@@ -38,8 +38,7 @@ def test_the_whole_life_of_a_dataset(dataset):
         from flashinfer_bench.data import TraceSet
         trace_set = TraceSet.from_path(sys.argv[1])
         traces = trace_set.traces["gemm_n8_k4"]
-        assert trace_set.summary().total == 3
-        trace_set.rank_authors()
+        assert len(trace_set.run_rows()) == 3
         trace_set.get_best_trace("gemm_n8_k4", {"M": 2})
         trace_set.filter_traces("gemm_n8_k4")
         trace_set.to_dict()

@@ -112,11 +112,12 @@ def test_a_folder_that_cannot_be_listed_is_a_finding(maker, monkeypatch):
 def test_findings_are_in_the_order_of_the_checks_then_of_place(maker):
     maker.sound()
     maker.raw("definitions/notes.txt", "")
-    maker.definition("unused", axes={"N": {"type": "var"}, "M": {"type": "var"}})
+    path = maker.definition("triple")
+    path.rename(path.with_name("other.json"))
     maker.solution("lost_b", definition="lost")
     maker.solution("lost_a", definition="lost")
-    maker.workload(uuid="w9", axes={})
-    maker.workload(uuid="w8", axes={})
+    maker.workload(uuid="w2")
+    maker.workload(uuid="w1")
     found = [(f.check, str(f.path), f.line or 0) for f in validate_dataset(maker.root).findings]
     assert found == sorted(found, key=lambda f: (list(known_checks()).index(f[0]), f[1], f[2]))
     assert {check for check, _, _ in found} == {"layout", "definitions", "solutions", "workloads"}

@@ -1,4 +1,4 @@
-"""What the checks of this plugin find: tensor files, baselines, what a benchmark lacks."""
+"""What the checks of this plugin find: records, tensor files, baselines, what a benchmark lacks."""
 
 from __future__ import annotations
 
@@ -24,6 +24,189 @@ def defined(maker):
     maker.definition()
     maker.solution()
     return maker
+
+
+def test_a_definition_in_the_folder_of_another_op_type(maker):
+    path = maker.definition(op_type="gemm")
+    (maker.root / "definitions/norm").mkdir()
+    path.rename(maker.root / "definitions/norm/double.json")
+    finding = only(maker, "definitions")
+    assert (finding.field, finding.severity.value) == ("op_type", "warning")
+    finding_path = maker.root / finding.path
+    finding_path.rename(maker.root / "definitions/double.json")  # a flat folder is fine
+    assert findings(maker, "definitions") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "severity"),
+    [
+        ({"axes": {"N": {"type": "var"}, "M": {"type": "var"}}}, "axes.M", "warning"),
+        ({"axes": {"N": {"type": "var"}, "k": {"type": "const", "value": 4}}}, None, None),
+        (
+            {
+                "axes": {"N": {"type": "var"}, "M": {"type": "var"}},
+                "outputs": {"y": {"shape": ["M"], "dtype": "float32"}},
+            },
+            *("axes.M", "warning"),
+        ),
+        ({"axes": {"N": {"type": "const", "value": 0}}}, "axes.N", "warning"),
+        (
+            {"axes": {}, "inputs": {}, "outputs": {"y": {"shape": None, "dtype": "int32"}}},
+            *("axes", "warning"),
+        ),
+        ({"outputs": {}}, "outputs", "error"),
+    ],
+    ids=["unused", "a mere parameter", "only of an output", "of size 0", "none", "no output"],
+)
+def test_axes_and_outputs_of_definitions(maker, changes, field, severity):
+    maker.definition(**changes)
+    found = [(one.field, one.severity.value) for one in findings(maker, "definitions")]
+    assert found == ([(field, severity)] if field else [])
+
+
+@pytest.mark.parametrize(
+    "code", ["def run(x:\n", "def run(x):\nreturn x\n", "(" * 500 + ")" * 500, "x = '\\q'\n\0"]
+)
+def test_python_that_does_not_parse_is_a_warning(maker, code):
+    maker.definition()
+    maker.solution(code=code)
+    finding = only(maker, "solutions")
+    assert finding.severity.value == "warning"
+    assert "not valid Python" in finding.message
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def run(x): return x",
+        "import helper as run",
+        "import run.fast",
+        "run = lambda x: x",
+        "try:\n    from fast import run\nexcept ImportError:\n    run = None",
+        "run: object = max",
+        "from typing import *\n(run, other) = (1, 2)",
+    ],
+)
+def test_an_entry_point_may_be_bound_in_any_way(maker, code):
+    maker.definition()
+    maker.solution(code=code)
+    assert findings(maker, "solutions") == []
+
+
+@pytest.mark.parametrize(
+    "code", ["def go(x): return x", "def go():\n    def run(x): return x", "class A:\n    run = 1"]
+)
+@pytest.mark.parametrize("language", ["python", "cute_dsl"])
+def test_an_entry_point_that_is_not_there(maker, code, language):
+    maker.definition()
+    maker.solution(code=code, language=language)
+    finding = only(maker, "solutions")
+    assert (finding.field, finding.severity.value) == ("spec.entry_point", "warning")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "severity"),
+    [
+        ({"axes": {"N": 4, "K": 8}}, None, None),
+        ({"axes": {"N": 4, "K": 9}}, "workload.axes.K", "error"),
+        ({"axes": {}}, "workload.axes.N", "error"),
+        ({"axes": {"N": 4, "M": 2}}, "workload.axes.M", "warning"),
+        ({"axes": {"N": 0}}, "workload.axes.N", "warning"),
+        ({"inputs": {}}, "workload.inputs.x", "error"),
+        (
+            {"inputs": {"x": {"type": "random"}, "z": {"type": "random"}}},
+            *("workload.inputs.z", "warning"),
+        ),
+        ({"inputs": {"x": {"type": "scalar", "value": 3}}}, "workload.inputs.x", "error"),
+    ],
+)
+def test_axes_and_inputs_of_workloads(maker, changes, field, severity):
+    maker.definition(axes={"N": {"type": "var"}, "K": {"type": "const", "value": 8}})
+    maker.workload(**changes)
+    found = [(one.field, one.severity.value) for one in findings(maker, "workloads")]
+    assert found == ([(field, severity)] if field else [])
+
+
+@pytest.mark.parametrize(
+    ("constraint", "sizes", "count"),
+    [
+        ("N == M + 1", {"N": 5, "M": 4}, 0),
+        ("N == M + 1", {"N": 2, "M": 16}, 1),
+        ("N % 0 == 1", {"N": 2, "M": 16}, 1),
+        ("x[-1].item() == N", {"N": 2, "M": 16}, 0),
+    ],
+)
+def test_constraints(maker, constraint, sizes, count):
+    maker.definition(
+        axes={"N": {"type": "var"}, "M": {"type": "var"}},
+        inputs={"x": {"shape": ["N", "M"], "dtype": "float32"}},
+        constraints=[constraint],
+    )
+    maker.workload(axes=sizes)
+    maker.workload(uuid="w2", axes=sizes)
+    found = findings(maker, "workloads")
+    assert len(found) == 2 * count
+    assert all(f.field == "workload.axes" for f in found)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "fits"),
+    [
+        ("float32", 1, True),
+        ("float32", 0.5, True),
+        ("int32", 3, True),
+        ("int64", 3.0, True),
+        ("int32", 0.5, False),
+        ("bool", True, True),
+        ("bool", 2, False),
+    ],
+)
+def test_scalars_fit_their_dtype(maker, dtype, value, fits):
+    maker.definition(
+        inputs={"x": {"shape": None, "dtype": dtype}},
+        outputs={"y": {"shape": None, "dtype": dtype}},
+        axes={},
+    )
+    maker.workload(axes={}, inputs={"x": {"type": "scalar", "value": value}})
+    assert (findings(maker, "workloads") == []) is fits
+
+
+def test_a_solution_that_is_gone_is_told_once(maker):
+    maker.sound()
+    for _ in range(3):
+        maker.trace("gone")
+    finding = only(maker, "traces")
+    assert (finding.line, finding.severity.value, finding.field) == (5, "warning", "solution")
+    assert "one of 3 traces" in finding.message
+
+
+def test_workloads_that_are_gone_are_told_once_for_a_definition(maker):
+    maker.sound()
+    maker.trace(uuid="gone")
+    maker.trace(uuid="gone too")
+    maker.trace(uuid="gone too")
+    finding = only(maker, "traces")
+    assert finding.severity.value == "warning"
+    assert "2 of the 4 workloads" in finding.message
+    assert "the first is gone" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "severity"),
+    [
+        ({"latency_ms": 0.0}, "evaluation.performance.latency_ms", "error"),
+        ({"speedup": 3.0}, "evaluation.performance.speedup_factor", "warning"),
+        ({"error": float("nan")}, "evaluation.correctness.max_absolute_error", "warning"),
+        ({"speedup": 2.01}, None, None),
+        ({"reference_ms": 0.0, "speedup": 0.0}, None, None),
+        ({"status": "TIMEOUT"}, None, None),
+    ],
+)
+def test_impossible_numbers(maker, changes, field, severity):
+    maker.sound()
+    maker.trace(**changes)
+    found = [(one.field, one.severity.value) for one in findings(maker, "traces")]
+    assert found == ([(field, severity)] if field else [])
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,13 @@ def page_of(trace_set, selection):
 
 def reports(trace_set):
     """Yield everything that can be said of a dataset."""
+    yield "api", outcome(trace_set.summary)
+    yield "api of alice", outcome(lambda: trace_set.summary("alice"))
+    yield "api of gemm", outcome(lambda: trace_set.summary(op_type="gemm"))
+    yield "ranking", outcome(trace_set.rank_authors)
+    yield "author", outcome(lambda: trace_set.get_author_score("alice"))
+    for name in ("alice_double", "baseline_double", "bob_triple", "gone"):
+        yield name, outcome(lambda: trace_set.get_solution_score(name))  # noqa: B023 - called here
     for one in SELECTIONS:
         yield "summary", outcome(lambda: summarize(trace_set, one))  # noqa: B023 - called here
         yield "of alice", outcome(lambda: summarize(trace_set, one, "alice"))  # noqa: B023

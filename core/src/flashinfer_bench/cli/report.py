@@ -1,11 +1,8 @@
 """``fib report``: look at recorded traces; nothing is run."""
 
-# ruff: noqa: TC001 - typer reads the annotations at run time
-
 from __future__ import annotations
 
 import csv
-import dataclasses
 import re
 import sys
 from enum import Enum
@@ -15,33 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
 import typer
 
-from flashinfer_bench.cli import options
-from flashinfer_bench.cli.datasets import OpenedDataset, error_documents, open_datasets
+from flashinfer_bench.cli import options, output
+from flashinfer_bench.cli.datasets import OpenedDataset, open_datasets
 from flashinfer_bench.cli.options import GreedyCommand, command_group, option
-from flashinfer_bench.cli.output import (
-    Column,
-    Columns,
-    document_of,
-    emit,
-    emit_document,
-    laid_out,
-    numeric_columns,
-    printable,
-    rounded,
-    set_up_logging,
-    table,
-    talk,
-    to_plain,
-)
-from flashinfer_bench.errors import SelectionError
+from flashinfer_bench.cli.output import Column, Columns, document_of, emit, set_up_logging, talk
+from flashinfer_bench.errors import CapabilityError, SelectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from flashinfer_bench.report import Best, Result, Selection, SolutionScore
-    from flashinfer_bench.report.scores import Against
 
 app = command_group("report", "Summarise, rank, merge or draw recorded traces.")
+app.callback()(lambda: None)  # else an only command would stand for the group
 
 
 class Format(str, Enum):
@@ -61,13 +44,6 @@ FormatOption = Annotated[
         help="table: drawn on a terminal, tab-separated elsewhere; csv and json have every digit.",
     ),
 ]
-Baseline = Annotated[
-    str,
-    typer.Option(
-        "--baseline-author", metavar="NAME", help="Author whose solutions others are compared with."
-    ),
-]
-
 NamedBaselineOption = Annotated[
     Optional[str],
     option(
@@ -149,15 +125,15 @@ def write_tables(
         Makes what JSON says instead of the tables; its version is added.
     """
     if chosen is Format.json:
-        emit_document(**document())
+        output.emit_document(**document())
         return
     for index, (title, columns, rows) in enumerate(tables):
         if index:
             emit("")
         if chosen is Format.table:
-            table(title, columns, rows)
+            output.table(title, columns, rows)
             continue
-        names, lines = laid_out(columns, rows, drawn=chosen is Format.markdown)
+        names, lines = output.laid_out(columns, rows, drawn=chosen is Format.markdown)
         if chosen is Format.csv:
             # Names of devices are among those of the columns.
             cells = [map(_csv_cell, line) for line in (names, *lines)]
@@ -169,7 +145,7 @@ def write_tables(
 def _csv_cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = "" if value is None else printable(str(to_plain(value)))
+    text = "" if value is None else output.printable(str(output.to_plain(value)))
     # Names come from files that anyone may have written, and a spreadsheet would run such a cell
     # (OWASP, "CSV injection"). It takes the apostrophe for "what follows is text".
     is_formula = not isinstance(value, (int, float)) and text.startswith(_FORMULA)
@@ -180,10 +156,10 @@ def _write_markdown(title: str, names: Sequence[str], lines: Sequence[Sequence[A
     if title:
         emit(f"### {_markdown(title)}\n")
     emit(_markdown_row(names))
-    rules = ("---:" if right else "---" for right in numeric_columns(names, lines))
+    rules = ("---:" if right else "---" for right in output.numeric_columns(names, lines))
     emit(f"|{'|'.join(rules)}|")
     for line in lines:
-        emit(_markdown_row([rounded(value) for value in line]))
+        emit(_markdown_row([output.rounded(value) for value in line]))
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
@@ -192,7 +168,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 def _markdown(text: str) -> str:
     """Return `text` so that Markdown shows it as it is: no markup, no HTML, no new column."""
-    text = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = output.printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"[\\`*\[\]|~#]", r"\\\g<0>", text)
     # Within a word an underscore means nothing; names are full of them.
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text)
@@ -226,70 +202,6 @@ def tell_mixtures(mixtures: Mapping[str, Sequence[tuple[str, str]]]) -> None:
 # ---------------------------------------------------------------------------- the commands
 
 
-@app.command("summary", cls=GreedyCommand)
-def summary(
-    local: options.Local = None,
-    hub: options.Hub = None,
-    definitions: options.Definitions = None,
-    op_types: options.OpTypes = None,
-    hardware: options.Hardware = None,
-    baseline_author: Baseline = "baseline",
-    output_format: FormatOption = Format.table,
-    as_json: options.AsJson = False,
-    log_level: options.LogLevel = None,
-) -> None:
-    """Count what there is, and rank the authors.
-
-    One row for each definition, then one for each author on each device (with each timer and cache
-    mode), then how the latencies were taken.
-    """
-    set_up_logging(log_level)
-    from flashinfer_bench.report import summarize
-    from flashinfer_bench.report.results import mixtures
-
-    opened = open_datasets(local, hub)
-    selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
-    found = summarize(opened.trace_set, selection, baseline_author)
-    if not found.definitions:
-        raise SelectionError("the filters leave no definition")
-    optional: dict[str, Sequence[Any]] = {
-        f"Authors, compared with {found.baseline_author}": found.rankings,
-        "How latencies were taken": found.timings,
-    }
-    write_tables(
-        chosen_format(output_format, as_json),
-        [
-            _dataclass_table("Definitions", found.definitions),
-            *(_dataclass_table(title, rows) for title, rows in optional.items() if rows),
-        ],
-        lambda: {
-            "dataset": list(opened.roots),
-            "totals": found.totals(),
-            "statuses": found.statuses,
-            "definitions": found.definitions,
-            "baseline_author": found.baseline_author,
-            "rankings": found.rankings,
-            "timings": found.timings,
-            "unranked": found.unranked,
-            "unreadable": error_documents(opened.errors),
-        },
-    )
-    talk("total: " + ", ".join(f"{count:,} {noun}" for noun, count in found.totals().items()))
-    if found.statuses:
-        talk("statuses: " + ", ".join(f"{n:,} {name}" for name, n in found.statuses.items()))
-    if found.unranked:
-        reasons = list(found.unranked.values())
-        talk(f"not in the ranking: {len(reasons)} definitions; the first because {reasons[0]}")
-        talk("hint: name another author with --baseline-author; --json lists all reasons")
-    tell_mixtures(mixtures((one.hardware, (one.timer, one.cache)) for one in found.timings))
-    raise typer.Exit(opened.exit_code())
-
-
-def _dataclass_table(title: str, rows: Sequence[Any]) -> Table:
-    columns = [field.name for field in dataclasses.fields(rows[0])]
-    return title, columns, [dataclasses.astuple(row) for row in rows]
-
-
 @app.command("best", cls=GreedyCommand)
 def best(
     local: options.Local = None,
@@ -315,7 +227,6 @@ def best(
     set_up_logging(log_level)
     from flashinfer_bench.report import best_solutions, score_solutions
     from flashinfer_bench.report.results import mixtures
-    from flashinfer_bench.report.scores import NamedBaseline
 
     names = {"definitions": definitions, "op_types": op_types, "hardware": hardware}
     narrowed = {"solutions": solutions, "authors": authors}
@@ -328,7 +239,7 @@ def best(
         results = [one for one in everything if wanted.wants_solution(one.solution, one.author)]
         require_results(opened, results)
     found = best_solutions(score_solutions(results))
-    against = NamedBaseline(everything, baseline).against if baseline else lambda _: None
+    against = _comparison(everything, baseline) if baseline else lambda _: None
     rows = [
         _Row(one, score, against(score))
         for one in found
@@ -351,12 +262,21 @@ def best(
     raise typer.Exit(opened.exit_code())
 
 
+def _comparison(results: Sequence[Result], baseline: str) -> Callable[[SolutionScore], Any]:
+    try:
+        from flashinfer_bench.report import NamedBaseline
+    except ImportError as error:
+        raise CapabilityError(f"--baseline: {error}", hint="pip install fib-report") from error
+    compare: Callable[[SolutionScore], Any] = NamedBaseline(results, baseline).against
+    return compare
+
+
 class _Row(NamedTuple):
     """A line of the table: one of the ranked solutions of a definition."""
 
     best: Best
     score: SolutionScore
-    against: Optional[Against]
+    against: Any
 
     @property
     def leads(self) -> bool:
@@ -459,7 +379,7 @@ class _PluginReports:
         def report(
             local: options.Local = None,
             hub: options.Hub = None,
-            output: ReportFile = None,
+            target: ReportFile = None,
             log_level: options.LogLevel = None,
         ) -> None:
             set_up_logging(log_level)
@@ -469,11 +389,11 @@ class _PluginReports:
             draw = default_catalog().find("report", name).load()
             opened = open_datasets(local, hub)
             text = str(draw(opened.trace_set))
-            if output is None:
+            if target is None:
                 emit(text)
             else:
-                replace_file(output, text.encode())
-                emit(str(output))
+                replace_file(target, text.encode())
+                emit(str(target))
             raise typer.Exit(opened.exit_code())
 
         made = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -24,7 +24,6 @@ from flashinfer_bench._version import __version__
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.jsonl import is_torn, read_whole, warn_of_torn_line
 from flashinfer_bench.data.loader import unreadable
-from flashinfer_bench.data.ranking import Runs, digest, digest_traces
 from flashinfer_bench.data.run_source import Ends, Origin, RowMaker, RunRow, Task
 from flashinfer_bench.data.storage import replace_file
 from flashinfer_bench.data.trace import EvaluationStatus
@@ -73,8 +72,8 @@ class Part(msgspec.Struct, array_like=True):
         Lines that are not traces: number (None in a file of one document), problem and field.
     workloads : list of (str, str)
         Definition and uuid of each workload trace.
-    digests : dict of str to Runs
-        What rankings need, by definition in the order in which they are met.
+    definitions : list of str
+        Those that have runs in it, in the order in which they are met.
     packed : Raw
         The rows. In a file that is one JSON document places are numbers of records.
     """
@@ -88,7 +87,7 @@ class Part(msgspec.Struct, array_like=True):
     grows: bool = True
     bad: list[tuple[Optional[int], str, Optional[str]]] = []
     workloads: list[tuple[str, str]] = []
-    digests: dict[str, Runs] = {}
+    definitions: list[str] = []
     packed: msgspec.Raw = msgspec.Raw()
 
     def holds(self, file: BinaryIO) -> bool:
@@ -171,7 +170,7 @@ class DataFile:
     @cached_property
     def rows(self) -> list[RunRow]:
         """The runs in it."""
-        if not self.part.digests:
+        if not self.part.definitions:
             return []
         texts, origins, rows = _decode_rows(self.part.packed)
         tasks = [_task(*text) for text in texts]
@@ -181,10 +180,6 @@ class DataFile:
     def workloads(self) -> list[tuple[str, str]]:
         """Definition and uuid of each workload trace in it."""
         return self.part.workloads
-
-    def runs(self, definition: str) -> Runs:
-        """Return the runs of a definition, digested."""
-        return self.part.digests[definition]
 
     def read(self, rows: Iterable[RunRow]) -> Iterator[Trace]:
         """Yield the traces of some rows.
@@ -249,7 +244,7 @@ class _Reader:
             for number, text in enumerate(whole[1]):
                 self._read(text, number, None)
         part.bad, part.workloads = self._bad, [*part.workloads, *self._rows.workloads]
-        part.digests = digest(self._rows.rows)
+        part.definitions = list(dict.fromkeys(row.definition for row in self._rows.rows))
         part.packed = _pack(self._rows.rows)
 
     def _read_lines(self, file: BinaryIO) -> None:
@@ -313,10 +308,6 @@ class MemoryTraces:
             maker.add(trace, place)
         return maker.rows
 
-    def runs(self, definition: str) -> Runs:
-        """Return the runs of a definition, digested."""
-        return digest_traces(self._traces)
-
     def read(self, rows: Iterable[RunRow]) -> Iterator[Trace]:
         """Yield the traces of some rows."""
         return (self._traces[row.place] for row in rows)
@@ -324,7 +315,7 @@ class MemoryTraces:
 
 # ------------------------------------------------------------------- the file that keeps the parts
 
-_FORMAT = ":".join(["5", __version__, *(one.value for one in EvaluationStatus)])
+_FORMAT = ":".join(["6", __version__, *(one.value for one in EvaluationStatus)])
 _MAGIC = b"fibindex" + hashlib.sha256(_FORMAT.encode()).digest()[:8]
 
 
@@ -382,9 +373,8 @@ class TraceIndex:
     def __init__(self, files: Sequence[DataFile] = (), errors: Sequence[DataError] = ()) -> None:
         self._sources: dict[str, list[DataFile | MemoryTraces]] = {}
         self._all: Sequence[DataFile | MemoryTraces] = files
-        self._runs: dict[str, Runs] = {}
         for file in files:
-            for name in file.part.digests:
+            for name in file.part.definitions:
                 self._sources.setdefault(name, []).append(file)
         self.errors = list(errors) + [
             DataError(message, path=file.path, line=line, field=field)
@@ -446,14 +436,6 @@ class TraceIndex:
     def names(self) -> list[str]:
         """Return the definitions that have runs, in the order in which they are met."""
         return list(self._sources)
-
-    def runs(self, definition: str) -> Runs:
-        """Return the runs of a definition, digested."""
-        if definition not in self._runs:
-            whole = self._runs[definition] = Runs()
-            for source in self._sources.get(definition, ()):
-                whole.update(source.runs(definition))
-        return self._runs[definition]
 
     def rows(self, definition: Optional[str] = None) -> list[RunRow]:
         """Return the runs of a definition in their order, or all by definition."""

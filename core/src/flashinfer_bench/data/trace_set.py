@@ -33,13 +33,12 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from flashinfer_bench.data.definition import Definition
-    from flashinfer_bench.data.ranking import SpeedupMetrics, TraceSetSummary
+    from flashinfer_bench.data.ranking import Ranking, SpeedupMetrics, TraceSetSummary
     from flashinfer_bench.data.solution import Solution
     from flashinfer_bench.data.trace import Trace
 
 _logger = logging.getLogger(__name__)
 _TRIES = 2
-_SPEEDUP = "evaluation.performance.speedup_factor"
 
 # Of two threads that ask first, one reads. One lock for all sets, so that a set can be copied.
 _reading = threading.RLock()
@@ -312,8 +311,6 @@ class TraceSet:
         atol, rtol : float
             Largest absolute and relative error.
         """
-        if not self._unread:
-            return ranking.passing(self._traces.get(def_name, ()), None, atol, rtol)
         return self._read_some(lambda index: index.passing(def_name, None, atol, rtol))
 
     def _read_some(self, choose: Callable[[TraceIndex], list[RunRow]]) -> list[Trace]:
@@ -349,10 +346,6 @@ class TraceSet:
         Trace or None
             None if no trace qualifies. Of equals, the first recorded.
         """
-        if not self._unread:
-            traces = self._traces.get(def_name, ())
-            within = ranking.passing(traces, axes, max_abs_error, max_rel_error)
-            return max(within, key=attrgetter(_SPEEDUP), default=None)
 
         def best(index: TraceIndex) -> list[RunRow]:
             rows = index.passing(def_name, axes, max_abs_error, max_rel_error)
@@ -410,11 +403,11 @@ class TraceSet:
         ValueError
             If both `op_type` and `definition_name` are given.
         """
-        names = ranking.select_definitions(self, op_type, definition_name)
-        return self._ranking().summarize(names, baseline_author)
+        return self._ranking(op_type, definition_name).summarize(baseline_author)
 
-    def _ranking(self) -> ranking.Ranking:
-        return ranking.Ranking(self.solutions, self.run_source.runs)
+    def _ranking(self, *scope: Optional[str]) -> Ranking:
+        found: Ranking = ranking.Ranking.of(self, *scope)
+        return found
 
     def get_solution_score(
         self, solution_name: str, baseline_author: str = "baseline"
@@ -441,7 +434,11 @@ class TraceSet:
             passing trace has a latency that is not positive.
         """
         solution = self.get_solution(solution_name)
-        return None if solution is None else self._ranking().score(solution, baseline_author)
+        if solution is None:
+            return None
+        found = ranking.Ranking(self.solutions, self.run_rows(solution.definition))
+        score: Optional[SpeedupMetrics] = found.score(solution, baseline_author)
+        return score
 
     def get_author_score(
         self,
@@ -464,8 +461,8 @@ class TraceSet:
         ValueError
             If both `op_type` and `definition_name` are given; also as of `get_solution_score`.
         """
-        names = ranking.select_definitions(self, op_type, definition_name)
-        return dict(self._ranking().rank(names, baseline_author, author)).get(author)
+        ranked = self._ranking(op_type, definition_name).rank(baseline_author, author)
+        return dict(ranked).get(author)
 
     def rank_authors(
         self,
@@ -483,8 +480,8 @@ class TraceSet:
             If both `op_type` and `definition_name` are given; if a definition with solutions has
             none by the baseline author, or more than one; if a latency is not positive.
         """
-        names = ranking.select_definitions(self, op_type, definition_name)
-        return self._ranking().rank(names, baseline_author)
+        ranked = self._ranking(op_type, definition_name).rank(baseline_author)
+        return list(ranked)
 
     # -------------------------------------------------------------------------------- folders
 

@@ -1,7 +1,7 @@
-"""Summaries and rankings made from recorded traces; nothing here prints or runs anything.
+"""Results and rankings made from recorded traces; nothing here prints or runs anything.
 
-Pages, scores, coverage and regressions are in the distribution ``fib-report``; their names can be
-imported from here, too.
+Summaries, pages, scores, coverage and regressions are in the distribution ``fib-report``; their
+names can be imported from here, too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,5 @@ from flashinfer_bench.report.scores import Measured as Measured
 from flashinfer_bench.report.scores import SolutionScore as SolutionScore
 from flashinfer_bench.report.scores import best_solutions as best_solutions
 from flashinfer_bench.report.scores import score_solutions as score_solutions
-from flashinfer_bench.report.scores import summarize as summarize
 
 __getattr__, _ = moved(__name__, "fib_report", "fib-report")

@@ -173,12 +173,6 @@ def collect_results(trace_set: TraceSet, selection: Optional[Selection] = None) 
     return results
 
 
-def op_type_of(trace_set: TraceSet, name: str) -> str:
-    """Return the op type of a definition; empty for one that only traces know."""
-    definition = trace_set.definitions.get(name)
-    return definition.op_type if definition is not None else ""
-
-
 def latest_results(results: Iterable[Result]) -> list[Result]:
     """Keep the latest result of each solution, workload and device with each timer and cache mode.
 

@@ -1,4 +1,4 @@
-"""Scores of solutions over their workloads, the best of them, and what a dataset comes to."""
+"""Scores of solutions over their workloads, and the best of them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from flashinfer_bench.data import EvaluationStatus, ranking
-from flashinfer_bench.errors import UnknownNameError
-from flashinfer_bench.report.results import Selection, collect_results, op_type_of, split_by_setting
+from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.report.results import split_by_setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from flashinfer_bench.data import TraceSet
-    from flashinfer_bench.data.run_source import Clock, Ends
-    from flashinfer_bench.report.results import Result, Setting
+    from flashinfer_bench.data.run_source import Ends
+    from flashinfer_bench.report.results import Result
 
 # ------------------------------------------------------------------ figures with their intervals
 #
@@ -96,13 +93,6 @@ def ratio_of(above: Measured, below: Measured) -> Measured:
     return Measured(ratio, (ratio * math.exp(-less), ratio * _exp(more)))
 
 
-def speedup_over(baseline: Measured, own: Measured) -> Measured:
-    """Return the latency of a baseline over another; exactly 1 over that of itself."""
-    if baseline == own:  # one and the same run, in which its errors cancel out
-        return Measured(1.0, (1.0, 1.0) if own.ends is not None else None)
-    return ratio_of(baseline, own)
-
-
 def mean_of(figures: Iterable[Measured]) -> Optional[Measured]:
     """Return the geometric mean of independent figures; without an interval unless all have one.
 
@@ -147,10 +137,6 @@ def _exp(value: float) -> float:
 
 
 # ------------------------------------------------------------------------------- scores
-
-
-Task = tuple[str, str, str]
-"""Definition, workload and device."""
 
 
 @dataclass(frozen=True)
@@ -392,275 +378,3 @@ def best_solutions(scores: Iterable[SolutionScore]) -> list[Best]:
             in_rank = tuple(one for one in eligible if one.rank is not None)
             found.append(Best(eligible[0], len(group), rivals[0] if rivals else None, in_rank))
     return found
-
-
-# ---------------------------------------------------------------------------- against a baseline
-
-
-@dataclass(frozen=True)
-class Against:
-    """How a solution compares with the baseline, by separate runs of both: unpaired.
-
-    Attributes
-    ----------
-    speedup : Measured
-        Latency of the baseline over that of the solution: geometric mean over what both solved.
-    workloads : int
-        Number of these.
-    """
-
-    speedup: Measured
-    workloads: int
-
-
-class NamedBaseline:
-    """A solution, or the solutions of an author, with which others are compared.
-
-    Parameters
-    ----------
-    results : sequence of Result
-        As `latest_results` gives them; those of the baseline among them.
-    name : str
-        Of a solution, or of an author if no solution has it: their fastest counts on each workload.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is neither a result of such a solution nor of such an author.
-    """
-
-    def __init__(self, results: Sequence[Result], name: str) -> None:
-        authors = {one.author for one in results}
-        known = {one.solution for one in results} | authors
-        if name not in known:
-            close = get_close_matches(name, known, n=3) or sorted(authors)[:8]
-            raise UnknownNameError(
-                f"there is no result of a solution or author {name!r} to compare with",
-                hint=f"close to it or there: {', '.join(close)}",
-                unknown=(name,),
-            )
-        self._settings = split_by_setting(results)
-        self._latencies = {
-            setting: baseline_latencies(here, name) for setting, here in self._settings.items()
-        }
-
-    def against(self, score: SolutionScore) -> Optional[Against]:
-        """Return how a solution compares; None if they have no solved workload in common."""
-        setting = (score.hardware, (score.timer, score.cache))
-        baseline, ratios = self._latencies.get(setting, {}), []
-        for result in self._settings.get(setting, ()):
-            if (result.solution, result.definition) == (score.solution, score.definition):
-                mine, theirs = latency_of(result), baseline.get(task_of(result))
-                if mine is not None and theirs is not None:
-                    ratios.append(speedup_over(theirs, mine))
-        mean = mean_of(ratios)
-        return Against(mean, len(ratios)) if mean is not None else None
-
-
-def task_of(result: Result) -> Task:
-    """Return the task that a result is about."""
-    return result.definition, result.workload, result.hardware
-
-
-def baseline_latencies(results: Iterable[Result], name: str) -> dict[Task, Measured]:
-    """Return the lowest latency of a baseline in each task that it solved, in milliseconds.
-
-    Parameters
-    ----------
-    results : iterable of Result
-        Of one timer and cache mode.
-    name : str
-        Of a solution, or of an author if no solution has it: their fastest counts in each task.
-    """
-    given = list(results)
-    mine = [one for one in given if one.solution == name]
-    return fastest_of(mine or [one for one in given if one.author == name])
-
-
-def fastest_of(results: Iterable[Result]) -> dict[Task, Measured]:
-    """Return the lowest latency in each task that was solved."""
-    fastest: dict[Task, Measured] = {}
-    for result in results:
-        latency, task = latency_of(result), task_of(result)
-        if latency is not None and (task not in fastest or latency.value < fastest[task].value):
-            fastest[task] = latency
-    return fastest
-
-
-# ----------------------------------------------------------------------- what there is in a dataset
-
-
-@dataclass(frozen=True)
-class DefinitionCounts:
-    """What there is for one definition."""
-
-    definition: str
-    op_type: str
-    solutions: int
-    workloads: int
-    traces: int
-    passed: int
-    failed: int
-
-
-@dataclass(frozen=True)
-class TimingCounts:
-    """How the latencies of passing runs were taken, and what is known of their errors.
-
-    Attributes
-    ----------
-    hardware, timer, cache, stop_rule, reference : str
-        The device, and what the traces tell of the clock; empty where they do not.
-    runs : int
-        Runs that passed.
-    with_samples, with_interval, with_dropped : int
-        Those among them with samples, with an interval of 95 %, and with samples that do not count.
-    samples : int
-        All their samples.
-    """
-
-    hardware: str
-    timer: str
-    cache: str
-    stop_rule: str
-    reference: str
-    runs: int
-    samples: int
-    with_samples: int
-    with_interval: int
-    with_dropped: int
-
-
-@dataclass(frozen=True)
-class AuthorRank:
-    """Place of one author among those measured on one device, with one timer and cache mode."""
-
-    hardware: str
-    timer: str
-    cache: str
-    author: str
-    speedup: float
-    definitions: int
-    workloads: int
-
-
-@dataclass(frozen=True)
-class DatasetSummary:
-    """Counts and rankings of a dataset.
-
-    Attributes
-    ----------
-    definitions : tuple of DefinitionCounts
-        In natural order of their names, including those that only traces know.
-    statuses : mapping of str to int
-        Number of traces of each status.
-    rankings : tuple of AuthorRank
-        By device, the best first. Devices are never compared with one another.
-    unranked : mapping of str to str
-        Definitions that do not count in the rankings, with the reason.
-    timings : tuple of TimingCounts
-        How latencies were taken, by device.
-    """
-
-    definitions: tuple[DefinitionCounts, ...]
-    statuses: Mapping[str, int]
-    rankings: tuple[AuthorRank, ...]
-    unranked: Mapping[str, str]
-    baseline_author: str
-    timings: tuple[TimingCounts, ...] = ()
-
-    def totals(self) -> dict[str, int]:
-        """Return the counts over all definitions."""
-        names = ("solutions", "workloads", "traces", "passed", "failed")
-        sums = {name: sum(getattr(one, name) for one in self.definitions) for name in names}
-        return {"definitions": len(self.definitions), **sums}
-
-
-def summarize(
-    trace_set: TraceSet, selection: Selection, baseline_author: str = "baseline"
-) -> DatasetSummary:
-    """Count what there is and rank the authors.
-
-    Parameters
-    ----------
-    trace_set : TraceSet
-        The dataset.
-    selection : Selection
-        What to look at: definitions, op types and hardware; solutions and authors are not narrowed
-        down, because a ranking needs them all.
-    baseline_author : str
-        Author whose solutions the others are compared with. Definitions without one of theirs are
-        counted but not ranked.
-
-    Raises
-    ------
-    UnknownNameError
-        If the selection names what the dataset does not have.
-    """
-    results = collect_results(trace_set, selection)
-    counts = Counter((one.definition, one.status) for one in results)
-    known = {
-        name
-        for name in (*trace_set.definitions, *trace_set.solutions)
-        if selection.wants_definition(name, op_type_of(trace_set, name))
-    }
-    names = sorted(known.union(one.definition for one in results), key=natural_order)
-    statuses = Counter(one.status for one in results)
-    rankings: list[AuthorRank] = []
-    unranked: dict[str, str] = {}
-    recorded = dict.fromkeys(one.definition for one in results)
-    for (hardware, conditions), runs in rankable(trace_set, results).items():
-        summary = runs.summarize(recorded, baseline_author)
-        unranked.update(summary.unranked)
-        rankings += [
-            AuthorRank(
-                *(hardware, *conditions, author),
-                *(score.avg_speedup, score.n_definitions, score.n_workloads),
-            )
-            for author, score in summary.rankings
-        ]
-    return DatasetSummary(
-        definitions=tuple(_counts(trace_set, name, counts) for name in names),
-        statuses={one.value: statuses[one] for one in EvaluationStatus if statuses[one]},
-        rankings=tuple(rankings),
-        unranked=unranked,
-        baseline_author=baseline_author,
-        timings=tuple(_timings(results)),
-    )
-
-
-def _counts(
-    trace_set: TraceSet, name: str, counts: Mapping[tuple[str, EvaluationStatus], int]
-) -> DefinitionCounts:
-    total = sum(counts[name, status] for status in EvaluationStatus)
-    passed = counts[name, EvaluationStatus.PASSED]
-    return DefinitionCounts(
-        definition=name,
-        op_type=op_type_of(trace_set, name),
-        solutions=len(trace_set.solutions.get(name, ())),
-        workloads=len(trace_set.workload_uuids(name)),
-        traces=total,
-        passed=passed,
-        failed=total - passed,
-    )
-
-
-def _timings(results: Iterable[Result]) -> list[TimingCounts]:
-    counts: dict[tuple[str, Clock], list[int]] = {}
-    for one in results:
-        if one.passed:
-            count = counts.setdefault((one.hardware, one.clock), [0] * 5)
-            count[0] += 1
-            count[1] += one.sample_total
-            count[2] += one.sample_total > 0
-            count[3] += one.interval_ms is not None
-            count[4] += one.dropped > 0
-    return [TimingCounts(key[0], *key[1], *counts[key]) for key in sorted(counts)]
-
-
-def rankable(trace_set: TraceSet, results: Iterable[Result]) -> dict[Setting, ranking.Ranking]:
-    """Return the rankings on each device with each timer and cache mode, which are not compared."""
-    return {
-        setting: ranking.Ranking(trace_set.solutions, ranking.digest(here).__getitem__)
-        for setting, here in split_by_setting(results).items()
-    }

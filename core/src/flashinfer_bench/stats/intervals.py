@@ -48,18 +48,6 @@ class Interval:
     high: float
     confidence: float
 
-    @property
-    def half_width(self) -> float:
-        """Half of the width as a share of the estimate; infinite for an estimate of 0."""
-        width = self.high - self.low
-        if self.estimate == 0:
-            return math.inf if width else 0.0
-        return width / 2 / self.estimate
-
-    def excludes(self, value: float) -> bool:
-        """Return whether a value lies outside."""
-        return not self.low <= value <= self.high
-
 
 def median_interval(
     samples: Sequence[float], *, confidence: float = 0.95, resolution: float = 0.0

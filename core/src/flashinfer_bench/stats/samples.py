@@ -65,11 +65,6 @@ def at_rank(ordered: Sequence[float], rank: float) -> float:
     return ordered[below] + (rank - below) * (ordered[above] - ordered[below])
 
 
-def median_of(samples: Sequence[float]) -> float:
-    """Return the median of samples in any order."""
-    return quantile(sorted(samples), 0.5)
-
-
 def count_outliers(samples: Sequence[float]) -> int:
     """Return how many samples lie far from the bulk.
 

@@ -1,25 +1,18 @@
-"""The checks: of the layout, definitions, solutions, workloads and traces."""
+"""Core's checks: whether everything is in its place, once, and names what is there."""
 
 from __future__ import annotations
 
-import ast
-import math
 import os
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
-from flashinfer_bench.data import ScalarInput, layout, parse_constraint
-from flashinfer_bench.data.constraints import parse_python
-from flashinfer_bench.data.tolerance import require_known_outputs
-from flashinfer_bench.errors import DataError
-from flashinfer_bench.validate.records import Place, RecordCheck
+from flashinfer_bench.data import layout
+from flashinfer_bench.validate.records import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from flashinfer_bench.data import Definition, Solution, Trace, Workload
-    from flashinfer_bench.validate.records import Contents, Finding, Record, SolutionHead
+    from flashinfer_bench.validate.records import Contents, Finding
 
 SUFFIXES = {
     layout.DEFINITIONS: (".json",),
@@ -65,175 +58,43 @@ def _check_link(path: Path, root: Path, place: Place) -> Iterator[Finding]:
 
 
 def check_definitions(contents: Contents) -> Iterator[Finding]:
-    """Find duplicate names, misplaced files, axes without use, and axes that nothing determines."""
-    yield from _check_names("definition", contents.definition_files)
-    for definition, place in contents.definition_files:
-        folder = place.path.parts[1:-1]
-        if folder and folder[0] != definition.op_type:
-            message = f"op_type is {definition.op_type!r}, but the folder is {folder[0]!r}"
-            yield place.warning(message, "op_type")
-        yield from _check_own_axes(definition, place)
-        if not definition.outputs:
-            yield place.error("it has no output", "outputs")
-
-
-def _check_names(
-    kind: str, files: Sequence[tuple[Union[Definition, SolutionHead], Place]]
-) -> Iterator[Finding]:
-    first: dict[str, Place] = {}
-    for record, place in files:
-        known = first.setdefault(record.name, place)
-        if known is not place:
-            message = f"there is another {kind} named {record.name!r}: {known.path}"
-            yield place.error(message, "name", "rename or remove one of the two")
-        if place.path.stem != record.name:
-            yield place.warning(f"the file should be named {record.name}.json", "name")
-
-
-def _check_own_axes(definition: Definition, place: Place) -> Iterator[Finding]:
-    shown, used = (
-        {axis for tensor in tensors.values() for axis in tensor.shape or ()}
-        for tensors in (definition.inputs, {**definition.inputs, **definition.outputs})
-    )
-    if not definition.axes:
-        yield place.warning("it has no axes", "axes")
-    # A constant that is no size is fine: it documents a parameter, such as top_k.
-    for axis in definition.var_axes:
-        if axis not in used:
-            yield place.warning("no input or output has this axis", f"axes.{axis}")
-        elif axis not in shown:
-            # A run gets its value from the workload, but a caller of the kernel has only inputs.
-            message = "no input shows the size of this variable axis"
-            yield place.warning(message, f"axes.{axis}")
-    for axis, size in definition.const_axes.items():
-        if size == 0:
-            yield place.warning("an axis of size 0 makes its tensors empty", f"axes.{axis}")
+    """Find duplicate names, and files of another name."""
+    return _check_names("definition", ((one.name, at) for one, at in contents.definition_files))
 
 
 def check_solutions(contents: Contents) -> Iterator[Finding]:
-    """Find duplicate names, missing definitions, and files of another name."""
+    """Find duplicate names, files of another name, and missing definitions."""
     for solution, place in contents.solution_files:
-        if solution.definition not in contents.definitions:
-            message = f"there is no definition {solution.definition!r} in the dataset"
-            yield place.error(message, "definition")
-    yield from _check_names("solution", contents.solution_files)
+        yield from _check_definition(solution.definition, contents, place)
+    yield from _check_names("solution", ((one.name, at) for one, at in contents.solution_files))
 
 
-def check_python(solution: Solution, place: Place) -> Iterator[Finding]:
-    """Check the entry file of one solution.
-
-    A solution that does not build is a legitimate record, which gets the status COMPILE_ERROR: it
-    is no more than a warning.
-    """
-    entry = solution.get_entry_source()
-    if solution.requires_build() or entry is None:
-        return
-    field = f"sources.{solution.sources.index(entry)}.content"
-    try:
-        tree = parse_python(entry.content)
-    except DataError as error:
-        line = f", line {error.line}," if error.line is not None else ""
-        yield place.warning(f"{entry.path}{line} is not valid Python: {error.message}", field)
-        return
-    symbol = solution.get_entry_symbol()
-    if symbol not in _top_level_names(tree):
-        message = f"{entry.path} defines no {symbol!r} at its top level"
-        yield place.warning(message, "spec.entry_point")
+def _check_names(kind: str, files: Iterable[tuple[str, Place]]) -> Iterator[Finding]:
+    first: dict[str, Place] = {}
+    for name, place in files:
+        known = first.setdefault(name, place)
+        if known is not place:
+            message = f"there is another {kind} named {name!r}: {known.path}"
+            yield place.error(message, "name", "rename or remove one of the two")
+        if place.path.stem != name:
+            yield place.warning(f"the file should be named {name}.json", "name")
 
 
-def _top_level_names(tree: ast.Module) -> set[str]:
-    """Return every name that a statement outside functions and classes may bind."""
-    names: set[str] = set()
-    pending: list[ast.AST] = list(tree.body)
-    while pending:
-        node = pending.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        elif isinstance(node, ast.alias):
-            names.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        else:
-            pending += ast.iter_child_nodes(node)
-    return names
+def _check_definition(name: str, contents: Contents, place: Place) -> Iterator[Finding]:
+    if name not in contents.definitions:
+        yield place.error(f"there is no definition {name!r} in the dataset", "definition")
 
 
-# -------------------------------------------------------------------------- workloads and traces
-
-_ROUNDING = 0.02
-"""Difference between the recorded and the computed speed-up that rounding may explain."""
-
-
-def _visit_workload(record: Record, contents: Contents) -> Iterator[Finding]:
-    """Find unknown definitions, wrong axes and inputs, and broken constraints."""
-    trace, at = record
-    if not trace.is_workload_trace():
-        return
-    place = at._replace(check="workloads")  # old datasets keep workloads among the traces
-    definition, workload = contents.definitions.get(trace.definition), trace.workload
-    if definition is None:
-        message = f"there is no definition {trace.definition!r} in the dataset"
-        yield place.error(message, "definition")
-        return
-    yield from _check_axes(definition, workload, place)
-    yield from _check_inputs(definition, workload, place)
-    try:
-        require_known_outputs(workload.tolerance, definition.outputs, field="workload.tolerance")
-    except DataError as error:
-        yield place.refused(error)
-    axes = {**workload.axes, **definition.const_axes}
-    for constraint in map(parse_constraint, definition.constraints):
-        try:
-            if constraint.decidable(axes) and not constraint.evaluate(axes):
-                values = ", ".join(f"{axis}={axes[axis]}" for axis in sorted(constraint.names))
-                message = f"the constraint {constraint.text!r} does not hold for {values}"
-                yield place.error(message, "workload.axes")
-        except DataError as error:
-            yield place.warning(error.message, "workload.axes")
-
-
-def _check_axes(definition: Definition, workload: Workload, place: Place) -> Iterator[Finding]:
-    const = definition.const_axes
-    for axis in definition.var_axes:
-        if axis not in workload.axes:
-            yield place.error("this variable axis has no value", f"workload.axes.{axis}")
-    for axis, size in workload.axes.items():
-        field = f"workload.axes.{axis}"
-        if axis not in definition.axes:
-            yield place.warning(f"{definition.name!r} has no such axis", field)
-        elif axis in const and const[axis] != size:
-            yield place.error(f"the definition fixes this axis at {const[axis]}, not {size}", field)
-        elif size == 0:
-            yield place.warning("an axis of size 0 makes its tensors empty", field)
-
-
-def _check_inputs(definition: Definition, workload: Workload, place: Place) -> Iterator[Finding]:
-    for name in definition.inputs:
-        if name not in workload.inputs:
-            yield place.error("this input is missing", f"workload.inputs.{name}")
-    for name, spec in workload.inputs.items():
-        field = f"workload.inputs.{name}"
-        declared = definition.inputs.get(name)
-        if declared is None:
-            names = ", ".join(definition.inputs)
-            yield place.warning(f"the definition has no such input; it has {names}", field)
-        elif isinstance(spec, ScalarInput) and declared.shape is not None:
-            shape = ", ".join(declared.shape)
-            yield place.error(f"a scalar is given for a tensor of shape [{shape}]", field)
-        elif isinstance(spec, ScalarInput) and not declared.dtype.is_floating:
-            whole = declared.dtype.is_integer and float(spec.value).is_integer()
-            if not whole and spec.value not in (0, 1):
-                message = f"{spec.value!r} is not a value of dtype {declared.dtype}"
-                yield place.error(message, field)
-
-
-def _compare_workloads(contents: Contents) -> Iterator[Finding]:
-    """Find workloads that stand in two places."""
+def check_workloads(contents: Contents) -> Iterator[Finding]:
+    """Find workloads of unknown definitions, and those that stand in two places."""
     first: dict[tuple[str, str], tuple[str, Place]] = {}
     for (name, uuid, solution, digest), at in contents.traces:
-        if solution is not None or name not in contents.definitions:
+        if solution is not None:
             continue
-        place = at._replace(check="workloads")
+        place = at._replace(check="workloads")  # old datasets keep workloads among the traces
+        if name not in contents.definitions:
+            yield from _check_definition(name, contents, place)
+            continue
         known, where = first.setdefault((name, uuid), (digest, place))
         if where is place:
             continue
@@ -243,77 +104,13 @@ def _compare_workloads(contents: Contents) -> Iterator[Finding]:
             yield place.error(f"another workload at {where.where} has this uuid", "workload.uuid")
 
 
-WORKLOADS = RecordCheck(_visit_workload, _compare_workloads)
-
-
-def _visit_trace(record: Record, contents: Contents) -> Iterator[Finding]:
-    """Find unknown definitions, solutions of other definitions, and impossible numbers."""
-    trace, place = record
-    if trace.solution is None:
-        return
-    if trace.definition not in contents.definitions:
-        message = f"there is no definition {trace.definition!r} in the dataset"
-        yield place.error(message, "definition")
-    known = contents.solutions.get(trace.solution)
-    if known is not None and known.definition != trace.definition:
-        whose = f"{known.definition!r}, not of {trace.definition!r}"
-        yield place.error(f"{trace.solution!r} is a solution of {whose}", "solution")
-    if trace.is_successful():
-        yield from _check_numbers(trace, place)
-
-
-def _check_numbers(trace: Trace, place: Place) -> Iterator[Finding]:
-    evaluation = trace.evaluation
-    assert evaluation is not None
-    times, errors = evaluation.performance, evaluation.correctness
-    if times is not None and times.latency_ms <= 0.0:
-        field = "evaluation.performance.latency_ms"
-        yield place.error("a latency must be positive", field)
-    elif times is not None:
-        computed = times.reference_latency_ms / times.latency_ms
-        recorded = times.speedup_factor
-        if computed and abs(recorded - computed) > _ROUNDING * max(computed, recorded):
-            message = f"{recorded:g} is recorded, but the latencies give {computed:.4g}"
-            yield place.warning(message, "evaluation.performance.speedup_factor")
-    if errors is not None and math.isnan(errors.max_absolute_error):
-        message = "it passed with an error that is not a number"
-        yield place.warning(message, "evaluation.correctness.max_absolute_error")
-
-
-def _find_gone(contents: Contents) -> Iterator[Finding]:
-    """Find solutions and workloads of traces that are gone.
-
-    A trace outlives what it speaks about: that is a warning, one for each of them and not for each
-    trace.
-    """
-    workloads = {head[:2] for head, _ in contents.traces if head.solution is None}
-    runs: dict[tuple[str, str], Place] = {}  # the first of each
-    gone: dict[str, Place] = {}
-    counts: Counter[str] = Counter()
-    for head, place in contents.traces:
-        if head.solution is None:
+def check_traces(contents: Contents) -> Iterator[Finding]:
+    """Find traces of unknown definitions, and of solutions of other definitions."""
+    for (name, _, solution, _), place in contents.traces:
+        if solution is None:
             continue
-        runs.setdefault(head[:2], place)
-        if head.solution not in contents.solutions:
-            gone.setdefault(head.solution, place)
-            counts[head.solution] += 1
-    for name, place in gone.items():
-        several = f"this is one of {counts[name]} traces"
-        traces = "this is the only trace" if counts[name] == 1 else several
-        message = f"there is no solution {name!r} in the dataset; {traces} of it"
-        yield place.warning(message, "solution")
-    totals = Counter(definition for definition, _ in runs)
-    missing: dict[str, list[tuple[str, Place]]] = {}
-    for (definition, uuid), place in runs.items():
-        if (definition, uuid) not in workloads and definition in contents.definitions:
-            missing.setdefault(definition, []).append((uuid, place))
-    for definition, tasks in missing.items():
-        uuid, place = tasks[0]
-        message = (
-            f"{len(tasks)} of the {totals[definition]} workloads in the traces of "
-            f"{definition!r} are not in the dataset; the first is {uuid}"
-        )
-        yield place.warning(message, "workload.uuid")
-
-
-TRACES = RecordCheck(_visit_trace, _find_gone)
+        yield from _check_definition(name, contents, place)
+        known = contents.solutions.get(solution)
+        if known is not None and known.definition != name:
+            whose = f"{known.definition!r}, not of {name!r}"
+            yield place.error(f"{solution!r} is a solution of {whose}", "solution")

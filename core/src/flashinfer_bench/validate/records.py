@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from flashinfer_bench.data import Definition, Trace
+    from flashinfer_bench.data import Definition, Solution, Trace
     from flashinfer_bench.errors import DataError
 
 
@@ -139,6 +140,16 @@ class TraceHead(NamedTuple):
     solution: Optional[str]
     mark: str
 
+    @classmethod
+    def of(cls, trace: Trace) -> TraceHead:
+        """Return what is kept of a workload or trace."""
+        run, content = trace.evaluation, trace.workload
+        if run is not None:
+            mark = str(run.status)
+        else:
+            mark = json.dumps(content.model_dump(mode="json"), sort_keys=True)
+        return cls(trace.definition, content.uuid, trace.solution, mark)
+
 
 @dataclass(frozen=True)
 class Contents:
@@ -155,8 +166,8 @@ class Contents:
     """
 
     root: Path
-    definition_files: tuple[tuple[Definition, Place], ...]
-    solution_files: tuple[tuple[SolutionHead, Place], ...]
+    definition_files: tuple[tuple[Definition, Place], ...] = ()
+    solution_files: tuple[tuple[SolutionHead, Place], ...] = ()
     traces: tuple[tuple[TraceHead, Place], ...] = ()
 
     @cached_property
@@ -171,16 +182,19 @@ class Contents:
 
 
 class RecordCheck(NamedTuple):
-    """A check of workloads and traces.
+    """A check that is shown records one by one, maybe in another process.
 
     Attributes
     ----------
     visit : function
-        Yields what is wrong with one record alone. It is called with the record and the contents
-        of the dataset, which have no traces yet; maybe in another process.
-    combine : function, optional
+        Yields what is wrong with one workload or trace alone. It is called with the record and the
+        contents of the dataset, which have no traces yet.
+    combine : function
         Yields what it takes all records to find out, from the contents of the dataset.
+    solution : function
+        Yields what is wrong with one solution alone. It is called with it and its place.
     """
 
-    visit: Callable[[Record, Contents], Iterator[Finding]]
-    combine: Callable[[Contents], Iterator[Finding]] = lambda _: iter(())
+    visit: Callable[[Record, Contents], Iterator[Finding]] = lambda *_: iter(())
+    combine: Callable[[Contents], Iterator[Finding]] = lambda *_: iter(())
+    solution: Callable[[Solution, Place], Iterator[Finding]] = lambda *_: iter(())

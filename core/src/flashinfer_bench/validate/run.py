@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -11,35 +10,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench._providers import provider_of
 from flashinfer_bench.data import Solution, layout
 from flashinfer_bench.data.json_codec import decode
 from flashinfer_bench.data.jsonl import read_records
 from flashinfer_bench.data.loader import load_definition, paused_gc
+from flashinfer_bench.data.trace_reader import TraceReader
 from flashinfer_bench.errors import CapabilityError, DataError, UnknownNameError
 from flashinfer_bench.plugins import default_catalog
-from flashinfer_bench.validate.checks import SUFFIXES, check_python
-from flashinfer_bench.validate.records import (
-    Contents,
-    Finding,
-    Place,
-    Record,
-    RecordCheck,
-    Severity,
-    SolutionHead,
-    TraceHead,
-)
+from flashinfer_bench.validate import records
+from flashinfer_bench.validate.checks import SUFFIXES
+from flashinfer_bench.validate.records import Contents, Finding, Place, RecordCheck, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from flashinfer_bench.plugins import CheckSpec, Registered
 
-T = TypeVar("T")
-
 _LAYERS = ("layout", "definition", "workload", "solution", "trace")
+_KEPT = ("definition_files", "solution_files", "traces")  # of `Contents`, as they are read
 _MOST_JOBS = 8
 _WORTH = 128 << 20  # below so many bytes, starting processes takes longer than they save
 
@@ -130,51 +121,45 @@ def validate_dataset(
         is killed.
     """
     base = Path(root)
-    chosen_layers = tuple(known_layers() if layers is None else layers)
-    checks = _chosen_checks(chosen_layers)
+    chosen = tuple(known_layers() if layers is None else layers)
+    entries = _chosen_checks(chosen)
     layout.require_dataset(base)
     findings: list[Finding] = []
-    of_records = any(entry.spec.records for entry in checks.values())
+    checks: dict[str, RecordCheck] = {}
+    for name, entry in entries.items():
+        try:
+            check = entry.load()
+        except Exception as error:  # noqa: BLE001 - a plugin's check may raise anything
+            findings.append(_raised(name, error))
+            continue
+        checks[name] = check if isinstance(check, RecordCheck) else RecordCheck(combine=check)
+    of_records = any(entry.spec.records for entry in entries.values())
     files = {
         folder: _list_files(base, folder, findings)
         for folder in SUFFIXES
         if of_records or folder in (layout.DEFINITIONS, layout.SOLUTIONS)
     }
-    combine: dict[str, Callable[[Contents], Iterable[Finding]]] = {}
-    visit: list[str] = []
-    for name, entry in checks.items():
-        try:
-            combine[name] = check = entry.load()
-        except Exception as error:  # noqa: BLE001 - a plugin's check may raise anything
-            findings.append(_raised(name, error))
-            continue
-        if isinstance(check, RecordCheck):
-            combine[name] = check.combine
-            visit.append(name)
-    with _sharing(jobs, [path for paths in files.values() for path in paths]) as share:
-        heads: dict[str, list[Any]] = {layout.DEFINITIONS: [], layout.SOLUTIONS: []}
-        for folder, kept in heads.items():
-            for found, told in share(partial(_scan_file, base, folder), files[folder]):
-                kept += found
-                findings += told
-        contents = Contents(base, *map(tuple, heads.values()))
-        counts = {folder: len(kept) for folder, kept in heads.items()}
-        if of_records:
-            paths = [*files[layout.WORKLOADS], *files[layout.TRACES]]
-            scans = share(partial(_scan_records, contents, visit), paths)
-            contents = replace(contents, traces=tuple(one for found, _ in scans for one in found))
-            runs = sum(head.solution is not None for head, _ in contents.traces)
-            counts |= {"workloads": len(contents.traces) - runs, "traces": runs}
+    runs = [*files.pop(layout.WORKLOADS, ()), *files.pop(layout.TRACES, ())]
+    contents = Contents(base)
+    with _sharing(jobs, [*runs, *(path for paths in files.values() for path in paths)]) as share:
+        stages = (*files.values(), runs)
+        for name, paths in zip(_KEPT, stages, strict=True):
+            scans = share(partial(_scan, contents, [*checks]), paths)
             findings += (one for _, told in scans for one in told)
-    for name, check in combine.items():
-        try:
-            findings += list(check(contents))
-        except Exception as error:  # noqa: BLE001 - a plugin's check may raise anything
-            findings.append(_raised(name, error))
-    order = {name: index for index, name in enumerate(checks)}
-    told = [one for one in findings if one.check in checks]
+            kept: Any = {name: tuple(one for found, _ in scans for one in found)}
+            contents = replace(contents, **kept)
+    counts = {
+        layout.DEFINITIONS: len(contents.definition_files),
+        layout.SOLUTIONS: len(contents.solution_files),
+    }
+    if of_records:
+        of_runs = sum(head.solution is not None for head, _ in contents.traces)
+        counts |= {"workloads": len(contents.traces) - of_runs, "traces": of_runs}
+    findings += _ask(checks, "combine", contents)
+    order = {name: index for index, name in enumerate(entries)}
+    told = [one for one in findings if one.check in entries]
     told.sort(key=lambda one: (order[one.check], one.path, one.line or 0))
-    return ValidationReport(base, tuple(told), counts, chosen_layers)
+    return ValidationReport(base, tuple(told), counts, chosen)
 
 
 def _chosen_checks(layers: Sequence[str]) -> dict[str, Registered[CheckSpec]]:
@@ -193,8 +178,17 @@ def _chosen_checks(layers: Sequence[str]) -> dict[str, Registered[CheckSpec]]:
     return {name: entry for name, entry in known_checks().items() if entry.spec.layer in layers}
 
 
+def _ask(checks: dict[str, RecordCheck], what: str, *about: Any) -> Iterator[Finding]:
+    """Ask every check; one that raises is asked no more, and the others go on."""
+    for name, check in list(checks.items()):
+        try:
+            yield from getattr(check, what)(*about)
+        except Exception as error:  # noqa: BLE001 - a plugin's check may raise anything
+            del checks[name]
+            yield _raised(name, error)
+
+
 def _raised(name: str, error: Exception) -> Finding:
-    """Make a finding of what a check raises, which may be a plugin's; the others go on."""
     message = f"the check raised {type(error).__name__}: {error}"
     hint = "run `fib plugins doctor` to see whose it is"
     return Place(name, Path()).error(message, hint=hint)
@@ -223,41 +217,21 @@ def _sharing(jobs: Optional[int], paths: Sequence[Path]) -> Iterator[Any]:
     # A fork of a process with threads may hang; a fresh one costs half a second.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-
-        def share(function: Callable[[Path], T], some: Sequence[Path]) -> list[T]:
-            # What the function holds is sent once for each chunk.
-            return list(pool.map(function, some, chunksize=max(1, len(some) // (4 * jobs))))
-
-        try:
-            yield share
+        try:  # what the function holds is sent once for each chunk
+            yield lambda function, some: list(
+                pool.map(function, some, chunksize=max(1, len(some) // (4 * jobs)))
+            )
         except BrokenProcessPool as error:
             raise CapabilityError(
                 "a process of the validation was killed", hint="try again with --jobs 1"
             ) from error
 
 
-_Scan = tuple[list[Any], list[Finding]]
-"""What came of one file: what is kept of each record, with its place; and findings."""
+def _scan(contents: Contents, names: Sequence[str], path: Path) -> tuple[list[Any], list[Finding]]:
+    """Read a file; return what is kept of each record, with its place, and findings.
 
-
-def _scan_file(root: Path, folder: str, path: Path) -> _Scan:
-    """Read a definition or solution."""
-    place = Place(folder, path.relative_to(root))
-    try:
-        if folder == layout.DEFINITIONS:
-            return [(load_definition(path, root), place)], []
-        solution = decode(Solution, path.read_bytes(), path=path)
-        head = SolutionHead(solution.name, solution.definition, solution.author)
-        return [(head, place)], list(check_python(solution, place))
-    except DataError as error:
-        return [], [place.refused(error)]
-    except OSError as error:
-        return [], [place.error(f"cannot be read: {error.strerror or error}")]
-
-
-def _scan_records(contents: Contents, names: Sequence[str], path: Path) -> _Scan:
-    """Read workloads and traces one by one: never are all of them in memory."""
-    from flashinfer_bench.data.trace_reader import TraceReader
+    Workloads and traces are read one by one: never are all of them in memory.
+    """
 
     def tell_torn(_path: Path, _size: int) -> None:
         hint = "the next run that appends to this file moves the rest aside"
@@ -265,11 +239,19 @@ def _scan_records(contents: Contents, names: Sequence[str], path: Path) -> _Scan
 
     relative = path.relative_to(contents.root)
     place = Place(relative.parts[0], relative)
-    heads: list[tuple[TraceHead, Place]] = []
+    kept: list[Any] = []
     findings: list[Finding] = []
-    checks = {name: known_checks()[name].load() for name in names}
-    reader = TraceReader()
+    known = known_checks()
+    checks = {name: known[name].load() for name in names}
+    checks = {name: one for name, one in checks.items() if isinstance(one, RecordCheck)}
     try:
+        if place.check == layout.DEFINITIONS:
+            return [(load_definition(path, contents.root), place)], []
+        if place.check == layout.SOLUTIONS:
+            solution = decode(Solution, path.read_bytes(), path=path)
+            head = records.SolutionHead(solution.name, solution.definition, solution.author)
+            return [(head, place)], list(_ask(checks, "solution", solution, place))
+        reader = TraceReader()
         for line, text in read_records(path, tell_torn):
             at = place._replace(line=line)
             try:
@@ -277,18 +259,10 @@ def _scan_records(contents: Contents, names: Sequence[str], path: Path) -> _Scan
             except DataError as error:
                 findings.append(at.refused(error))
                 continue
-            run = trace.evaluation
-            content = trace.workload.model_dump(mode="json") if run is None else None
-            mark = json.dumps(content, sort_keys=True) if run is None else str(run.status)
-            head = TraceHead(trace.definition, trace.workload.uuid, trace.solution, mark)
-            heads.append((head, at))
-            record = Record(trace, at)
-            for name, check in list(checks.items()):
-                try:
-                    findings += check.visit(record, contents)
-                except Exception as error:  # noqa: BLE001 - a plugin's check may raise anything
-                    findings.append(_raised(name, error))
-                    del checks[name]  # is asked no more
+            kept.append((records.TraceHead.of(trace), at))
+            findings += _ask(checks, "visit", records.Record(trace, at), contents)
+    except DataError as error:
+        findings.append(place.refused(error))
     except OSError as error:
         findings.append(place.error(f"cannot be read: {error.strerror or error}"))
-    return heads, findings
+    return kept, findings

@@ -194,13 +194,6 @@ def spelled(rows):
 def answers(trace_set):
     yield "rows", outcome(lambda: spelled(trace_set.run_rows()))
     yield "errors", outcome(lambda: trace_set.load_errors)
-    yield "summary", outcome(trace_set.summary)
-    yield "by alice", outcome(lambda: trace_set.summary("alice"))
-    yield "one type", outcome(lambda: trace_set.summary(op_type="type_norm"))
-    yield "ranking", outcome(trace_set.rank_authors)
-    yield "author", outcome(lambda: trace_set.get_author_score("alice"))
-    for name in SOLUTIONS:
-        yield name, outcome(lambda: trace_set.get_solution_score(name))  # noqa: B023 - called here
     for name in (*NAMES, "unknown"):
         yield f"rows of {name}", outcome(lambda: spelled(trace_set.run_rows(name)))  # noqa: B023
         yield f"workloads of {name}", outcome(lambda: trace_set.workload_uuids(name))  # noqa: B023

@@ -21,12 +21,13 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from enum import Enum
+from statistics import median
 from typing import TYPE_CHECKING
 
 from flashinfer_bench.errors import DataError
 from flashinfer_bench.stats.distributions import normal_quantile, t_quantile, two_sided_p
 from flashinfer_bench.stats.intervals import Interval, median_interval
-from flashinfer_bench.stats.samples import median_of, require_samples
+from flashinfer_bench.stats.samples import require_samples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -265,9 +266,9 @@ def _effects_of(launches: Sequence[Launch]) -> list[float]:
     """
     logs = [_logs_of(launch, f"launches[{i}]") for i, launch in enumerate(launches)]
     found = [_order_of(*one) for one in zip(launches, logs, strict=True) if len(one[1]) > 1]
-    order = median_of(found) if found else 0.0
+    order = median(found) if found else 0.0
     return [
-        median_of([log - _sign(launch, place) * order for place, log in enumerate(each)])
+        median([log - _sign(launch, place) * order for place, log in enumerate(each)])
         for launch, each in zip(launches, logs, strict=True)
     ]
 
@@ -280,7 +281,7 @@ def _sign(launch: Launch, place: int) -> int:
 def _order_of(launch: Launch, logs: Sequence[float]) -> float:
     """Return how much more the log ratio is where the baseline was called first."""
     whole = len(logs) // 2 * 2
-    even, odd = median_of(logs[:whole:2]), median_of(logs[1:whole:2])
+    even, odd = median(logs[:whole:2]), median(logs[1:whole:2])
     return _sign(launch, 0) * (even - odd) / 2
 
 

@@ -36,15 +36,19 @@ def fib_register_sources() -> Iterable[SourceSpec]:
 def fib_register_checks() -> Iterable[CheckSpec]:
     """Register the checks of ``fib validate`` that look beyond the records themselves."""
     for priority, name, layer, factory, summary in (
-        (960, "blobs", "workload", "BLOBS", "Tensor files are there, and of the right size"),
-        (940, "baseline", "baseline", "check_baselines", "Each definition has a baseline"),
-        (930, "benchmark", "benchmark", "check_benchmark", "Each workload has been evaluated"),
+        (985, "axes", "definition", "records:check_axes", "Axes and outputs are of use"),
+        (975, "entry_points", "solution", "records:ENTRY_POINTS", "Python has its entry points"),
+        (965, "inputs", "workload", "records:INPUTS", "Workloads fit their definitions"),
+        (960, "blobs", "workload", "blobs:BLOBS", "Tensor files are there, and of the right size"),
+        (945, "figures", "trace", "records:FIGURES", "Traces are complete and can be true"),
+        (940, "baseline", "baseline", "baseline:check_baselines", "Definitions have a baseline"),
+        (930, "benchmark", "benchmark", "benchmark:check_benchmark", "There is something to run"),
     ):
         yield CheckSpec(
             name=name,
             layer=layer,
-            records=True,
-            factory=f"fib_datasets.checks.{name}:{factory}",
+            records=layer not in ("definition", "solution"),
+            factory=f"fib_datasets.checks.{factory}",
             priority=priority,
             summary=summary,
         )

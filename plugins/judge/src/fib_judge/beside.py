@@ -35,7 +35,7 @@ from flashinfer_bench.bench.measurement import ReferenceProblem
 from flashinfer_bench.data.samples import rounded
 from flashinfer_bench.stats.distributions import t_quantile
 from flashinfer_bench.stats.intervals import Interval, ratio_interval
-from flashinfer_bench.stats.samples import median_of
+from flashinfer_bench.stats.samples import quantile
 
 if TYPE_CHECKING:
     from fib_judge.records import VerifiedAttempt
@@ -107,7 +107,7 @@ def _log_ratio(block: Block) -> Optional[float]:
     above, below = block
     if not above or not below:
         return None
-    medians = median_of(above), median_of(below)
+    medians = quantile(sorted(above), 0.5), quantile(sorted(below), 0.5)
     return math.log(medians[0] / medians[1]) if min(medians) > 0 else None
 
 

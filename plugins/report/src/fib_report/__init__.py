@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
 
 _MODULES = {
+    "baselines": ("Against", "NamedBaseline"),
     "causes": ("cause",),
     "coverage": ("DefinitionCoverage", "find_gaps"),
     "page": ("PageInfo", "render_page"),
     "ratings": ("Rating", "fastp_curves", "rate_authors"),
+    "summary": ("DatasetSummary", "summarize"),
     "regressions": ("Change", "Comparison", "compare_dates", "parse_date"),
 }
 _EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
@@ -29,8 +31,9 @@ def __getattr__(name: str) -> Any:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register scores, coverage, regressions and visualize."""
+    """Register summary, scores, coverage, regressions and visualize."""
     for name, summary in (
+        ("summary", "Count what there is, and rank the authors."),
         ("scores", "Rate authors or solutions: scores, fast_p, win rates and means."),
         ("coverage", "List definitions that lack workloads, solutions or evaluations."),
         ("regressions", "Compare what was recorded before a date with what came after."),

@@ -1,9 +1,8 @@
 """The subcommands of ``fib report`` that this plugin adds."""
 
-# ruff: noqa: TC001 - typer reads the annotations at run time
-
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime, timezone
 from functools import partial
 from operator import attrgetter
@@ -12,32 +11,90 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from flashinfer_bench.cli import options
-from flashinfer_bench.cli.datasets import open_datasets
+from flashinfer_bench.cli import options, report
+from flashinfer_bench.cli.datasets import error_documents, open_datasets
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import GreedyCommand
 from flashinfer_bench.cli.output import Column, document_of, emit, set_up_logging, talk
-from flashinfer_bench.cli.report import (
-    Baseline,
-    Format,
-    FormatOption,
-    NamedBaselineOption,
-    chosen_format,
-    clock_label,
-    is_tied,
-    make_selection,
-    open_results,
-    rank_number,
-    require_results,
-    tell_mixtures,
-    write_tables,
-)
 from flashinfer_bench.errors import ConfigError, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from fib_report.ratings import Standing
+
+# -------------------------------------------------------------------------------------- summary
+
+Baseline = Annotated[
+    str,
+    typer.Option(
+        "--baseline-author", metavar="NAME", help="Author whose solutions others are compared with."
+    ),
+]
+
+
+def summary(
+    local: options.Local = None,
+    hub: options.Hub = None,
+    definitions: options.Definitions = None,
+    op_types: options.OpTypes = None,
+    hardware: options.Hardware = None,
+    baseline_author: Baseline = "baseline",
+    output_format: report.FormatOption = report.Format.table,
+    as_json: options.AsJson = False,
+    log_level: options.LogLevel = None,
+) -> None:
+    """Count what there is, and rank the authors.
+
+    One row for each definition, then one for each author on each device (with each timer and cache
+    mode), then how the latencies were taken.
+    """
+    set_up_logging(log_level)
+    from fib_report.summary import summarize
+    from flashinfer_bench.report.results import mixtures
+
+    opened = open_datasets(local, hub)
+    selection = report.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    found = summarize(opened.trace_set, selection, baseline_author)
+    if not found.definitions:
+        raise SelectionError("the filters leave no definition")
+    optional: dict[str, Sequence[Any]] = {
+        f"Authors, compared with {found.baseline_author}": found.rankings,
+        "How latencies were taken": found.timings,
+    }
+    report.write_tables(
+        report.chosen_format(output_format, as_json),
+        [
+            _dataclass_table("Definitions", found.definitions),
+            *(_dataclass_table(title, rows) for title, rows in optional.items() if rows),
+        ],
+        lambda: {
+            "dataset": list(opened.roots),
+            "totals": found.totals(),
+            "statuses": found.statuses,
+            "definitions": found.definitions,
+            "baseline_author": found.baseline_author,
+            "rankings": found.rankings,
+            "timings": found.timings,
+            "unranked": found.unranked,
+            "unreadable": error_documents(opened.errors),
+        },
+    )
+    talk("total: " + ", ".join(f"{count:,} {noun}" for noun, count in found.totals().items()))
+    if found.statuses:
+        talk("statuses: " + ", ".join(f"{n:,} {name}" for name, n in found.statuses.items()))
+    if found.unranked:
+        reasons = list(found.unranked.values())
+        talk(f"not in the ranking: {len(reasons)} definitions; the first because {reasons[0]}")
+        talk("hint: name another author with --baseline-author; --json lists all reasons")
+    report.tell_mixtures(mixtures((one.hardware, (one.timer, one.cache)) for one in found.timings))
+    raise typer.Exit(opened.exit_code())
+
+
+def _dataclass_table(title: str, rows: Sequence[Any]) -> report.Table:
+    columns = [field.name for field in dataclasses.fields(rows[0])]
+    return title, columns, [dataclasses.astuple(row) for row in rows]
+
 
 # ------------------------------------------------------------------------------------- coverage
 
@@ -54,7 +111,7 @@ def coverage(
     baseline_author: Baseline = "baseline",
     gaps: GapsOnly = False,
     strict: Strict = False,
-    output_format: FormatOption = Format.table,
+    output_format: report.FormatOption = report.Format.table,
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
@@ -67,7 +124,7 @@ def coverage(
     from fib_report.coverage import find_gaps
 
     opened = open_datasets(local, hub)
-    selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    selection = report.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     found = find_gaps(opened.trace_set, selection, baseline_author)
     if not found:
         raise SelectionError("the filters leave no definition")
@@ -79,8 +136,8 @@ def coverage(
         (*attrgetter(*columns[:5])(one), *map(one.evaluated.get, devices), "; ".join(one.missing))
         for one in shown
     ]
-    write_tables(
-        chosen_format(output_format, as_json),
+    report.write_tables(
+        report.chosen_format(output_format, as_json),
         [("Coverage", columns, rows)],
         lambda: {"devices": devices, "definitions": shown},
     )
@@ -135,7 +192,7 @@ def regressions(
     op_types: options.OpTypes = None,
     authors: options.Authors = None,
     hardware: options.Hardware = None,
-    output_format: FormatOption = Format.table,
+    output_format: report.FormatOption = report.Format.table,
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
@@ -153,16 +210,16 @@ def regressions(
     begin = parse_date(since)
     end = None if until is None else parse_date(until, end=True)
     opened = open_datasets(local, hub)
-    selection = make_selection(
+    selection = report.make_selection(
         definitions=definitions, solutions=solutions, op_types=op_types, authors=authors,
         hardware=hardware,
     )  # fmt: skip
     results = collect_results(opened.trace_set, selection)
-    require_results(opened, results)
+    report.require_results(opened, results)
     found = compare_dates(results, begin, end, threshold)
     shown = found.changes if improvements else found.regressions
-    write_tables(
-        chosen_format(output_format, as_json),
+    report.write_tables(
+        report.chosen_format(output_format, as_json),
         [("Changes" if improvements else "Regressions", _CHANGE, shown)],
         lambda: {
             "since": begin.isoformat(),
@@ -210,11 +267,11 @@ def scores(
     op_types: options.OpTypes = None,
     hardware: options.Hardware = None,
     baseline_author: Baseline = "baseline",
-    baseline: NamedBaselineOption = None,
+    baseline: report.NamedBaselineOption = None,
     reference: Reference = False,
     thresholds: Thresholds = None,
     by_solution: BySolution = False,
-    output_format: FormatOption = Format.table,
+    output_format: report.FormatOption = report.Format.table,
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
@@ -235,7 +292,7 @@ def scores(
         if not 0.0 <= p < float("inf"):
             raise ConfigError(f"{p:g} is no speed-up", hint="--p 1 1.5 2")
     opened = open_datasets(local, hub)
-    selection = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    selection = report.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     against = None if reference else baseline or baseline_author
     if reference and baseline:
         raise ConfigError("--baseline and --reference are two different things to compare with")
@@ -253,15 +310,15 @@ def scores(
         )
     columns = _columns("solution" if by_solution else "author", at)
     over = found.baseline_author or "the reference"
-    write_tables(
-        chosen_format(output_format, as_json),
+    report.write_tables(
+        report.chosen_format(output_format, as_json),
         [(f"Compared with {over}", columns, found.standings)],
         lambda: {
             "baseline_author": found.baseline_author,
             "scores": [document_of(columns, one) for one in found.standings],
         },
     )
-    tell_mixtures(found.mixtures)
+    report.tell_mixtures(found.mixtures)
     unpaired = ", unpaired: from separate runs" if found.baseline_author else ""
     talk(f"speed-ups are over {over}{unpaired}")
     raise typer.Exit(opened.exit_code())
@@ -272,10 +329,10 @@ def _columns(whose: str, thresholds: tuple[float, ...]) -> list[Column]:
         Column("hardware", "hardware"),
         Column("timer", "timer", people=False),
         Column("cache", "cache", people=False),
-        Column("timed", clock_label, programs=False),
+        Column("timed", report.clock_label, programs=False),
         Column("rank", "rating.rank", programs=False),
-        Column("rank", lambda s: rank_number(s.rating.rank), people=False),
-        Column("tied", lambda s: is_tied(s.rating.rank), people=False),
+        Column("rank", lambda s: report.rank_number(s.rating.rank), people=False),
+        Column("tied", lambda s: report.is_tied(s.rating.rank), people=False),
         Column(whose, "rating.name"),
         Column("tasks", "rating.tasks"),
         Column("tried", "rating.tried"),
@@ -338,7 +395,7 @@ def visualize(
     from fib_report.page import PageInfo, render_page
     from flashinfer_bench.data.storage import replace_file
 
-    opened, results = open_results(
+    opened, results = report.open_results(
         local,
         hub,
         definitions=definitions,
@@ -348,7 +405,7 @@ def visualize(
         hardware=hardware,
     )
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    scope = make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    scope = report.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     # What solutions or authors alone lack is no gap of the dataset.
     gaps = [] if solutions or authors else find_gaps(opened.trace_set, scope)
     page = render_page(results, PageInfo(title, opened.name, now), gaps).encode()
@@ -365,4 +422,4 @@ def _app(command: Callable[..., None]) -> typer.Typer:
 
 
 coverage_app, regressions_app = _app(coverage), _app(regressions)
-scores_app, visualize_app = _app(scores), _app(visualize)
+scores_app, summary_app, visualize_app = _app(scores), _app(summary), _app(visualize)

@@ -12,6 +12,8 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Optional
 
+from fib_report.authors import rankable
+from fib_report.baselines import Task, baseline_latencies, fastest_of, speedup_over, task_of
 from flashinfer_bench.errors import DataError
 from flashinfer_bench.report.results import (
     collect_results,
@@ -22,17 +24,11 @@ from flashinfer_bench.report.results import (
 )
 from flashinfer_bench.report.scores import (
     Measured,
-    Task,
-    baseline_latencies,
-    fastest_of,
     geometric_mean,
     latency_of,
     mean_of,
     rank_labels,
-    rankable,
     speedup_of,
-    speedup_over,
-    task_of,
 )
 
 if TYPE_CHECKING:
@@ -385,8 +381,7 @@ def make_scoreboard(
                     partial(rankings[setting].score, baseline_author=baseline_author),
                 )
             else:
-                definitions = dict.fromkeys(one.definition for one in everything)
-                ranked = rankings[setting].summarize(definitions, baseline_author).rankings
+                ranked = rankings[setting].summarize(baseline_author).rankings
                 scores = {author: score.avg_speedup for author, score in ranked}
         hardware, conditions = setting
         standings += [Standing(hardware, *conditions, one, scores.get(one.name)) for one in rated]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import json
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ import zlib
 
 import pytest
 
-COMMANDS = [["scores"], ["coverage"], ["regressions", "--since", "2026-01-15"]]
+COMMANDS = [["summary"], ["scores"], ["coverage"], ["regressions", "--since", "2026-01-15"]]
 
 
 @pytest.fixture
@@ -28,6 +29,26 @@ def root(maker):
 def table_of(fib, *args):
     result = fib("report", *args, "--format", "csv")
     return result.exit_code, list(csv.DictReader(io.StringIO(result.stdout.split("\n\n")[0])))
+
+
+def rows(text):
+    """Read tab-separated values into dictionaries, one list for each table."""
+    tables = []
+    for block in text.strip("\n").split("\n\n"):
+        header, *lines = (line.split("\t") for line in block.split("\n"))
+        tables.append([dict(zip(header, line, strict=True)) for line in lines])
+    return tables
+
+
+@pytest.fixture
+def two(maker):
+    """A dataset with another definition and results from another device."""
+    other = maker.sound()
+    other.definition("triple", op_type="gemm")
+    other.solution("bob_triple", definition="triple", author="bob")
+    other.workload("triple", uuid="w1", op_type="gemm")
+    other.trace("bob_triple", definition="triple", hardware="NVIDIA H200", latency_ms=4.0)
+    return other
 
 
 @pytest.fixture
@@ -178,3 +199,84 @@ def test_against_a_named_baseline(fib, close_race, name):
     assert float(rows[0]["geomean"]) == pytest.approx(4.0)
     assert [one["rank"] for one in rows] == ["1", "1", "3"]
     assert f"speed-ups are over {name}, unpaired" in talk
+
+
+# ------------------------------------------------------------------------------------ summary
+
+
+def test_summary(fib, maker):
+    result = fib("report", "summary", "--local", maker.sound().root)
+    assert result.exit_code == 0
+    definitions, ranking, timings = rows(result.stdout)
+    assert [one["runs"] for one in timings] == ["4"]
+    assert definitions == [
+        {
+            "definition": "double",
+            "op_type": "op",
+            "solutions": "2",
+            "workloads": "2",
+            "traces": "4",
+            "passed": "4",
+            "failed": "0",
+        }
+    ]
+    assert ranking == [
+        {
+            "hardware": "Test CPU",
+            "timer": "",
+            "cache": "",
+            "author": "alice",
+            "speedup": "4",
+            "definitions": "1",
+            "workloads": "2",
+        }
+    ]
+    assert "total: 1 definitions, 2 solutions, 2 workloads, 4 traces" in result.stderr
+    other = fib("report", "summary", "--local", maker.root, "--baseline-author", "alice")
+    assert rows(other.stdout)[1][0]["speedup"] == "0.25"
+    document = json.loads(fib("report", "summary", "--json", "--local", maker.root).stdout)
+    assert (document["schema_version"], document["totals"]["traces"]) == (1, 4)
+    assert document["statuses"] == {"PASSED": 4}
+    assert document["definitions"][0]["definition"] == "double"
+    assert document["rankings"][0]["author"] == "alice"
+    assert document["unreadable"] == []
+
+
+def test_no_author_baseline_is_no_error(fib, maker):
+    maker.definition()
+    maker.solution()
+    maker.workload()
+    maker.trace()
+    result = fib("report", "summary", "--local", maker.root)
+    assert result.exit_code == 0
+    assert [len(table) for table in rows(result.stdout)] == [1, 1]  # definitions, timings
+    assert "not in the ranking: 1 definitions" in result.stderr
+    assert "--baseline-author" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("filters", "names"),
+    [
+        (["--definitions", "triple", "double"], ["double", "triple"]),
+        (["--op-type", "gemm"], ["triple"]),
+        (["--definitions", "triple", "--op-type", "op"], None),
+    ],
+)
+def test_filters(fib, two, filters, names):
+    result = fib("report", "summary", "--local", two.root, *filters)
+    if names is None:
+        assert result.exit_code == 5
+        assert result.stdout == ""
+    else:
+        assert [one["definition"] for one in rows(result.stdout)[0]] == names
+
+
+@pytest.mark.parametrize("name", ["baseline_double", "baseline"])
+def test_the_best_against_a_named_baseline(fib, close_race, name):
+    (row,), talk = table(
+        fib, "best", "--baseline", name, "--local", close_race, "--author", "alice"
+    )
+    assert float(row["vs_baseline"]) == pytest.approx(4.0)
+    assert float(row["vs_baseline_low"]) < 4.0 < float(row["vs_baseline_high"])
+    assert row["solutions"] == "1"
+    assert "unpaired" in talk

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from flashinfer_bench.data import SpeedupMetrics
 
 NAME = "gemm_n8_k4"
+
+
+@pytest.mark.parametrize("module", ["flashinfer_bench", "flashinfer_bench.data"])
+def test_names_that_users_import(module):
+    found = importlib.import_module(module)
+    assert found.SpeedupMetrics is SpeedupMetrics
+    assert list(found.TraceSetSummary.model_fields)[:4] == ["total", "passed", "failed", "rankings"]
+    assert [n for n, one in SpeedupMetrics.model_fields.items() if one.is_required()] == [
+        "avg_speedup"
+    ]
+
 
 # ------------------------------------------------------------------------------ score of an author
 

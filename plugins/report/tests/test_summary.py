@@ -1,0 +1,107 @@
+"""What there is in a dataset."""
+
+from __future__ import annotations
+
+import pytest
+
+from flashinfer_bench.data import TraceSet
+from flashinfer_bench.report import Selection, summarize
+
+ALL = Selection()
+
+
+@pytest.fixture
+def two(maker):
+    """Two definitions; the second has no solution by ``baseline``, and a definition is gone."""
+    maker.sound()
+    maker.definition("triple", op_type="gemm")
+    maker.solution("bob_triple", definition="triple", author="bob")
+    maker.workload("triple", uuid="w1", op_type="gemm")
+    maker.trace("bob_triple", definition="triple", status="TIMEOUT", hardware="NVIDIA H200")
+    maker.trace("lost", definition="lost", hardware="NVIDIA H200")
+    return TraceSet.from_path(maker.root)
+
+
+def test_counts(two):
+    found = summarize(two, ALL)
+    counts = {one.definition: one for one in found.definitions}
+    assert list(counts) == ["double", "lost", "triple"]
+    double = counts["double"]
+    assert (double.solutions, double.workloads, double.traces) == (2, 2, 4)
+    assert (double.passed, double.failed) == (4, 0)
+    assert (counts["triple"].passed, counts["triple"].failed) == (0, 1)
+    assert (counts["lost"].op_type, counts["lost"].solutions) == ("", 0)
+    assert found.totals() == {
+        "definitions": 3,
+        "solutions": 3,
+        "workloads": 3,
+        "traces": 6,
+        "passed": 5,
+        "failed": 1,
+    }
+    assert found.statuses == {"PASSED": 5, "TIMEOUT": 1}
+
+
+def test_ranking(two):
+    found = summarize(two, ALL)
+    (rank,) = found.rankings
+    assert (rank.hardware, rank.author, rank.speedup) == ("Test CPU", "alice", 4.0)
+    assert (rank.definitions, rank.workloads) == (1, 2)
+    assert "baseline" in found.unranked["triple"]  # a reason, and no error
+
+
+def test_another_baseline_or_none(two):
+    (rank,) = summarize(two, ALL, baseline_author="alice").rankings
+    assert (rank.author, rank.speedup) == ("baseline", 0.25)
+    found = summarize(two, ALL, baseline_author="nobody")
+    assert found.rankings == ()
+    assert set(found.unranked) >= {"double", "triple"}
+
+
+def test_devices_are_ranked_apart(maker):
+    maker.sound()
+    for uuid in ("w1", "w2"):
+        maker.trace("baseline_double", uuid=uuid, latency_ms=1.0, hardware="Fast CPU")
+        maker.trace("alice_double", uuid=uuid, latency_ms=1.0, hardware="Fast CPU")
+    found = summarize(TraceSet.from_path(maker.root), ALL)
+    assert [(r.hardware, r.speedup) for r in found.rankings] == [
+        ("Fast CPU", 1.0),
+        ("Test CPU", 4.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("selection", "names", "traces"),
+    [
+        (Selection(definitions=("double",)), ["double"], 4),
+        (Selection(op_types=("gemm",)), ["triple"], 1),
+        (Selection(hardware=("h200",)), ["double", "lost", "triple"], 2),
+    ],
+)
+def test_selection(two, selection, names, traces):
+    found = summarize(two, selection)
+    assert [one.definition for one in found.definitions] == names
+    assert found.totals()["traces"] == traces
+
+
+@pytest.fixture
+def mixed(maker):
+    """Two solutions by one timer; one of them also by another, which is three times as fast."""
+    maker.sound()
+    times = {"cuda_event": 0.9, "cupti": 0.3}
+    for timer, latency in times.items():
+        maker.trace(
+            "alice_double", latency_ms=latency, provenance={
+                "timer": timer,
+                "stop_rule": "rse",
+                "timing": {"cache": "cold", "reference": "before"},
+            },
+        )  # fmt: skip
+    return TraceSet.from_path(maker.root)
+
+
+def test_authors_are_ranked_apart(mixed):
+    summary = summarize(mixed, Selection())
+    timings = {(one.timer, one.reference): one.runs for one in summary.timings}
+    assert timings == {("", ""): 4, ("cuda_event", "before"): 1, ("cupti", "before"): 1}
+    assert {(one.timer, one.author) for one in summary.rankings} == {("", "alice")}
