@@ -342,7 +342,7 @@ def recognise_by(way: str) -> None:
     found = QUICKEST
     if way == "helper":
         recognition.build_helper()
-        assert recognition.helper() is not None
+        assert recognition.by_helper() is not None
     else:
         checker = tensor_guards()
         assert checker is not None

@@ -364,7 +364,7 @@ def ways() -> dict[str, Any]:
         recognition.build_helper()
     except Exception as error:  # noqa: BLE001
         print(f"no helper: {error}", file=sys.stderr)
-    helper = recognition.helper()
+    helper = recognition.by_helper()
     if helper is not None:
         found["helper"] = helper
     return found
