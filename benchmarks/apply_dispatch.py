@@ -128,7 +128,7 @@ class Always:
 
 
 def dispatcher(of: Definition, function: Callable[..., Any] | None, *, into: bool = False) -> Any:
-    target = function and Target.from_callable(function, of, destination_passing=into)
+    target = function and Target(function, of, "solution", into)
     return Dispatcher(
         of, Always(target), ApplyConfig(), key_builder=AxesOnlyKeyBuilder(of), device="cpu"
     ).call

@@ -76,7 +76,7 @@ class Resolver:
 def dispatcher(function: Callable[..., Any], **options: Any) -> Dispatcher:
     """Return a dispatcher for the first GPU; solutions add 1000 or more to tell them apart."""
     style = options.pop("destination_passing", False)
-    target = Target.from_callable(function, DEFINITION, destination_passing=style)
+    target = Target(function, DEFINITION, "solution", style)
     return Dispatcher(
         DEFINITION,
         Resolver(target),

@@ -282,7 +282,7 @@ class Convention:
         found.update((index, values[name]) for index, name in self._in_place.items())
         if found:
             self._check_places(found, list(inputs.values()))
-        return found
+        return dict(sorted(found.items()))
 
     def _check_places(self, buffers: Mapping[int, Any], inputs: list[Any]) -> None:
         """Refuse buffers that no output of the definition belongs into."""

@@ -32,7 +32,6 @@ from flashinfer_bench.apply.dispatch.stats import REENTRANT, Counters
 from flashinfer_bench.apply.runtime import BaseRuntime
 from flashinfer_bench.apply.wrappers import returns_later
 from flashinfer_bench.errors import ConfigError, DataError, DatasetNotFoundError, DuplicateNameError
-from flashinfer_bench.routing.binding import memory_of
 from flashinfer_bench.routing.patch_points import Everything, no_fallback, opaque, router
 from flashinfer_bench.routing.routes import Canonical, UnroutableError, reordered
 
@@ -508,8 +507,7 @@ class _Dispatched:
         # There is one solution for all sizes.
         made = Dispatcher(definition, self, config, key_builder=None, device=None)
         counters.dispatchers.append(made)
-        self.layout = made.layout
-        self.call = made.call
+        self.layout, self.call, self._accepts = made.layout, made.call, made.accepts
 
     def resolve(self, key: Optional[ApplyKey]) -> Target:
         """Return the candidate, built at the first time: it is the one for all keys.
@@ -519,14 +517,13 @@ class _Dispatched:
         BuildError
             If it cannot be built.
         """
-        from flashinfer_bench.apply.dispatch import Target
+        from flashinfer_bench.apply.dispatch.target import Target, by_names
 
         if self._target is None:
             function, solution = self._candidate.function, self._candidate.solution
             if function is not None:
-                self._target = Target.from_callable(
-                    function, self._definition, by_keyword=True, solution=self._label
-                )
+                function = by_names(function, [*self._definition.inputs])
+                self._target = Target(function, self._definition, self._label)
             else:
                 from flashinfer_bench.compile import default_registry
 
@@ -549,27 +546,14 @@ class _Dispatched:
 
     def run(self, bound: Bound) -> Any:
         """Return the outputs of a call."""
-        args = tuple(bound.inputs.values())
-        buffers = self._direct(bound)
-        # What is refused with these buffers is so without: it is asked, and counted, once.
-        result = self.call((*args, *buffers), None, _missed)
-        return buffers or result
-
-    def _direct(self, bound: Bound) -> tuple[Any, ...]:
-        """Return the buffers of all outputs, if the solution may write straight into them."""
-        from flashinfer_bench.apply.dispatch.guards import is_plain
-
-        target, given = self._target, bound.buffers
-        if target is None or not target.destination_passing:
-            return ()
-        if len(given) != len(self.layout.outputs):
-            return ()
-        buffers = tuple(given[index] for index in range(len(given)))
-        memory = [memory_of(buffer) for buffer in buffers]
-        apart = len({*memory}) == len(memory)
-        used = {memory_of(value) for value in bound.inputs.values()}
-        free = apart and used.isdisjoint(memory)
-        return buffers if free and all(is_plain(each) for each in buffers) else ()
+        args, places = tuple(bound.inputs.values()), tuple(bound.buffers.values())
+        direct = self._target is not None and self._target.destination_passing
+        # What is refused with these buffers may do without, which is asked, and counted, once.
+        direct = direct and [*bound.buffers] == [*range(len(self.layout.outputs))]
+        if direct and self._accepts(*args, *places):
+            self.call((*args, *places), None, _missed)
+            return places
+        return self.call(args, None, _missed)
 
 
 # ---------------------------------------------------------------------------------- enabling

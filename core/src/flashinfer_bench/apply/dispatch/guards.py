@@ -1,4 +1,4 @@
-"""Whether a substitute may take a call, and why not: the guard of a definition in Python.
+"""Whether a substitute may take a call, and why not: the guard of a definition.
 
 It is the authority on that. What is quicker (`recognition`) only recognises calls like those that
 it has let through.
@@ -15,41 +15,25 @@ harm: code inside of a custom operator runs with those of autograd taken away.
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.apply.dispatch import stats
-from flashinfer_bench.routing.generated import compile_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
 
-    from flashinfer_bench.apply.dispatch.layout import Layout, Operand
-
-    Guard = Callable[..., Optional[str]]
+    from flashinfer_bench.apply.dispatch.layout import Layout
 
 
 def in_fresh_thread(function: Callable[..., Any], *args: Any) -> Any:
     """Return ``function(*args)``, called in a thread where no mode of torch is on."""
-    found: list[Any] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            found.append(function(*args))
-        except Exception as error:  # noqa: BLE001  # raised again below
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="flashinfer_bench-apply-facts", daemon=True)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return found[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *args).result()
 
 
 class Facts:
@@ -116,13 +100,6 @@ def ordinary_keys(device: torch.device) -> frozenset[int]:
 
     found: frozenset[int] = in_fresh_thread(samples)
     return found
-
-
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is contiguous numbers in memory, of no subclass."""
-    asked = facts()
-    ordinary = asked.is_tensor(tensor) and asked.keys_of(tensor) in ordinary_keys(tensor.device)
-    return ordinary and tensor.is_contiguous()
 
 
 # -------------------------------------------------------------------------------------- devices
@@ -200,8 +177,8 @@ def overlap(left: Any, right: Any) -> bool:
     return bool(max(start, other) < min(stop, other_stop))
 
 
-def make_guard(layout: Layout, devices: Devices, *, into: bool, strided: bool = False) -> Guard:
-    """Return the guard of a definition.
+class Guard:
+    """The guard of a definition.
 
     Parameters
     ----------
@@ -213,119 +190,84 @@ def make_guard(layout: Layout, devices: Devices, *, into: bool, strided: bool = 
         Whether outputs follow the inputs.
     strided : bool
         Whether inputs may have gaps between their elements, and their axes in any order.
-
-    Returns
-    -------
-    callable
-        Of as many arguments as the call has; returns None, or a reason of `stats`. Asks nothing
-        of an argument whose type is wrong, and raises nothing unless torch does.
     """
-    asked, inputs = facts(), len(layout.inputs)
-    operands = [*layout.inputs, *(layout.outputs if into else ())]
-    # A scalar output that is passed in is a tensor without dimensions.
-    tensors = {
-        f"a{index}": operand
-        for index, operand in enumerate(operands)
-        if operand.shape is not None or index >= inputs
-    }
-    written = {f"a{index}" for index in (*layout.mutated, *range(inputs, len(operands)))}
-    # Cheap and safe questions first.
-    body = [*_types(operands, tensors)]
-    if tensors:
-        body += [*_places(tensors), *_shapes(tensors), *_rest(tensors, written, strided)]
-    else:
-        body.append(f"return {stats.DEVICE!r}")  # nothing says where it is to be computed
-    arguments = ", ".join(f"a{index}" for index in range(len(operands)))
-    source = "\n    ".join([f"def guard({arguments}):", *body]) + "\n"
-    namespace = {
-        **{f"dtype_{name}": operand.dtype for name, operand in tensors.items()},
-        "Tensor": asked.tensor,
-        "Parameter": asked.parameter,
-        "keys": asked.keys,
-        "number": asked.number,
-        "included": asked.included,
-        "excluded": asked.excluded,
-        "unusual": ~asked.usual,
-        "masked": asked.masked,
-        "forward": asked.forward,
-        "grad_enabled": asked.grad_enabled,
-        "inference": asked.inference,
-        "keys_on": devices.keys_on,
-        "overlap": overlap,
-    }
-    return compile_source(source, "guard", namespace, f"guard of {layout.name!r}")
 
-
-def _refuse(condition: str, reason: str) -> str:
-    return f"if {condition}: return {reason!r}"
-
-
-def _types(operands: list[Operand], tensors: dict[str, Operand]) -> list[str]:
-    found = []
-    for index, operand in enumerate(operands):
-        name = f"a{index}"
-        wrong = f"type({name}) is not {operand.scalar.__name__}"
-        if name in tensors:
-            wrong = f"type({name}) is not Tensor and type({name}) is not Parameter"
-        found += [f"# {name}: {operand.name!r}", _refuse(wrong, stats.TYPE)]
-    return found
-
-
-def _places(tensors: dict[str, Operand]) -> list[str]:
-    first, *others = tensors
-    elsewhere = ["ordinary is None", *(f"{name}.device != device" for name in others)]
-    odd = [
-        "number(included()) & unusual",
-        "number(excluded()) & masked != masked",
-        "forward._current_level >= 0",
-        *(f"number(keys({name})) not in ordinary" for name in tensors),
-    ]
-    return [
-        f"device = {first}.device",
-        "ordinary = keys_on(device)",
-        _refuse(" or ".join(elsewhere), stats.DEVICE),
-        _refuse(" or ".join(odd), stats.MODE),
-    ]
-
-
-def _shapes(tensors: dict[str, Operand]) -> list[str]:
-    found: list[str] = []
-    known: dict[str, str] = {}
-    for name, operand in tensors.items():
-        shape = operand.shape or ()
-        wrong = [f"len(shape) != {len(shape)}"]
-        fresh: dict[str, str] = {}
-        for dimension, size in enumerate(shape):
-            here = f"shape[{dimension}]"
-            if isinstance(size, int):
-                wrong.append(f"{here} != {size}")
-            elif size in known or size in fresh:
-                wrong.append(f"{here} != {known.get(size) or fresh[size]}")
-            else:
-                fresh[size] = here
-        found += [
-            _refuse(f"{name}.dtype is not dtype_{name}", stats.DTYPE),
-            f"shape = {name}.shape",
-            _refuse(" or ".join(wrong), stats.SHAPE),
+    def __init__(
+        self, layout: Layout, devices: Devices, *, into: bool, strided: bool = False
+    ) -> None:
+        self._asked, inputs = facts(), len(layout.inputs)
+        operands = [*layout.inputs, *(layout.outputs if into else ())]
+        self._devices = devices
+        self._strided = strided
+        # A scalar output that is passed in is a tensor without dimensions.
+        self._places = [
+            i for i, each in enumerate(operands) if each.shape is not None or i >= inputs
         ]
-        for size, here in fresh.items():
-            known[size] = f"n{len(known)}"
-            found.append(f"{known[size]} = {here}")
-    return found
+        self._scalars = [
+            (i, each.scalar) for i, each in enumerate(operands) if i not in self._places
+        ]
+        self._declared = [(operands[i].dtype, operands[i].shape or ()) for i in self._places]
+        self._written = [*sorted(layout.mutated), *range(inputs, len(operands))]
+        # What is written may share memory with nothing else.
+        pairs = combinations(self._places, 2)
+        self._apart = [pair for pair in pairs if not {*pair}.isdisjoint(self._written)]
 
+    def __call__(self, *args: Any) -> Optional[str]:
+        """Return None for a call that may be taken, or a reason of `stats`.
 
-def _rest(tensors: dict[str, Operand], written: set[str], strided: bool) -> list[str]:
-    # Elements that share memory, as those of an expanded tensor do, are another matter.
-    question = "0 in {0}.stride()" if strided else "not {0}.is_contiguous()"
-    loose = " or ".join(question.format(name) for name in tensors)
-    graded = " or ".join(f"{name}.requires_grad" for name in tensors)
-    found = [_refuse(loose, stats.LAYOUT), _refuse(f"grad_enabled() and ({graded})", stats.GRAD)]
-    if written:  # torch itself refuses such writes
-        made = " or ".join(f"{name}.is_inference()" for name in sorted(written))
-        found.append(_refuse(f"({made}) and not inference()", stats.MODE))
-    # What is written may share memory with nothing else.
-    pairs = [pair for pair in combinations(tensors, 2) if not written.isdisjoint(pair)]
-    if pairs:
-        shared = " or ".join(f"overlap({left}, {right})" for left, right in pairs)
-        found.append(_refuse(shared, stats.OVERLAP))
-    return [*found, "return None"]
+        Asks nothing of an argument whose type is wrong, and raises nothing unless torch does.
+        """
+        tensors = [args[index] for index in self._places]
+        for each in tensors:
+            if not self._asked.is_tensor(each):
+                return stats.TYPE
+        for index, scalar in self._scalars:
+            if type(args[index]) is not scalar:
+                return stats.TYPE
+        # Cheap and safe questions first.
+        place = self._wrong_place(tensors)
+        return place or self._wrong_shape(tensors) or self._wrong_memory(args, tensors)
+
+    def _wrong_place(self, tensors: list[Any]) -> Optional[str]:
+        if not tensors:
+            return stats.DEVICE  # nothing says where it is to be computed
+        asked, device = self._asked, tensors[0].device
+        ordinary = self._devices.keys_on(device)
+        for each in tensors:
+            if ordinary is None or each.device != device:
+                return stats.DEVICE
+        added, taken = asked.number(asked.included()), asked.number(asked.excluded())
+        odd = added & ~asked.usual or taken & asked.masked != asked.masked
+        if odd or asked.forward._current_level >= 0:
+            return stats.MODE
+        for each in tensors:
+            if asked.number(asked.keys(each)) not in ordinary:
+                return stats.MODE
+        return None
+
+    def _wrong_shape(self, tensors: list[Any]) -> Optional[str]:
+        sizes: dict[str, int] = {}
+        for each, (dtype, axes) in zip(tensors, self._declared, strict=True):
+            if each.dtype is not dtype:
+                return stats.DTYPE
+            shape = each.shape
+            if len(shape) != len(axes):
+                return stats.SHAPE
+            for axis, here in zip(axes, shape, strict=True):
+                if here != (sizes.setdefault(axis, here) if isinstance(axis, str) else axis):
+                    return stats.SHAPE
+        return None
+
+    def _wrong_memory(self, args: tuple[Any, ...], tensors: list[Any]) -> Optional[str]:
+        asked = self._asked
+        for each in tensors:
+            # Elements that share memory, as those of an expanded tensor do, are another matter.
+            if 0 in each.stride() if self._strided else not each.is_contiguous():
+                return stats.LAYOUT
+        if asked.grad_enabled() and any(each.requires_grad for each in tensors):
+            return stats.GRAD
+        # Torch itself refuses such writes.
+        if not asked.inference() and any(args[index].is_inference() for index in self._written):
+            return stats.MODE
+        shared = any(overlap(args[left], args[right]) for left, right in self._apart)
+        return stats.OVERLAP if shared else None
