@@ -99,7 +99,7 @@ class Dispatcher:
         self._learns = self._by is not None
         self._devices = guards.Devices(device)
         self._guards = tuple(
-            guards.Guard(self.layout, self._devices, into=into) for into in (False, True)
+            guards.make_guard(self.layout, self._devices, into=into) for into in (False, True)
         )
         namespace = {
             "slow": self._answer,
@@ -377,7 +377,7 @@ class Dispatcher:
 
     @cached_property
     def _strided_guard(self) -> guards.Guard:
-        return guards.Guard(self.layout, self._devices, into=False, strided=True)
+        return guards.make_guard(self.layout, self._devices, into=False, strided=True)
 
     def _answer_strided(self, a: Args, args: Args, kwargs: Kwargs, fallback: Any) -> Any:
         """Make a call that was refused because its inputs are not contiguous."""

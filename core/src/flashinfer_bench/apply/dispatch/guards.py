@@ -21,13 +21,16 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.apply.dispatch import stats
+from flashinfer_bench.routing.generated import compile_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import torch
 
     from flashinfer_bench.apply.dispatch.layout import Layout
+
+    Guard = Callable[..., Optional[str]]
 
 
 def in_fresh_thread(function: Callable[..., Any], *args: Any) -> Any:
@@ -177,8 +180,8 @@ def overlap(left: Any, right: Any) -> bool:
     return bool(max(start, other) < min(stop, other_stop))
 
 
-class Guard:
-    """The guard of a definition.
+def make_guard(layout: Layout, devices: Devices, *, into: bool, strided: bool = False) -> Guard:
+    """Return the guard of a definition.
 
     Parameters
     ----------
@@ -190,84 +193,60 @@ class Guard:
         Whether outputs follow the inputs.
     strided : bool
         Whether inputs may have gaps between their elements, and their axes in any order.
+
+    Returns
+    -------
+    callable
+        Of as many arguments as the call has; returns None, or a reason of `stats`. Asks nothing
+        of an argument whose type is wrong, and raises nothing unless torch does.
     """
+    inputs = len(layout.inputs)
+    operands = [*layout.inputs, *(layout.outputs if into else ())]
+    names = [f"a{index}" for index in range(len(operands))]
+    # A scalar output that is passed in is a tensor without dimensions.
+    scalars = {names[i]: each.scalar for i, each in enumerate(layout.inputs) if each.shape is None}
+    tensors = {n: each for n, each in zip(names, operands, strict=True) if n not in scalars}
+    lines = [f"def guard({', '.join(names)}):"]
 
-    def __init__(
-        self, layout: Layout, devices: Devices, *, into: bool, strided: bool = False
-    ) -> None:
-        self._asked, inputs = facts(), len(layout.inputs)
-        operands = [*layout.inputs, *(layout.outputs if into else ())]
-        self._devices = devices
-        self._strided = strided
-        # A scalar output that is passed in is a tensor without dimensions.
-        self._places = [
-            i for i, each in enumerate(operands) if each.shape is not None or i >= inputs
+    def refuse(reason: str, conditions: Iterable[str]) -> None:
+        if wrong := " or ".join(conditions):
+            lines.append(f"if {wrong}: return {reason!r}")
+
+    # Cheap and safe questions first.
+    refuse(stats.TYPE, (f"type({n}) is not {kind.__name__}" for n, kind in scalars.items()))
+    refuse(stats.TYPE, (f"type({n}) is not tensor and type({n}) is not parameter" for n in tensors))
+    if not tensors:
+        return lambda *_args: stats.DEVICE  # nothing says where it is to be computed
+    first, *others = tensors
+    lines += [f"device = {first}.device", "ordinary = keys_on(device)"]
+    refuse(stats.DEVICE, ["ordinary is None", *(f"{n}.device != device" for n in others)])
+    odd = ["number(included()) | usual != usual", "number(excluded()) & masked != masked"]
+    odd += ["forward._current_level >= 0"]
+    refuse(stats.MODE, odd + [f"number(keys({n})) not in ordinary" for n in tensors])
+    refuse(stats.DTYPE, (f"{n}.dtype is not dtype_{n}" for n in tensors))
+    lines += [f"shape_{n} = {n}.shape" for n in tensors]
+    shapes = {n: each.shape or () for n, each in tensors.items()}
+    refuse(stats.SHAPE, (f"len(shape_{n}) != {len(shape)}" for n, shape in shapes.items()))
+    known: dict[str, str] = {}  # where each variable axis is first seen
+    for n, shape in shapes.items():
+        sizes = [(f"shape_{n}[{i}]", size) for i, size in enumerate(shape)]
+        wanted = [
+            (here, known.setdefault(size, here) if isinstance(size, str) else size)
+            for here, size in sizes
         ]
-        self._scalars = [
-            (i, each.scalar) for i, each in enumerate(operands) if i not in self._places
-        ]
-        self._declared = [(operands[i].dtype, operands[i].shape or ()) for i in self._places]
-        self._written = [*sorted(layout.mutated), *range(inputs, len(operands))]
-        # What is written may share memory with nothing else.
-        pairs = combinations(self._places, 2)
-        self._apart = [pair for pair in pairs if not {*pair}.isdisjoint(self._written)]
-
-    def __call__(self, *args: Any) -> Optional[str]:
-        """Return None for a call that may be taken, or a reason of `stats`.
-
-        Asks nothing of an argument whose type is wrong, and raises nothing unless torch does.
-        """
-        tensors = [args[index] for index in self._places]
-        for each in tensors:
-            if not self._asked.is_tensor(each):
-                return stats.TYPE
-        for index, scalar in self._scalars:
-            if type(args[index]) is not scalar:
-                return stats.TYPE
-        # Cheap and safe questions first.
-        place = self._wrong_place(tensors)
-        return place or self._wrong_shape(tensors) or self._wrong_memory(args, tensors)
-
-    def _wrong_place(self, tensors: list[Any]) -> Optional[str]:
-        if not tensors:
-            return stats.DEVICE  # nothing says where it is to be computed
-        asked, device = self._asked, tensors[0].device
-        ordinary = self._devices.keys_on(device)
-        for each in tensors:
-            if ordinary is None or each.device != device:
-                return stats.DEVICE
-        added, taken = asked.number(asked.included()), asked.number(asked.excluded())
-        odd = added & ~asked.usual or taken & asked.masked != asked.masked
-        if odd or asked.forward._current_level >= 0:
-            return stats.MODE
-        for each in tensors:
-            if asked.number(asked.keys(each)) not in ordinary:
-                return stats.MODE
-        return None
-
-    def _wrong_shape(self, tensors: list[Any]) -> Optional[str]:
-        sizes: dict[str, int] = {}
-        for each, (dtype, axes) in zip(tensors, self._declared, strict=True):
-            if each.dtype is not dtype:
-                return stats.DTYPE
-            shape = each.shape
-            if len(shape) != len(axes):
-                return stats.SHAPE
-            for axis, here in zip(axes, shape, strict=True):
-                if here != (sizes.setdefault(axis, here) if isinstance(axis, str) else axis):
-                    return stats.SHAPE
-        return None
-
-    def _wrong_memory(self, args: tuple[Any, ...], tensors: list[Any]) -> Optional[str]:
-        asked = self._asked
-        for each in tensors:
-            # Elements that share memory, as those of an expanded tensor do, are another matter.
-            if 0 in each.stride() if self._strided else not each.is_contiguous():
-                return stats.LAYOUT
-        if asked.grad_enabled() and any(each.requires_grad for each in tensors):
-            return stats.GRAD
-        # Torch itself refuses such writes.
-        if not asked.inference() and any(args[index].is_inference() for index in self._written):
-            return stats.MODE
-        shared = any(overlap(args[left], args[right]) for left, right in self._apart)
-        return stats.OVERLAP if shared else None
+        refuse(stats.SHAPE, (f"{here} != {size}" for here, size in wanted if here != size))
+    # Elements that share memory, as those of an expanded tensor do, are another matter.
+    question = "0 in {0}.stride()" if strided else "not {0}.is_contiguous()"
+    refuse(stats.LAYOUT, map(question.format, tensors))
+    graded = " or ".join(f"{n}.requires_grad" for n in tensors)
+    refuse(stats.GRAD, [f"grad_enabled() and ({graded})"])
+    written = [names[index] for index in (*sorted(layout.mutated), *range(inputs, len(names)))]
+    # Torch itself refuses such writes.
+    refuse(stats.MODE, (f"{n}.is_inference() and not inference()" for n in written))
+    # What is written may share memory with nothing else.
+    pairs = [pair for pair in combinations(tensors, 2) if not {*pair}.isdisjoint(written)]
+    refuse(stats.OVERLAP, (f"overlap({left}, {right})" for left, right in pairs))
+    namespace = {**vars(facts()), "keys_on": devices.keys_on, "overlap": overlap}
+    namespace |= {f"dtype_{n}": operand.dtype for n, operand in tensors.items()}
+    source = "\n    ".join([*lines, "return None"]) + "\n"
+    return compile_source(source, "guard", namespace, f"guard of {layout.name!r}")
