@@ -135,7 +135,7 @@ class Convention:
                 of, outputs = layout.definition, list(layout.definition.outputs)
                 # What the function calls each input: its `param`, if there is such a parameter.
                 called = {
-                    each: spec.param if spec.param in signature.parameters else each
+                    each: spec.param if spec.param and spec.param in signature.parameters else each
                     for each, spec in of.inputs.items()
                 }
                 written = _written(of, called)

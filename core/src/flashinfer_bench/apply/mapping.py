@@ -415,7 +415,7 @@ def _plan(
     if dispatched is None:
         if signature is None:
             return lambda args, kwargs, _original: function(*args, **(kwargs or {}))
-        compute = lambda bound: function(**bound.inputs)  # noqa: E731
+        compute: Callable[[Bound], Any] = lambda bound: function(**bound.inputs)  # noqa: E731
     else:
         compute, inputs = dispatched.run, list(dispatched.layout.definition.inputs)
         if signature is None:

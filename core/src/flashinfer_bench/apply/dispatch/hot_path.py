@@ -189,7 +189,7 @@ class Routes:
 
     def _forget(self) -> None:
         self.known: dict[Any, Union[tuple[Route, ...], str]] = {}
-        self.hot: Route = NOWHERE
+        self.hot = NOWHERE
 
 
 # ----------------------------------------------------------------------------- writing it
