@@ -73,7 +73,7 @@ class Answering:
         function = eval(f"lambda {', '.join(of.inputs)}: answer", {"answer": answer})
         self.function = function
         self._of = of
-        self._target = Target.from_callable(function, of, destination_passing=False)
+        self._target = Target(function, of, "solution")
         self._dispatcher = Dispatcher(
             of, self, ApplyConfig(), key_builder=AxesOnlyKeyBuilder(of), device="cpu"
         )

@@ -128,7 +128,7 @@ class Always:
 
 
 def dispatcher(of: Definition, function: Callable[..., Any] | None, *, into: bool = False) -> Any:
-    target = function and Target.from_callable(function, of, destination_passing=into)
+    target = function and Target(function, of, "solution", into)
     return Dispatcher(
         of, Always(target), ApplyConfig(), key_builder=AxesOnlyKeyBuilder(of), device="cpu"
     ).call
@@ -342,7 +342,7 @@ def recognise_by(way: str) -> None:
     found = QUICKEST
     if way == "helper":
         recognition.build_helper()
-        assert recognition.helper() is not None
+        assert recognition.by_helper() is not None
     else:
         checker = tensor_guards()
         assert checker is not None

@@ -76,7 +76,7 @@ class Resolver:
 def dispatcher(function: Callable[..., Any], **options: Any) -> Dispatcher:
     """Return a dispatcher for the first GPU; solutions add 1000 or more to tell them apart."""
     style = options.pop("destination_passing", False)
-    target = Target.from_callable(function, DEFINITION, destination_passing=style)
+    target = Target(function, DEFINITION, "solution", style)
     return Dispatcher(
         DEFINITION,
         Resolver(target),
@@ -364,7 +364,7 @@ def ways() -> dict[str, Any]:
         recognition.build_helper()
     except Exception as error:  # noqa: BLE001
         print(f"no helper: {error}", file=sys.stderr)
-    helper = recognition.helper()
+    helper = recognition.by_helper()
     if helper is not None:
         found["helper"] = helper
     return found

@@ -112,7 +112,7 @@ class TestInputs:
                 lambda x, enable_pdl, return_lse: [x, enable_pdl, return_lse],
                 (X, True, True),
                 {},
-                [X, True],  # of its outputs as many as the call asks for
+                [X, True, True],  # how many outputs it returns is up to it, then
             ),
         ],
     )

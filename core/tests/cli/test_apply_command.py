@@ -256,7 +256,7 @@ class TestHelper:
         from flashinfer_bench.apply.dispatch import recognition
 
         calls = []
-        monkeypatch.setattr(recognition, "helper", lambda: "maker" if calls else None)
+        monkeypatch.setattr(recognition, "by_helper", lambda: "maker" if calls else None)
         monkeypatch.setattr(recognition, "build_helper", lambda: calls.append("build"))
         return calls
 

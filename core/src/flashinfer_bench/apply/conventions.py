@@ -33,7 +33,6 @@ from flashinfer_bench.routing.binding import (
     same_value,
     write_back,
 )
-from flashinfer_bench.routing.routes import EXTRAS as CANONICAL_EXTRAS
 from flashinfer_bench.routing.routes import Canonical, UnroutableError
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ _HINTS = frozenset({"enable_pdl"})  # may change how quick a call is, and nothin
 _OUT = ("out", "output")
 _LSE = "lse"
 _FLAG = "return_"
-_MANY = 64  # more outputs than any function has
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _BY_POSITION = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 _ANYTHING = (Exception,)
@@ -124,35 +122,36 @@ class Convention:
         self._layout = layout
         self._takes = takes
         self._returns = returns_of(Any if annotation is Signature.empty else annotation, original)
-        self._extras = CANONICAL_EXTRAS if isinstance(signature, Canonical) else EXTRAS
         # Parameters by what they are for: inputs as the solution calls them, outputs by position.
-        self._inputs: dict[str, str] = {}
-        self._in_place: dict[int, str] = {}
         self._buffers: dict[int, str] = {}
-        self._out = ""  # takes one buffer, or a tuple of them, for these outputs
-        self._targets: tuple[int, ...] = ()
+        self._out = ""  # takes one buffer, or a tuple of them, for outputs that have no other
         self._flags: list[str] = []
-        self._flagged: dict[str, Optional[int]] = {}  # None: an output that the definition lacks
-        self._defaults: Mapping[str, Any] = {}  # of parameters that must have them
-        kinds = signature.parameters.items()
-        self._rest = tuple(parameter for parameter, each in kinds if each.kind in _VARIABLE)
-        self._returned: Optional[tuple[int, ...]] = None
         try:
             if layout is None:
-                self._match_solution()
+                outputs, written = ["", _LSE], {}
+                left = self._tell_apart(set(takes or ()), outputs)
+                called = {each: each for each in self._taken(left)}
             else:
-                self._match(layout.definition)
+                of, outputs = layout.definition, list(layout.definition.outputs)
+                # What the function calls each input: its `param`, if there is such a parameter.
+                called = {
+                    each: spec.param if spec.param and spec.param in signature.parameters else each
+                    for each, spec in of.inputs.items()
+                }
+                written = _written(of, called)
+                free = ["" if index in written else each for index, each in enumerate(outputs)]
+                left = self._tell_apart(set(called.values()), free)
+            self._match(left, called, written, outputs)
         except ConfigError as error:
+            hint = "name the solution's parameters as the API does, or give the definition"
             raise ConfigError(
                 f"API {label} cannot be routed to definition '{name}': {error.message}",
-                hint=error.hint,
+                hint=error.hint or (hint if layout is None else None),
             ) from None
 
     # ----------------------------------------------------------------------- working it out
 
-    def _tell_apart(
-        self, inputs: Collection[str], outputs: Mapping[str, int], *, forced_out: bool = False
-    ) -> Signature:
+    def _tell_apart(self, inputs: Collection[str], outputs: list[str]) -> Signature:
         """Find buffers and flags by their names; return the other parameters.
 
         An input is one, whatever its name.
@@ -163,8 +162,9 @@ class Convention:
             if is_input or parameter.kind in _VARIABLE:
                 left.append(parameter)
             elif name in outputs:
-                self._buffers[outputs[name]] = name
-            elif name in _OUT and not self._out and (forced_out or parameter.default is None):
+                self._buffers[outputs.index(name)] = name
+            # Nothing else says which output of a library is called how, without a definition.
+            elif name in _OUT and not self._out and (not self._layout or parameter.default is None):
                 self._out = name
             elif name.startswith(_FLAG) and isinstance(parameter.default, bool):
                 self._flags.append(name)
@@ -172,71 +172,59 @@ class Convention:
                 left.append(parameter)
         return Signature(left)
 
-    def _match(self, definition: Definition) -> None:
-        """Match the parameters with the inputs and outputs of the definition."""
-        outputs, parameters = list(definition.outputs), self._signature.parameters
-        # What the function calls each input: its `param`, if there is such a parameter.
-        called = {
-            name: spec.param if spec.param and spec.param in parameters else name
-            for name, spec in definition.inputs.items()
-        }
-        written = _written(definition, called)
-        free = {name: index for index, name in enumerate(outputs) if index not in written}
-        left = self._tell_apart(set(called.values()), free)
-        self._targets = tuple(index for index in free.values() if index not in self._buffers)
-        passed = [] if self._out else [outputs[index] for index in self._targets]
+    def _taken(self, left: Signature) -> list[str]:
+        """Return the inputs of a solution whose definition is not known."""
+        named = {name: each for name, each in left.parameters.items() if each.kind not in _VARIABLE}
+        takes = self._takes
+        drop_object(named, set(takes or ()))
+        if takes is None:
+            return list(named)
+        # If the API needs something else, it has other names: by position, as for a definition.
+        renamed = any(
+            each.default is Parameter.empty for each in named.values() if each.name not in takes
+        )
+        return [name for name, needed in takes.items() if name in named or (needed and renamed)]
+
+    def _match(
+        self,
+        left: Signature,
+        called: Mapping[str, str],
+        written: Mapping[int, str],
+        outputs: list[str],
+    ) -> None:
+        """Match the parameters with inputs, as the function calls them, and outputs."""
+        parameters, known = self._signature.parameters, self._layout is not None
+        every = range(len(outputs))
+        self._targets = tuple(i for i in every if i not in written and i not in self._buffers)
+        passed = [outputs[index] for index in self._targets] if known and not self._out else []
         binding = match(left, list(called.values()), passed)
+        self._rest = binding.rest
         self._inputs = dict(zip(called, binding.inputs, strict=True))
         self._buffers |= dict(zip(self._targets, binding.outputs, strict=False))
         self._in_place = {index: self._inputs[name] for index, name in written.items()}
+        # Of parameters that must have them.
         self._defaults = {name: parameters[name].default for name in binding.extras}
-        alone = len(outputs) > 1 and len(self._flags) == 1
-        for flag in self._flags:
-            name = flag.removeprefix(_FLAG)
-            last = len(outputs) - 1 if alone else None
-            self._flagged[flag] = outputs.index(name) if name in outputs else last
-        places = [parameters[name].default for name in self._buffers.values()]
-        number, every = self._returns.number, tuple(range(len(outputs)))
+        last = len(outputs) - 1 if len(outputs) > 1 and len(self._flags) == 1 else None
+        names = {flag: flag.removeprefix(_FLAG) for flag in self._flags}
+        # None: an output that the definition lacks.
+        self._flagged = {
+            flag: outputs.index(name) if name in outputs else last for flag, name in names.items()
+        }
+        places = [parameters[name].default for name in (*self._buffers.values(), self._out) if name]
+        number = self._returns.number
         fresh = tuple(index for index in every if index not in self._in_place)
+        self._returned: Optional[tuple[int, ...]] = None
         if number is None:
-            forced = bool(places) and all(default is Parameter.empty for default in places)
-            self._returned = () if forced else fresh
+            if places and all(default is Parameter.empty for default in places):
+                self._returned = ()
+            elif known:
+                self._returned = fresh
+        elif not known:
+            self._returned = tuple(range(number))
         elif number > len(outputs):
             raise ConfigError(f"it returns {number} outputs, and the definition has {len(outputs)}")
         else:
-            self._returned = (fresh if number <= len(fresh) else every)[:number]
-
-    def _match_solution(self) -> None:
-        """Match the parameters with those of the solution; nothing is known of a definition."""
-        takes, parameters = self._takes, self._signature.parameters
-        own = parameters.keys() & (takes or {}).keys()
-        # Nothing else says which output of a library is called how.
-        left = self._tell_apart(own & {*_OUT, _LSE}, {_LSE: 1}, forced_out=True)
-        named = {name: each for name, each in left.parameters.items() if each.kind not in _VARIABLE}
-        drop_object(named, set(takes or ()))
-        self._inputs = {name: name for name in named if takes is None or name in takes}
-        defaults = {name: each.default for name, each in named.items() if name not in self._inputs}
-        if takes is not None and Parameter.empty in defaults.values():
-            # The solution has other names: by position, as for a definition.
-            needed = [name for name, needs in takes.items() if needs]
-            try:
-                binding = match(left, needed, ())
-            except ConfigError as error:
-                hint = "name its parameters as the API does, or give the definition"
-                told = f"the solution takes {', '.join(takes)}: {error}"
-                raise ConfigError(told, hint=hint) from None
-            self._inputs = dict(zip(needed, binding.inputs, strict=True))
-            self._inputs |= {name: name for name in binding.extras if name in takes}
-            defaults = {name: named[name].default for name in binding.extras if name not in takes}
-        self._defaults = defaults
-        self._inputs |= {each: each for each in (*_HINTS, *self._flags) if each in own}
-        self._targets = tuple(index for index in range(_MANY) if index not in self._buffers)
-        self._flagged = {flag: index for index, flag in enumerate(self._flags, 1)}
-        number = self._returns.number
-        if number is not None:
-            self._returned = tuple(range(number))
-        elif self._out and parameters[self._out].default is Parameter.empty:
-            self._returned = ()
+            self._returned = (fresh if number <= len(fresh) else tuple(every))[:number]
 
     def usual_call(self) -> Optional[tuple[int, tuple[Any, ...]]]:
         """Return how the usual call can be told without looking at each argument, if it can.
@@ -269,7 +257,7 @@ class Convention:
         values = self._binder(args, kwargs)
         for name, default in self._defaults.items():
             if not same_value(values[name], default):
-                raise UnroutableError(self._extras)
+                raise UnroutableError(EXTRAS)
         inputs = {name: values[parameter] for name, parameter in self._inputs.items()}
         for name in self._rest:
             further = values.get(name)
@@ -294,7 +282,7 @@ class Convention:
         found.update((index, values[name]) for index, name in self._in_place.items())
         if found:
             self._check_places(found, list(inputs.values()))
-        return found
+        return dict(sorted(found.items()))
 
     def _check_places(self, buffers: Mapping[int, Any], inputs: list[Any]) -> None:
         """Refuse buffers that no output of the definition belongs into."""
@@ -392,13 +380,8 @@ class Convention:
         from flashinfer_bench.compile import list_outputs
 
         results = list_outputs(result, None)
-        if self._layout is not None:
-            names = [operand.name for operand in self._layout.outputs]
-            if isinstance(result, dict) and result.keys() == {*names}:
-                return [result[name] for name in names], names
-            if len(results) != len(names):
-                raise self._error(f"got {len(results)} outputs, not {len(names)}")
-            return results, names
+        if self._layout is not None:  # the dispatcher has looked at them
+            return results, [operand.name for operand in self._layout.outputs]
         if isinstance(result, dict):
             return results, [str(name) for name in result]
         if self._returns.kind == "dict":

@@ -32,7 +32,6 @@ from flashinfer_bench.apply.dispatch.stats import REENTRANT, Counters
 from flashinfer_bench.apply.runtime import BaseRuntime
 from flashinfer_bench.apply.wrappers import returns_later
 from flashinfer_bench.errors import ConfigError, DataError, DatasetNotFoundError, DuplicateNameError
-from flashinfer_bench.routing.binding import memory_of
 from flashinfer_bench.routing.patch_points import Everything, no_fallback, opaque, router
 from flashinfer_bench.routing.routes import Canonical, UnroutableError, reordered
 
@@ -355,16 +354,7 @@ class MappingRuntime(BaseRuntime):
             return None
         label = f"apply({name!r})" if point is None else point.label
         counters = self._counters.setdefault(label, CallCounters())
-        if candidate is None:
-
-            @opaque
-            def untaken(args: Args, kwargs: Kwargs, original: Any) -> Any:
-                counters.miss(_NOT_MAPPED)
-                counters.fallback()
-                return original(*args, **(kwargs or {}))
-
-            return untaken
-        definition, running = self._definitions.get(name), self._running[name]
+        definition, running = self._definitions.get(name), self._running.get(name)
         config = replace(self._configs.get(name), strict=True, shadow_calls=0, shadow_share=0.0)
         is_routed = point is not None and isinstance(point.signature, Canonical)
         take: Optional[Take] = None
@@ -372,19 +362,22 @@ class MappingRuntime(BaseRuntime):
         @opaque
         def call(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
             nonlocal take
-            if take is None:  # of two threads that work it out, the last one counts
-                self._called.add(name)
-                dispatched = None
-                if definition is not None:
-                    dispatched = _Dispatched(candidate, label, definition, config, counters)
-                take = _plan(candidate, label, point, dispatched, fallback)
-            reason: Optional[str] = REENTRANT
-            if not running.now:
+            if candidate is None or running is None:
+                reason: Optional[str] = _NOT_MAPPED
+            elif running.now:
+                reason = REENTRANT
+            else:
                 running.now = True
                 try:
+                    if take is None:  # of two threads that work it out, the last one counts
+                        self._called.add(name)
+                        dispatched = None
+                        if definition is not None:
+                            dispatched = _Dispatched(candidate, label, definition, config, counters)
+                        take = _plan(candidate, label, point, dispatched, fallback)
                     result = take(args, kwargs, fallback)
                 except _Missed:
-                    reason = None
+                    reason = None  # the dispatcher has counted it
                 except UnroutableError as error:
                     reason = error.reason
                 except _ANYTHING:
@@ -397,11 +390,11 @@ class MappingRuntime(BaseRuntime):
                     return result
                 finally:
                     running.now = False
-            if reason is not None:  # else the dispatcher has counted it
+            if reason is not None:
                 counters.miss(reason)
             counters.fallback()
             if fallback is None:
-                why = reason or f"the call is not what '{candidate.name}' is for"
+                why = reason or "the call is not what its solution is for"
                 raise RuntimeError(no_fallback(name, why))
             return fallback(*args, **(kwargs or {}))
 
@@ -417,33 +410,26 @@ def _plan(
 ) -> Take:
     """Work out what the calls of an API mean."""
     signature = None if point is None else point.signature
-    try:
-        if dispatched is None:
-            function: Any = candidate.function
-            if signature is None:
-                return lambda args, kwargs, _original: function(*args, **(kwargs or {}))
-            by_name = Convention(
-                label, signature, candidate.definition, None, candidate.takes, original
-            )
-
-            def run(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
-                bound = by_name.bind(args, kwargs)
-                return by_name.deliver(bound, function(**bound.inputs))
-
-            return run
-        inputs = list(dispatched.layout.definition.inputs)
-        if isinstance(signature, Canonical):
-            call = reordered(dispatched.call, signature, inputs)
-            return lambda args, _kwargs, original: call(args, None, _Later(original))
+    function: Any = candidate.function
+    layout = None if dispatched is None else dispatched.layout
+    if dispatched is None:
+        if signature is None:
+            return lambda args, kwargs, _original: function(*args, **(kwargs or {}))
+        compute: Callable[[Bound], Any] = lambda bound: function(**bound.inputs)  # noqa: E731
+    else:
+        compute, inputs = dispatched.run, list(dispatched.layout.definition.inputs)
         if signature is None:
             if not dispatched.layout.works_in_place:
                 # A library's own arguments may be others; apply has been given the definition's.
                 return dispatched.take if point is None else dispatched.take_all
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
             signature = inspect.Signature([inspect.Parameter(name, kind) for name in inputs])
-        meaning = Convention(
-            label, signature, candidate.definition, dispatched.layout, original=original
-        )
+    try:
+        if dispatched is not None and isinstance(signature, Canonical):
+            call = reordered(dispatched.call, signature, inputs)
+            return lambda args, _kwargs, original: call(args, None, _Later(original))
+        takes = None if dispatched is not None else candidate.takes
+        meaning = Convention(label, signature, candidate.definition, layout, takes, original)
     except ConfigError as error:
         logger.warning("apply: its calls go to the original: %s", error)
 
@@ -451,15 +437,16 @@ def _plan(
             raise UnroutableError(_SIGNATURE)
 
         return refuse
-    usual = None if point is None else meaning.usual_call()
+    usual = None if point is None or dispatched is None else meaning.usual_call()
     count, idle = usual or (0, ())
+    direct = dispatched.call if dispatched is not None and usual is not None else None
 
     def take(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
         # A default that is an equal, but another object, is found out the long way.
-        if usual is not None and not kwargs and all(map(is_, args[count:], idle)):
-            return dispatched.call(args[:count], None, _missed)
+        if direct is not None and not kwargs and all(map(is_, args[count:], idle)):
+            return direct(args[:count], None, _missed)
         bound = meaning.bind(args, kwargs)
-        return meaning.deliver(bound, dispatched.run(bound))
+        return meaning.deliver(bound, compute(bound))
 
     return take
 
@@ -520,8 +507,7 @@ class _Dispatched:
         # There is one solution for all sizes.
         made = Dispatcher(definition, self, config, key_builder=None, device=None)
         counters.dispatchers.append(made)
-        self.layout = made.layout
-        self.call = made.call
+        self.layout, self.call, self._accepts = made.layout, made.call, made.accepts
 
     def resolve(self, key: Optional[ApplyKey]) -> Target:
         """Return the candidate, built at the first time: it is the one for all keys.
@@ -531,14 +517,13 @@ class _Dispatched:
         BuildError
             If it cannot be built.
         """
-        from flashinfer_bench.apply.dispatch import Target
+        from flashinfer_bench.apply.dispatch.target import Target, by_names
 
         if self._target is None:
             function, solution = self._candidate.function, self._candidate.solution
             if function is not None:
-                self._target = Target.from_callable(
-                    function, self._definition, by_keyword=True, solution=self._label
-                )
+                function = by_names(function, [*self._definition.inputs])
+                self._target = Target(function, self._definition, self._label)
             else:
                 from flashinfer_bench.compile import default_registry
 
@@ -561,27 +546,14 @@ class _Dispatched:
 
     def run(self, bound: Bound) -> Any:
         """Return the outputs of a call."""
-        args = tuple(bound.inputs.values())
-        buffers = self._direct(bound)
-        # What is refused with these buffers is so without: it is asked, and counted, once.
-        result = self.call((*args, *buffers), None, _missed)
-        return buffers or result
-
-    def _direct(self, bound: Bound) -> tuple[Any, ...]:
-        """Return the buffers of all outputs, if the solution may write straight into them."""
-        from flashinfer_bench.apply.dispatch.guards import is_plain
-
-        target, given = self._target, bound.buffers
-        if target is None or not target.destination_passing:
-            return ()
-        if len(given) != len(self.layout.outputs):
-            return ()
-        buffers = tuple(given[index] for index in range(len(given)))
-        memory = [memory_of(buffer) for buffer in buffers]
-        apart = len({*memory}) == len(memory)
-        used = {memory_of(value) for value in bound.inputs.values()}
-        free = apart and used.isdisjoint(memory)
-        return buffers if free and all(is_plain(each) for each in buffers) else ()
+        args, places = tuple(bound.inputs.values()), tuple(bound.buffers.values())
+        direct = self._target is not None and self._target.destination_passing
+        # What is refused with these buffers may do without, which is asked, and counted, once.
+        direct = direct and [*bound.buffers] == [*range(len(self.layout.outputs))]
+        if direct and self._accepts(*args, *places):
+            self.call((*args, *places), None, _missed)
+            return places
+        return self.call(args, None, _missed)
 
 
 # ---------------------------------------------------------------------------------- enabling

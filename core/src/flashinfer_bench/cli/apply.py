@@ -331,13 +331,13 @@ def _helper(state: str, reason: Optional[str] = None, log: str = "") -> dict[str
 def _build_helper() -> dict[str, Any]:
     """Compile the helper of the dispatcher, unless it is there; what goes wrong costs only it."""
     try:
-        from flashinfer_bench.apply.dispatch.recognition import build_helper, helper
+        from flashinfer_bench.apply.dispatch.recognition import build_helper, by_helper
 
-        if helper() is not None:
+        if by_helper() is not None:
             return _helper("present")
         talk("helper: compiling, which may take half a minute")
         build_helper()
-        if helper() is not None:
+        if by_helper() is not None:
             return _helper("built")
     except (CapabilityError, ImportError) as error:  # no compiler, no torch
         return _helper("unavailable", _reason(error))

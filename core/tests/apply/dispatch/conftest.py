@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from flashinfer_bench.apply.config import ApplyConfig  # noqa: E402
 from flashinfer_bench.apply.dispatch import Dispatcher, Target, recognition  # noqa: E402
 from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module  # noqa: E402
 from flashinfer_bench.apply.dispatch.recognition import by_torch, tensor_guards  # noqa: E402
+from flashinfer_bench.apply.dispatch.target import by_names  # noqa: E402
 from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder  # noqa: E402
 from flashinfer_bench.data import Definition  # noqa: E402
 from flashinfer_bench.errors import CapabilityError  # noqa: E402
@@ -105,13 +107,15 @@ class Bench:
 
     def __init__(self, solution, definition=None, *, original=None, **options):
         self.definition = definition or define()
-        style = {name: options.pop(name) for name in TARGET_OPTIONS if name in options}
+        by_keyword = options.pop("by_keyword", False)
+        takes_outputs = options.pop("destination_passing", False)
         self.solution = solution
         if callable(solution) and not isinstance(solution, Target):
             self.solution = solution if isinstance(solution, Solution) else Solution(solution)
-            solution = Target.from_callable(
-                self.solution, self.definition, **{"solution": "best", **style}
-            )
+            function = self.solution
+            if by_keyword:
+                function = by_names(function, [*self.definition.inputs])
+            solution = Target(function, self.definition, "best", takes_outputs)
         self.resolver = options.pop("resolver", None) or Resolver(solution)
         self.original = Original(original)
         builder = options.pop("key_builder", AxesOnlyKeyBuilder)
@@ -141,12 +145,10 @@ class Bench:
         return [entry.state for entry in self.dispatcher.entries()]
 
 
-TARGET_OPTIONS = ("by_keyword", "destination_passing")
-
-
 @pytest.fixture(scope="session")
 def helper_cache(tmp_path_factory):
     """A cache with the compiled helper, made once for all workers."""
+    pytest.importorskip("fib_apply_helper")
     place = tmp_path_factory.getbasetemp()
     place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
     with pytest.MonkeyPatch.context() as patch:
@@ -162,7 +164,8 @@ def helper_cache(tmp_path_factory):
 def helper(helper_cache, monkeypatch):
     """What makes recognisers with the helper."""
     monkeypatch.setenv("FIB_CACHE_PATH", str(helper_cache))
-    made = recognition.helper.__wrapped__()
+    import_module("fib_apply_helper").helper.cache_clear()
+    made = recognition.by_helper()
     assert made is not None
     return made
 

@@ -158,7 +158,7 @@ def repeat(make_definition):
 @pytest.mark.parametrize("builder", [Parity, Reader])
 def test_features_are_part_of_keys(bench, repeat, builder):
     even, odd = (
-        Target.from_callable(lambda x, times, by=by: x * times + by, repeat) for by in (0, 100)
+        Target(lambda x, times, by=by: x * times + by, repeat, "solution") for by in (0, 100)
     )
     made = bench(None, repeat, key_builder=builder)
     made.resolver.answer = lambda key: even if dict(key.feats)["even"] else odd

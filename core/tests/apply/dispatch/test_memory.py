@@ -66,7 +66,7 @@ def test_ever_new_sizes(bench, small, case):
 
     assert grown(work) < 4096
     assert len(made.dispatcher._entries) <= 32
-    assert all(len(routes.latest) <= 16 for routes in made.dispatcher._routes)
+    assert all(len(routes.known) <= 16 for routes in made.dispatcher._routes)
 
 
 def test_entries_that_are_out_are_not_forgotten(bench, small):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import shutil
-import subprocess
 import sys
 
 import pytest
@@ -13,19 +9,15 @@ import torch
 
 from flashinfer_bench.apply.dispatch import recognition
 from flashinfer_bench.apply.dispatch.recognition import by_torch, tensor_guards
-from flashinfer_bench.errors import BuildError
 
 pytestmark = pytest.mark.slow  # compiling takes long: once for all tests
 
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    cached = tensor_guards, recognition.helper
-    for each in cached:
-        each.cache_clear()
+    tensor_guards.cache_clear()
     yield
-    for each in cached:
-        each.cache_clear()
+    tensor_guards.cache_clear()
 
 
 @pytest.fixture(params=["torch", "helper"])
@@ -142,79 +134,11 @@ def test_the_same_object_twice(recogniser):
 
 
 def test_the_quickest_way_that_works_is_taken(helper, monkeypatch):
-    monkeypatch.setattr(recognition, "helper", lambda: helper)
+    monkeypatch.setattr(recognition, "by_helper", lambda: helper)
     assert recognition.recognition() is helper
-    monkeypatch.setattr(recognition, "helper", lambda: None)
+    monkeypatch.setattr(recognition, "by_helper", lambda: None)
     monkeypatch.setattr(recognition, "KNOWN_RELEASES", ("0.4",))
     assert recognition.recognition() is None
-
-
-# --------------------------------------------------------------------------- the helper's build
-
-
-@pytest.fixture
-def copy(helper_cache, tmp_path, monkeypatch):
-    """A copy of the cache, to be damaged; returns the library in it."""
-    shutil.copytree(helper_cache, tmp_path / "cache")
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-    return recognition.helper_folder() / recognition._FILE
-
-
-def test_it_is_found_by_a_new_process(helper_cache):
-    script = (
-        "from flashinfer_bench.apply.dispatch import recognition\n"
-        "print(recognition.helper() is not None)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "FIB_CACHE_PATH": str(helper_cache), "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["True"]
-
-
-def test_nothing_is_compiled_unasked(tmp_path, monkeypatch):
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-    assert recognition.helper() is None
-    assert not (tmp_path / "cache").exists()
-
-
-def test_a_compiler_that_fails(tmp_path, monkeypatch):
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-    bad = tmp_path / "bad.cpp"
-    bad.write_text('#error "not today"\n')
-    monkeypatch.setattr(recognition, "_SOURCE", bad)
-    with pytest.raises(BuildError, match="does not compile") as caught:
-        recognition.build_helper()
-    assert "not today" in caught.value.log
-    assert recognition.helper() is None
-
-
-@pytest.mark.parametrize("damage", ["truncated", "empty", "one byte", "missing", "no digest"])
-def test_a_damaged_library_is_not_used(copy, damage, caplog):
-    content = copy.read_bytes()
-    copy.unlink()
-    changed = {
-        "truncated": content[:1000],
-        "empty": b"",
-        "one byte": content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
-        "no digest": content,
-    }
-    if damage in changed:
-        copy.write_bytes(changed[damage])
-    if damage == "no digest":
-        (copy.parent / "sha256").unlink()
-    with caplog.at_level(logging.WARNING):
-        assert recognition.helper() is None
-        assert recognition.helper() is None
-    assert caplog.text.count("cannot be used") == 1
-
-
-def test_an_unfinished_build_is_not_used(copy):
-    (copy.parent / ".complete").unlink()
-    assert recognition.helper() is None
 
 
 def test_it_keeps_and_leaks_nothing(helper):

@@ -7,34 +7,21 @@ import threading
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+from flashinfer_bench.apply.dispatch import guards, layout
 from flashinfer_bench.apply.dispatch import stats as reasons
-from flashinfer_bench.apply.dispatch.guards import Devices, is_current, make_guard, on_device
+from flashinfer_bench.apply.dispatch import target as targets
 from flashinfer_bench.apply.dispatch.hot_path import FAILURES, Entry, Routes, write_call
-from flashinfer_bench.apply.dispatch.layout import Keying, Layout
 from flashinfer_bench.apply.dispatch.recognition import recogniser, recogniser_of, recognition
 from flashinfer_bench.apply.dispatch.shadow import Disagreement, Shadow
-from flashinfer_bench.apply.dispatch.stats import Counters, Stats
-from flashinfer_bench.apply.dispatch.target import (
-    WrongOutputError,
-    checked_outputs,
-    function_for,
-    keep_for_ever,
-    packed,
-)
-from flashinfer_bench.routing.patch_points import is_capturing, opaque
+from flashinfer_bench.routing.patch_points import Args, Fallback, Kwargs, is_capturing, opaque
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flashinfer_bench.apply.config import ApplyConfig
-    from flashinfer_bench.apply.dispatch.guards import Guard
-    from flashinfer_bench.apply.dispatch.target import Resolver
     from flashinfer_bench.apply.keys import ApplyKeyBuilder
     from flashinfer_bench.data import Definition
 
-    Args = tuple[Any, ...]
-    Kwargs = Optional[dict[str, Any]]
-    Fallback = Optional[Callable[..., Any]]
     Function = Callable[..., Any]
 
 logger = logging.getLogger(__name__)
@@ -86,20 +73,20 @@ class Dispatcher:
     def __init__(
         self,
         definition: Definition,
-        resolver: Resolver,
+        resolver: targets.Resolver,
         config: ApplyConfig,
         *,
         key_builder: Optional[ApplyKeyBuilder],
         device: Optional[str],
-        stats: Optional[Counters] = None,
+        stats: Optional[reasons.Counters] = None,
     ) -> None:
         self.definition = definition
         self._name = repr(definition.name)
         self._resolver = resolver
         self._config = config
-        self._counters = Counters() if stats is None else stats
-        self.layout = Layout.of(definition)
-        self._keying = Keying(self.layout, key_builder)
+        self._counters = reasons.Counters() if stats is None else stats
+        self.layout = layout.Layout.of(definition)
+        self._keying = layout.Keying(self.layout, key_builder)
         self._shadow = Shadow(self.layout, config)
         # By what their key is made of; or why there is none.
         self._entries: dict[Any, Union[Entry, str]] = {}
@@ -110,9 +97,9 @@ class Dispatcher:
         # Whether keys may be made here hangs on the state of the device: that is asked each time.
         self._by = None if self._keying.reads_data else recognition()
         self._learns = self._by is not None
-        self._devices = Devices(device)
+        self._devices = guards.Devices(device)
         self._guards = tuple(
-            make_guard(self.layout, self._devices, into=into) for into in (False, True)
+            guards.make_guard(self.layout, self._devices, into=into) for into in (False, True)
         )
         namespace = {
             "slow": self._answer,
@@ -126,13 +113,17 @@ class Dispatcher:
         self.call: Function = opaque(write_call(self.layout, self._keying, namespace, self._by))
 
     @property
-    def stats(self) -> Stats:
+    def stats(self) -> reasons.Stats:
         """The counts as they are now."""
         return self._counters.snapshot()
 
     def entries(self) -> list[Entry]:
         """Return what was chosen for each key that has been seen, and what became of it."""
         return [each for each in list(self._entries.values()) if isinstance(each, Entry)]
+
+    def accepts(self, *args: Any) -> bool:
+        """Return whether a solution may get these inputs, and write to these outputs."""
+        return self._guards[True](*args) is None
 
     # ------------------------------------------------------------------------ who answers
 
@@ -149,7 +140,7 @@ class Dispatcher:
             return self._compare(found, a, into, args, kwargs, fallback)
         return self._serve(found, a, into, args, kwargs, fallback)
 
-    def _choose(self, a: Args, into: bool, guard: Guard) -> Union[Entry, str]:
+    def _choose(self, a: Args, into: bool, guard: guards.Guard) -> Union[Entry, str]:
         """Return the entry that takes a call, or the reason for which none does."""
         try:
             reason = guard(*a)
@@ -225,25 +216,25 @@ class Dispatcher:
             if into:
                 result = None  # many return what they have written to
             elif not entry.target.destination_passing:
-                outputs = checked_outputs(self.layout, result, a)
+                outputs = targets.checked_outputs(self.layout, result, a)
         except FAILURES as error:
             caught = error
         else:
             self._counters.hits += 1
             if self._learns and entry.state == "plain":
                 self._learn(entry, function, a, into, outputs)
-            return result if outputs is None else packed(outputs)
+            return result if outputs is None else targets.packed(outputs)
         return self._failed(entry, caught, args, kwargs, fallback)
 
     def _function(self, entry: Entry, a: Args, into: bool) -> Optional[Function]:
         """Return how a solution is called with such arguments; None if it cannot be."""
-        function = function_for(entry.target, self.layout, a, self._by, into=into)
+        function = targets.function_for(entry.target, self.layout, a, self._by, into=into)
         device = next((each.device for each in self.layout.tensors_of(a)), None)
         if function is None or device is None or device.type == "cpu":
             return function
-        keep_for_ever(entry.target)
-        current = is_current(device)
-        return function if current is None or current() else on_device(device, function)
+        targets.keep_for_ever(entry.target)
+        current = guards.is_current(device)
+        return function if current is None or current() else guards.on_device(device, function)
 
     def _call(self, function: Function, *args: Any) -> Any:
         """Call a solution; calls that it makes itself go to the original."""
@@ -257,13 +248,13 @@ class Dispatcher:
         self, entry: Entry, run: Function, a: Args, into: bool, outputs: Optional[list[Any]]
     ) -> None:
         """Make a route for calls like one that went well, unless each must be decided upon."""
-        by, layout = self._by, self.layout
-        tensors = layout.tensors_of(a)
+        by, tensors = self._by, self.layout.tensors_of(a)
         if by is None or not tensors:
             return
-        written = [layout.tensors.index(index) for index in sorted(layout.mutated)]
-        check = recogniser(by, tensors, [*written, *range(len(layout.tensors), len(tensors))])
-        current = is_current(tensors[0].device)
+        written = [self.layout.tensors.index(index) for index in sorted(self.layout.mutated)]
+        written += range(len(self.layout.tensors), len(tensors))
+        check = recogniser(by, tensors, written)
+        current = guards.is_current(tensors[0].device)
         if check is None or (current is not None and not current()):
             return
         extra = current
@@ -277,27 +268,27 @@ class Dispatcher:
     ) -> Any:
         """Look at what a solution returned in a call of a known pattern: other than before."""
         try:
-            outputs = checked_outputs(self.layout, result, a)
-        except WrongOutputError as error:
+            outputs = targets.checked_outputs(self.layout, result, a)
+        except targets.WrongOutputError as error:
             caught = error
         else:
             self._counters.hits += 1
-            return packed(outputs)
+            return targets.packed(outputs)
         return self._failed(entry, caught, args, kwargs, fallback)
 
     # ----------------------------------------------------------------------- the original
 
     def _missed(self, reason: str, args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
         """Have the original answer a call that no solution was tried for."""
-        if reason == reasons.NO_CHOICE and fallback is not None:
-            self._counters.unknown += 1
-            return fallback(*args, **kwargs) if kwargs else fallback(*args)
         self._counters.miss(reason)
         if fallback is None:
             raise RuntimeError(
                 f"no solution of {self._name} can take this call ({reason}), and there is no "
                 f"fallback; `fib apply explain DATASET {self.definition.name}` shows what there is"
             )
+        return self._original(args, kwargs, fallback)
+
+    def _original(self, args: Args, kwargs: Kwargs, fallback: Callable[..., Any]) -> Any:
         self._counters.fallback()
         return fallback(*args, **(kwargs or {}))
 
@@ -317,8 +308,7 @@ class Dispatcher:
         # Its traceback holds the frames of the call, and with them its arguments.
         error.__traceback__ = None
         del error
-        self._counters.fallback()
-        return fallback(*args, **(kwargs or {}))
+        return self._original(args, kwargs, fallback)
 
     def _note_failure(self, entry: Entry, error: BaseException) -> None:
         """Count a failure; with ``strict``, raise it."""
@@ -327,7 +317,7 @@ class Dispatcher:
             self._stop_learning()  # it may have called itself: the slow way would see that
         solution = f"solution {entry.target.solution!r} of {self._name}"
         if self._config.strict:
-            if isinstance(error, WrongOutputError):
+            if isinstance(error, targets.WrongOutputError):
                 raise RuntimeError(f"{solution}: {error}") from None
             raise error
         told = entry.target.explained(error) if isinstance(error, Exception) else error
@@ -386,8 +376,8 @@ class Dispatcher:
     # GPU's memory. If they agree, the solution takes calls with these strides from then on.
 
     @cached_property
-    def _strided_guard(self) -> Guard:
-        return make_guard(self.layout, self._devices, into=False, strided=True)
+    def _strided_guard(self) -> guards.Guard:
+        return guards.make_guard(self.layout, self._devices, into=False, strided=True)
 
     def _answer_strided(self, a: Args, args: Args, kwargs: Kwargs, fallback: Any) -> Any:
         """Make a call that was refused because its inputs are not contiguous."""

@@ -1,4 +1,4 @@
-"""Whether a substitute may take a call, and why not: the guard of a definition in Python.
+"""Whether a substitute may take a call, and why not: the guard of a definition.
 
 It is the authority on that. What is quicker (`recognition`) only recognises calls like those that
 it has let through.
@@ -15,7 +15,7 @@ harm: code inside of a custom operator runs with those of autograd taken away.
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Optional
@@ -24,32 +24,19 @@ from flashinfer_bench.apply.dispatch import stats
 from flashinfer_bench.routing.generated import compile_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import torch
 
-    from flashinfer_bench.apply.dispatch.layout import Layout, Operand
+    from flashinfer_bench.apply.dispatch.layout import Layout
 
     Guard = Callable[..., Optional[str]]
 
 
 def in_fresh_thread(function: Callable[..., Any], *args: Any) -> Any:
     """Return ``function(*args)``, called in a thread where no mode of torch is on."""
-    found: list[Any] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            found.append(function(*args))
-        except Exception as error:  # noqa: BLE001  # raised again below
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="flashinfer_bench-apply-facts", daemon=True)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return found[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *args).result()
 
 
 class Facts:
@@ -116,13 +103,6 @@ def ordinary_keys(device: torch.device) -> frozenset[int]:
 
     found: frozenset[int] = in_fresh_thread(samples)
     return found
-
-
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is contiguous numbers in memory, of no subclass."""
-    asked = facts()
-    ordinary = asked.is_tensor(tensor) and asked.keys_of(tensor) in ordinary_keys(tensor.device)
-    return ordinary and tensor.is_contiguous()
 
 
 # -------------------------------------------------------------------------------------- devices
@@ -220,112 +200,53 @@ def make_guard(layout: Layout, devices: Devices, *, into: bool, strided: bool = 
         Of as many arguments as the call has; returns None, or a reason of `stats`. Asks nothing
         of an argument whose type is wrong, and raises nothing unless torch does.
     """
-    asked, inputs = facts(), len(layout.inputs)
+    inputs = len(layout.inputs)
     operands = [*layout.inputs, *(layout.outputs if into else ())]
+    names = [f"a{index}" for index in range(len(operands))]
     # A scalar output that is passed in is a tensor without dimensions.
-    tensors = {
-        f"a{index}": operand
-        for index, operand in enumerate(operands)
-        if operand.shape is not None or index >= inputs
-    }
-    written = {f"a{index}" for index in (*layout.mutated, *range(inputs, len(operands)))}
+    scalars = {names[i]: each.scalar for i, each in enumerate(layout.inputs) if each.shape is None}
+    tensors = {n: each for n, each in zip(names, operands, strict=True) if n not in scalars}
+    lines = [f"def guard({', '.join(names)}):"]
+
+    def refuse(reason: str, conditions: Iterable[str]) -> None:
+        if wrong := " or ".join(conditions):
+            lines.append(f"if {wrong}: return {reason!r}")
+
     # Cheap and safe questions first.
-    body = [*_types(operands, tensors)]
-    if tensors:
-        body += [*_places(tensors), *_shapes(tensors), *_rest(tensors, written, strided)]
-    else:
-        body.append(f"return {stats.DEVICE!r}")  # nothing says where it is to be computed
-    arguments = ", ".join(f"a{index}" for index in range(len(operands)))
-    source = "\n    ".join([f"def guard({arguments}):", *body]) + "\n"
-    namespace = {
-        **{f"dtype_{name}": operand.dtype for name, operand in tensors.items()},
-        "Tensor": asked.tensor,
-        "Parameter": asked.parameter,
-        "keys": asked.keys,
-        "number": asked.number,
-        "included": asked.included,
-        "excluded": asked.excluded,
-        "unusual": ~asked.usual,
-        "masked": asked.masked,
-        "forward": asked.forward,
-        "grad_enabled": asked.grad_enabled,
-        "inference": asked.inference,
-        "keys_on": devices.keys_on,
-        "overlap": overlap,
-    }
-    return compile_source(source, "guard", namespace, f"guard of {layout.name!r}")
-
-
-def _refuse(condition: str, reason: str) -> str:
-    return f"if {condition}: return {reason!r}"
-
-
-def _types(operands: list[Operand], tensors: dict[str, Operand]) -> list[str]:
-    found = []
-    for index, operand in enumerate(operands):
-        name = f"a{index}"
-        wrong = f"type({name}) is not {operand.scalar.__name__}"
-        if name in tensors:
-            wrong = f"type({name}) is not Tensor and type({name}) is not Parameter"
-        found += [f"# {name}: {operand.name!r}", _refuse(wrong, stats.TYPE)]
-    return found
-
-
-def _places(tensors: dict[str, Operand]) -> list[str]:
+    refuse(stats.TYPE, (f"type({n}) is not {kind.__name__}" for n, kind in scalars.items()))
+    refuse(stats.TYPE, (f"type({n}) is not tensor and type({n}) is not parameter" for n in tensors))
+    if not tensors:
+        return lambda *_args: stats.DEVICE  # nothing says where it is to be computed
     first, *others = tensors
-    elsewhere = ["ordinary is None", *(f"{name}.device != device" for name in others)]
-    odd = [
-        "number(included()) & unusual",
-        "number(excluded()) & masked != masked",
-        "forward._current_level >= 0",
-        *(f"number(keys({name})) not in ordinary" for name in tensors),
-    ]
-    return [
-        f"device = {first}.device",
-        "ordinary = keys_on(device)",
-        _refuse(" or ".join(elsewhere), stats.DEVICE),
-        _refuse(" or ".join(odd), stats.MODE),
-    ]
-
-
-def _shapes(tensors: dict[str, Operand]) -> list[str]:
-    found: list[str] = []
-    known: dict[str, str] = {}
-    for name, operand in tensors.items():
-        shape = operand.shape or ()
-        wrong = [f"len(shape) != {len(shape)}"]
-        fresh: dict[str, str] = {}
-        for dimension, size in enumerate(shape):
-            here = f"shape[{dimension}]"
-            if isinstance(size, int):
-                wrong.append(f"{here} != {size}")
-            elif size in known or size in fresh:
-                wrong.append(f"{here} != {known.get(size) or fresh[size]}")
-            else:
-                fresh[size] = here
-        found += [
-            _refuse(f"{name}.dtype is not dtype_{name}", stats.DTYPE),
-            f"shape = {name}.shape",
-            _refuse(" or ".join(wrong), stats.SHAPE),
+    lines += [f"device = {first}.device", "ordinary = keys_on(device)"]
+    refuse(stats.DEVICE, ["ordinary is None", *(f"{n}.device != device" for n in others)])
+    odd = ["number(included()) | usual != usual", "number(excluded()) & masked != masked"]
+    odd += ["forward._current_level >= 0"]
+    refuse(stats.MODE, odd + [f"number(keys({n})) not in ordinary" for n in tensors])
+    refuse(stats.DTYPE, (f"{n}.dtype is not dtype_{n}" for n in tensors))
+    lines += [f"shape_{n} = {n}.shape" for n in tensors]
+    shapes = {n: each.shape or () for n, each in tensors.items()}
+    refuse(stats.SHAPE, (f"len(shape_{n}) != {len(shape)}" for n, shape in shapes.items()))
+    known: dict[str, str] = {}  # where each variable axis is first seen
+    for n, shape in shapes.items():
+        sizes = [(f"shape_{n}[{i}]", size) for i, size in enumerate(shape)]
+        wanted = [
+            (here, known.setdefault(size, here) if isinstance(size, str) else size)
+            for here, size in sizes
         ]
-        for size, here in fresh.items():
-            known[size] = f"n{len(known)}"
-            found.append(f"{known[size]} = {here}")
-    return found
-
-
-def _rest(tensors: dict[str, Operand], written: set[str], strided: bool) -> list[str]:
+        refuse(stats.SHAPE, (f"{here} != {size}" for here, size in wanted if here != size))
     # Elements that share memory, as those of an expanded tensor do, are another matter.
     question = "0 in {0}.stride()" if strided else "not {0}.is_contiguous()"
-    loose = " or ".join(question.format(name) for name in tensors)
-    graded = " or ".join(f"{name}.requires_grad" for name in tensors)
-    found = [_refuse(loose, stats.LAYOUT), _refuse(f"grad_enabled() and ({graded})", stats.GRAD)]
-    if written:  # torch itself refuses such writes
-        made = " or ".join(f"{name}.is_inference()" for name in sorted(written))
-        found.append(_refuse(f"({made}) and not inference()", stats.MODE))
+    refuse(stats.LAYOUT, map(question.format, tensors))
+    graded = " or ".join(f"{n}.requires_grad" for n in tensors)
+    refuse(stats.GRAD, [f"grad_enabled() and ({graded})"])
+    written = [names[index] for index in (*sorted(layout.mutated), *range(inputs, len(names)))]
+    # Torch itself refuses such writes.
+    refuse(stats.MODE, (f"{n}.is_inference() and not inference()" for n in written))
     # What is written may share memory with nothing else.
-    pairs = [pair for pair in combinations(tensors, 2) if not written.isdisjoint(pair)]
-    if pairs:
-        shared = " or ".join(f"overlap({left}, {right})" for left, right in pairs)
-        found.append(_refuse(shared, stats.OVERLAP))
-    return [*found, "return None"]
+    pairs = [pair for pair in combinations(tensors, 2) if not {*pair}.isdisjoint(written)]
+    refuse(stats.OVERLAP, (f"overlap({left}, {right})" for left, right in pairs))
+    namespace = {**vars(facts()), "keys_on": devices.keys_on, "overlap": overlap}
+    namespace |= {f"dtype_{n}": operand.dtype for n, operand in tensors.items()}
+    source = "\n    ".join([*lines, "return None"]) + "\n"
+    return compile_source(source, "guard", namespace, f"guard of {layout.name!r}")

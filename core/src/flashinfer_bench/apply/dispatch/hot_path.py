@@ -26,7 +26,7 @@ from flashinfer_bench.apply.dispatch.stats import NO_CHOICE
 from flashinfer_bench.routing.generated import compile_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from flashinfer_bench.apply.config import ApplyConfig
     from flashinfer_bench.apply.dispatch.layout import Keying, Layout
@@ -142,70 +142,53 @@ class Routes:
     ----------
     hot : tuple
         The route that the last call took.
-    latest : dict
-        For each size the route that the last call of that size took; or, a string, the reason for
-        which such calls always go to the original.
+    known : dict
+        For each size its routes, the newest first; or, a string, the reason for which such calls
+        always go to the original.
     """
 
-    __slots__ = ("_known", "_lock", "_most", "hot", "latest")
+    __slots__ = ("_lock", "_most", "hot", "known")
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._known: dict[Any, list[Route]] = {}
         self._lock = threading.Lock()
-        self.latest: dict[Any, Union[Route, str]] = {}
-        self.hot: Route = NOWHERE
-
-    def find(self, key: Any, tensors: Sequence[Any]) -> Optional[Route]:
-        """Return the route for a call of this size with these tensors: the latest from now on."""
-        for route in tuple(self._known.get(key, ())):
-            if route[0](*tensors):
-                with self._lock:  # it may have been retired meanwhile
-                    if not any(each is route for each in self._known.get(key, ())):
-                        return None
-                    self.latest[key] = route
-                return route
-        return None
+        self.clear()
 
     def add(self, key: Any, route: Route) -> None:
         """Add a route, unless its entry is not in plain use, or there are enough of this size."""
         with self._lock:
-            self._make_room(key)
-            known = self._known.setdefault(key, [])
+            others = self.known.get(key, ())
+            others = () if isinstance(others, str) else others
             # Whoever takes an entry out changes its state first, and then comes here.
-            if len(known) < _MOST_PATTERNS and route[4].state == "plain":
-                known.append(route)
-                self.latest[key] = route
+            if len(others) < _MOST_PATTERNS and route[4].state == "plain":
+                self._set(key, (route, *others))
 
     def close(self, key: Any, reason: str) -> None:
         """Send all calls of this size to the original from now on."""
         with self._lock:
-            self._make_room(key)
-            self._known.pop(key, None)
-            self.latest[key] = reason
+            self._set(key, reason)
+
+    def _set(self, key: Any, found: Union[tuple[Route, ...], str]) -> None:
+        if key not in self.known and len(self.known) >= self._most:
+            self._forget()
+        self.known[key] = found
 
     def retire(self, entry: Entry) -> None:
-        """Take out all routes to an entry, which is out."""
+        """Take out all routes of sizes that have one to an entry, which is out."""
         with self._lock:
-            for key, routes in list(self._known.items()):
-                if any(route[4] is entry for route in routes):
-                    del self._known[key]
-                    self.latest.pop(key, None)
+            for key, found in list(self.known.items()):
+                if not isinstance(found, str) and any(route[4] is entry for route in found):
+                    del self.known[key]
             # Last: who has made one of these hot meanwhile looks whether it is still there.
             self.hot = NOWHERE
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
-            self._clear()
+            self._forget()
 
-    def _make_room(self, key: Any) -> None:
-        if key not in self.latest and len(self.latest) >= self._most:
-            self._clear()
-
-    def _clear(self) -> None:
-        self._known.clear()
-        self.latest.clear()
+    def _forget(self) -> None:
+        self.known: dict[Any, Union[tuple[Route, ...], str]] = {}
         self.hot = NOWHERE
 
 
@@ -247,7 +230,7 @@ def write_call(
     names = {
         **namespace,
         **keying.namespace,
-        "by_name": layout.by_name,
+        "by_name": layout.definition.merge_kwargs_to_args,
         "wrong_count": layout.wrong_count,
         "NOWHERE": NOWHERE,
         "NO_CHOICE": NO_CHOICE,
@@ -287,11 +270,10 @@ def _quick(layout: Layout, keying: Keying, into: bool, slow: str) -> list[str]:
     if not tensors:
         return [slow]
     check = "check(*a)" if len(tensors) == len(names) else f"check({', '.join(tensors)})"
-    look_up = _look_up(keying, "writing" if into else "returning", check, tensors, slow)
-    body = [f"{', '.join(names)}, = a"]
+    routes = "writing" if into else "returning"
+    body, look_up = [f"{', '.join(names)}, = a"], _look_up(keying, routes, check, slow)
     if keying.sizes_decide:
-        hot = "writing.hot" if into else "returning.hot"
-        body += [f"{_ROUTE} = {hot}", f"if not {check}:", *_indented(look_up)]
+        body += [f"{_ROUTE} = {routes}.hot", f"if not {check}:", *_indented(look_up)]
     else:
         body += look_up
     # What a call of one pattern has beside its tensors, and what no check sees: forward-mode
@@ -319,32 +301,30 @@ def _quick(layout: Layout, keying: Keying, into: bool, slow: str) -> list[str]:
 _ROUTE = "check, extra, run, good, entry"
 
 
-def _look_up(keying: Keying, routes: str, check: str, tensors: list[str], slow: str) -> list[str]:
+def _look_up(keying: Keying, routes: str, check: str, slow: str) -> list[str]:
     lines = [
         "try:",
         f"    key = {keying.expression}",
-        f"    route = {routes}.latest.get(key)",
+        f"    found = {routes}.known.get(key, ())",
         "except Exception:  # not what the definition declares",
-        "    route = None",
-        "if route is None:",
-        f"    {slow}",
-        "if type(route) is str:",
-        "    if route is NO_CHOICE and fallback is not None:",
+        "    found = ()",
+        "if type(found) is str:",
+        "    if found is NO_CHOICE and fallback is not None:",
         "        counters.unknown += 1",
         "        return fallback(*args, **kwargs) if kwargs else fallback(*args)",
-        "    return missed(route, args, kwargs, fallback)",
-        f"{_ROUTE} = route",
-        f"if not {check}:",
-        f"    route = {routes}.find(key, ({', '.join(tensors)},))",
-        "    if route is None:",
-        f"        {slow}",
+        "    return missed(found, args, kwargs, fallback)",
+        "for route in found:",
         f"    {_ROUTE} = route",
+        f"    if {check}:",
+        "        break",
+        "else:",
+        f"    {slow}",
     ]
     if keying.sizes_decide:
         lines += [
             f"{routes}.hot = route",
             # It may have been retired since it was looked up.
-            f"if {routes}.latest.get(key) is not route:",
+            f"if {routes}.known.get(key) is not found:",
             f"    {routes}.hot = NOWHERE",
         ]
     return lines

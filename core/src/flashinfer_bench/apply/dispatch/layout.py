@@ -87,16 +87,6 @@ class Layout:
         """Return the tensors of a call, outputs behind inputs: also those of scalar outputs."""
         return [args[index] for index in self.tensors] + list(args[len(self.inputs) :])
 
-    def by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return all arguments by position: inputs, and outputs after them if any is given.
-
-        Raises
-        ------
-        DataError
-            If one is unknown, given twice, or missing, or there are too many.
-        """
-        return self.definition.merge_kwargs_to_args(args, kwargs)
-
     def wrong_count(self, given: int) -> NoReturn:
         """Refuse a call with another number of arguments than either convention has."""
         inputs, outputs = len(self.inputs), len(self.outputs)

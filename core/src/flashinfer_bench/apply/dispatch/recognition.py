@@ -5,12 +5,11 @@ check that passes for tensors like these: of the same exact type, dispatch keys,
 shape, strides and ``requires_grad``, in a thread where no mode is on and no gradient would be
 recorded, with what is written to sharing no memory. With ``anywhere=True`` the thread is not asked.
 
-The quickest one is a small C++ extension (`native.cpp`) against the torch that is installed, so no
-wheel can hold it. `build_helper` compiles it once, in some fifteen seconds, into the cache: ``fib
-apply build`` does so, and nothing unasked. Without it there is what torch.compile asks before each
-call of a compiled function: `torch._C._dynamo.guards.TensorGuards`. It is not public, so it is used
-only with releases of torch that it was tried out with. What it passes over is asked apart. Without
-that, too, each call is examined in Python (`guards`).
+The quickest one is a small C++ extension of fib-native-toolkit (`fib_apply_helper`), which ``fib
+apply build`` compiles into the cache. Without it there is what torch.compile asks before each call
+of a compiled function: `torch._C._dynamo.guards.TensorGuards`. It is not public, so it is used only
+with releases of torch that it was tried out with. What it passes over is asked apart. Without that,
+too, each call is examined in Python (`guards`).
 
 TensorGuards asks any tensor for its sizes. One that has none, because it is a nested tensor of the
 strided kind or stands for one in a transform, raises in C++ where nothing catches that, and the
@@ -20,18 +19,12 @@ transform over nested tensors beyond its end, with which torch can do nothing ei
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import platform
-import sys
 from functools import lru_cache, partial
-from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
+from flashinfer_bench._lazy import import_string, moved
 from flashinfer_bench.apply.dispatch.guards import facts
-from flashinfer_bench.errors import BuildError
 from flashinfer_bench.routing.generated import compile_source
 
 if TYPE_CHECKING:
@@ -47,17 +40,13 @@ logger = logging.getLogger(__name__)
 KNOWN_RELEASES = ("2.11", "2.13")
 """Releases of torch whose checker does what is wanted of it, and does not end the process."""
 
-_SOURCE = Path(__file__).with_name("native.cpp")
-_NAME = "fib_apply_native"
-_FILE = f"{_NAME}{EXTENSION_SUFFIXES[0]}"
-_DIGEST = "sha256"
-_FLAGS = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
-_STANDARDS = ("-std=c++20", "-std=c++17")  # newer headers of torch want the first
+# What compiles it: `build_helper`, and `helper_folder`.
+__getattr__, __dir__ = moved(__name__, "fib_apply_helper", "fib-native-toolkit")
 
 
 def recognition() -> Optional[Maker]:
     """Return the quickest maker that works here; None if calls must be examined in Python."""
-    made = helper()
+    made = by_helper()
     if made is None and (checker := tensor_guards()) is not None:
         made = by_torch(checker)
     return made
@@ -107,6 +96,23 @@ def recogniser_of(by: Optional[Maker], values: Sequence[Any]) -> Check:
 def never(*_args: Any) -> bool:
     """Return False."""
     return False
+
+
+def by_helper() -> Optional[Maker]:
+    """Return a maker by the compiled helper; None if there is none for this torch and Python."""
+    try:
+        make = import_string("fib_apply_helper:helper")()
+    except ImportError:  # fib-native-toolkit is not installed
+        return None
+    usual, masked = facts().usual, facts().masked
+
+    def made(
+        tensors: Sequence[torch.Tensor], written: Sequence[int] = (), *, anywhere: bool = False
+    ) -> Check:
+        check: Check = make(tuple(tensors), tuple(written), usual, masked, anywhere)
+        return check
+
+    return None if make is None else made
 
 
 # ------------------------------------------------------------------------ the checker of torch
@@ -198,125 +204,3 @@ def _strides(tensor: torch.Tensor) -> list[Optional[int]]:
     some = tensor.numel() > 0
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return [stride if some and size > 1 else None for size, stride in pairs]
-
-
-# -------------------------------------------------------------------------- the compiled helper
-
-
-def helper_folder() -> Path:
-    """Return where the helper for this torch and this Python is, or would be."""
-    import torch
-
-    from flashinfer_bench.compile.toolkit import cache_folder
-
-    about = [torch.__version__, str(torch.version.git_version), torch.__file__, sys.version]
-    about += [*EXTENSION_SUFFIXES, sys.platform, platform.machine(), _SOURCE.read_text()]
-    digest = hashlib.sha256("\0".join(about).encode()).hexdigest()
-    return cache_folder("apply-native") / digest[:24]
-
-
-def build_helper() -> Path:
-    """Compile the helper, unless that has been done; dispatchers made from now on use it.
-
-    One that has been damaged is compiled anew.
-
-    Returns
-    -------
-    Path
-        The folder that it is in.
-
-    Raises
-    ------
-    BuildError
-        If it does not compile; `log` has all that the compiler said.
-    CapabilityError
-        If there is no compiler.
-    StorageError
-        If the cache cannot be written.
-    """
-    from flashinfer_bench.compile.toolkit import build_once
-
-    found = build_once(helper_folder(), _compile, sound=_is_sound)
-    helper.cache_clear()
-    return found
-
-
-def _compile(into: Path) -> None:
-    from flashinfer_bench.compile.toolkit import find_cxx, run_tool
-
-    compiler, log = find_cxx(), ""
-    for standard in _STANDARDS:
-        command = [*compiler.command, standard, *_FLAGS, *_paths(), "-o", str(into / _FILE)]
-        done = run_tool(command, cwd=into)
-        if not done.returncode:
-            (into / _DIGEST).write_text(_digest(into / _FILE))
-            return
-        log += done.output
-    raise BuildError(
-        f"the helper of apply does not compile with {compiler} against this torch",
-        hint="Calls are dispatched without it, more slowly.",
-        log=log,
-    )
-
-
-def _is_sound(folder: Path) -> bool:
-    """Return whether a library is there, whole: loading a damaged one can end the process."""
-    from flashinfer_bench.compile.cache import is_complete
-
-    try:
-        return (folder / _DIGEST).read_text() == _digest(folder / _FILE) and is_complete(folder)
-    except (OSError, ValueError):
-        return False
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _paths() -> list[str]:
-    import sysconfig
-
-    import torch
-
-    root = Path(torch.__file__).parent
-    include, more = root / "include", root / "include" / "torch" / "csrc" / "api" / "include"
-    return [
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-        *(f"-I{place}" for place in (include, more, sysconfig.get_paths()["include"])),
-        str(_SOURCE),
-        f"-L{root / 'lib'}",
-        *("-lc10", "-ltorch_cpu", "-ltorch_python"),
-    ]
-
-
-@lru_cache(maxsize=1)
-def helper() -> Optional[Maker]:
-    """Return what makes checks with the helper, if that has been compiled."""
-    from flashinfer_bench.compile.cache import is_complete, own_place
-
-    try:
-        place = helper_folder()
-        found = next((each for each in (place, own_place(place)) if is_complete(each)), None)
-        if found is None:
-            return None
-        if not _is_sound(found):
-            raise ImportError(f"{found / _FILE} is not as it was compiled")
-        loader = ExtensionFileLoader(_NAME, str(found / _FILE))
-        spec = spec_from_file_location(_NAME, found / _FILE, loader=loader)
-        assert spec is not None
-        module = module_from_spec(spec)
-        loader.exec_module(module)
-        make = module.Recogniser
-    # A damaged library, or one for another machine.
-    except (BuildError, ImportError, OSError, RuntimeError, AttributeError, TypeError, ValueError):
-        logger.warning("apply: the helper in the cache cannot be used", exc_info=True)
-        return None
-    usual, masked = facts().usual, facts().masked
-
-    def made(
-        tensors: Sequence[torch.Tensor], written: Sequence[int] = (), *, anywhere: bool = False
-    ) -> Check:
-        check: Check = make(tuple(tensors), tuple(written), usual, masked, anywhere)
-        return check
-
-    return made

@@ -63,7 +63,7 @@ class Target:
     function: Function
     definition: Definition
     solution: str
-    destination_passing: bool
+    destination_passing: bool = False
     owner: Optional[Runnable] = None
 
     @classmethod
@@ -90,37 +90,6 @@ class Target:
             owner=runnable,
         )
 
-    @classmethod
-    def from_callable(
-        cls,
-        function: Function,
-        definition: Definition,
-        *,
-        by_keyword: bool = False,
-        destination_passing: bool = False,
-        solution: Optional[str] = None,
-    ) -> Target:
-        """Return a target that calls a function of the user.
-
-        Parameters
-        ----------
-        function : callable
-            Takes the definition's inputs (and outputs, if it is destination-passing).
-        definition : Definition
-            What it computes.
-        by_keyword : bool
-            Whether it takes them by the names that the definition gives them, not by position.
-        destination_passing : bool
-            Whether it takes its outputs as arguments.
-        solution : str, optional
-            What to call it; default: its own name.
-        """
-        name = solution or getattr(function, "__qualname__", None) or type(function).__name__
-        if by_keyword:
-            names = [*definition.inputs, *(definition.outputs if destination_passing else ())]
-            function = _by_names(function, names)
-        return cls(function, definition, solution=name, destination_passing=destination_passing)
-
     def explained(self, error: Exception) -> Exception:
         """Return what the builder makes of an error, or the error itself.
 
@@ -139,7 +108,7 @@ class Target:
         return f"<Target {self.solution!r} of {self.definition.name!r}>"
 
 
-def _by_names(function: Function, names: list[str]) -> Function:
+def by_names(function: Function, names: Sequence[str]) -> Function:
     """Return a function of positional arguments that calls `function` with them by name."""
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
         return lambda *args: function(**dict(zip(names, args, strict=True)))

@@ -1,7 +1,7 @@
 // Recognises the arguments of a call like those of an earlier one, in one call from Python.
 //
-// Compiled on the user's machine against the torch that is installed there, see recognition.py. What is
-// compared, and why that is enough, is said there, too.
+// Compiled on the user's machine against the torch that is installed there, see __init__.py. What is
+// compared, and why that is enough, is said in flashinfer_bench/apply/dispatch/recognition.py.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
