@@ -28,7 +28,6 @@ _COMMANDS = (
     (920, "validate", "Check that a dataset is sound; change nothing."),
     (910, "apply", "Show what would be put to work here, and build it."),
     (850, "cache", "List or prune what builds have left."),
-    (840, "adapters", "Show which functions of libraries can be routed."),
     (830, "plugins", "List, show and diagnose plugins."),
 )
 

@@ -312,9 +312,9 @@ def is_here(name: str) -> bool:
     return module is not None and is_complete(module)
 
 
-def version_of(library: str) -> str:
+def version_of(path: str) -> str:
     """Return the version that an imported library gives itself; empty if it gives none."""
-    module = sys.modules.get(library)
+    module = sys.modules.get(path.partition(".")[0])
     found = namespace(module).get("__version__", "") if module is not None else ""
     return found if isinstance(found, str) else ""
 
@@ -599,7 +599,7 @@ class Order(NamedTuple):
 
     def status(self, state: State, reason: str = "", rebound: Sequence[str] = ()) -> PatchStatus:
         """Return what became of it."""
-        path, version = self.spec.path, version_of(self.spec.library)
+        path, version = self.spec.path, version_of(self.spec.path)
         about = (tuple(rebound), self.spec.definitions, self.provided_by)
         return PatchStatus(path, self.adapter, state, reason, version, *about)
 

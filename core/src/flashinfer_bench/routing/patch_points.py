@@ -560,7 +560,7 @@ def _install() -> None:
 
     What that takes is imported when something is wanted for the first time.
     """
-    if not router.in_use and getattr(sys.modules.get(_INSTALLATION), "made", None) is None:
+    if not router.in_use and _INSTALLATION not in sys.modules:
         return
     try:
         from flashinfer_bench.routing import installation

@@ -17,9 +17,10 @@ import math
 import weakref
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, TypeVar
 
 from fib_adapters_flashinfer.common import capturing, expects, nobody, unit_scale, with_lse
+from fib_adapters_flashinfer.helpers import PerObject
 from flashinfer_bench.routing import (
     PatchSpec,
     Route,
@@ -80,42 +81,15 @@ _SCALES = ("q_scale", "k_scale", "v_scale", "o_scale")
 Where = tuple[int, str]
 """An argument of a plan, by position and by name."""
 
-P = TypeVar("P")
 T = TypeVar("T")
 
 
 # --------------------------------------------------------------------------- what was planned
 
 
-class Plans(Generic[P]):
-    """What is known of each planned object, for as long as it lives."""
-
-    def __init__(self) -> None:
-        # By identity: to look an object up by a weak reference costs a hash of it each time.
-        self._known: dict[int, tuple[weakref.ref[Any], P]] = {}
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def get(self, wrapper: Any) -> Optional[P]:
-        """Return what is known of an object."""
-        found = self._known.get(id(wrapper))
-        return found[1] if found is not None and found[0]() is wrapper else None
-
-    def keep(self, wrapper: Any, plan: P) -> P:
-        """Keep what is known of an object."""
-        key, known = id(wrapper), self._known
-        known[key] = (weakref.ref(wrapper, lambda _gone: known.pop(key, None)), plan)
-        return plan
-
-    def forget(self, wrapper: Any) -> None:
-        """Forget an object: it is planned anew."""
-        self._known.pop(id(wrapper), None)
-
-
 def note_plans(
     original: Callable[..., Any],
-    plans: Plans[Any],
+    plans: PerObject[Any],
     note: Callable[[Any, tuple[Any, ...], dict[str, Any]], object],
     refuse: Callable[[Any], object],
 ) -> Callable[..., Any]:
@@ -125,7 +99,7 @@ def note_plans(
     ----------
     original : callable
         The plan.
-    plans : Plans
+    plans : PerObject
         What is known of objects; nothing of one whose plan cannot be read.
     note : callable
         Gets the object and the arguments of a plan that was made.
@@ -135,7 +109,7 @@ def note_plans(
 
     @functools.wraps(original)
     def plan(self: Any, *args: Any, **kwargs: Any) -> Any:
-        plans.forget(self)
+        plans.discard(self)
         try:
             result = original(self, *args, **kwargs)
         except BaseException:
@@ -144,7 +118,7 @@ def note_plans(
         try:
             note(self, args, kwargs)
         except _ANYTHING:  # the plan itself is made; the run finds out, and counts the reason
-            plans.forget(self)
+            plans.discard(self)
             logger.debug("a plan of %s was not understood", type(self).__name__, exc_info=True)
         return result
 
@@ -254,7 +228,7 @@ class Planned:
     shapes: Shapes = _NO_SHAPES
 
 
-planned: Plans[Planned] = Plans()
+planned: PerObject[Planned] = PerObject()
 """What is known of wrappers for grouped-query attention."""
 
 
@@ -381,7 +355,7 @@ class AttentionRoute(Route):
             If it was not planned, or its runs cannot be routed.
         """
         try:
-            plan = planned.get(wrapper)
+            plan = planned.find(wrapper)
             if (
                 plan is None
                 or plan.info is not wrapper._plan_info

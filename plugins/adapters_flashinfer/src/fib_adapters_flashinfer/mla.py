@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 from fib_adapters_flashinfer.attention import (
     FAILED,
     Call,
-    Plans,
     note_plans,
     on_host,
     refuse_buffers,
 )
 from fib_adapters_flashinfer.common import capturing, expects, with_lse
+from fib_adapters_flashinfer.helpers import PerObject
 from flashinfer_bench.routing import (
     PatchSpec,
     Route,
@@ -276,7 +276,7 @@ class Refused(NamedTuple):
     problem: str = FAILED
 
 
-plans: Plans[Union[Plan, Refused]] = Plans()
+plans: PerObject[Union[Plan, Refused]] = PerObject()
 """The plans of this process."""
 
 
@@ -291,7 +291,7 @@ def plan_of(wrapper: Any) -> Plan:
     """
     if "plan" in vars(wrapper):
         raise UnroutableError(REPLACED)
-    plan, info = plans.get(wrapper), getattr(owner_of(wrapper), "_plan_info", None)
+    plan, info = plans.find(wrapper), getattr(owner_of(wrapper), "_plan_info", None)
     if plan is None or plan.info is not info:
         if info is None:
             raise UnroutableError("not planned")
