@@ -147,8 +147,6 @@ class World:
 
     def close(self) -> None:
         self.router.clear()
-        for each in self._made:
-            each.close()
         self.manager.unpatch_all()
         for name in [name for name in sys.modules if name.startswith(self.prefix)]:
             del sys.modules[name]

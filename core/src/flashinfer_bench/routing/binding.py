@@ -362,12 +362,8 @@ def _is_view_of(result: Any, buffer: Any) -> bool:
         return True
     if buffer is None or memory_of(result) != memory_of(buffer):
         return False
-    same: bool = (
-        result.data_ptr() == buffer.data_ptr()
-        and result.shape == buffer.shape
-        and result.stride() == buffer.stride()
-    )
-    return same
+    first, second = ((each.data_ptr(), each.shape, each.stride()) for each in (result, buffer))
+    return bool(first == second)
 
 
 def quick_binder(

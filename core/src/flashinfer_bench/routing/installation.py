@@ -256,12 +256,6 @@ class Installation:
         self.update(imported=True)
         return self.statuses()
 
-    def close(self) -> None:
-        """Restore everything, and forget the adapters: the next `update` starts afresh."""
-        with self._lock:
-            self._clear()
-            self._chosen, self._statuses, self._done_for = None, (), None
-
     def after_fork(self) -> None:
         """Work in a forked child: another thread may have been at it, and be gone."""
         self._lock = threading.RLock()

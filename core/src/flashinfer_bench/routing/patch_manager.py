@@ -429,14 +429,14 @@ class ImportHook:
         self.names: frozenset[str] = frozenset()
         self._asking = threading.local()
 
-    def wait_for(self, names: Collection[str]) -> None:
+    def wait_for(self, names: Iterable[str]) -> None:
         """Wait for these modules, and for no others.
 
         One that is being imported at this moment is told of, too. One that is complete is not.
 
         Parameters
         ----------
-        names : collection of str
+        names : iterable of str
             Full names of modules. Empty: nothing is waited for.
         """
         self.names = frozenset(names)

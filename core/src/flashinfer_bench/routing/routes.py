@@ -14,11 +14,12 @@ from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Optional
 
 from flashinfer_bench.routing import binding
+from flashinfer_bench.routing.binding import signature_of as signature_of
 from flashinfer_bench.routing.patch_manager import Adapter, Kind, Original, PatchSpec
 from flashinfer_bench.routing.patch_manager import UnroutableError as UnroutableError
 from flashinfer_bench.routing.patch_points import PatchPoint, router
 
-Canonical, signature_of = binding.Canonical, binding.signature_of
+Canonical = binding.Canonical
 RouteFactory = Callable[[], "Route"]
 
 
@@ -136,7 +137,8 @@ class _State:
 
     __slots__ = ("inside",)
 
-    inside: bool
+    def __init__(self) -> None:
+        self.inside = False
 
 
 class _Thread(threading.local):
@@ -144,7 +146,6 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.state = _State()
-        self.state.inside = False
 
 
 _thread = _Thread()

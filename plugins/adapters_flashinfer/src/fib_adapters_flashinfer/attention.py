@@ -19,18 +19,10 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, TypeVar
 
-from fib_adapters_flashinfer.common import capturing, expects, nobody, unit_scale, with_lse
+from fib_adapters_flashinfer.common import expects, nobody, unit_scale, with_lse
 from fib_adapters_flashinfer.helpers import PerObject
-from flashinfer_bench.routing import (
-    PatchSpec,
-    Route,
-    RouteAdapter,
-    Understood,
-    UnroutableError,
-    route_calls,
-    router,
-    signature_of,
-)
+from flashinfer_bench import routing
+from flashinfer_bench.routing import Understood, UnroutableError, is_capturing, router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -248,7 +240,7 @@ def on_host(*values: Any) -> bool:
 # -------------------------------------------------------------------------------------- routes
 
 
-class AttentionRoute(Route):
+class AttentionRoute(routing.Route):
     """The ``run`` of one class of wrappers.
 
     Attributes
@@ -377,7 +369,7 @@ class AttentionRoute(Route):
         plan.dtype = wrapper._cached_q_data_type
         plan.queries = self.number_of_queries(wrapper, plan)
         plan.refusal = self._standing_refusal(wrapper, plan, q)
-        if plan.refusal is None and not capturing():
+        if plan.refusal is None and not is_capturing():
             self.measure(plan)
             if plan.queries is None:  # earlier releases do not keep it, nor look at it
                 plan.queries = int(wrapper._qo_indptr_buf[-1].item())
@@ -428,7 +420,7 @@ class AttentionRoute(Route):
         What is captured into a graph is replayed with other plans, for which only the whole buffer
         is long enough.
         """
-        if capturing():
+        if is_capturing():
             return plan.indices
         if plan.valid is None:
             self.measure(plan)
@@ -582,7 +574,7 @@ def scale_of(wrapper: Any, shapes: Shapes) -> float:
 # ----------------------------------------------------------------------------------- adapter
 
 
-class AttentionAdapter(RouteAdapter):
+class AttentionAdapter(routing.RouteAdapter):
     """Wraps the plans and the runs of one class of wrappers.
 
     Attributes
@@ -593,11 +585,11 @@ class AttentionAdapter(RouteAdapter):
 
     route: ClassVar[AttentionRoute]
 
-    def targets(self) -> Sequence[PatchSpec]:
+    def targets(self) -> Sequence[routing.PatchSpec]:
         """Return both plans and both runs."""
         route = self.route
         return [
-            PatchSpec(
+            routing.PatchSpec(
                 f"{route.owner}.{name}",
                 "method",
                 name,
@@ -608,11 +600,11 @@ class AttentionAdapter(RouteAdapter):
             for name in (*PLANS, *RUNS)
         ]
 
-    def make_wrapper(self, spec: PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
+    def make_wrapper(self, spec: routing.PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
         """Return what notes a plan, or routes a run."""
         if spec.name in PLANS:
             return note_plans(orig, planned, self.route.note, self.route.refuse)
-        routed = route_calls(self.route, orig)
+        routed = routing.route_calls(self.route, orig)
         if spec.name == "run":
             return routed
 
@@ -876,7 +868,7 @@ class DecodeRoute(PagedRoute):
 
     owner = "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper"
     label = f"{owner}.run"
-    parameters = signature_of(
+    parameters = routing.signature_of(
         "q", "k_cache", "v_cache", "kv_indptr", "kv_indices", "sm_scale", kv_last_page_len=None
     )
     plan_parameters = (
@@ -907,7 +899,7 @@ class PrefillRoute(PagedRoute):
 
     owner = "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper"
     label = f"{owner}.run"
-    parameters = signature_of(
+    parameters = routing.signature_of(
         *("q", "k_cache", "v_cache", "qo_indptr", "kv_indptr", "kv_indices", "sm_scale"),
         kv_last_page_len=None,
     )
@@ -941,7 +933,7 @@ class RaggedRoute(AttentionRoute):
 
     owner = "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper"
     label = f"{owner}.run"
-    parameters = signature_of("q", "k", "v", "qo_indptr", "kv_indptr", "sm_scale")
+    parameters = routing.signature_of("q", "k", "v", "qo_indptr", "kv_indptr", "sm_scale")
     plan_parameters = "self, qo_indptr, kv_indptr, num_qo_heads, num_kv_heads, head_dim_qk"
     run_parameters = (
         "self, q, k, v, *args, q_scale=None, k_scale=None, v_scale=None, o_scale=None, out=None, "
@@ -1021,7 +1013,7 @@ class RaggedRoute(AttentionRoute):
             raise UnroutableError("dtype")
         if wrapper._kv_layout == "HND":
             k, v = k.transpose(0, 1), v.transpose(0, 1)
-        if k.shape[0] == plan.total or capturing():
+        if k.shape[0] == plan.total or is_capturing():
             return k, v
         if plan.total is None:
             self.measure(plan)

@@ -19,14 +19,9 @@ from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, command_group
 from flashinfer_bench.cli.output import Column, emit_document, table, talk
 from flashinfer_bench.plugins import Settings, discover
+from flashinfer_bench.routing import patch_manager
 from flashinfer_bench.routing.installation import WRONG, Chosen
-from flashinfer_bench.routing.patch_manager import (
-    NotPatchedError,
-    PatchManager,
-    PatchStatus,
-    told,
-    version_of,
-)
+from flashinfer_bench.routing.patch_manager import NotPatchedError, PatchStatus
 
 if TYPE_CHECKING:
     from flashinfer_bench.plugins import Catalog
@@ -101,7 +96,7 @@ def survey(catalog: Catalog, *, check: bool = False) -> list[PatchStatus]:
         In the order of selection. Refused adapters, whose name is claimed twice, come last.
     """
     found: list[PatchStatus] = []
-    manager = PatchManager()
+    manager = patch_manager.PatchManager()
     try:
         for chosen in map(Chosen, catalog.adapters):
             try:
@@ -139,13 +134,13 @@ def _require(library: str, *, import_it: bool) -> None:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a library may raise anything
         if not (isinstance(error, ModuleNotFoundError) and error.name == library):
-            reason = f"{library} cannot be imported: {told(error)}"
+            reason = f"{library} cannot be imported: {patch_manager.told(error)}"
         raise NotPatchedError("missing", reason) from None
 
 
 def _dated(status: PatchStatus) -> PatchStatus:
     """Return a status with the version of the library, which is imported or only installed."""
-    found = status.version or version_of(status.path)
+    found = status.version or patch_manager.version_of(status.path)
     return replace(status, version=found or _installed_version(status.path.partition(".")[0]))
 
 
