@@ -551,7 +551,8 @@ def _install() -> None:
 
     What that takes is imported when something is wanted for the first time.
     """
-    if not router.in_use and _INSTALLATION not in sys.modules:
+    # It has nothing to take off before it is imported to its end: it imports this module itself.
+    if not router.in_use and not hasattr(sys.modules.get(_INSTALLATION), "default"):
         return
     try:
         from flashinfer_bench.routing import installation
