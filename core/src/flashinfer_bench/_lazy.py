@@ -70,7 +70,7 @@ def exports(
 
 
 def moved(
-    module: str, target: str, distribution: str
+    module: str, target: str, distribution: str = "flashinfer-bench-core"
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a module that another distribution provides now.
 
@@ -81,7 +81,7 @@ def moved(
     target : str
         The module that has its names now.
     distribution : str
-        What to install for that.
+        What to install for that. Default: core, which has it under another name.
     """
 
     def load() -> Any:

@@ -8,6 +8,7 @@ from typing import Optional
 from flashinfer_bench.errors import CapabilityError
 
 _PROVIDED = {
+    "fib-adapters-flashinfer": {"command": "adapters"},
     "fib-builder-python": {"builder": "python"},
     "fib-builder-tilelang": {"builder": "tilelang"},
     "fib-builder-triton": {"builder": "triton"},

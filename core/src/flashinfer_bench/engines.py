@@ -29,8 +29,7 @@ from flashinfer_bench import env
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from flashinfer_bench.routing.patch_manager import ImportHook
-    from flashinfer_bench.routing.patch_points import Args, Call, Fallback, Kwargs, PatchPoint
+    from flashinfer_bench.routing import patch_manager, patch_points
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ _WAITS_FOR = "torch"
 
 _lock = threading.RLock()
 _prepared = False
-_hook: Optional[ImportHook] = None
+_hook: Optional[patch_manager.ImportHook] = None
 
 
 def at_startup() -> None:
@@ -82,7 +81,7 @@ def prepare() -> None:
             _prepared = True
             names = frozenset(_names())
             if names:
-                pending = _Pending(names)
+                pending = _Pending(router, names)
                 router.deferred = pending.enable
                 router.push(pending)
             else:
@@ -118,11 +117,14 @@ class _Pending:
 
     Parameters
     ----------
+    router : Router
+        Where calls arrive.
     names : collection of str
         Definitions whose calls may matter.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, router: patch_points.Router, names: Collection[str]) -> None:
+        self._router = router
         self._names = names
 
     def __repr__(self) -> str:
@@ -132,45 +134,36 @@ class _Pending:
         return self._names
 
     def stop(self) -> None:
-        from flashinfer_bench.routing.patch_points import router
+        self._router.deferred = None
+        self._router.remove(self)
 
-        router.deferred = None
-        router.remove(self)
-
-    def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
+    def route(self, name: str, point: Any) -> patch_points.Call:
         """Return what enables everything, and then makes the call."""
-        from flashinfer_bench.routing.patch_points import is_capturing, opaque, router
+        from flashinfer_bench.routing.patch_points import is_capturing, opaque
+
+        router = self._router
 
         @opaque
-        def first(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
+        def first(args: Any, kwargs: Any, fallback: Any) -> Any:
             call = None
             if not is_capturing() and self.enable():  # else at a later call
-                call = router.call_of(name) if point is None else _call_of(point, name)
+                call = router.compose(router.top(), name, point)
             return (call or router.untaken(name))(args, kwargs, fallback)
 
         return first
 
     def enable(self) -> bool:
         """Enable everything; return False, at once, while another thread is at it."""
-        from flashinfer_bench.routing.patch_points import router
-
         if not _lock.acquire(blocking=False):
             return False
         try:
-            if self in router.active:
-                router.deferred = None
+            if self in self._router.active:
+                self._router.deferred = None
                 _enable_all()
                 self.stop()  # last: what is patched stays patched meanwhile
         finally:
             _lock.release()
         return True
-
-
-def _call_of(point: PatchPoint, name: str) -> Optional[Call]:
-    """Return what takes a call now, after all points have been filled anew."""
-    if point.name is not None:
-        return point.call
-    return None if point.routes is None else point.routes[name]
 
 
 def _enable_all() -> None:

@@ -257,7 +257,6 @@ class TestSelection:
         lib = load(world.library())
         world.adapter(spec(f"{lib.__name__}.scale"))
         world.adapter(spec(f"{lib.__name__}.shift"), name="two")
-        world.selection = type(world.selection).from_env()
         installation = world.install()
         world.router.push(runtime("any"))
         states = world.states(installation)

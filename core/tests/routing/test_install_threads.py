@@ -91,7 +91,7 @@ def run(code, **env):
         env={**os.environ, **env},
         timeout=100,
     )
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     return done.stdout
 
 

@@ -7,11 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.routing.routes import (
-    EXTRAS,
-    reordered,
-    signature_of,
-)
+from flashinfer_bench.routing.binding import EXTRAS, reordered, signature_of
 
 
 class Fallback:

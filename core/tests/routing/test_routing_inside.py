@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-import time
 from typing import ClassVar
-
-import pytest
 
 from fib_tests.routed_use import (
     ScaleRoute,
@@ -19,7 +14,6 @@ from fib_tests.routed_use import (
     watch,
     wrap,
 )
-from flashinfer_bench.routing import routes as routed
 
 
 class TestWatched:
@@ -78,22 +72,3 @@ class TestAdapter:
             routes: ClassVar = {"library.lower.scale": Private, "library._Hidden.scale": ScaleRoute}
 
         assert [each.kind for each in Adapter().targets()] == ["method", "method"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_child_forked_while_a_call_is_counted_can_count():
-    """The thread that held the lock is not in the child."""
-    counters = routed.counters_of("library.forked")
-    with counters._lock:
-        child = os.fork()
-        if child == 0:
-            counters.refuse("arguments")
-            os._exit(0)
-    deadline = time.monotonic() + 30
-    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    if ended[0] == 0:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert ended[0] == child
-    assert ended[1] == 0

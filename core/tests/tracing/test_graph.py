@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from fib_tests.recorded import DECODE, GEMM, Sink, decode_inputs, gemm_inputs
-from flashinfer_bench.routing import patch_points as capture
 from flashinfer_bench.tracing import TracingConfig, TracingLimits, TracingRuntime
 
 INT32 = TracingConfig("dump_int32", filter_policy="keep_first_by_axes")
@@ -19,7 +18,8 @@ INT32 = TracingConfig("dump_int32", filter_policy="keep_first_by_axes")
 def capturing(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Says that a stream is being captured, where there is no GPU to do so."""
     state = {"now": False}
-    monkeypatch.setattr(capture, "_capturing", lambda: lambda: state["now"])
+    for name in ("is_initialized", "is_current_stream_capturing"):
+        monkeypatch.setattr(torch.cuda, name, lambda: state["now"])
     return state
 
 

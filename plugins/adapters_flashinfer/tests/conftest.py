@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from fib_tests.cli import fib_process
+
 sys.path.insert(0, str(Path(__file__).parent))  # for `cpu`
 if os.environ.get("FIB_TEST_FLASHINFER"):
     sys.path.insert(0, os.environ["FIB_TEST_FLASHINFER"])

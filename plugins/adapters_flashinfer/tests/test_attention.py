@@ -101,11 +101,11 @@ def test_the_device_is_never_asked_while_a_graph_is_captured(runtime, kernels):
     pages, q = Pages(), random(3, HQ, D)
     wrapper = plan_decode(decoder(Pages(), graph=True), pages)
     runtime.functions[NAME] = lambda q, *others: (torch.zeros_like(q), torch.zeros(q.shape[:2]))
-    planned.forget(wrapper)
+    planned.discard(wrapper)
     kernels.capturing = True
     wrapper.run(q, pages.cache())
     assert runtime.inputs["kv_indices"] is wrapper._paged_kv_indices_buf
-    assert planned.get(wrapper).total is None
+    assert planned.find(wrapper).total is None
     kernels.capturing = False
     wrapper.run(q, pages.cache())
     assert runtime.inputs["kv_indices"].tolist() == pages.indices.tolist()
@@ -117,13 +117,13 @@ def test_the_device_is_never_asked_while_a_graph_is_captured(runtime, kernels):
 def test_fewer_pages_than_the_offsets_say_go_to_the_original(runtime, kernels):
     wrapper = plan_decode(decoder(Pages()), Pages())
     wrapper._paged_kv_indices_buf = Pages().indices[:4]
-    planned.forget(wrapper)
+    planned.discard(wrapper)
     refusals = Refusals(DecodeRoute.label)
     for kernels.capturing in (False, True, False):
         if kernels.capturing:  # nobody can know
             runtime.functions[NAME] = lambda q, *_: (torch.zeros_like(q), torch.zeros(q.shape[:2]))
         wrapper.run(random(3, HQ, D), Pages().cache())
-        planned.forget(wrapper)
+        planned.discard(wrapper)
     assert refusals.new() == {"plan without its pages": 2}
 
 

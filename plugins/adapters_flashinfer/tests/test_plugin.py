@@ -36,12 +36,6 @@ print(json.dumps([name for name in ("torch", "flashinfer", "numpy") if name in s
     assert json.loads(done.stdout) == []
 
 
-# ------------------------------------------------------------------------------------------ probes
-
-
-# ------------------------------------------------------------------------------------- installing
-
-
 def stored(path):
     return resolve(path).found
 

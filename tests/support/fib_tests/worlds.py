@@ -11,7 +11,7 @@ import pytest
 
 from flashinfer_bench.plugins import AdapterSpec, Catalog
 from flashinfer_bench.routing import PatchManager
-from flashinfer_bench.routing.installation import Installation, Selection
+from flashinfer_bench.routing.installation import Installation
 from flashinfer_bench.routing.patch_points import Router
 
 if TYPE_CHECKING:
@@ -99,7 +99,6 @@ class World:
         self.manager = PatchManager()
         self.records: list[AdapterSpec] = []
         self.discoveries = 0
-        self.selection = Selection()
         self._made: list[Installation] = []
 
     def write(self, name: str, code: str) -> str:
@@ -136,7 +135,7 @@ class World:
 
     def install(self, connect: bool = True) -> Installation:
         """Return an installation, connected with the router."""
-        made = Installation(self.router, self.manager, self.catalog, lambda: self.selection)
+        made = Installation(self.router, self.manager, self.catalog)
         self._made.append(made)
         if connect:
             self.router.on_use(made.update)
@@ -148,8 +147,6 @@ class World:
 
     def close(self) -> None:
         self.router.clear()
-        for each in self._made:
-            each.close()
         self.manager.unpatch_all()
         for name in [name for name in sys.modules if name.startswith(self.prefix)]:
             del sys.modules[name]

@@ -25,15 +25,16 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench.errors import ConfigError, DataError
-from flashinfer_bench.routing.binding import _drop_object as drop_object
 from flashinfer_bench.routing.binding import (
+    Canonical,
+    drop_object,
     match,
     quick_binder,
     returns_of,
     same_value,
     write_back,
 )
-from flashinfer_bench.routing.routes import Canonical, UnroutableError
+from flashinfer_bench.routing.patch_manager import UnroutableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -32,8 +32,9 @@ from flashinfer_bench.apply.dispatch.stats import REENTRANT, Counters
 from flashinfer_bench.apply.runtime import BaseRuntime
 from flashinfer_bench.apply.wrappers import returns_later
 from flashinfer_bench.errors import ConfigError, DataError, DatasetNotFoundError, DuplicateNameError
+from flashinfer_bench.routing.binding import Canonical, reordered
+from flashinfer_bench.routing.patch_manager import UnroutableError
 from flashinfer_bench.routing.patch_points import Everything, no_fallback, opaque, router
-from flashinfer_bench.routing.routes import Canonical, UnroutableError, reordered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -25,7 +25,6 @@ from flashinfer_bench.errors import (
 )
 from flashinfer_bench.routing.binding import bind
 from flashinfer_bench.routing.patch_points import Runtime, no_fallback, opaque, router
-from flashinfer_bench.routing.routes import Canonical, reordered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -463,8 +462,6 @@ class Generation:
             return call
         definition, signature = dispatcher.definition, point.signature
         try:
-            if isinstance(signature, Canonical):
-                return reordered(call, signature, list(definition.inputs))
             return bind(call, definition, signature)
         except ConfigError as error:
             self._tell(f"{name} ({point.label})", error.message)

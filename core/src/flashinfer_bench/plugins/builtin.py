@@ -26,7 +26,6 @@ _COMMANDS = (
     (960, "report", "Summarise, rank, merge or draw recorded traces."),
     (920, "validate", "Check that a dataset is sound; change nothing."),
     (910, "apply", "Show what would be put to work here, and build it."),
-    (840, "adapters", "Show which functions of libraries can be routed."),
     (830, "plugins", "List, show and diagnose plugins."),
 )
 

@@ -17,7 +17,7 @@ stable.
 `write_back`            outputs into buffers that the caller has given
 `same_value`            whether an argument is the default that a definition assumes
 `router`                what is applied and traced in this process
-`is_capturing`          whether a CUDA graph is being captured: no data can be read then
+`is_capturing`          whether a CUDA graph is being captured: nothing may wait for the device
 =====================  ==========================================================================
 """
 
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from flashinfer_bench.routing.routes import *  # noqa: F403
 
 _NAMES = {
-    "binding": "Returns evaluated quick_binder returns_of same_value write_back",
+    "binding": "Canonical Returns evaluated quick_binder returns_of same_value signature_of "
+    "write_back",
     "patch_manager": "Adapter Kind PatchManager PatchSpec PatchStatus State Target "
     "get_manager resolve",
     "patch_points": "is_capturing router",
-    "routes": "Again Canonical Route RouteAdapter RouteFactory Understood UnroutableError "
-    "route_calls route_stats signature_of",
+    "routes": "Again Route RouteAdapter RouteFactory Understood UnroutableError "
+    "route_calls route_stats",
 }
 
 __getattr__, __dir__, __all__ = exports(__name__, _NAMES)

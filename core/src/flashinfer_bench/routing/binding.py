@@ -18,6 +18,7 @@ import inspect
 import typing
 from dataclasses import dataclass
 from inspect import Parameter, Signature
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional
 
 from flashinfer_bench.errors import ConfigError
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _ANYTHING = (Exception,)
+
+EXTRAS = "argument unknown to the definition"
+"""Reason: a parameter that the definition lacks has not its default."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,91 @@ class Binding:
         return in_order and not self.may_lack and all(e.kind in _BY_POSITION for e in parameters)
 
 
+class Canonical(Signature):
+    """The parameters of a route: inputs of definitions under their names, and nothing else.
+
+    No parameter takes an output, and a call with these returns the outputs of the definition.
+    """
+
+    __slots__ = ()
+
+    def match(self, inputs: Sequence[str]) -> Binding:
+        """Find the inputs of a definition among the parameters, by name alone.
+
+        An adapter says what each value is. An input that it does not know is none of them, whatever
+        the position.
+
+        Raises
+        ------
+        ConfigError
+            If an input has no parameter, or a parameter without a default is no input.
+        """
+        return match(self, inputs, ())
+
+
+def signature_of(*names: str, **defaults: Any) -> Canonical:
+    """Return the canonical signature of a route.
+
+    Parameters
+    ----------
+    *names : str
+        Inputs that every definition has, as definitions call them.
+    **defaults
+        Inputs that some definitions lack, and what calls of these must have in their place.
+    """
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    return Canonical(
+        [Parameter(name, kind) for name in names]
+        + [Parameter(name, kind, default=default) for name, default in defaults.items()]
+    )
+
+
+def reordered(call: Call, signature: Canonical, inputs: Sequence[str]) -> Call:
+    """Return `call` for canonical arguments instead of the inputs of a definition.
+
+    Parameters
+    ----------
+    call : callable
+        Takes inputs by position.
+    signature : Canonical
+        Names the canonical arguments.
+    inputs : sequence of str
+        Names of the inputs.
+
+    Returns
+    -------
+    callable
+        Its fallback has to be that of a routed call: it is told the order, and asked to decline
+        calls that have more to them than the definition says.
+
+    Raises
+    ------
+    ConfigError
+        If no call with such arguments can be one of the definition.
+    """
+    parameters = list(signature.parameters)
+    binding = signature.match(inputs)
+    order = tuple(parameters.index(name) for name in binding.inputs)
+    if order == tuple(range(len(parameters))):
+        return call
+    extras = [
+        (parameters.index(name), signature.parameters[name].default) for name in binding.extras
+    ]
+    # Of one position `itemgetter` returns no tuple.
+    pick = itemgetter(*order) if len(order) > 1 else lambda args: tuple(args[i] for i in order)
+
+    @opaque
+    def bound(args: Args, _kwargs: Kwargs, fallback: Any) -> Any:
+        for position, default in extras:
+            value = args[position]
+            if value is not default and not same_value(value, default):
+                return fallback.decline(EXTRAS)
+        fallback.order = order
+        return call(pick(args), None, fallback)
+
+    return bound
+
+
 def bind(call: Call, definition: Definition, signature: Optional[Signature]) -> Call:
     """Return `call` for the arguments of a function instead of those of its definition.
 
@@ -90,6 +179,8 @@ def bind(call: Call, definition: Definition, signature: Optional[Signature]) -> 
     """
     if signature is None:
         return call
+    if isinstance(signature, Canonical):
+        return reordered(call, signature, list(definition.inputs))
     binding = match(signature, list(definition.inputs), list(definition.outputs))
     if binding.is_plain(signature):
         return call
@@ -101,24 +192,15 @@ def bind(call: Call, definition: Definition, signature: Optional[Signature]) -> 
     return opaque(bound)
 
 
-def match(
-    signature: Signature,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    *,
-    by_position: bool = True,
-) -> Binding:
+def match(signature: Signature, inputs: Sequence[str], outputs: Sequence[str]) -> Binding:
     """Decide which parameter is which input or output.
 
     Parameters
     ----------
     signature : inspect.Signature
-        Of the function.
+        Of the function. Of a canonical one names alone count, and no parameter takes an output.
     inputs, outputs : sequence of str
         Names that the definition gives.
-    by_position : bool
-        Whether a parameter of another name may be the input, or the output, at its position. Not
-        where the names are those of definitions: another name is another thing there.
 
     Raises
     ------
@@ -129,10 +211,12 @@ def match(
     named = {
         name: each for name, each in signature.parameters.items() if each.kind not in _VARIABLE
     }
-    _drop_object(named, {*inputs, *outputs})
+    drop_object(named, {*inputs, *outputs})
     positional = [name for name, each in named.items() if each.kind in _BY_POSITION]
+    canonical = isinstance(signature, Canonical)
+    outputs = () if canonical else outputs
     taken = {name: name for name in (*inputs, *outputs) if name in named}
-    if by_position and not all(name in taken for name in inputs):
+    if not canonical and not all(name in taken for name in inputs):
         wanted = [*inputs, *outputs]
         for index, name in enumerate(positional):
             # An output has to be passed in each call: a parameter with a default may be anything.
@@ -165,7 +249,7 @@ def match(
     )
 
 
-def _drop_object(named: dict[str, Parameter], known: set[str]) -> None:
+def drop_object(named: dict[str, Parameter], known: set[str]) -> None:
     """Leave out the object that a method gets."""
     first = next(iter(named), None)
     if first in ("self", "cls") and first not in known:
@@ -278,12 +362,8 @@ def _is_view_of(result: Any, buffer: Any) -> bool:
         return True
     if buffer is None or memory_of(result) != memory_of(buffer):
         return False
-    same: bool = (
-        result.data_ptr() == buffer.data_ptr()
-        and result.shape == buffer.shape
-        and result.stride() == buffer.stride()
-    )
-    return same
+    first, second = ((each.data_ptr(), each.shape, each.stride()) for each in (result, buffer))
+    return bool(first == second)
 
 
 def quick_binder(

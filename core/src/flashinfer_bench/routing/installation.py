@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
 import os
 import sys
 import threading
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
-from flashinfer_bench.routing.patch_manager import (
-    Adapter,
-    ImportHook,
-    NotPatchedError,
-    Order,
-    PatchManager,
-    PatchSpec,
-    PatchStatus,
-    State,
-    get_manager,
-    is_here,
-    look_up,
-    told,
-    version_of,
-)
+from flashinfer_bench.routing import patch_manager as patches
+from flashinfer_bench.routing.patch_manager import NotPatchedError, Order, PatchStatus
 from flashinfer_bench.routing.patch_points import Router, router
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from flashinfer_bench.plugins import AdapterSpec, Catalog, Registered
 
@@ -50,52 +35,30 @@ WRONG = ("failed", "mismatch")
 _UNWANTED = "nothing is applied or traced that its calls could be of"
 
 
-class Selection(NamedTuple):
-    """What ``FIB_ADAPTERS`` says.
-
-    Patterns of names of adapters (see `fnmatch`). With any to use, only those; never those to leave
-    out, which are written with a ``-`` in front.
-    """
-
-    use: tuple[str, ...] = ()
-    leave: tuple[str, ...] = ()
-
-    @classmethod
-    def from_env(cls) -> Selection:
-        """Read ``FIB_ADAPTERS``."""
-        words = env.adapters()
-        return cls(
-            tuple(word for word in words if not word.startswith("-")),
-            tuple(word[1:].strip() for word in words if word.startswith("-")),
-        )
-
-    def check(self, name: str) -> None:
-        """Raise `NotPatchedError` if an adapter is not used."""
-        for pattern in self.leave:
-            if fnmatchcase(name, pattern):
-                raise NotPatchedError("off", f"FIB_ADAPTERS leaves it out (-{pattern})")
-        if self.use and not any(fnmatchcase(name, pattern) for pattern in self.use):
-            raise NotPatchedError("off", f"FIB_ADAPTERS uses {', '.join(self.use)} only")
-
-    def idle(self, names: Sequence[str]) -> list[str]:
-        """Return the patterns that are of no adapter there is."""
-        return [
-            word
-            for word in (*self.use, *self.leave)
-            if not any(fnmatchcase(name, word) for name in names)
-        ]
-
-
 class Chosen:
     """An adapter of the catalog, made when its library is there."""
 
     def __init__(self, entry: Registered[AdapterSpec]) -> None:
         self.entry = entry
-        self.paths = tuple(entry.spec.targets)
-        self.libraries = tuple(dict.fromkeys(path.partition(".")[0] for path in self.paths))
-        self._made: Union[Adapter, NotPatchedError, None] = None
+        paths = entry.spec.targets
+        self.libraries = tuple(dict.fromkeys(path.partition(".")[0] for path in paths))
 
-    def _adapter(self) -> Union[Adapter, NotPatchedError]:
+    def require_used(self) -> None:
+        """Raise `NotPatchedError` if ``FIB_ADAPTERS`` does not want it.
+
+        It has patterns of names of adapters (see `fnmatch`). With any to use, only those; never
+        those to leave out, which are written with a ``-`` in front.
+        """
+        name, words = self.entry.name, env.adapters()
+        for pattern in (word[1:].strip() for word in words if word.startswith("-")):
+            if fnmatchcase(name, pattern):
+                raise NotPatchedError("off", f"FIB_ADAPTERS leaves it out (-{pattern})")
+        use = [word for word in words if not word.startswith("-")]
+        if use and not any(fnmatchcase(name, pattern) for pattern in use):
+            raise NotPatchedError("off", f"FIB_ADAPTERS uses {', '.join(use)} only")
+
+    @cached_property
+    def _adapter(self) -> Union[patches.Adapter, NotPatchedError]:
         answer, probe = self.entry.availability(), self.entry.check
         # The library is there, and its signatures are looked at: a probe that a busy program
         # has kept from answering in time says nothing against it.
@@ -104,10 +67,10 @@ class Chosen:
             return NotPatchedError("mismatch", f"{answer.reason}{remedy}")
         try:
             made: Any = self.entry.load()()
-            if not isinstance(made, Adapter):
+            if not isinstance(made, patches.Adapter):
                 raise TypeError(f"{self.entry.spec.factory} made {made!r}, which is no Adapter")
         except _ANYTHING as error:  # a plugin's code may raise anything, and costs only itself
-            return NotPatchedError("failed", f"it cannot be made: {told(error)}")
+            return NotPatchedError("failed", f"it cannot be made: {patches.told(error)}")
         return made
 
     def orders(self, *, late: bool = True) -> list[Order]:
@@ -118,32 +81,27 @@ class Chosen:
         late : bool
             Whether to ask for those that are known only once the library is imported, too.
         """
-        if self._made is None:
-            self._made = self._adapter()
-        adapter = self._made
+        adapter = self._adapter
         if isinstance(adapter, NotPatchedError):
             raise adapter
         try:
             specs: list[Any] = [*adapter.targets(), *(adapter.late_targets() if late else ())]
-            wrong = [each for each in specs if not isinstance(each, PatchSpec)]
+            wrong = [each for each in specs if not isinstance(each, patches.PatchSpec)]
             if wrong:
                 raise TypeError(f"its targets have {wrong[0]!r}, which is no PatchSpec")
         except _ANYTHING as error:
-            raise NotPatchedError("failed", f"it has no targets: {told(error)}") from None
+            raise NotPatchedError("failed", f"it has no targets: {patches.told(error)}") from None
         if late and not specs:
             raise NotPatchedError("missing", "the adapter names no target")
         name, origin = self.entry.name, self.entry.origin
         return [Order(name, spec, adapter.make_wrapper, origin) for spec in specs]
 
-    def statuses(self, state: State, reason: str) -> list[PatchStatus]:
+    def statuses(self, state: patches.State, reason: str) -> list[PatchStatus]:
         """Return the same for all targets of its record."""
-        about = (self.entry.name, state, reason)
+        name, origin = self.entry.name, self.entry.origin
         return [
-            PatchStatus(
-                *(path, *about, version_of(path.partition(".")[0])),
-                provided_by=self.entry.origin,
-            )
-            for path in self.paths
+            PatchStatus(path, name, state, reason, patches.version_of(path), provided_by=origin)
+            for path in self.entry.spec.targets
         ]
 
 
@@ -158,22 +116,15 @@ class Installation:
         Patches.
     catalog : callable
         Returns the catalog of plugins; called when anything is wanted for the first time.
-    selection : callable, optional
-        Returns which adapters the user wants. Default: what ``FIB_ADAPTERS`` says.
     """
 
     def __init__(
-        self,
-        router: Router,
-        manager: PatchManager,
-        catalog: Callable[[], Catalog],
-        selection: Callable[[], Selection] = Selection.from_env,
+        self, router: Router, manager: patches.PatchManager, catalog: Callable[[], Catalog]
     ) -> None:
         self._router = router
         self._manager = manager
         self._catalog = catalog
-        self._selection = selection
-        self._hook = ImportHook(lambda: self.update(wait=False, imported=True))
+        self._hook = patches.ImportHook(lambda: self.update(wait=False, imported=True))
         self._chosen: Optional[list[Chosen]] = None
         self._suspended: frozenset[str] = frozenset()
         self._statuses: tuple[PatchStatus, ...] = ()
@@ -251,29 +202,21 @@ class Installation:
     def _install(self, wanted: Sequence[str]) -> None:
         statuses: list[PatchStatus] = []
         orders: list[Order] = []
-        selection = self._selection()
         for chosen in self._adapters():
             try:
-                selection.check(chosen.entry.name)
+                chosen.require_used()
                 left_alone = self._suspended.intersection(chosen.libraries)
                 if left_alone:
                     libraries = ", ".join(sorted(left_alone))
                     raise NotPatchedError("off", f"{libraries} is left alone on request")
-                if not any(is_here(library) for library in chosen.libraries):
-                    look_up(chosen.paths[0])  # raises what it waits for
+                if not any(map(patches.is_here, chosen.libraries)):
+                    patches.look_up(chosen.entry.spec.targets[0])  # raises what it waits for
                 orders += chosen.orders()
             except NotPatchedError as error:
                 statuses += chosen.statuses(error.state, error.reason)
         statuses += self._patch(orders, wanted)
         self._statuses = tuple(statuses)
-        awaited = set()
-        for status in statuses:
-            try:
-                if status.state == "waiting":
-                    look_up(status.path)
-            except NotPatchedError as error:
-                awaited.add(error.module)
-        self._hook.wait_for(awaited - {""})
+        self._hook.wait_for(filter(None, map(_awaited, statuses)))
         for status in statuses:
             key = (status.path, f"{status.state} {status.reason}")
             if key not in self._told:
@@ -287,12 +230,12 @@ class Installation:
             try:
                 self._chosen = [Chosen(entry) for entry in self._catalog().adapters]
             except _ANYTHING as error:  # a broken plugin in strict mode
-                reason = told(error)
+                reason = patches.told(error)
                 _logger.warning("no adapter is installed: plugins cannot be loaded: %s", reason)
                 self._chosen = []
         return self._chosen
 
-    def _patch(self, orders: Iterable[Order], wanted: Sequence[str]) -> list[PatchStatus]:
+    def _patch(self, orders: list[Order], wanted: Sequence[str]) -> list[PatchStatus]:
         """Patch the targets that are wanted, restore the others, and return what came of each."""
         on: list[Order] = []
         off: list[Order] = []
@@ -313,12 +256,6 @@ class Installation:
         self.update(imported=True)
         return self.statuses()
 
-    def close(self) -> None:
-        """Restore everything, and forget the adapters: the next `update` starts afresh."""
-        with self._lock:
-            self._clear()
-            self._chosen, self._statuses, self._done_for = None, (), None
-
     def after_fork(self) -> None:
         """Work in a forked child: another thread may have been at it, and be gone."""
         self._lock = threading.RLock()
@@ -326,103 +263,28 @@ class Installation:
             self._busy, self._done_for = False, None
 
 
-made: Optional[Installation] = None
-"""The installation of this process, if it has been needed yet; see `default`."""
+def _awaited(status: PatchStatus) -> str:
+    """Return the module that a target waits for; empty if it waits for none."""
+    try:
+        if status.state == "waiting":
+            patches.look_up(status.path)
+    except NotPatchedError as error:
+        return error.module
+    return ""
 
-_default_lock = threading.Lock()
+
+def _default_catalog() -> Catalog:
+    from flashinfer_bench.plugins import default_catalog
+
+    return default_catalog()
+
+
+_installation = Installation(router, patches.get_manager(), _default_catalog)
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_installation.after_fork)
 
 
 def default() -> Installation:
     """Return the installation of this process: the router's, with the plugins of the catalog."""
-    global made
-    with _default_lock:
-        if made is None:
-            from flashinfer_bench.plugins import default_catalog
-
-            made = Installation(router, get_manager(), default_catalog)
-            if hasattr(os, "register_at_fork"):
-                os.register_at_fork(after_in_child=made.after_fork)
-        return made
-
-
-_LATER = "patched when it is imported, while a definition that it routes is applied or traced"
-
-
-def survey(catalog: Catalog, selection: Selection, *, check: bool = False) -> list[PatchStatus]:
-    """Return what there is to say of each target of each adapter.
-
-    Parameters
-    ----------
-    catalog : Catalog
-        The plugins.
-    selection : Selection
-        Which adapters the user wants.
-    check : bool
-        Whether to import the libraries, patch every target, and restore it. Otherwise no library is
-        imported, and what is installed counts as good.
-
-    Returns
-    -------
-    list of PatchStatus
-        In the order of selection. Refused adapters, whose name is claimed twice, come last.
-    """
-    found: list[PatchStatus] = []
-    manager = PatchManager()
-    try:
-        for chosen in map(Chosen, catalog.adapters):
-            try:
-                selection.check(chosen.entry.name)
-                _require(chosen.libraries, import_them=check)
-                orders = chosen.orders(late=check)
-            except NotPatchedError as error:
-                found += chosen.statuses(error.state, error.reason)
-                continue
-            if check:
-                found += manager.patch_all(orders)
-            else:
-                statuses = [order.status("waiting", _LATER) for order in orders]
-                known = {each.path for each in statuses}
-                late = (e for e in chosen.statuses("waiting", _LATER) if e.path not in known)
-                found += [*statuses, *late]
-    finally:
-        manager.unpatch_all()
-    for conflict in catalog.conflicts:
-        for claim in conflict.claims if conflict.kind == "adapter" else ():
-            found += Chosen(claim).statuses("failed", conflict.sentence())
-    return [_dated(each) for each in found]
-
-
-def _require(libraries: Sequence[str], *, import_them: bool) -> None:
-    """Raise if a library is not there."""
-    for library in libraries:
-        missing = f"{library} is not installed"
-        try:
-            if import_them:
-                importlib.import_module(library)
-            elif importlib.util.find_spec(library) is None:
-                raise NotPatchedError("missing", missing)
-        except NotPatchedError:
-            raise
-        except _ANYTHING as error:  # a library may raise anything when it is imported
-            if not (isinstance(error, ModuleNotFoundError) and error.name == library):
-                missing = f"{library} cannot be imported: {told(error)}"
-            raise NotPatchedError("missing", missing) from None
-
-
-def _dated(status: PatchStatus) -> PatchStatus:
-    """Return a status with the version of the library, which is imported or only installed."""
-    library = status.path.partition(".")[0]
-    version = status.version or version_of(library) or _installed_version(library)
-    return replace(status, version=version)
-
-
-@lru_cache(maxsize=64)
-def _installed_version(library: str) -> str:
-    from importlib.metadata import PackageNotFoundError, packages_distributions, version
-
-    for name in packages_distributions().get(library, [library]):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return ""
+    return _installation

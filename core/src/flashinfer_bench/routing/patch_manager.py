@@ -12,21 +12,20 @@ import os
 import sys
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec
 from types import BuiltinFunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Union, cast
+from typing import Any, Literal, NamedTuple, Optional, Union, cast
 
 from flashinfer_bench.errors import CapabilityError, ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    Expects = Callable[[Callable[..., Any]], Optional[str]]
-    """Looks at an original, and returns why this version of it is not supported; None if it is."""
-    WrapperFactory = Callable[["PatchSpec", Callable[..., Any]], Callable[..., Any]]
+Original = Callable[..., Any]
+Expects = Callable[[Original], Optional[str]]
+"""Looks at an original, and returns why this version of it is not supported; None if it is."""
+WrapperFactory = Callable[["PatchSpec", Original], Original]
 
 _logger = logging.getLogger(__name__)
 
@@ -196,7 +195,7 @@ class Adapter(ABC):
         return ()
 
     @abstractmethod
-    def make_wrapper(self, spec: PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
+    def make_wrapper(self, spec: PatchSpec, orig: Original) -> Original:
         """Return a function that is put in the place of `orig`.
 
         Parameters
@@ -219,9 +218,6 @@ _ANYTHING = (Exception,)
 
 # Has no public name. A library's own modules that make names on demand are another matter.
 _LAZY = getattr(importlib.util, "_LazyModule", None)
-
-# What is looked up on an object, and does not get called as it is stored.
-_COMPUTED = (property, functools.cached_property)
 
 
 @dataclass(frozen=True)
@@ -254,11 +250,6 @@ class Target:
             return self.found.__get__(None, self.owner)
         return self.found
 
-    @property
-    def place(self) -> tuple[int, str]:
-        """The owner's identity, and the attribute."""
-        return id(self.owner), self.attribute
-
     def dressed(self, wrapper: Callable[..., Any]) -> Any:
         """Return `wrapper` as it has to be stored to be called like what is there now."""
         if isinstance(self.found, (staticmethod, classmethod)):
@@ -268,23 +259,6 @@ class Target:
         if isinstance(self.owner, type) and not hasattr(type(self.found), "__get__"):
             return staticmethod(wrapper)
         return wrapper
-
-    def stored(self) -> Any:
-        """Return what the owner itself has there now; a private object if nothing."""
-        return namespace(self.owner).get(self.attribute, _NOTHING)
-
-    def replace(self, value: Any) -> None:
-        """Store something else there; raises what the owner raises."""
-        setattr(self.owner, self.attribute, value)
-        if self.stored() is not value:
-            raise AttributeError(f"{self.owner!r} does not keep what is assigned to it")
-
-    def restore(self) -> None:
-        """Make it what it was."""
-        if self.own:
-            setattr(self.owner, self.attribute, self.found)
-        elif self.attribute in namespace(self.owner):
-            delattr(self.owner, self.attribute)
 
 
 def namespace(owner: Any) -> dict[str, Any]:
@@ -298,23 +272,23 @@ def namespace(owner: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def is_complete(module: Any) -> bool:
-    """Return whether a module has been run to its end."""
-    if type(module) is _LAZY:  # it is loaded when somebody looks into it (`importlib.util`)
-        return False
+def _not_ready(module: Any) -> str:
+    """Return why a module has not been run to its end; empty if it has."""
+    if type(module) is _LAZY:  # somebody has to look into it first (`importlib.util`)
+        return "is loaded when it is first used"
     spec = namespace(module).get("__spec__")
-    return not getattr(spec, _MARK, False)
+    return "is being imported" if getattr(spec, _MARK, False) else ""
 
 
 def is_here(name: str) -> bool:
     """Return whether a module is imported, to its end."""
     module = sys.modules.get(name)
-    return module is not None and is_complete(module)
+    return module is not None and not _not_ready(module)
 
 
-def version_of(library: str) -> str:
+def version_of(path: str) -> str:
     """Return the version that an imported library gives itself; empty if it gives none."""
-    module = sys.modules.get(library)
+    module = sys.modules.get(path.partition(".")[0])
     found = namespace(module).get("__version__", "") if module is not None else ""
     return found if isinstance(found, str) else ""
 
@@ -337,14 +311,13 @@ def resolve(path: str) -> Target:
     CapabilityError
         If there is nothing of that name, or its module cannot be imported.
     """
-    library, *inner = path.split(".")[:-1]
-    for name in itertools.accumulate(inner, "{}.{}".format, initial=library):
+    for name in itertools.accumulate(path.split(".")[:-1], "{}.{}".format):
         try:
             importlib.import_module(name)
         except ImportError as error:
             # Of a class the import says that it is no module; a module that lacks a library is
             # another matter.
-            if isinstance(error, ModuleNotFoundError) and error.name == name != library:
+            if isinstance(error, ModuleNotFoundError) and error.name == name and "." in name:
                 break
             raise CapabilityError(f"{path}: {name} cannot be imported: {error}") from error
     return look_up(path)
@@ -368,45 +341,35 @@ def look_up(path: str) -> Target:
     NotPatchedError
         If there is none, and whether it is worth to wait.
     """
-    parts = path.split(".")
-    owner, name = _loaded(parts[0]), parts[0]
-    for part in parts[1:-1]:
-        owner, name = _next(owner, name, part), f"{name}.{part}"
-    found = _attribute(owner, parts[-1])
+    *inner, last = path.split(".")
+    owner, name = None, ""
+    for name in itertools.accumulate(inner, "{}.{}".format):
+        module = None if isinstance(owner, type) else sys.modules.get(name)
+        owner = _inner(owner, name) if module is None else module
+        if module is not None and (reason := _not_ready(module)):
+            raise NotPatchedError("waiting", f"{name} {reason}", name)
+    found = _attribute(owner, last)
     if found is _NOTHING:
         on_demand = "__getattr__" in namespace(owner) and not isinstance(owner, type)
         more = " of its own; it makes some names on demand" if on_demand else ""
-        raise NotPatchedError("missing", f"{name} has no {parts[-1]!r}{more}")
-    return Target(owner, parts[-1], found, parts[-1] in namespace(owner))
+        raise NotPatchedError("missing", f"{name} has no {last!r}{more}")
+    return Target(owner, last, found, last in namespace(owner))
 
 
-def _loaded(name: str) -> Any:
-    module = sys.modules.get(name)
-    if module is None:
-        raise NotPatchedError("waiting", f"{name} is not imported yet", name)
-    if type(module) is _LAZY:
-        raise NotPatchedError("waiting", f"{name} is loaded when it is first used", name)
-    if not is_complete(module):
-        raise NotPatchedError("waiting", f"{name} is being imported", name)
-    return module
-
-
-def _next(owner: Any, name: str, part: str) -> Any:
-    """Return the module or class that `part` of a module or class is."""
-    inner = f"{name}.{part}"
-    if not isinstance(owner, type) and sys.modules.get(inner) is not None:
-        return _loaded(inner)
-    found = _attribute(owner, part)
+def _inner(owner: Any, name: str) -> Any:
+    """Return what a module or class has under the last part of a name: a class, or a module."""
+    outer, _, part = name.rpartition(".")
+    found = _attribute(owner, part) if outer else _NOTHING
     if isinstance(found, (type, ModuleType)):
         return found
     if found is not _NOTHING:
-        raise NotPatchedError("missing", f"{inner} is neither a module nor a class")
-    if not isinstance(owner, type):
+        raise NotPatchedError("missing", f"{name} is neither a module nor a class")
+    if outer and not isinstance(owner, type):
         with suppress(Exception):  # the finders of others may raise what they like
-            found = importlib.util.find_spec(inner)
-        if isinstance(found, ModuleSpec):
-            raise NotPatchedError("waiting", f"{inner} is not imported yet", inner)
-    raise NotPatchedError("missing", f"{name} has no {part!r}")
+            found = importlib.util.find_spec(name)
+    if not outer or isinstance(found, ModuleSpec):
+        raise NotPatchedError("waiting", f"{name} is not imported yet", name)
+    raise NotPatchedError("missing", f"{outer} has no {part!r}")
 
 
 def _attribute(owner: Any, name: str) -> Any:
@@ -466,14 +429,14 @@ class ImportHook:
         self.names: frozenset[str] = frozenset()
         self._asking = threading.local()
 
-    def wait_for(self, names: Collection[str]) -> None:
+    def wait_for(self, names: Iterable[str]) -> None:
         """Wait for these modules, and for no others.
 
         One that is being imported at this moment is told of, too. One that is complete is not.
 
         Parameters
         ----------
-        names : collection of str
+        names : iterable of str
             Full names of modules. Empty: nothing is waited for.
         """
         self.names = frozenset(names)
@@ -545,43 +508,40 @@ Place = tuple[Any, str, str]
 """A module, a global name in it whose value was replaced, and both as ``"module.name"``."""
 
 
+Swap = tuple[Any, Any, list[Place]]
+"""A value, which is thereby kept alive, what is put in its place, and where that was done."""
+
+
 def replace_everywhere(
-    replacements: dict[int, tuple[Any, Any]], leave: Collection[Optional[tuple[int, str]]] = ()
-) -> dict[int, list[Place]]:
+    swaps: Mapping[int, Swap], leave: Collection[Optional[tuple[int, str]]] = ()
+) -> None:
     """Replace values of global names in all imported modules, in one pass.
 
     Our own modules are left out, and modules that wake up when they are looked at stay asleep.
 
     Parameters
     ----------
-    replacements : dict
-        By the identity of a value: that value, which is thereby kept alive, and what to put in its
-        place.
+    swaps : dict
+        By the identity of the value.
     leave : collection of (int, str)
         Places, by the identity of the module and the name, that stay as they are.
-
-    Returns
-    -------
-    dict
-        By the identity of the old value: where it was.
     """
-    replaced: dict[int, list[Place]] = {}
     seen = set()
-    for label, module in list(sys.modules.items()) if replacements else ():
+    for label, module in list(sys.modules.items()) if swaps else ():
         ours = label.startswith(_OWN[1]) or label.partition(".")[0] == _OWN[0]
         if ours or id(module) in seen:
             continue
         seen.add(id(module))
         for name, value in namespace(module).copy().items():  # other threads may add names
-            if id(value) not in replacements or (id(module), name) in leave:
+            if id(value) not in swaps or (id(module), name) in leave:
                 continue
+            _value, new, places = swaps[id(value)]
             try:
-                setattr(module, name, replacements[id(value)][1])
+                setattr(module, name, new)
             except _ANYTHING:  # a module may refuse, in any way
                 _logger.debug("%s.%s stays what it is", label, name, exc_info=True)
             else:
-                replaced.setdefault(id(value), []).append((module, name, f"{label}.{name}"))
-    return replaced
+                places.append((module, name, f"{label}.{name}"))
 
 
 _REPLACED = "something else has been put in the place of the wrapper since"
@@ -599,12 +559,12 @@ class Order(NamedTuple):
 
     def status(self, state: State, reason: str = "", rebound: Sequence[str] = ()) -> PatchStatus:
         """Return what became of it."""
-        path, version = self.spec.path, version_of(self.spec.library)
+        path, version = self.spec.path, version_of(self.spec.path)
         about = (tuple(rebound), self.spec.definitions, self.provided_by)
         return PatchStatus(path, self.adapter, state, reason, version, *about)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Patch:
     """A wrapper, and all places that wear it."""
 
@@ -614,11 +574,34 @@ class _Patch:
     wrapper: Any
     stored: Any
     places: list[Place] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def place(self) -> tuple[int, str]:
+        return id(self.target.owner), self.target.attribute
 
     def is_on(self) -> bool:
-        return self.target.stored() is self.stored
+        target = self.target
+        return namespace(target.owner).get(target.attribute, _NOTHING) is self.stored
+
+    def put_on(self) -> None:
+        """Store the wrapper; raises what the owner raises."""
+        target = self.target
+        setattr(target.owner, target.attribute, self.stored)
+        if not self.is_on():
+            raise AttributeError(f"{target.owner!r} does not keep what is assigned to it")
+
+    def take_off(self) -> None:
+        """Make the target what it was; raises what the owner raises."""
+        target = self.target
+        if target.own:
+            setattr(target.owner, target.attribute, target.found)
+        else:
+            delattr(target.owner, target.attribute)
 
     def status(self) -> PatchStatus:
+        if self.failure:
+            return self.order.status("failed", self.failure)
         labels = [label for _module, _name, label in self.places]
         return self.order.status("patched", "" if self.is_on() else _REPLACED, labels)
 
@@ -659,7 +642,8 @@ class PatchManager:
         spec : PatchSpec
             Names the target.
         wrapper_factory : callable
-            Makes the wrapper: `Adapter.make_wrapper`. What it raises goes on.
+            Makes the wrapper: `Adapter.make_wrapper`. What it raises goes on, but for a
+            `CapabilityError`: then it cannot be wrapped.
 
         Returns
         -------
@@ -667,20 +651,17 @@ class PatchManager:
             Whether it wears one now: False if the installed library has no such target, or one
             that cannot be wrapped; `patch_all` says why. A target that wears one keeps it.
         """
+        order = Order("", spec, wrapper_factory)
         try:
             # Without the lock: another thread may be importing it, and be about to patch it.
             if spec.path not in self._patches:
                 resolve(spec.path)
+            with self._lock:
+                if spec.path not in self._patches:
+                    self._put_on([self._prepared(order, {})])
+                return spec.path in self._patches
         except CapabilityError:
             return False
-        with self._lock:
-            if spec.path in self._patches:
-                return True
-            try:
-                patch = self._prepared(Order("", spec, wrapper_factory), {})
-            except NotPatchedError:
-                return False
-            return not self._put_on([patch])
 
     def patch_all(self, orders: Iterable[Order]) -> list[PatchStatus]:
         """Put wrappers on targets whose libraries are imported.
@@ -700,7 +681,7 @@ class PatchManager:
             One per order.
         """
         with self._lock:
-            taken = {patch.target.place: patch.order for patch in self._patches.values()}
+            taken = {patch.place: patch.order for patch in self._patches.values()}
             found: list[Union[_Patch, PatchStatus]] = []
             for order in orders:
                 try:
@@ -712,15 +693,10 @@ class PatchManager:
                     found.append(order.status("failed", told(error)))
                 else:
                     found.append(patch)
-                    taken[patch.target.place] = patch.order
-            known = [*self._patches.values()]
-            failed = self._put_on([p for p in found if isinstance(p, _Patch) and p not in known])
-            return [
-                failed.get(each.order.spec.path) or each.status()
-                if isinstance(each, _Patch)
-                else each
-                for each in found
-            ]
+                    taken[patch.place] = patch.order
+            patches = [each for each in found if isinstance(each, _Patch)]
+            self._put_on([each for each in patches if each.order.spec.path not in self._patches])
+            return [each.status() if isinstance(each, _Patch) else each for each in found]
 
     def _prepared(self, order: Order, taken: Mapping[tuple[int, str], Order]) -> _Patch:
         """Return a patch that only has to be put on, or that is on already."""
@@ -731,7 +707,7 @@ class PatchManager:
         original = target.function  # of some kinds a new one each time
         # Of the place itself, or of another one whose function it had by value, or inherits.
         worn = next((p.order for p in self._patches.values() if p.wrapper is original), None)
-        if (other := taken.get(target.place, worn)) is not None:
+        if (other := taken.get((id(target.owner), target.attribute), worn)) is not None:
             raise NotPatchedError("unwanted", f"the adapter '{other.adapter}' has it")
         _check(order.spec, target, original)
         wrapper: Any = order.make_wrapper(order.spec, original)
@@ -739,29 +715,24 @@ class PatchManager:
             raise TypeError(f"make_wrapper returned {wrapper!r}, which is no wrapper")
         return _Patch(order, target, original, wrapper, target.dressed(wrapper))
 
-    def _put_on(self, patches: Sequence[_Patch]) -> dict[str, PatchStatus]:
-        """Put wrappers on, all targets first, then all other places; return what failed."""
-        failed: dict[str, PatchStatus] = {}
+    def _put_on(self, patches: Sequence[_Patch]) -> None:
+        """Put wrappers on, all targets first, then all other places."""
         for patch in patches:
             path = patch.order.spec.path
             # Before it is put on: a child that is forked in between can take it off.
             self._patches[path] = patch
             self.kept.pop(path, None)
             try:
-                patch.target.replace(patch.stored)
+                patch.put_on()
             except _ANYTHING as error:  # a frozen class, a built-in one, a module of its own kind
                 del self._patches[path]
-                failed[path] = patch.order.status("failed", told(error))
-        self._rebind([patch for patch in patches if patch.order.spec.path not in failed])
-        return failed
+                patch.failure = told(error)
+        self._rebind([patch for patch in patches if not patch.failure])
 
     def _rebind(self, patches: Sequence[_Patch]) -> None:
         # Of several patches of one function the first one counts.
-        owners = {id(patch.original): patch for patch in reversed(patches)}
-        replacements = {key: (each.original, each.wrapper) for key, each in owners.items()}
-        leave = {_birthplace(patch.original) for patch in patches}
-        for identity, places in replace_everywhere(replacements, leave).items():
-            owners[identity].places += places
+        swaps = {id(e.original): (e.original, e.wrapper, e.places) for e in reversed(patches)}
+        replace_everywhere(swaps, {_birthplace(each.original) for each in patches})
 
     # ----------------------------------------------------------------------------- taking off
 
@@ -775,9 +746,7 @@ class PatchManager:
             chosen = [self._patches[path] for path in self._patches if path in paths]
             for patch in reversed(chosen):
                 self._take_off(patch)
-            replace_everywhere(
-                {id(patch.wrapper): (patch.wrapper, patch.original) for patch in chosen}
-            )
+            replace_everywhere({id(e.wrapper): (e.wrapper, e.original, []) for e in chosen})
             # The same function may be the target of another path that stays patched.
             bare = {id(patch.original) for patch in chosen}
             self._rebind([each for each in self._patches.values() if id(each.original) in bare])
@@ -795,7 +764,7 @@ class PatchManager:
                     setattr(module, name, patch.original)
         try:
             if patch.is_on():
-                patch.target.restore()
+                patch.take_off()
             else:
                 self.kept[path] = f"{_REPLACED}; it is left as it is"
         except _ANYTHING as error:
@@ -822,7 +791,7 @@ def _birthplace(function: Any) -> Optional[tuple[int, str]]:
 def _check(spec: PatchSpec, target: Target, original: Any) -> None:
     """Raise if a target is not to be wrapped."""
     found = target.found
-    if isinstance(found, _COMPUTED):
+    if isinstance(found, (property, functools.cached_property)):
         raise NotPatchedError("failed", f"{spec.path} is a property: it is read, not called")
     if isinstance(found, type):
         raise NotPatchedError("failed", f"{spec.path} is a class: name one of its methods")

@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Optional, Protocol, TypeVar, Union
 
 if TYPE_CHECKING:
@@ -75,23 +74,15 @@ def _mark(torch: Any, code: CodeType) -> None:
         _logger.debug("torch.compile will look into %s", code.co_name, exc_info=True)
 
 
-@lru_cache(maxsize=1)
-def _capturing() -> Callable[[], bool]:
-    import torch
-
-    # Builds of torch without CUDA have the function, but it raises.
-    if not torch.cuda.is_available():
-        return lambda: False
-    return torch.cuda.is_current_stream_capturing
-
-
 def is_capturing() -> bool:
     """Return whether the current stream is being captured into a CUDA graph.
 
     Nothing may be copied to the CPU then: waiting for the device invalidates the capture.
     """
-    # Without torch nobody captures; and at exit it must not be imported for the first time.
-    return "torch" in sys.modules and _capturing()()
+    # Without torch nobody captures; and at exit it must not be imported for the first time. Builds
+    # of torch without CUDA raise if they are asked for a capture.
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
 
 
 # -------------------------------------------------------------------------------------- points
@@ -459,7 +450,7 @@ class Router:
     def call_of(self, name: str) -> Optional[Call]:
         """Return what takes a call in the function form; None if nothing does."""
         call = self.calls.get(name)
-        return self._compose(None, name, None) if call is None and self.watchers else call
+        return self.compose(None, name, None) if call is None and self.watchers else call
 
     def _names(self) -> Collection[str]:
         top = self.top()
@@ -478,7 +469,7 @@ class Router:
             wanted = point.name in names or self._watchers_of(point.name)
             point.call = self._first(top, point.name, point) if wanted else None
         elif names or self.watchers:
-            point.routes = _Routes(opaque(lambda name: self._compose(top, name, point)))
+            point.routes = _Routes(opaque(lambda name: self.compose(top, name, point)))
         else:
             point.routes = None
 
@@ -487,7 +478,7 @@ class Router:
 
         @opaque
         def first(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
-            call = self._compose(top, name, point)
+            call = self.compose(top, name, point)
             taken = call or self.untaken(name)
             with self._lock:
                 if point is not None and point.call is first:
@@ -498,7 +489,7 @@ class Router:
 
         return first
 
-    def _compose(
+    def compose(
         self, top: Optional[Runtime], name: str, point: Optional[PatchPoint]
     ) -> Optional[Call]:
         """Return what takes a call: the runtime's part, behind those who want to be told."""
@@ -560,7 +551,8 @@ def _install() -> None:
 
     What that takes is imported when something is wanted for the first time.
     """
-    if not router.in_use and getattr(sys.modules.get(_INSTALLATION), "made", None) is None:
+    # It has nothing to take off before it is imported to its end: it imports this module itself.
+    if not router.in_use and not hasattr(sys.modules.get(_INSTALLATION), "default"):
         return
     try:
         from flashinfer_bench.routing import installation

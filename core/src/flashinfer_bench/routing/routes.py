@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import sys
 import threading
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from inspect import Parameter, Signature
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Optional
+from typing import Any, ClassVar, Optional
 
-from flashinfer_bench.routing.binding import Binding, match, same_value
-from flashinfer_bench.routing.patch_manager import Adapter, Kind, PatchSpec
+from flashinfer_bench.routing import binding
+from flashinfer_bench.routing.binding import signature_of as signature_of
+from flashinfer_bench.routing.patch_manager import Adapter, Kind, Original, PatchSpec
 from flashinfer_bench.routing.patch_manager import UnroutableError as UnroutableError
-from flashinfer_bench.routing.patch_points import Args, Call, Kwargs, PatchPoint, opaque, router
+from flashinfer_bench.routing.patch_points import PatchPoint, router
 
-if TYPE_CHECKING:
-    Original = Callable[..., Any]
-
+Canonical = binding.Canonical
 RouteFactory = Callable[[], "Route"]
-EXTRAS = "argument unknown to the definition"
-"""Reason: a parameter that the definition lacks has not its default."""
 
 
 @dataclass(slots=True)  # no named tuple: making one takes half as long again
@@ -45,91 +40,6 @@ class Understood:
     name: str
     inputs: tuple[Any, ...]
     rest: Any = None
-
-
-class Canonical(Signature):
-    """The parameters of a route: inputs of definitions under their names, and nothing else.
-
-    No parameter takes an output, and a call with these returns the outputs of the definition.
-    """
-
-    __slots__ = ()
-
-    def match(self, inputs: Sequence[str]) -> Binding:
-        """Find the inputs of a definition among the parameters, by name alone.
-
-        An adapter says what each value is. An input that it does not know is none of them, whatever
-        the position.
-
-        Raises
-        ------
-        ConfigError
-            If an input has no parameter, or a parameter without a default is no input.
-        """
-        return match(self, inputs, (), by_position=False)
-
-
-def signature_of(*names: str, **defaults: Any) -> Canonical:
-    """Return the canonical signature of a route.
-
-    Parameters
-    ----------
-    *names : str
-        Inputs that every definition has, as definitions call them.
-    **defaults
-        Inputs that some definitions lack, and what calls of these must have in their place.
-    """
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    return Canonical(
-        [Parameter(name, kind) for name in names]
-        + [Parameter(name, kind, default=default) for name, default in defaults.items()]
-    )
-
-
-def reordered(call: Call, signature: Canonical, inputs: Sequence[str]) -> Call:
-    """Return `call` for canonical arguments instead of the inputs of a definition.
-
-    Parameters
-    ----------
-    call : callable
-        Takes inputs by position.
-    signature : Canonical
-        Names the canonical arguments.
-    inputs : sequence of str
-        Names of the inputs.
-
-    Returns
-    -------
-    callable
-        Its fallback has to be that of a routed call: it is told the order, and asked to decline
-        calls that have more to them than the definition says.
-
-    Raises
-    ------
-    ConfigError
-        If no call with such arguments can be one of the definition.
-    """
-    parameters = list(signature.parameters)
-    binding = signature.match(inputs)
-    order = tuple(parameters.index(name) for name in binding.inputs)
-    if order == tuple(range(len(parameters))):
-        return call
-    extras = [
-        (parameters.index(name), signature.parameters[name].default) for name in binding.extras
-    ]
-    # Of one position `itemgetter` returns no tuple.
-    pick = itemgetter(*order) if len(order) > 1 else lambda args: tuple(args[i] for i in order)
-
-    @opaque
-    def bound(args: Args, _kwargs: Kwargs, fallback: Any) -> Any:
-        for position, default in extras:
-            value = args[position]
-            if value is not default and not same_value(value, default):
-                return fallback.decline(EXTRAS)
-        fallback.order = order
-        return call(pick(args), None, fallback)
-
-    return bound
 
 
 _logger = logging.getLogger(__name__)
@@ -152,11 +62,11 @@ _ANYTHING = (Exception,)
 class _Counters:
     """What became of the calls of one label.
 
-    `routed` is added to without a lock: under the global interpreter lock nothing can come between
-    reading and writing it.
+    Numbers are added to without a lock: under the global interpreter lock nothing can come between
+    reading and writing them.
     """
 
-    __slots__ = ("_lock", "_refused", "_told", "label", "routed")
+    __slots__ = ("label", "refused", "routed", "told")
 
     # No global: while the interpreter is torn down modules lose theirs, and anything may fail. Such
     # calls go to the original without a word.
@@ -165,19 +75,17 @@ class _Counters:
     def __init__(self, label: str) -> None:
         self.label = label
         self.routed = 0
-        self._refused: dict[str, int] = {}
-        self._told: set[str] = set()
-        self._lock = threading.Lock()
+        self.refused: defaultdict[str, int] = defaultdict(int)
+        self.told: set[str] = set()
 
     def refuse(self, reason: str) -> None:
-        with self._lock:
-            self._refused[reason] = self._refused.get(reason, 0) + 1
+        self.refused[reason] += 1
 
     def failed(self, reason: str, error: Exception) -> None:
         """Count, and log the first of its kind."""
         self.refuse(reason)
-        if reason not in self._told:
-            self._told.add(reason)
+        if reason not in self.told:
+            self.told.add(reason)
             _logger.warning(
                 "%s: %s; such calls go to the original", self.label, reason, exc_info=error
             )
@@ -195,22 +103,12 @@ class _Counters:
             self.failed(FAILED, error)
 
     def snapshot(self) -> dict[str, Any]:
-        with self._lock:
-            refused = dict(self._refused)
+        refused = dict(self.refused)
         calls = self.routed + sum(refused.values())
         return {"calls": calls, "routed": self.routed, "refused": refused}
 
 
 _counters: dict[str, _Counters] = {}
-
-
-def _renew_locks() -> None:
-    for each in _counters.values():
-        each._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):  # a thread of the parent may hold one, and is not in the child
-    os.register_at_fork(after_in_child=_renew_locks)
 
 
 def counters_of(label: str) -> _Counters:
@@ -239,7 +137,8 @@ class _State:
 
     __slots__ = ("inside",)
 
-    inside: bool
+    def __init__(self) -> None:
+        self.inside = False
 
 
 class _Thread(threading.local):
@@ -247,7 +146,6 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.state = _State()
-        self.state.inside = False
 
 
 _thread = _Thread()
@@ -416,7 +314,7 @@ class Route(ABC):
     """
 
     label: str
-    parameters: Signature
+    parameters: binding.Canonical
     definitions: tuple[str, ...]
     kind: Optional[Kind] = None
 

@@ -19,7 +19,6 @@ from flashinfer_bench.errors import DataError
 from flashinfer_bench.routing import generated
 from flashinfer_bench.routing.binding import match, same_value
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, opaque
-from flashinfer_bench.routing.routes import Canonical
 from flashinfer_bench.tensors.dtypes import Operand, first_places, operands_of
 from flashinfer_bench.tracing.policies import FastPath, OnlinePolicy, WorkloadEntry, is_number
 from flashinfer_bench.tracing.shutdown import held_back
@@ -259,10 +258,7 @@ class Recorder:
             namespace["order"] = _plain_order(self.definition)
             where = [f"(kwargs[{n!r}] if kwargs else args[{i}])" for i, n in enumerate(names)]
         else:
-            if isinstance(signature, Canonical):
-                binding = signature.match(names)
-            else:
-                binding = match(signature, names, list(self.definition.outputs))
+            binding = match(signature, names, list(self.definition.outputs))
             where = [_place(signature, name) for name in binding.inputs]
             others = [_place(signature, name) for name in binding.rest]
             for index, name in enumerate(binding.extras):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flashinfer_bench.plugins import AdapterSpec, hookimpl
+from flashinfer_bench.plugins import AdapterSpec, CommandSpec, hookimpl
 
-__all__ = ["fib_register_adapters"]
+__all__ = ["fib_register_adapters", "fib_register_commands"]
 
 _PLANNED = ("plan", "begin_forward", "run", "run_return_lse")
 _NORMS = ("rmsnorm", "fused_add_rmsnorm", "gemma_rmsnorm", "gemma_fused_add_rmsnorm")
@@ -62,4 +62,17 @@ def fib_register_adapters() -> tuple[AdapterSpec, ...]:
             summary=summary,
         )
         for name, factory, owner, functions, summary in _ADAPTERS
+    )
+
+
+@hookimpl
+def fib_register_commands() -> tuple[CommandSpec, ...]:
+    """Register adapters, which lists those of all plugins."""
+    return (
+        CommandSpec(
+            name="adapters",
+            factory=f"{__name__}.command:app",
+            priority=840,
+            summary="Show which functions of libraries can be routed.",
+        ),
     )

@@ -17,19 +17,12 @@ import math
 import weakref
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, TypeVar
 
-from fib_adapters_flashinfer.common import capturing, expects, nobody, unit_scale, with_lse
-from flashinfer_bench.routing import (
-    PatchSpec,
-    Route,
-    RouteAdapter,
-    Understood,
-    UnroutableError,
-    route_calls,
-    router,
-    signature_of,
-)
+from fib_adapters_flashinfer.common import expects, nobody, unit_scale, with_lse
+from fib_adapters_flashinfer.helpers import PerObject
+from flashinfer_bench import routing
+from flashinfer_bench.routing import Understood, UnroutableError, is_capturing, router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,42 +73,15 @@ _SCALES = ("q_scale", "k_scale", "v_scale", "o_scale")
 Where = tuple[int, str]
 """An argument of a plan, by position and by name."""
 
-P = TypeVar("P")
 T = TypeVar("T")
 
 
 # --------------------------------------------------------------------------- what was planned
 
 
-class Plans(Generic[P]):
-    """What is known of each planned object, for as long as it lives."""
-
-    def __init__(self) -> None:
-        # By identity: to look an object up by a weak reference costs a hash of it each time.
-        self._known: dict[int, tuple[weakref.ref[Any], P]] = {}
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def get(self, wrapper: Any) -> Optional[P]:
-        """Return what is known of an object."""
-        found = self._known.get(id(wrapper))
-        return found[1] if found is not None and found[0]() is wrapper else None
-
-    def keep(self, wrapper: Any, plan: P) -> P:
-        """Keep what is known of an object."""
-        key, known = id(wrapper), self._known
-        known[key] = (weakref.ref(wrapper, lambda _gone: known.pop(key, None)), plan)
-        return plan
-
-    def forget(self, wrapper: Any) -> None:
-        """Forget an object: it is planned anew."""
-        self._known.pop(id(wrapper), None)
-
-
 def note_plans(
     original: Callable[..., Any],
-    plans: Plans[Any],
+    plans: PerObject[Any],
     note: Callable[[Any, tuple[Any, ...], dict[str, Any]], object],
     refuse: Callable[[Any], object],
 ) -> Callable[..., Any]:
@@ -125,7 +91,7 @@ def note_plans(
     ----------
     original : callable
         The plan.
-    plans : Plans
+    plans : PerObject
         What is known of objects; nothing of one whose plan cannot be read.
     note : callable
         Gets the object and the arguments of a plan that was made.
@@ -135,7 +101,7 @@ def note_plans(
 
     @functools.wraps(original)
     def plan(self: Any, *args: Any, **kwargs: Any) -> Any:
-        plans.forget(self)
+        plans.discard(self)
         try:
             result = original(self, *args, **kwargs)
         except BaseException:
@@ -144,7 +110,7 @@ def note_plans(
         try:
             note(self, args, kwargs)
         except _ANYTHING:  # the plan itself is made; the run finds out, and counts the reason
-            plans.forget(self)
+            plans.discard(self)
             logger.debug("a plan of %s was not understood", type(self).__name__, exc_info=True)
         return result
 
@@ -254,7 +220,7 @@ class Planned:
     shapes: Shapes = _NO_SHAPES
 
 
-planned: Plans[Planned] = Plans()
+planned: PerObject[Planned] = PerObject()
 """What is known of wrappers for grouped-query attention."""
 
 
@@ -274,7 +240,7 @@ def on_host(*values: Any) -> bool:
 # -------------------------------------------------------------------------------------- routes
 
 
-class AttentionRoute(Route):
+class AttentionRoute(routing.Route):
     """The ``run`` of one class of wrappers.
 
     Attributes
@@ -381,7 +347,7 @@ class AttentionRoute(Route):
             If it was not planned, or its runs cannot be routed.
         """
         try:
-            plan = planned.get(wrapper)
+            plan = planned.find(wrapper)
             if (
                 plan is None
                 or plan.info is not wrapper._plan_info
@@ -403,7 +369,7 @@ class AttentionRoute(Route):
         plan.dtype = wrapper._cached_q_data_type
         plan.queries = self.number_of_queries(wrapper, plan)
         plan.refusal = self._standing_refusal(wrapper, plan, q)
-        if plan.refusal is None and not capturing():
+        if plan.refusal is None and not is_capturing():
             self.measure(plan)
             if plan.queries is None:  # earlier releases do not keep it, nor look at it
                 plan.queries = int(wrapper._qo_indptr_buf[-1].item())
@@ -454,7 +420,7 @@ class AttentionRoute(Route):
         What is captured into a graph is replayed with other plans, for which only the whole buffer
         is long enough.
         """
-        if capturing():
+        if is_capturing():
             return plan.indices
         if plan.valid is None:
             self.measure(plan)
@@ -608,7 +574,7 @@ def scale_of(wrapper: Any, shapes: Shapes) -> float:
 # ----------------------------------------------------------------------------------- adapter
 
 
-class AttentionAdapter(RouteAdapter):
+class AttentionAdapter(routing.RouteAdapter):
     """Wraps the plans and the runs of one class of wrappers.
 
     Attributes
@@ -619,11 +585,11 @@ class AttentionAdapter(RouteAdapter):
 
     route: ClassVar[AttentionRoute]
 
-    def targets(self) -> Sequence[PatchSpec]:
+    def targets(self) -> Sequence[routing.PatchSpec]:
         """Return both plans and both runs."""
         route = self.route
         return [
-            PatchSpec(
+            routing.PatchSpec(
                 f"{route.owner}.{name}",
                 "method",
                 name,
@@ -634,11 +600,11 @@ class AttentionAdapter(RouteAdapter):
             for name in (*PLANS, *RUNS)
         ]
 
-    def make_wrapper(self, spec: PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
+    def make_wrapper(self, spec: routing.PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
         """Return what notes a plan, or routes a run."""
         if spec.name in PLANS:
             return note_plans(orig, planned, self.route.note, self.route.refuse)
-        routed = route_calls(self.route, orig)
+        routed = routing.route_calls(self.route, orig)
         if spec.name == "run":
             return routed
 
@@ -902,7 +868,7 @@ class DecodeRoute(PagedRoute):
 
     owner = "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper"
     label = f"{owner}.run"
-    parameters = signature_of(
+    parameters = routing.signature_of(
         "q", "k_cache", "v_cache", "kv_indptr", "kv_indices", "sm_scale", kv_last_page_len=None
     )
     plan_parameters = (
@@ -933,7 +899,7 @@ class PrefillRoute(PagedRoute):
 
     owner = "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper"
     label = f"{owner}.run"
-    parameters = signature_of(
+    parameters = routing.signature_of(
         *("q", "k_cache", "v_cache", "qo_indptr", "kv_indptr", "kv_indices", "sm_scale"),
         kv_last_page_len=None,
     )
@@ -967,7 +933,7 @@ class RaggedRoute(AttentionRoute):
 
     owner = "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper"
     label = f"{owner}.run"
-    parameters = signature_of("q", "k", "v", "qo_indptr", "kv_indptr", "sm_scale")
+    parameters = routing.signature_of("q", "k", "v", "qo_indptr", "kv_indptr", "sm_scale")
     plan_parameters = "self, qo_indptr, kv_indptr, num_qo_heads, num_kv_heads, head_dim_qk"
     run_parameters = (
         "self, q, k, v, *args, q_scale=None, k_scale=None, v_scale=None, o_scale=None, out=None, "
@@ -1047,7 +1013,7 @@ class RaggedRoute(AttentionRoute):
             raise UnroutableError("dtype")
         if wrapper._kv_layout == "HND":
             k, v = k.transpose(0, 1), v.transpose(0, 1)
-        if k.shape[0] == plan.total or capturing():
+        if k.shape[0] == plan.total or is_capturing():
             return k, v
         if plan.total is None:
             self.measure(plan)

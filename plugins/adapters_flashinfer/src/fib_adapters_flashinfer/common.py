@@ -48,17 +48,6 @@ def unit_scale(value: Any) -> bool:
     return bool(value == 1.0)
 
 
-def capturing() -> bool:
-    """Return whether a CUDA graph is being captured: then nothing may be read from the device.
-
-    Builds of torch without CUDA raise if they are asked, so those are not.
-    """
-    import torch
-
-    started: Any = torch.cuda.is_initialized  # untyped
-    return bool(started() and torch.cuda.is_current_stream_capturing())
-
-
 # ----------------------------------------------------------------------------------- buffers
 
 

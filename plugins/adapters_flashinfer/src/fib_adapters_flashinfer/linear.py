@@ -6,13 +6,8 @@ import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from fib_adapters_flashinfer.common import as_matrix
-from flashinfer_bench.routing import (
-    Route,
-    RouteAdapter,
-    Understood,
-    UnroutableError,
-    signature_of,
-)
+from flashinfer_bench import routing
+from flashinfer_bench.routing import Understood, UnroutableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,14 +17,14 @@ if TYPE_CHECKING:
 _DEVICES = ("cuda", "cpu")
 
 
-class LinearRoute(Route):
+class LinearRoute(routing.Route):
     """``linear(input, weight)`` is ``gemm_n{N}_k{K}``: A [M, K], B [N, K] -> C [M, N] = A B^T.
 
     Leading dimensions of the input are handed on as one, if that needs no copy.
     """
 
     label = "torch.nn.functional.linear"
-    parameters = signature_of("A", "B")
+    parameters = routing.signature_of("A", "B")
     definitions = ("gemm_n*_k*",)
 
     def understand(
@@ -64,10 +59,10 @@ class LinearRoute(Route):
         return original(inputs[0], inputs[1])
 
 
-class LinearAdapter(RouteAdapter):
+class LinearAdapter(routing.RouteAdapter):
     """Routes ``torch.nn.functional.linear``, which `torch.nn.Linear` calls."""
 
-    routes: ClassVar[Mapping[str, Callable[[], Route]]] = {LinearRoute.label: LinearRoute}
+    routes: ClassVar[Mapping[str, Callable[[], routing.Route]]] = {LinearRoute.label: LinearRoute}
 
 
 @functools.cache

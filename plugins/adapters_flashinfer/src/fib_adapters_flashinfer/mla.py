@@ -22,21 +22,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 from fib_adapters_flashinfer.attention import (
     FAILED,
     Call,
-    Plans,
     note_plans,
     on_host,
     refuse_buffers,
 )
-from fib_adapters_flashinfer.common import capturing, expects, with_lse
-from flashinfer_bench.routing import (
-    PatchSpec,
-    Route,
-    RouteAdapter,
-    RouteFactory,
-    Understood,
-    UnroutableError,
-    signature_of,
-)
+from fib_adapters_flashinfer.common import expects, with_lse
+from fib_adapters_flashinfer.helpers import PerObject
+from flashinfer_bench import routing
+from flashinfer_bench.routing import Understood, UnroutableError, is_capturing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -204,7 +197,7 @@ class Plan:
 
     def indices(self) -> torch.Tensor:
         """Return the pages, int32[num_kv_indices]: all of the buffer while a graph is captured."""
-        found: torch.Tensor = self.buffer if self.static and capturing() else self.kv_indices
+        found: torch.Tensor = self.buffer if self.static and is_capturing() else self.kv_indices
         return found
 
     def name(
@@ -276,7 +269,7 @@ class Refused(NamedTuple):
     problem: str = FAILED
 
 
-plans: Plans[Union[Plan, Refused]] = Plans()
+plans: PerObject[Union[Plan, Refused]] = PerObject()
 """The plans of this process."""
 
 
@@ -291,11 +284,11 @@ def plan_of(wrapper: Any) -> Plan:
     """
     if "plan" in vars(wrapper):
         raise UnroutableError(REPLACED)
-    plan, info = plans.get(wrapper), getattr(owner_of(wrapper), "_plan_info", None)
+    plan, info = plans.find(wrapper), getattr(owner_of(wrapper), "_plan_info", None)
     if plan is None or plan.info is not info:
         if info is None:
             raise UnroutableError("not planned")
-        if capturing():
+        if is_capturing():
             raise UnroutableError("plan not seen before the capture")
         plan = plans.keep(wrapper, Plan(wrapper, None))
     if plan.problem is not None or isinstance(plan, Refused):
@@ -313,7 +306,7 @@ def _note(wrapper: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Non
     if on_host(queries, pages, lens):
         host = read_host(queries, pages, lens, owner_of(wrapper)._page_size)
         plans.keep(wrapper, Plan(wrapper, host))
-    elif not capturing():
+    elif not is_capturing():
         plans.keep(wrapper, Plan(wrapper, None))
 
 
@@ -325,11 +318,11 @@ def _refuse(wrapper: Any) -> None:
 # --------------------------------------------------------------------------------------- runs
 
 
-class MLARun(Route):
+class MLARun(routing.Route):
     """Runs of ``BatchMLAPagedAttentionWrapper``."""
 
     label = f"{WRAPPER}.run"
-    parameters = signature_of(
+    parameters = routing.signature_of(
         *_RUN, "kv_indptr", "kv_indices", "sm_scale", qo_indptr=None, kv_last_page_len=None
     )
     definitions = DEFINITIONS
@@ -453,18 +446,18 @@ def _pair(
 # ------------------------------------------------------------------------------------ adapter
 
 
-class MLAAdapter(RouteAdapter):
+class MLAAdapter(routing.RouteAdapter):
     """Routes the runs of ``flashinfer.mla.BatchMLAPagedAttentionWrapper``."""
 
-    routes: ClassVar[Mapping[str, RouteFactory]] = {f"{WRAPPER}.run": MLARun}
+    routes: ClassVar[Mapping[str, routing.RouteFactory]] = {f"{WRAPPER}.run": MLARun}
 
-    def targets(self) -> Sequence[PatchSpec]:
+    def targets(self) -> Sequence[routing.PatchSpec]:
         """Return ``run``, and ``plan``, whose arguments may be on the host."""
         problem = expects(*_PLAN_SIGNATURES)
-        plan = PatchSpec(f"{WRAPPER}.plan", "method", "plan", "", problem, DEFINITIONS)
+        plan = routing.PatchSpec(f"{WRAPPER}.plan", "method", "plan", "", problem, DEFINITIONS)
         return (*super().targets(), plan)
 
-    def make_wrapper(self, spec: PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
+    def make_wrapper(self, spec: routing.PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that routes runs, or one that reads plans."""
         if spec.name == "plan":
             return note_plans(orig, plans, _note, _refuse)

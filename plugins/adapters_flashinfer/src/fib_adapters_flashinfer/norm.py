@@ -10,23 +10,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
 
-from fib_adapters_flashinfer.common import (
-    DEFAULT_EPS,
-    OTHER_EPS,
-    PerDefinition,
-    as_matrix,
-    epsilon_of,
-    expects,
-    same_eps,
-    takes_eps,
-)
-from flashinfer_bench.routing import (
-    Route,
-    RouteAdapter,
-    Understood,
-    UnroutableError,
-    signature_of,
-)
+from fib_adapters_flashinfer import common
+from fib_adapters_flashinfer.common import DEFAULT_EPS, OTHER_EPS, as_matrix, same_eps
+from flashinfer_bench import routing
+from flashinfer_bench.routing import Understood, UnroutableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,12 +53,12 @@ class Known(NamedTuple):
             return cls(name)
         names = list(definition.outputs)
         total = next((i for i, name in enumerate(names) if "residual" in name), 1)
-        if takes_eps(definition):
+        if common.takes_eps(definition):
             return cls(name, outputs=len(names), total=total)
-        return cls(name, False, epsilon_of(definition), len(names), total)
+        return cls(name, False, common.epsilon_of(definition), len(names), total)
 
 
-class _NormRoute(Route):
+class _NormRoute(routing.Route):
     """What norms have in common.
 
     Parameters
@@ -86,8 +73,8 @@ class _NormRoute(Route):
     def __init__(self, function: str) -> None:
         self.label = f"flashinfer.norm.{function}"
         self.definitions = (f"{function}_h*",)
-        self._known = PerDefinition(Known.of, f"{function}_h{{}}".format)
-        self._problem = expects(self.known)
+        self._known = common.PerDefinition(Known.of, f"{function}_h{{}}".format)
+        self._problem = common.expects(self.known)
 
     def expects(self, original: Callable[..., Any]) -> Optional[str]:
         """Return why this release is not supported; None if it is."""
@@ -102,7 +89,7 @@ class RMSNormRoute(_NormRoute):
     """
 
     known = "input, weight, eps=1e-06, out=None, enable_pdl=None"
-    parameters = signature_of("hidden_states", "weight", eps=DEFAULT_EPS)
+    parameters = routing.signature_of("hidden_states", "weight", eps=DEFAULT_EPS)
 
     def understand(
         self,
@@ -151,7 +138,7 @@ class FusedAddRMSNormRoute(_NormRoute):
     """``fused_add_rmsnorm``: the sum goes into ``residual``, its norm into ``input``."""
 
     known = "input, residual, weight, eps=1e-06, enable_pdl=None"
-    parameters = signature_of("hidden_states", "residual", "weight", eps=DEFAULT_EPS)
+    parameters = routing.signature_of("hidden_states", "residual", "weight", eps=DEFAULT_EPS)
 
     def understand(
         self,
@@ -206,10 +193,10 @@ class FusedAddRMSNormRoute(_NormRoute):
         return (output, total) if known.total else (total, output)
 
 
-class NormAdapter(RouteAdapter):
+class NormAdapter(routing.RouteAdapter):
     """Routes the norms of ``flashinfer.norm``."""
 
-    routes: ClassVar[Mapping[str, Callable[[], Route]]] = {
+    routes: ClassVar[Mapping[str, Callable[[], routing.Route]]] = {
         f"flashinfer.norm.{name}": functools.partial(route, name)
         for name, route in (
             ("rmsnorm", RMSNormRoute),

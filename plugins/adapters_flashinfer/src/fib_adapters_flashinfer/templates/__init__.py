@@ -22,13 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import fib_adapters_flashinfer
-from fib_adapters_flashinfer.common import (
-    OTHER_EPS,
-    PerDefinition,
-    epsilon_of,
-    same_eps,
-    takes_eps,
-)
+from fib_adapters_flashinfer import common
+from fib_adapters_flashinfer.common import OTHER_EPS, epsilon_of, same_eps, takes_eps
 from fib_adapters_flashinfer.templates.plan import (
     Plan,
     UnsupportedError,
@@ -36,19 +31,8 @@ from fib_adapters_flashinfer.templates.plan import (
     patterns,
     prefix_of,
 )
-from flashinfer_bench.routing import (
-    Adapter,
-    Canonical,
-    PatchSpec,
-    Route,
-    Understood,
-    UnroutableError,
-    quick_binder,
-    route_calls,
-    router,
-    same_value,
-    signature_of,
-)
+from flashinfer_bench import routing
+from flashinfer_bench.routing import Understood, UnroutableError, router, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -223,7 +207,7 @@ class Call(NamedTuple):
     places: dict[int, torch.Tensor]
 
 
-class TemplateRoute(Route):
+class TemplateRoute(routing.Route):
     """Routes the calls of one function by its templates.
 
     Parameters
@@ -240,18 +224,18 @@ class TemplateRoute(Route):
     def __init__(self, api: Api) -> None:
         self.label = api.path
         self._api = api
-        self._bind = quick_binder(api.signature)
+        self._bind = routing.quick_binder(api.signature)
         self.plans = _plans(api)
         plans = [*self.plans.values()]
         found = (pattern for plan in plans for pattern in patterns(plan.template))
         self.definitions = tuple(dict.fromkeys(found))
         self._slots = _slots(plans)
-        self.parameters: Canonical = signature_of(
+        self.parameters: routing.Canonical = routing.signature_of(
             *(name for name, default in self._slots.items() if default is _REQUIRED),
             **{name: value for name, value in self._slots.items() if value is not _REQUIRED},
         )
         self._order = tuple(self.parameters.parameters)
-        self._known = PerDefinition(Known.of)
+        self._known = common.PerDefinition(Known.of)
 
     # ------------------------------------------------------------------------------- the call
 
@@ -414,7 +398,7 @@ def _copied(value: Any) -> Any:
 # ------------------------------------------------------------------------------------ adapter
 
 
-class TemplateAdapter(Adapter):
+class TemplateAdapter(routing.Adapter):
     """Routes the functions of FlashInfer that carry trace templates.
 
     What there is depends on the release, and on what has been imported of it. So there is only one
@@ -427,24 +411,24 @@ class TemplateAdapter(Adapter):
         # says too little, a text if what it says could not be read.
         self._described: dict[str, Union[TemplateRoute, UnroutableError, str]] = {}
 
-    def targets(self) -> Sequence[PatchSpec]:
+    def targets(self) -> Sequence[routing.PatchSpec]:
         """Return the one target that is known without FlashInfer."""
         expects = functools.partial(self._expects, FIRST)
         name = FIRST.rpartition(".")[2]
-        return [PatchSpec(FIRST, "function", name, "", expects, (_FIRST_DEFINITION,))]
+        return [routing.PatchSpec(FIRST, "function", name, "", expects, (_FIRST_DEFINITION,))]
 
-    def late_targets(self) -> Sequence[PatchSpec]:
+    def late_targets(self) -> Sequence[routing.PatchSpec]:
         """Return one target for each function that has templates and no adapter of its own."""
         return [self._target(api) for api in self._apis() if api.path != FIRST]
 
-    def make_wrapper(self, spec: PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
+    def make_wrapper(self, spec: routing.PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that routes the calls of `orig`.
 
         Where FlashInfer has no template for it, calls are passed through.
         """
         route = self.route(spec.path)
         if route is not None:
-            return route_calls(route, orig)
+            return routing.route_calls(route, orig)
 
         @functools.wraps(orig)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -472,10 +456,10 @@ class TemplateAdapter(Adapter):
             raise found
         return str(found)
 
-    def _target(self, api: Api) -> PatchSpec:
+    def _target(self, api: Api) -> routing.PatchSpec:
         found = self._describe(api)
         routed = isinstance(found, TemplateRoute)
-        return PatchSpec(
+        return routing.PatchSpec(
             api.path,
             "method" if api.is_method else "function",
             api.path.rpartition(".")[2],

@@ -6,10 +6,7 @@ they route, and taken off afterwards.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from flashinfer_bench.routing.patch_manager import PatchStatus
+from flashinfer_bench.routing import PatchStatus, installation
 
 __all__ = ["install_flashinfer_integrations", "uninstall_flashinfer_integrations"]
 
@@ -26,9 +23,7 @@ def install_flashinfer_integrations() -> list[PatchStatus]:
     list of PatchStatus
         What became of each target. Empty if nothing is applied or traced.
     """
-    from flashinfer_bench.routing import installation
-
-    return _of_flashinfer(installation.default().suspend(_LIBRARY, False))
+    return _suspended(False)
 
 
 def uninstall_flashinfer_integrations() -> list[PatchStatus]:
@@ -39,10 +34,9 @@ def uninstall_flashinfer_integrations() -> list[PatchStatus]:
     list of PatchStatus
         What became of each target.
     """
-    from flashinfer_bench.routing import installation
-
-    return _of_flashinfer(installation.default().suspend(_LIBRARY))
+    return _suspended(True)
 
 
-def _of_flashinfer(statuses: list[PatchStatus]) -> list[PatchStatus]:
+def _suspended(suspended: bool) -> list[PatchStatus]:
+    statuses = installation.default().suspend(_LIBRARY, suspended)
     return [status for status in statuses if status.path.partition(".")[0] == _LIBRARY]
