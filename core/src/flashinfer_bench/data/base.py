@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,6 +37,17 @@ def words_for_numbers(value: Any) -> Any:
 
 JsonWords = PlainSerializer(words_for_numbers, when_used="json")
 """Marks a field whose numbers may be infinite or NaN."""
+
+_WORDS = ("NaN", "nan", "Infinity", "inf", "-Infinity", "-inf")
+
+
+def number_for_word(value: Any) -> Any:
+    """Turn a word for a number that JSON does not know into that number."""
+    return float(value) if value in _WORDS else value
+
+
+NullIsEmpty = BeforeValidator(lambda value: [] if value is None else value)
+"""Marks a list in whose place older releases, and others, write null."""
 
 Size = Annotated[int, Field(strict=True, ge=0)]
 """A number of elements: a real integer (no ``true``, no ``"4"``), at least 0."""
@@ -57,21 +76,8 @@ class SchemaModel(BaseModel):
 
     model_config = ConfigDict(extra="ignore", ser_json_inf_nan="strings")
 
-    @classmethod
-    def upgrade(cls, data: Any) -> Any:
-        """Rewrite a record of an older release in today's spelling.
-
-        Parameters
-        ----------
-        data : Any
-            A decoded record. It is not modified.
-
-        Returns
-        -------
-        Any
-            Another record, or `data` itself.
-        """
-        return data
+    upgrade: ClassVar[Callable[[Any], Any]] = staticmethod(lambda data: data)
+    """Rewrites a decoded record of an older release in today's spelling, as another record."""
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Self:

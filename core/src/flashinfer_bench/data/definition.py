@@ -6,6 +6,8 @@ import ast
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 
 from pydantic import (
+    AliasChoices,
+    BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
     field_validator,
@@ -13,10 +15,9 @@ from pydantic import (
     model_validator,
 )
 
-from flashinfer_bench.data.base import NonEmptyStr, SchemaModel, Size
+from flashinfer_bench.data.base import NonEmptyStr, NullIsEmpty, SchemaModel, Size
 from flashinfer_bench.data.constraints import parse_constraint, parse_python
 from flashinfer_bench.data.dtypes import DType
-from flashinfer_bench.data.legacy import upgrade_definition, upgrade_tensor
 from flashinfer_bench.data.tolerance import Tolerance, require_known_outputs, without_tolerance
 from flashinfer_bench.errors import DataError
 
@@ -64,8 +65,24 @@ class AxisVar(SchemaModel):
     description: Optional[str] = None
 
 
-AxisSpec = Annotated[Union[AxisConst, AxisVar], Field(discriminator="type")]
+def _with_type(axis: Any) -> Any:
+    """Give an axis of 2025-07 its type: with a value it is ``const``, without ``var``."""
+    if not isinstance(axis, dict) or axis.get("type") is not None:
+        return axis
+    return {**axis, "type": "var" if axis.get("value") is None else "const"}
+
+
+AxisSpec = Annotated[
+    Union[AxisConst, AxisVar], Field(discriminator="type"), BeforeValidator(_with_type)
+]
 """An axis, constant or variable."""
+
+
+def _sizes_as_text(shape: Any) -> Any:
+    """Write the sizes in a shape of before 2025-09 as text."""
+    if not isinstance(shape, list):
+        return shape
+    return [str(size) if type(size) is int else size for size in shape]
 
 
 class TensorSpec(SchemaModel):
@@ -85,15 +102,10 @@ class TensorSpec(SchemaModel):
         place. Of an input: what that function calls it. Left out of JSON where there is none.
     """
 
-    shape: Optional[list[NonEmptyStr]]
+    shape: Annotated[Optional[list[NonEmptyStr]], BeforeValidator(_sizes_as_text)]
     dtype: DType
     description: Optional[str] = None
     param: Optional[NonEmptyStr] = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _upgrade(cls, data: Any) -> Any:
-        return upgrade_tensor(data)
 
     @model_serializer(mode="wrap")
     def _keep_shape(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -131,20 +143,15 @@ class Definition(SchemaModel):
     """
 
     name: NonEmptyStr
-    op_type: NonEmptyStr
+    op_type: NonEmptyStr = Field(validation_alias=AliasChoices("op_type", "type"))
     axes: dict[NonEmptyStr, AxisSpec]
     inputs: dict[NonEmptyStr, TensorSpec]
     outputs: dict[NonEmptyStr, TensorSpec]
     reference: str
-    tags: list[NonEmptyStr] = Field(default_factory=list)
+    tags: Annotated[list[NonEmptyStr], NullIsEmpty] = Field(default_factory=list)
     description: Optional[str] = None
-    constraints: list[NonEmptyStr] = Field(default_factory=list)
+    constraints: Annotated[list[NonEmptyStr], NullIsEmpty] = Field(default_factory=list)
     tolerance: Optional[Tolerance] = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _upgrade(cls, data: Any) -> Any:
-        return upgrade_definition(data)
 
     @model_serializer(mode="wrap")
     def _drop_no_tolerance(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -14,8 +14,14 @@ from pydantic import (
 )
 
 from flashinfer_bench.data import samples
-from flashinfer_bench.data.base import JsonWords, NameEnum, NonEmptyStr, SchemaModel
-from flashinfer_bench.data.legacy import upgrade_correctness, upgrade_evaluation, upgrade_trace
+from flashinfer_bench.data.base import (
+    JsonWords,
+    NameEnum,
+    NonEmptyStr,
+    SchemaModel,
+    number_for_word,
+)
+from flashinfer_bench.data.legacy import upgrade_evaluation, upgrade_trace
 from flashinfer_bench.data.workload import InputDesc as InputDesc  # older releases have these here
 from flashinfer_bench.data.workload import RandomInput as RandomInput
 from flashinfer_bench.data.workload import SafetensorsInput as SafetensorsInput
@@ -28,10 +34,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def _not_negative(value: float) -> float:
-    if value < 0:  # false for NaN, which is a legitimate error: the output held one
+def _not_negative(value: Any) -> Any:
+    number = number_for_word(value)
+    if isinstance(number, (int, float)) and number < 0:  # false for NaN: the output held one
         raise ValueError("an error is a number that is not negative, Infinity or NaN")
-    return value
+    return number
 
 
 def _in_order(ends: tuple[float, float]) -> tuple[float, float]:
@@ -40,7 +47,7 @@ def _in_order(ends: tuple[float, float]) -> tuple[float, float]:
     return ends
 
 
-Error = Annotated[float, Field(strict=True), AfterValidator(_not_negative), JsonWords]
+Error = Annotated[float, Field(strict=True), BeforeValidator(_not_negative), JsonWords]
 Duration = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Samples = Annotated[
     list[Duration],
@@ -84,11 +91,6 @@ class Correctness(SchemaModel):
     max_relative_error: Error
     max_absolute_error: Error
     extra: Annotated[Optional[dict[str, Any]], JsonWords] = None
-
-    @classmethod
-    def upgrade(cls, data: Any) -> Any:
-        """Rewrite a record of an older release in today's spelling."""
-        return upgrade_correctness(data)
 
 
 class Performance(SchemaModel):
@@ -256,10 +258,7 @@ class Evaluation(SchemaModel):
     performance: Optional[Performance] = None
     provenance: Optional[Provenance] = None
 
-    @classmethod
-    def upgrade(cls, data: Any) -> Any:
-        """Rewrite a record of an older release in today's spelling."""
-        return upgrade_evaluation(data)
+    upgrade = staticmethod(upgrade_evaluation)
 
     @model_validator(mode="after")
     def _fits_status(self) -> Self:
@@ -294,10 +293,7 @@ class Trace(SchemaModel):
     solution: Optional[NonEmptyStr] = None
     evaluation: Optional[Evaluation] = None
 
-    @classmethod
-    def upgrade(cls, data: Any) -> Any:
-        """Rewrite a record of an older release in today's spelling."""
-        return upgrade_trace(data)
+    upgrade = staticmethod(upgrade_trace)
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Optional, Union
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
-from flashinfer_bench.data.base import JsonWords, NonEmptyStr, SchemaModel, Size
+from flashinfer_bench.data.base import JsonWords, NonEmptyStr, SchemaModel, Size, number_for_word
 from flashinfer_bench.data.legacy import upgrade_workload
 from flashinfer_bench.data.tolerance import Tolerance, without_tolerance
 
@@ -34,7 +34,7 @@ class ScalarInput(SchemaModel):
     """
 
     type: Literal["scalar"] = "scalar"
-    value: Annotated[ScalarValue, JsonWords]
+    value: Annotated[ScalarValue, BeforeValidator(number_for_word), JsonWords]
 
 
 class SafetensorsInput(SchemaModel):
@@ -87,7 +87,4 @@ class Workload(SchemaModel):
     def _drop_no_tolerance(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return without_tolerance(handler(self))
 
-    @classmethod
-    def upgrade(cls, data: Any) -> Any:
-        """Rewrite a record of an older release in today's spelling."""
-        return upgrade_workload(data, definition="")
+    upgrade = staticmethod(upgrade_workload)
