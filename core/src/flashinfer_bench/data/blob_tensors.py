@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flashinfer_bench.data.blobs import present_blob, read_safetensors_header
+from flashinfer_bench.data.blobs import is_lfs_pointer, present_blob
 from flashinfer_bench.data.dtypes import DType
 from flashinfer_bench.data.storage import replace_file
 from flashinfer_bench.errors import BlobError, CapabilityError
@@ -87,11 +87,15 @@ def load_tensors(root: Path, path: str) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError
 
     file = present_blob(root, path)
-    read_safetensors_header(file)  # says more about a broken file than the library
     try:
+        if is_lfs_pointer(file):
+            hint = "run 'git lfs pull' in the dataset"
+            raise BlobError("this is a Git LFS pointer, not the file itself", path=file, hint=hint)
         loaded: dict[str, torch.Tensor] = library.load_file(file)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise BlobError(f"cannot be read: {error}", path=file) from error
+    except FileNotFoundError as error:
+        raise BlobError("the file does not exist", path=file) from error
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise BlobError(f"not a readable safetensors file: {error}", path=file) from error
     return loaded
 
 
