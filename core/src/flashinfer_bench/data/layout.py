@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, Union
 
 from flashinfer_bench.errors import DatasetNotFoundError, SelectionError
 
@@ -27,6 +27,20 @@ _UNSAFE = re.compile(r"[^\w.@+=, -]|^[. ]|[. ]$", re.ASCII)
 _MAX_SEGMENT = 180
 
 
+def require_folder(root: Path) -> None:
+    """Refuse what is no folder.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no such folder.
+    """
+    if not root.is_dir():
+        what = "is not a folder" if root.exists() else "does not exist"
+        hint = "name a dataset folder, or set FIB_DATASET_PATH"
+        raise DatasetNotFoundError(f"no dataset: {root} {what}", hint=hint)
+
+
 def require_dataset(root: Path) -> None:
     """Refuse a folder that is no dataset.
 
@@ -37,10 +51,7 @@ def require_dataset(root: Path) -> None:
     SelectionError
         If none of the folders of a dataset is in it: it is another folder than was meant.
     """
-    if not root.is_dir():
-        what = "is not a folder" if root.exists() else "does not exist"
-        hint = "name a dataset folder, or set FIB_DATASET_PATH"
-        raise DatasetNotFoundError(f"no dataset: {root} {what}", hint=hint)
+    require_folder(root)
     folders = (DEFINITIONS, SOLUTIONS, WORKLOADS, TRACES, BLOB)
     if not any(os.path.lexists(root / folder) for folder in folders):
         hint = f"a dataset has the folders {', '.join(folders)}"
@@ -115,31 +126,15 @@ def files(
     OSError
         If a folder cannot be listed: to go on would silently lose what is in it.
     """
-    top = os.fspath(folder)
-    found = entries(top, follow=True, on_error=on_error) if os.path.lexists(top) else ()
+    found = entries(folder, on_error) if os.path.lexists(folder) else ()
     names = [entry.path for entry in found if entry.name.endswith(suffixes) and _is_file(entry)]
     return list(map(Path, sorted(names)))
 
 
 def entries(
-    top: str,
-    *,
-    hidden: bool = False,
-    follow: bool = False,
-    on_error: Optional[Callable[[OSError], None]] = None,
+    top: Union[str, Path], on_error: Optional[Callable[[OSError], None]] = None
 ) -> Iterator[os.DirEntry[str]]:
-    """Yield what is below a folder at any depth, folders too.
-
-    Parameters
-    ----------
-    top : str
-        The folder.
-    hidden : bool
-        Whether names that begin with a dot are yielded, too.
-    follow : bool
-        Whether links to folders are followed, each folder once.
-    on_error : callable, optional
-        As of `files`.
+    """Yield what is below a folder at any depth, folders too, as `files` goes through it.
 
     Raises
     ------
@@ -147,30 +142,28 @@ def entries(
         As of `files`.
     """
     seen: set[tuple[int, int]] = set()
-    folders = [top]
+    folders = [os.fspath(top)]
     while folders:  # no recursion: there may be more levels than Python has
         folder = folders.pop()
         try:
-            if follow:
-                info = Path(folder).stat()
-                if (info.st_dev, info.st_ino) in seen:
-                    continue
-                seen.add((info.st_dev, info.st_ino))
+            info = Path(folder).stat()
+            if (info.st_dev, info.st_ino) in seen:
+                continue
+            seen.add((info.st_dev, info.st_ino))
             with os.scandir(folder) as found:  # several times quicker than pathlib's way
-                inner = list(found)
+                inner = [entry for entry in found if not entry.name.startswith(".")]
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and folder != top:
+            if isinstance(error, FileNotFoundError) and folder != os.fspath(top):
                 continue  # deleted meanwhile
             if on_error is None:
                 raise
             on_error(error)
             continue
         for entry in inner:
-            if hidden or not entry.name.startswith("."):
-                with contextlib.suppress(OSError):  # a link to itself, or where nobody may look
-                    if entry.is_dir(follow_symlinks=follow):
-                        folders.append(entry.path)
-                yield entry
+            with contextlib.suppress(OSError):  # a link to itself, or where nobody may look
+                if entry.is_dir():
+                    folders.append(entry.path)
+            yield entry
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
