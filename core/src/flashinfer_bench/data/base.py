@@ -8,14 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 if TYPE_CHECKING:
     from typing_extensions import Self

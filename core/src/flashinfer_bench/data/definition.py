@@ -5,15 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 
-from pydantic import (
-    AliasChoices,
-    BeforeValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+import pydantic
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from flashinfer_bench.data.base import NonEmptyStr, NullIsEmpty, SchemaModel, Size
 from flashinfer_bench.data.constraints import parse_constraint, parse_python
@@ -25,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import torch
-    from typing_extensions import Self
 
 Shape = Optional[tuple[int, ...]]
 """Sizes of a tensor, outermost first; None for a scalar."""
@@ -143,7 +135,7 @@ class Definition(SchemaModel):
     """
 
     name: NonEmptyStr
-    op_type: NonEmptyStr = Field(validation_alias=AliasChoices("op_type", "type"))
+    op_type: NonEmptyStr = Field(validation_alias=pydantic.AliasChoices("op_type", "type"))
     axes: dict[NonEmptyStr, AxisSpec]
     inputs: dict[NonEmptyStr, TensorSpec]
     outputs: dict[NonEmptyStr, TensorSpec]
@@ -157,21 +149,21 @@ class Definition(SchemaModel):
     def _drop_no_tolerance(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return without_tolerance(handler(self))
 
-    @field_validator("reference")
+    @pydantic.field_validator("reference")
     @classmethod
     def _reference_runs(cls, source: str) -> str:
         _require_run(source)
         return source
 
-    @field_validator("constraints")
+    @pydantic.field_validator("constraints")
     @classmethod
     def _constraints_parse(cls, constraints: list[str]) -> list[str]:
         for text in constraints:
             parse_constraint(text)
         return constraints
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Definition:
         if shared := self.inputs.keys() & self.outputs.keys():
             names = ", ".join(sorted(shared))
             raise DataError(

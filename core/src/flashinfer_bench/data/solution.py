@@ -6,24 +6,13 @@ import hashlib
 import json
 import shlex
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
-from pydantic import (
-    AfterValidator,
-    AliasChoices,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field
 
 from flashinfer_bench.data.base import NameEnum, NonEmptyStr, NullIsEmpty, SchemaModel
 from flashinfer_bench.errors import DataError, UnsafePathError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class SupportedLanguages(NameEnum):
@@ -184,7 +173,7 @@ class BuildSpec(SchemaModel):
         Optional[CompileOptions], AfterValidator(lambda options: options or None)
     ] = None
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
     def _upgrade(cls, data: Any) -> Any:
         """Take null for not stated."""
@@ -192,8 +181,8 @@ class BuildSpec(SchemaModel):
             return data
         return {key: value for key, value in data.items() if value is not None}
 
-    @model_serializer(mode="wrap")
-    def _leave_unstated(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    @pydantic.model_serializer(mode="wrap")
+    def _leave_unstated(self, serialize: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out a calling convention that was never stated, and options that there are not.
 
         Builders may infer the first; without the second, older hashes and files stay as they are.
@@ -234,7 +223,7 @@ class Solution(SchemaModel):
     sources: Annotated[list[SourceFile], Field(min_length=1)]
     description: Optional[str] = None
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
     def _upgrade(cls, data: Any) -> Any:
         """Find the file of an entry point of 2025-07, which was a symbol of the main file."""
@@ -246,8 +235,8 @@ class Solution(SchemaModel):
             return data
         return {**data, "spec": {**spec, "entry_point": f"{main}::{entry}"}}
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Solution:
         seen: set[PurePosixPath] = set()
         for index, source in enumerate(self.sources):
             path = PurePosixPath(source.path)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from flashinfer_bench.data import samples
 from flashinfer_bench.data.base import (
@@ -29,9 +23,6 @@ from flashinfer_bench.data.workload import ScalarInput as ScalarInput
 from flashinfer_bench.data.workload import ScalarValue as ScalarValue
 from flashinfer_bench.data.workload import Workload
 from flashinfer_bench.errors import DataError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 def _not_negative(value: Any) -> Any:
@@ -52,7 +43,7 @@ Duration = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Samples = Annotated[
     list[Duration],
     BeforeValidator(samples.from_json),
-    PlainSerializer(samples.packed, when_used="json"),
+    pydantic.PlainSerializer(samples.packed, when_used="json"),
 ]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Range = Annotated[tuple[Duration, Duration], Field(strict=False), AfterValidator(_in_order)]
@@ -260,8 +251,8 @@ class Evaluation(SchemaModel):
 
     upgrade = staticmethod(upgrade_evaluation)
 
-    @model_validator(mode="after")
-    def _fits_status(self) -> Self:
+    @pydantic.model_validator(mode="after")
+    def _fits_status(self) -> Evaluation:
         given = (self.correctness is not None, self.performance is not None)
         wanted = GIVEN_WITH.get(self.status, (False, False))
         if given != wanted:
@@ -295,8 +286,8 @@ class Trace(SchemaModel):
 
     upgrade = staticmethod(upgrade_trace)
 
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
+    @pydantic.model_validator(mode="after")
+    def _whole(self) -> Trace:
         if (self.solution is None) != (self.evaluation is None):
             missing = "solution" if self.solution is None else "evaluation"
             problem = f"{missing} is missing: give both solution and evaluation, or neither"
