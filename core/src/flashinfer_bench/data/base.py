@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
@@ -46,6 +45,11 @@ Size = Annotated[int, Field(strict=True, ge=0)]
 """A number of elements: a real integer (no ``true``, no ``"4"``), at least 0."""
 
 
+def without_empty(data: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return a copy with None in place of what older releases wrote for nothing in some fields."""
+    return {**data, **{key: None for key in names if data.get(key) in ({}, "")}}
+
+
 class NameEnum(str, Enum):
     """A list of known names; a member equals its name as a string, and prints as it."""
 
@@ -64,13 +68,25 @@ class SchemaModel(BaseModel):
 
     `model_validate` and `model_validate_json` first try the record as it is. Only where that fails
     they rewrite it from the spellings of older releases (`upgrade`) and try once more: records
-    of today pay nothing for those of yesterday.
+    of today pay nothing for those of yesterday. What the fields of a model read besides, they say.
+
+    Releases differ in: ``type`` for ``op_type``, axes without ``type``, sizes in shapes
+    (2025-07 to 2025-09); capitalised languages, ``build_steps``, an entry point without its file
+    (2025-07); ``log_file``, ``error``, ``environment.device``, status ``INCORRECT``, workloads
+    without uuid, ``"solution": ""`` and ``"evaluation": {}`` (till 2025-10); nulls in place of
+    defaults.
     """
 
     model_config = ConfigDict(extra="ignore", ser_json_inf_nan="strings")
 
-    upgrade: ClassVar[Callable[[Any], Any]] = staticmethod(lambda data: data)
-    """Rewrites a decoded record of an older release in today's spelling, as another record."""
+    @staticmethod
+    def upgrade(data: Any) -> Any:
+        """Rewrite a decoded record of an older release in today's spelling, as another record.
+
+        Only what was renamed, or has a default, is filled in. Content that is missing stays
+        missing, so that validation refuses it by name.
+        """
+        return data
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Self:

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.errors import DatasetNotFoundError, SelectionError
 
@@ -126,15 +126,31 @@ def files(
     OSError
         If a folder cannot be listed: to go on would silently lose what is in it.
     """
-    found = entries(folder, on_error) if os.path.lexists(folder) else ()
+    top = os.fspath(folder)
+    found = entries(top, follow=True, on_error=on_error) if os.path.lexists(top) else ()
     names = [entry.path for entry in found if entry.name.endswith(suffixes) and _is_file(entry)]
     return list(map(Path, sorted(names)))
 
 
 def entries(
-    top: Union[str, Path], on_error: Optional[Callable[[OSError], None]] = None
+    top: str,
+    *,
+    hidden: bool = False,
+    follow: bool = False,
+    on_error: Optional[Callable[[OSError], None]] = None,
 ) -> Iterator[os.DirEntry[str]]:
-    """Yield what is below a folder at any depth, folders too, as `files` goes through it.
+    """Yield what is below a folder at any depth, folders too.
+
+    Parameters
+    ----------
+    top : str
+        The folder.
+    hidden : bool
+        Whether names that begin with a dot are yielded, too.
+    follow : bool
+        Whether links to folders are followed, each folder once.
+    on_error : callable, optional
+        As of `files`.
 
     Raises
     ------
@@ -142,28 +158,30 @@ def entries(
         As of `files`.
     """
     seen: set[tuple[int, int]] = set()
-    folders = [os.fspath(top)]
+    folders = [top]
     while folders:  # no recursion: there may be more levels than Python has
         folder = folders.pop()
         try:
-            info = Path(folder).stat()
-            if (info.st_dev, info.st_ino) in seen:
-                continue
-            seen.add((info.st_dev, info.st_ino))
+            if follow:
+                info = Path(folder).stat()
+                if (info.st_dev, info.st_ino) in seen:
+                    continue
+                seen.add((info.st_dev, info.st_ino))
             with os.scandir(folder) as found:  # several times quicker than pathlib's way
-                inner = [entry for entry in found if not entry.name.startswith(".")]
+                inner = list(found)
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and folder != os.fspath(top):
+            if isinstance(error, FileNotFoundError) and folder != top:
                 continue  # deleted meanwhile
             if on_error is None:
                 raise
             on_error(error)
             continue
         for entry in inner:
-            with contextlib.suppress(OSError):  # a link to itself, or where nobody may look
-                if entry.is_dir():
-                    folders.append(entry.path)
-            yield entry
+            if hidden or not entry.name.startswith("."):
+                with contextlib.suppress(OSError):  # a link to itself, or where nobody may look
+                    if entry.is_dir(follow_symlinks=follow):
+                        folders.append(entry.path)
+                yield entry
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

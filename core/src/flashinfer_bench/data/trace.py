@@ -14,8 +14,8 @@ from flashinfer_bench.data.base import (
     NonEmptyStr,
     SchemaModel,
     number_for_word,
+    without_empty,
 )
-from flashinfer_bench.data.legacy import upgrade_evaluation, upgrade_trace
 from flashinfer_bench.data.workload import InputDesc as InputDesc  # older releases have these here
 from flashinfer_bench.data.workload import RandomInput as RandomInput
 from flashinfer_bench.data.workload import SafetensorsInput as SafetensorsInput
@@ -26,7 +26,7 @@ from flashinfer_bench.errors import DataError
 
 
 def _not_negative(value: Any) -> Any:
-    number = number_for_word(value)
+    number = number_for_word(value) if isinstance(value, str) else value
     if isinstance(number, (int, float)) and number < 0:  # false for NaN: the output held one
         raise ValueError("an error is a number that is not negative, Infinity or NaN")
     return number
@@ -249,7 +249,25 @@ class Evaluation(SchemaModel):
     performance: Optional[Performance] = None
     provenance: Optional[Provenance] = None
 
-    upgrade = staticmethod(upgrade_evaluation)
+    @staticmethod
+    def upgrade(data: Any) -> Any:
+        """Rewrite an evaluation of an older release."""
+        if not isinstance(data, dict):
+            return data
+        record = without_empty(data, "correctness", "performance")
+        where = record.get("environment")
+        if isinstance(where, dict):
+            known = {key: one for key, one in where.items() if key != "libs" or one is not None}
+            record["environment"] = (
+                {"hardware": known.get("device"), **known} if "device" in known else known
+            )
+        if record.get("status") == "INCORRECT":
+            record["status"] = "INCORRECT_NUMERICAL"
+        error, log_file = record.pop("error", None), record.pop("log_file", None)
+        if record.get("log") is None:
+            lines = [str(error)] if error else []
+            record["log"] = "\n".join(lines + ([f"log file: {log_file}"] if log_file else []))
+        return record
 
     @pydantic.model_validator(mode="after")
     def _fits_status(self) -> Evaluation:
@@ -284,7 +302,19 @@ class Trace(SchemaModel):
     solution: Optional[NonEmptyStr] = None
     evaluation: Optional[Evaluation] = None
 
-    upgrade = staticmethod(upgrade_trace)
+    @staticmethod
+    def upgrade(data: Any) -> Any:
+        """Rewrite a trace of an older release."""
+        if not isinstance(data, dict):
+            return data
+        record = without_empty(data, "solution", "evaluation")
+        name = record.get("definition")
+        if "workload" in record:
+            name = name if isinstance(name, str) else ""
+            record["workload"] = Workload.upgrade(record["workload"], name)
+        if "evaluation" in record:
+            record["evaluation"] = Evaluation.upgrade(record["evaluation"])
+        return record
 
     @pydantic.model_validator(mode="after")
     def _whole(self) -> Trace:

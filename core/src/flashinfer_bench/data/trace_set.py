@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
 
 from flashinfer_bench import env
-from flashinfer_bench.data import blob_tensors, layout, ranking
+from flashinfer_bench.data import blobs, layout, ranking
 from flashinfer_bench.data.index import TraceIndex
 from flashinfer_bench.data.json_codec import append_jsonl_file
 from flashinfer_bench.data.loader import (
@@ -575,7 +575,7 @@ class TraceSet:
         path = layout.blob_file(root, self._op_type(def_name), def_name, workload_uuid)
         if path.exists():
             raise DataError("this blob exists already", path=path)
-        blob_tensors.save_tensors(path, tensors)
+        blobs.save_tensors(path, tensors)
         return path.relative_to(root).as_posix()
 
     def get_workload_blob_tensor(self, path_str: str) -> dict[str, torch.Tensor]:
@@ -595,7 +595,7 @@ class TraceSet:
         BlobError
             If the file is missing, a Git LFS pointer, or not a safetensors file.
         """
-        return blob_tensors.load_tensors(self._require_root(), path_str)
+        return blobs.load_tensors(self._require_root(), path_str)
 
 
 def _fastest(runs: list[_Run], speedup: str) -> list[_Run]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from typing import Annotated, Any, Literal, Optional, Union
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from flashinfer_bench.data.base import JsonWords, NonEmptyStr, SchemaModel, Size, number_for_word
-from flashinfer_bench.data.legacy import upgrade_workload
 from flashinfer_bench.data.tolerance import Tolerance, without_tolerance
 
 ScalarValue = Union[
@@ -62,6 +63,28 @@ InputDesc = InputSpec
 """Old name of `InputSpec`."""
 
 
+_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "flashinfer-bench/workload")
+
+
+def derive_uuid(definition: str, axes: Any, inputs: Any) -> str:
+    """Return the identity of a workload that has none: the same for the same content, always.
+
+    Parameters
+    ----------
+    definition : str
+        Name of the definition.
+    axes, inputs : Any
+        The workload's decoded fields.
+
+    Returns
+    -------
+    str
+        A UUID of version 5.
+    """
+    content = json.dumps([definition, axes, inputs], sort_keys=True, separators=(",", ":"))
+    return str(uuid.uuid5(_NAMESPACE, content))
+
+
 class Workload(SchemaModel):
     """One concrete problem: what sizes, and what inputs.
 
@@ -87,4 +110,11 @@ class Workload(SchemaModel):
     def _drop_no_tolerance(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return without_tolerance(handler(self))
 
-    upgrade = staticmethod(upgrade_workload)
+    @staticmethod
+    def upgrade(data: Any, definition: str = "") -> Any:
+        """Give a workload of an older release its uuid, which the name of the definition enters."""
+        if not isinstance(data, dict) or not {"axes", "inputs"} <= data.keys():
+            return data
+        if data.get("uuid") not in (None, ""):
+            return data
+        return {**data, "uuid": derive_uuid(definition, data["axes"], data["inputs"])}
