@@ -201,8 +201,10 @@ def _complete(run: _Evaluation) -> None:
         for ends in (times.interval_ms, times.speedup_interval):
             if ends is not None and ends[0] > ends[1]:
                 raise ValueError(ends)
-        times.samples_ms = samples.from_json(times.samples_ms)
-        samples.from_json(times.reference_samples_ms)
+        if times.samples_ms is not None:
+            times.samples_ms = samples.from_json(times.samples_ms)
+        if times.reference_samples_ms is not None:
+            samples.from_json(times.reference_samples_ms)
     if errors is not None:  # they may be words
         errors.max_absolute_error = float(errors.max_absolute_error)
         errors.max_relative_error = float(errors.max_relative_error)
