@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashinfer_bench.data import evaluate_constraint, parse_constraint
+from flashinfer_bench.data import parse_constraint
 from flashinfer_bench.data.constraints import MAX_BITS
 from flashinfer_bench.errors import DataError
 
@@ -34,7 +34,7 @@ from flashinfer_bench.errors import DataError
 )
 def test_decided_from_axes(text, expected):
     axes = {"len_indptr": 5, "batch_size": 4, "heads": 32, "groups": 8}
-    assert evaluate_constraint(text, axes) is expected
+    assert parse_constraint(text).evaluate(axes) is expected
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_what_is_no_expression_is_refused(text):
 )
 def test_what_cannot_be_evaluated(text, problem):
     with pytest.raises(DataError, match=problem):
-        evaluate_constraint(text, {"a": 1 << 63})
+        parse_constraint(text).evaluate({"a": 1 << 63})
 
 
 @pytest.mark.parametrize("text", ["(" * 450 + "a" + ")" * 450, "-" * 900 + "a", "not " * 200 + "a"])
 def test_deep_texts_are_refused_or_evaluated(text):
     try:
-        result = evaluate_constraint(text, {"a": 1})
+        result = parse_constraint(text).evaluate({"a": 1})
     except DataError:
         return
     assert isinstance(result, bool)
@@ -111,13 +111,13 @@ _AXES = st.fixed_dictionaries({name: st.integers(0, 1 << 32) for name in "abc"})
 def test_agrees_with_python(left, operation, number, comparison, right, axes):
     text = f"{left} {operation} {number} {comparison} {right}"
     value = _OPERATORS[operation](axes[left], number)
-    assert evaluate_constraint(text, axes) is _COMPARISONS[comparison](value, axes[right])
+    assert parse_constraint(text).evaluate(axes) is _COMPARISONS[comparison](value, axes[right])
 
 
 @given(st.text("ab01+-*/%()<>=!. ~not and or[]", max_size=40), _AXES)
 def test_any_text_of_the_right_letters_is_decided_or_refused(text, axes):
     try:
-        result = evaluate_constraint(text, axes)
+        result = parse_constraint(text).evaluate(axes)
     except DataError:
         return
     assert isinstance(result, bool)

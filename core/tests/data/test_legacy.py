@@ -8,7 +8,8 @@ import uuid
 import pytest
 from pydantic import ValidationError
 
-from flashinfer_bench.data import Definition, Evaluation, Solution, Trace, Workload, legacy
+from flashinfer_bench.data import Definition, Evaluation, Solution, Trace, Workload
+from flashinfer_bench.data.workload import derive_uuid
 
 # ------------------------------------------------------------------------------------ definition
 
@@ -83,7 +84,7 @@ def test_a_workload_without_identity_gets_one_from_its_content():
 
 
 def test_the_identity_never_changes_between_releases():
-    derived = legacy.derive_uuid("gemm", {"M": 4}, {"A": {"type": "random"}})
+    derived = derive_uuid("gemm", {"M": 4}, {"A": {"type": "random"}})
     assert derived == "b3229257-ce59-5ae4-bf6e-a80d3d7cc7df"
 
 

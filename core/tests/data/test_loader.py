@@ -8,11 +8,7 @@ import pytest
 
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.loader import load_definition
-from flashinfer_bench.errors import (
-    DataError,
-    DatasetNotFoundError,
-    DuplicateNameError,
-)
+from flashinfer_bench.errors import DataError, DatasetNotFoundError, DuplicateNameError
 
 
 def load(root):

@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashinfer_bench.data import (
-    Definition,
-    Tolerance,
-    Trace,
-    Workload,
-    from_json,
-    to_json,
-)
+from flashinfer_bench.data import Definition, Tolerance, Trace, Workload, from_json, to_json
 from flashinfer_bench.errors import DataError
 
 limits = st.fixed_dictionaries(

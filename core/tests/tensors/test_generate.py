@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from flashinfer_bench.data.blob_tensors import save_tensors
+from flashinfer_bench.data.blobs import save_tensors
 from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
 from flashinfer_bench.tensors import generate_inputs, random_tensor, to_torch_dtype
 

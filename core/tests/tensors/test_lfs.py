@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from flashinfer_bench.data.blob_tensors import save_tensors
+from flashinfer_bench.data.blobs import save_tensors
 from flashinfer_bench.errors import BlobError
 from flashinfer_bench.tensors import generate as blobs
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "blobs": "is_lfs_pointer read_safetensors_header resolve_blob",
-    "constraints": "Constraint evaluate_constraint parse_constraint",
+    "constraints": "Constraint parse_constraint",
     "definition": "AxisConst AxisSpec AxisVar Definition TensorSpec",
     "dtypes": "DType",
     "json_codec": (

@@ -7,7 +7,7 @@ import math
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,8 +30,24 @@ def words_for_numbers(value: Any) -> Any:
 JsonWords = PlainSerializer(words_for_numbers, when_used="json")
 """Marks a field whose numbers may be infinite or NaN."""
 
+_WORDS = ("NaN", "nan", "Infinity", "inf", "-Infinity", "-inf")
+
+
+def number_for_word(value: Any) -> Any:
+    """Turn a word for a number that JSON does not know into that number."""
+    return float(value) if value in _WORDS else value
+
+
+NullIsEmpty = BeforeValidator(lambda value: [] if value is None else value)
+"""Marks a list in whose place older releases, and others, write null."""
+
 Size = Annotated[int, Field(strict=True, ge=0)]
 """A number of elements: a real integer (no ``true``, no ``"4"``), at least 0."""
+
+
+def without_empty(data: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return a copy with None in place of what older releases wrote for nothing in some fields."""
+    return {**data, **{key: None for key in names if data.get(key) in ({}, "")}}
 
 
 class NameEnum(str, Enum):
@@ -52,24 +68,23 @@ class SchemaModel(BaseModel):
 
     `model_validate` and `model_validate_json` first try the record as it is. Only where that fails
     they rewrite it from the spellings of older releases (`upgrade`) and try once more: records
-    of today pay nothing for those of yesterday.
+    of today pay nothing for those of yesterday. What the fields of a model read besides, they say.
+
+    Releases differ in: ``type`` for ``op_type``, axes without ``type``, sizes in shapes
+    (2025-07 to 2025-09); capitalised languages, ``build_steps``, an entry point without its file
+    (2025-07); ``log_file``, ``error``, ``environment.device``, status ``INCORRECT``, workloads
+    without uuid, ``"solution": ""`` and ``"evaluation": {}`` (till 2025-10); nulls in place of
+    defaults.
     """
 
     model_config = ConfigDict(extra="ignore", ser_json_inf_nan="strings")
 
-    @classmethod
-    def upgrade(cls, data: Any) -> Any:
-        """Rewrite a record of an older release in today's spelling.
+    @staticmethod
+    def upgrade(data: Any) -> Any:
+        """Rewrite a decoded record of an older release in today's spelling, as another record.
 
-        Parameters
-        ----------
-        data : Any
-            A decoded record. It is not modified.
-
-        Returns
-        -------
-        Any
-            Another record, or `data` itself.
+        Only what was renamed, or has a default, is filled in. Content that is missing stays
+        missing, so that validation refuses it by name.
         """
         return data
 

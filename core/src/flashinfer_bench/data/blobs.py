@@ -1,38 +1,29 @@
-"""Tensor files without a tensor library: headers, Git LFS pointers, safe paths."""
+"""Tensor files: safe paths, Git LFS pointers, and their tensors, which need torch.
+
+Their headers are read by `fib_datasets.tensor_headers`, of the distribution ``fib-datasets``.
+"""
 
 from __future__ import annotations
 
 import errno
-import json
-import math
 import stat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from flashinfer_bench.errors import BlobError, UnsafePathError
+from flashinfer_bench._lazy import moved
+from flashinfer_bench.data.dtypes import DType
+from flashinfer_bench.data.storage import replace_file
+from flashinfer_bench.errors import BlobError, CapabilityError, UnsafePathError
 
-MAX_HEADER_BYTES = 100_000_000
-"""Largest header that the safetensors library itself accepts."""
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+    import torch
 
 _LFS_FIRST_LINE = b"version https://git-lfs.github.com/spec/"
 _LFS_MAX_BYTES = 1024
-_ITEM_BITS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
-    "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
-}  # fmt: skip
-
-SAFETENSORS_TO_DTYPE = {
-    "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2", "F4": "float4_e2m1", "I64": "int64", "I32": "int32", "I16": "int16",
-    "I8": "int8", "BOOL": "bool",
-}  # fmt: skip
-"""Names of the format for those of safetensors."""
-
-_MOST_AXES = 1000  # the product of more would take long
 _HUB_FOLDER = "snapshots"  # which holds one folder for each revision of a dataset
-
-Header = dict[str, tuple[str, tuple[int, ...]]]
 
 
 def resolve_blob(root: Path, path: str) -> Path:
@@ -119,96 +110,97 @@ def is_lfs_pointer(path: Path) -> bool:
     return start == _LFS_FIRST_LINE and path.stat().st_size <= _LFS_MAX_BYTES
 
 
-def read_safetensors_header(path: Path) -> Header:
-    """Read what a safetensors file holds, without reading the tensors.
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors to a safetensors file, as a whole or not at all.
 
     Parameters
     ----------
     path : Path
         The file.
-
-    Returns
-    -------
-    dict of str to (str, tuple of int)
-        Type, as safetensors names it (``"BF16"``), and shape of each tensor, by key.
+    tensors : mapping of str to Tensor
+        By key; dense, on any device, in any memory order. They may share memory. Packed 4-bit
+        floats are stored as ``uint8``, which every release of safetensors reads.
 
     Raises
     ------
-    BlobError
-        If the file is missing, a Git LFS pointer, or not a well-formed safetensors file.
+    CapabilityError
+        If torch or safetensors is not installed.
+    StorageError
+        If writing fails; a file that was there is unchanged.
     """
-    return {key: place[:2] for key, place in tensor_places(path).items()}
+    replace_file(path, serialize_tensors(tensors))
 
 
-def tensor_places(path: Path) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
-    """Return type and shape as `read_safetensors_header`, and where a tensor begins and ends.
+def serialize_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """Return the content of a safetensors file; the same tensors always give the same bytes.
+
+    Parameters
+    ----------
+    tensors : mapping of str to Tensor
+        As of `save_tensors`.
 
     Raises
     ------
-    BlobError
-        As of `read_safetensors_header`.
+    CapabilityError
+        If torch or safetensors is not installed.
     """
+    library = _safetensors_torch()
+    data: bytes = library.save({key: _storable(tensor) for key, tensor in tensors.items()})
+    return data
+
+
+def _storable(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    plain = tensor.detach().to("cpu").contiguous().clone()  # the library refuses shared memory
+    packed = str(plain.dtype).removeprefix("torch.") == DType.FLOAT4_E2M1.torch_name
+    return plain.view(torch.uint8) if packed else plain
+
+
+def load_tensors(root: Path, path: str) -> dict[str, torch.Tensor]:
+    """Read all tensors of a safetensors file to the CPU.
+
+    Parameters
+    ----------
+    root : Path
+        The dataset.
+    path : str
+        The file, relative to `root`.
+
+    Raises
+    ------
+    CapabilityError
+        If torch or safetensors is not installed.
+    UnsafePathError
+        If the path leaves `root`.
+    BlobError
+        If the file is missing, a Git LFS pointer, or not a safetensors file.
+    """
+    library = _safetensors_torch()
+    from safetensors import SafetensorError
+
+    file = present_blob(root, path)
     try:
-        if is_lfs_pointer(path):
+        if is_lfs_pointer(file):
             hint = "run 'git lfs pull' in the dataset"
-            raise BlobError("this is a Git LFS pointer, not the file itself", path=path, hint=hint)
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8:
-                raise BlobError("not a safetensors file: shorter than 8 bytes", path=path)
-            if length > min(MAX_HEADER_BYTES, size - 8):
-                problem = f"header of {length} bytes in a file of {size}"
-                raise BlobError(f"not a safetensors file: {problem}", path=path)
-            header = json.loads(file.read(length))
+            raise BlobError("this is a Git LFS pointer, not the file itself", path=file, hint=hint)
+        loaded: dict[str, torch.Tensor] = library.load_file(file)
     except FileNotFoundError as error:
-        raise BlobError("the file does not exist", path=path) from error
-    except OSError as error:
-        raise BlobError(f"cannot be read: {error.strerror or error}", path=path) from error
-    except BlobError:
-        raise
-    except (ValueError, RecursionError) as error:
-        problem = f"its header is not JSON ({error})"
-        raise BlobError(f"not a safetensors file: {problem}", path=path) from error
-    if not isinstance(header, dict):
-        raise BlobError("not a safetensors file: its header is not an object", path=path)
-    metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(one, str) for one in metadata.values()):
-        raise BlobError("must hold strings by name", path=path, field="__metadata__")
-    first = 8 + length
-    entries = {key: _parse_entry(key, entry, size - first, path) for key, entry in header.items()}
-    reached = 0
-    spans = sorted((begin, end) for _, _, begin, end in entries.values())
-    for begin, end in [*spans, (size - first, size - first)]:
-        if begin != reached:  # the safetensors library refuses it, too
-            what = "bytes belong to no tensor, or to two: one begins at byte"
-            raise BlobError(
-                f"not a safetensors file: {what} {begin}, the one before ends at {reached}",
-                path=path,
-            )
-        reached = end
-    return {
-        key: (dtype, shape, first + begin, first + end)
-        for key, (dtype, shape, begin, end) in entries.items()
-    }
+        raise BlobError("the file does not exist", path=file) from error
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise BlobError(f"not a readable safetensors file: {error}", path=file) from error
+    return loaded
 
 
-def _parse_entry(
-    key: str, entry: Any, data_bytes: int, path: Path
-) -> tuple[str, tuple[int, ...], int, int]:
+def _safetensors_torch() -> ModuleType:
     try:
-        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise BlobError("needs dtype, shape and two data_offsets", path=path, field=key) from error
-    if not isinstance(dtype, str) or dtype not in _ITEM_BITS:
-        raise BlobError(f"unknown dtype {dtype!r}", path=path, field=key)
-    if not isinstance(shape, list) or not all(
-        type(one) is int and 0 <= one < 2**63 for one in (*shape, begin, end)
-    ):
-        problem = "shape and offsets must be integers from 0 to 2**63 - 1"
-        raise BlobError(problem, path=path, field=key)
-    fits = begin <= end <= data_bytes and len(shape) <= _MOST_AXES
-    if not fits or (end - begin) * 8 != math.prod(shape) * _ITEM_BITS[dtype]:
-        problem = f"{dtype} of shape {shape} does not fit bytes {begin} to {end} of {data_bytes}"
-        raise BlobError(problem, path=path, field=key)
-    return dtype, tuple(shape), begin, end
+        import safetensors.torch
+    except ImportError as error:
+        raise CapabilityError(
+            f"tensor files need {error.name}, which is not installed",
+            hint="pip install 'flashinfer-bench-core[torch]'",
+        ) from error
+    return safetensors.torch
+
+
+__getattr__, __dir__ = moved(__name__, "fib_datasets.tensor_headers", "fib-datasets")

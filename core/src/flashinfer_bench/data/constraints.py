@@ -29,18 +29,14 @@ _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge,
 }  # fmt: skip
-_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
+_ARITHMETIC: dict[type[ast.operator | ast.unaryop], Callable[..., int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+    ast.Not: operator.not_, ast.USub: operator.neg, ast.UAdd: operator.pos,
 }  # fmt: skip
-_UNARY: dict[type[ast.unaryop], Callable[[int], int]] = {
-    ast.Not: operator.not_,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
 _PLAIN_NODES = (
     *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Compare, ast.BoolOp, ast.And, ast.Or),
-    *(ast.BinOp, ast.UnaryOp, *_UNARY, *_COMPARE, *_ARITHMETIC),
+    *(ast.BinOp, ast.UnaryOp, *_COMPARE, *_ARITHMETIC),
 )
 
 
@@ -131,17 +127,6 @@ def parse_constraint(text: str) -> Constraint:
     return Constraint(text=text, names=names, axes_only=plain, tree=tree)
 
 
-def evaluate_constraint(text: str, axes: Mapping[str, int]) -> bool:
-    """Parse a constraint and evaluate it for these axis values.
-
-    Raises
-    ------
-    DataError
-        As of `parse_constraint` and `Constraint.evaluate`.
-    """
-    return parse_constraint(text).evaluate(axes)
-
-
 def parse_python(source: str, mode: str = "exec") -> Any:
     """Return the syntax tree of Python source.
 
@@ -180,16 +165,12 @@ def _value(node: ast.expr, axes: Mapping[str, int]) -> Any:
         values = (_value(part, axes) for part in node.values)
         return all(values) if isinstance(node.op, ast.And) else any(values)
     if isinstance(node, ast.UnaryOp):
-        return _UNARY[type(node.op)](_value(node.operand, axes))
+        return _ARITHMETIC[type(node.op)](_value(node.operand, axes))
     assert isinstance(node, ast.BinOp)
     left, right = int(_value(node.left, axes)), int(_value(node.right, axes))
-    bits = 0
-    if isinstance(node.op, ast.Pow):
-        if not 0 <= right <= MAX_BITS:
-            raise ValueError(f"has the exponent {right}; 0 to {MAX_BITS} are allowed")
-        bits = left.bit_length() * right
-    elif isinstance(node.op, ast.Mult):
-        bits = left.bit_length() + right.bit_length()
-    if bits > MAX_BITS:
+    if isinstance(node.op, ast.Pow) and not 0 <= right <= MAX_BITS:
+        raise ValueError(f"has the exponent {right}; 0 to {MAX_BITS} are allowed")
+    result = _ARITHMETIC[type(node.op)](left, right)
+    if result.bit_length() > MAX_BITS:
         raise ValueError(f"has a result of more than {MAX_BITS} bits")
-    return _ARITHMETIC[type(node.op)](left, right)
+    return result

@@ -5,18 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+import pydantic
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
-from flashinfer_bench.data.base import NonEmptyStr, SchemaModel, Size
+from flashinfer_bench.data.base import NonEmptyStr, NullIsEmpty, SchemaModel, Size
 from flashinfer_bench.data.constraints import parse_constraint, parse_python
 from flashinfer_bench.data.dtypes import DType
-from flashinfer_bench.data.legacy import upgrade_definition, upgrade_tensor
 from flashinfer_bench.data.tolerance import Tolerance, require_known_outputs, without_tolerance
 from flashinfer_bench.errors import DataError
 
@@ -24,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import torch
-    from typing_extensions import Self
 
 Shape = Optional[tuple[int, ...]]
 """Sizes of a tensor, outermost first; None for a scalar."""
@@ -64,8 +57,24 @@ class AxisVar(SchemaModel):
     description: Optional[str] = None
 
 
-AxisSpec = Annotated[Union[AxisConst, AxisVar], Field(discriminator="type")]
+def _with_type(axis: Any) -> Any:
+    """Give an axis of 2025-07 its type: with a value it is ``const``, without ``var``."""
+    if not isinstance(axis, dict) or axis.get("type") is not None:
+        return axis
+    return {**axis, "type": "var" if axis.get("value") is None else "const"}
+
+
+AxisSpec = Annotated[
+    Union[AxisConst, AxisVar], Field(discriminator="type"), BeforeValidator(_with_type)
+]
 """An axis, constant or variable."""
+
+
+def _sizes_as_text(shape: Any) -> Any:
+    """Write the sizes in a shape of before 2025-09 as text."""
+    if not isinstance(shape, list):
+        return shape
+    return [str(size) if type(size) is int else size for size in shape]
 
 
 class TensorSpec(SchemaModel):
@@ -85,15 +94,10 @@ class TensorSpec(SchemaModel):
         place. Of an input: what that function calls it. Left out of JSON where there is none.
     """
 
-    shape: Optional[list[NonEmptyStr]]
+    shape: Annotated[Optional[list[NonEmptyStr]], BeforeValidator(_sizes_as_text)]
     dtype: DType
     description: Optional[str] = None
     param: Optional[NonEmptyStr] = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _upgrade(cls, data: Any) -> Any:
-        return upgrade_tensor(data)
 
     @model_serializer(mode="wrap")
     def _keep_shape(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -131,40 +135,35 @@ class Definition(SchemaModel):
     """
 
     name: NonEmptyStr
-    op_type: NonEmptyStr
+    op_type: NonEmptyStr = Field(validation_alias=pydantic.AliasChoices("op_type", "type"))
     axes: dict[NonEmptyStr, AxisSpec]
     inputs: dict[NonEmptyStr, TensorSpec]
     outputs: dict[NonEmptyStr, TensorSpec]
     reference: str
-    tags: list[NonEmptyStr] = Field(default_factory=list)
+    tags: Annotated[list[NonEmptyStr], NullIsEmpty] = Field(default_factory=list)
     description: Optional[str] = None
-    constraints: list[NonEmptyStr] = Field(default_factory=list)
+    constraints: Annotated[list[NonEmptyStr], NullIsEmpty] = Field(default_factory=list)
     tolerance: Optional[Tolerance] = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _upgrade(cls, data: Any) -> Any:
-        return upgrade_definition(data)
 
     @model_serializer(mode="wrap")
     def _drop_no_tolerance(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return without_tolerance(handler(self))
 
-    @field_validator("reference")
+    @pydantic.field_validator("reference")
     @classmethod
     def _reference_runs(cls, source: str) -> str:
         _require_run(source)
         return source
 
-    @field_validator("constraints")
+    @pydantic.field_validator("constraints")
     @classmethod
     def _constraints_parse(cls, constraints: list[str]) -> list[str]:
         for text in constraints:
             parse_constraint(text)
         return constraints
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Definition:
         if shared := self.inputs.keys() & self.outputs.keys():
             names = ", ".join(sorted(shared))
             raise DataError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.data.base import NameEnum
 
@@ -27,6 +27,10 @@ class DType(NameEnum):
     INT16 = "int16"
     INT8 = "int8"
     BOOL = "bool"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Optional[DType]:
+        return cls.FLOAT8_E4M3FN if value == "float8_e4m3" else None  # the name of 2025-07
 
     @property
     def itemsize_bits(self) -> int:

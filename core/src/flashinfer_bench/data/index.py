@@ -14,16 +14,14 @@ import os
 import time
 import zlib
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
 import msgspec
 
 from flashinfer_bench import env
 from flashinfer_bench._version import __version__
-from flashinfer_bench.data import layout
 from flashinfer_bench.data.jsonl import is_torn, read_whole, warn_of_torn_line
-from flashinfer_bench.data.loader import unreadable
+from flashinfer_bench.data.loader import Problems, data_files
 from flashinfer_bench.data.run_source import Ends, Origin, RowMaker, RunRow, Task
 from flashinfer_bench.data.storage import replace_file
 from flashinfer_bench.data.trace import EvaluationStatus
@@ -32,6 +30,7 @@ from flashinfer_bench.errors import DataError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from flashinfer_bench.data.trace import Trace
 
@@ -167,6 +166,69 @@ class DataFile:
     def __init__(self, path: Path, part: Part, traces: TraceReader) -> None:
         self.path, self.part, self._traces = path, part, traces
 
+    @classmethod
+    def open(cls, path: Path, name: bytes, known: Optional[Part], traces: TraceReader) -> DataFile:
+        """Return what is in a file, reading as little of it as proves enough."""
+        now = time.time_ns()  # before the look at the time stamps: what comes after is unsettled
+        with path.open("rb", buffering=1 << 18) as file:
+            identity = _identity(file)
+            if known is not None and known.identity == identity:
+                return cls(path, known, traces)
+            is_settled = now - max(identity[1:3]) > SETTLE_NS  # else a change may leave no trace
+            part = Part(name, identity if is_settled else ())
+            if known is not None and known.holds(file):
+                bad = list(known.bad)
+                part = msgspec.structs.replace(known, identity=part.identity, torn=0, bad=bad)
+                if part.end == identity[0]:
+                    return cls(path, part, traces)
+            whole = read_whole(file)
+            if whole is not None:
+                part = Part(name, part.identity)
+            made = cls(path, part, traces)
+            maker = RowMaker(made, made.rows)
+            if whole is None:
+                made._read_lines(file, maker)
+            else:
+                part.end, part.crc, part.grows = len(whole[0]), zlib.crc32(whole[0]), False
+                for number, text in enumerate(whole[1]):
+                    made._read(text, number, None, maker)
+        part.workloads = [*part.workloads, *maker.workloads]
+        part.definitions = list(dict.fromkeys(row.definition for row in maker.rows))
+        part.packed = _pack(maker.rows)
+        return cls(path, part, traces)  # without the rows, until they are asked for
+
+    def _read_lines(self, file: BinaryIO, maker: RowMaker) -> None:
+        """Read the lines behind those that are known."""
+        part = self.part
+        end, crc, lines = part.end, part.crc, part.lines
+        file.seek(end)
+        for raw in file:
+            is_finished = raw.endswith(b"\n")
+            line = self._traces.read_line(raw)  # of today's format, as nearly all are
+            if line is not None:
+                maker.add(line, end, len(raw))
+            else:
+                mark = len(codecs.BOM_UTF8) if not end and raw.startswith(codecs.BOM_UTF8) else 0
+                if not is_finished and is_torn(raw[mark:]):
+                    part.torn = len(raw)
+                    break
+                self._read(raw[mark:], end + mark, lines + 1, maker)
+            end, crc, lines = end + len(raw), zlib.crc32(raw, crc), lines + is_finished
+            part.grows = is_finished or raw.isspace()
+        part.end, part.crc, part.lines = end, crc, lines
+
+    def _read(self, raw: bytes, place: int, line: Optional[int], maker: RowMaker) -> None:
+        """Read one line with the models; it may be a bad one."""
+        text = raw.strip()
+        if not text:
+            return
+        try:
+            trace = self._traces.read(text, path=self.path, line=line)
+        except DataError as error:
+            self.part.bad.append((line, error.message, error.field))
+        else:
+            maker.add(trace, place, len(raw))
+
     @cached_property
     def rows(self) -> list[RunRow]:
         """The runs in it."""
@@ -175,6 +237,11 @@ class DataFile:
         texts, origins, rows = _decode_rows(self.part.packed)
         tasks = [_task(*text) for text in texts]
         return [RunRow(self, tasks[task], origins[origin], *rest) for task, origin, *rest in rows]
+
+    @property
+    def definitions(self) -> Iterable[str]:
+        """The definitions of the runs in it."""
+        return self.part.definitions
 
     @property
     def workloads(self) -> list[tuple[str, str]]:
@@ -205,100 +272,23 @@ class DataFile:
             raise DataError(f"was changed: {error}", path=self.path) from error
 
 
-def _look_at(path: Path, name: bytes, known: Optional[Part], traces: TraceReader) -> DataFile:
-    """Return what is in a file, reading as little of it as proves enough."""
-    now = time.time_ns()  # before the look at the time stamps: what comes after it is unsettled
-    with path.open("rb", buffering=1 << 18) as file:
-        identity = _identity(file)
-        if known is not None and known.identity == identity:
-            return DataFile(path, known, traces)
-        is_settled = now - max(identity[1:3]) > SETTLE_NS  # else a change may leave no trace in it
-        part = Part(name, identity if is_settled else ())
-        if known is not None and known.holds(file):
-            part = msgspec.structs.replace(known, identity=part.identity, torn=0)
-            if part.end == identity[0]:
-                return DataFile(path, part, traces)
-        whole = read_whole(file)
-        if whole is not None:
-            part = Part(name, part.identity)
-        _Reader(path, part, traces).read_file(file, whole)
-    return DataFile(path, part, traces)
-
-
-class _Reader:
-    """Adds the lines of a file to what is known of it."""
-
-    def __init__(self, path: Path, part: Part, traces: TraceReader) -> None:
-        self._path, self._part, self._traces = path, part, traces
-        known = DataFile(path, part, traces)
-        self._rows = RowMaker(known, known.rows)
-        self._bad = list(part.bad)
-
-    def read_file(self, file: BinaryIO, whole: Optional[tuple[bytes, list[bytes]]]) -> None:
-        """Read the lines behind those that are known, or a whole document, as `read_whole` does."""
-        part = self._part
-        if whole is None:
-            self._read_lines(file)
-        else:
-            part.end, part.crc, part.grows = len(whole[0]), zlib.crc32(whole[0]), False
-            for number, text in enumerate(whole[1]):
-                self._read(text, number, None)
-        part.bad, part.workloads = self._bad, [*part.workloads, *self._rows.workloads]
-        part.definitions = list(dict.fromkeys(row.definition for row in self._rows.rows))
-        part.packed = _pack(self._rows.rows)
-
-    def _read_lines(self, file: BinaryIO) -> None:
-        part = self._part
-        end, crc, lines = part.end, part.crc, part.lines
-        file.seek(end)
-        for raw in file:
-            is_finished = raw.endswith(b"\n")
-            if not self._read_quickly(raw, end):
-                mark = len(codecs.BOM_UTF8) if not end and raw.startswith(codecs.BOM_UTF8) else 0
-                if not is_finished and is_torn(raw[mark:]):
-                    part.torn = len(raw)
-                    break
-                self._read(raw[mark:], end + mark, lines + 1)
-            end, crc, lines = end + len(raw), zlib.crc32(raw, crc), lines + is_finished
-            part.grows = is_finished or raw.isspace()
-        part.end, part.crc, part.lines = end, crc, lines
-
-    def _read_quickly(self, raw: bytes, offset: int) -> bool:
-        """Read a line of today's format, as nearly all are; return whether it is one."""
-        line = self._traces.read_line(raw)
-        if line is not None:
-            self._rows.add(line, offset, len(raw))
-        return line is not None
-
-    def _read(self, raw: bytes, offset: int, line: Optional[int]) -> None:
-        """Read one line, with its place and number; it may be a bad one."""
-        text = raw.strip()
-        if not text or self._read_quickly(text, offset):
-            return
-        try:
-            trace = self._traces.read(text, path=self._path, line=line)
-        except DataError as error:
-            self._bad.append((line, error.message, error.field))
-        else:
-            self._rows.add(trace, offset, len(raw))
-
-
 class MemoryTraces:
     """Traces in memory, of one definition, with what an index knows of a file.
 
     Parameters
     ----------
+    definition : str
+        Its name.
     traces, workloads : sequence of Trace
         Of runs, and workload traces.
     """
 
-    def __init__(self, traces: Sequence[Trace], workloads: Sequence[Trace]) -> None:
-        self._traces, self._workloads = traces, workloads
-
-    @property
-    def workloads(self) -> list[tuple[str, str]]:
-        """Definition and uuid of each workload trace."""
-        return [(one.definition, one.workload.uuid) for one in self._workloads]
+    def __init__(
+        self, definition: str, traces: Sequence[Trace], workloads: Sequence[Trace]
+    ) -> None:
+        self.definitions = [definition] if traces else []
+        self.workloads = [(one.definition, one.workload.uuid) for one in workloads]
+        self._traces = traces
 
     @cached_property
     def rows(self) -> list[RunRow]:
@@ -357,81 +347,64 @@ class TraceIndex:
 
     Parameters
     ----------
-    files : sequence of DataFile
+    sources : sequence of DataFile or MemoryTraces
         In the order in which they are read.
-    errors : sequence of DataError
-        Files and folders that cannot be read.
-
-    Attributes
-    ----------
     errors : list of DataError
-        These, and lines that cannot be read.
+        Files, folders and lines that cannot be read.
     torn_lines : list of DataError
         Unfinished last lines, which are left out.
     """
 
-    def __init__(self, files: Sequence[DataFile] = (), errors: Sequence[DataError] = ()) -> None:
+    def __init__(
+        self,
+        sources: Sequence[DataFile | MemoryTraces],
+        errors: Sequence[DataError] = (),
+        torn_lines: Sequence[DataError] = (),
+    ) -> None:
+        self._all, self.errors, self.torn_lines = sources, list(errors), list(torn_lines)
         self._sources: dict[str, list[DataFile | MemoryTraces]] = {}
-        self._all: Sequence[DataFile | MemoryTraces] = files
-        for file in files:
-            for name in file.part.definitions:
-                self._sources.setdefault(name, []).append(file)
-        self.errors = list(errors) + [
-            DataError(message, path=file.path, line=line, field=field)
-            for file in files
-            for line, message, field in file.part.bad
-        ]
-        self.torn_lines = [
-            DataError("left out an unfinished last line", path=one.path, line=one.part.lines + 1)
-            for one in files
-            if one.part.torn
-        ]
+        for source in sources:
+            for name in source.definitions:
+                self._sources.setdefault(name, []).append(source)
 
     @classmethod
     def of(
         cls, traces: Mapping[str, list[Trace]], workloads: Mapping[str, list[Trace]]
     ) -> TraceIndex:
         """Return an index of traces in memory, given by definition."""
-        made = cls()
         names = dict.fromkeys([*traces, *workloads])
-        sources = {
-            name: MemoryTraces(traces.get(name, ()), workloads.get(name, ())) for name in names
-        }
-        made._sources = {name: [sources[name]] for name, some in traces.items() if some}
-        made._all = list(sources.values())
-        return made
+        return cls(
+            [MemoryTraces(one, traces.get(one, ()), workloads.get(one, ())) for one in names]
+        )
 
     @classmethod
     def open(cls, root: Path) -> TraceIndex:
         """Bring the index of a dataset up to date; that it cannot be written is no error."""
         kept = index_file(root)
-        known, traces = _load(kept), TraceReader()
+        known, traces, problems = _load(kept), TraceReader(), Problems("collect")
         files: list[DataFile] = []
-        errors: list[DataError] = []
+        torn: list[DataError] = []
         work = size = 0
-        for folder in (root / layout.WORKLOADS, root / layout.TRACES):
-
-            def tell(error: OSError, path: Path = folder) -> None:
-                errors.append(unreadable(Path(error.filename or path), error))
-
-            for path in layout.files(folder, ".jsonl", ".json", on_error=tell):
+        for path in data_files(root, problems):
+            with problems.guard(path):
                 name = os.fsencode(path.relative_to(root))
-                try:
-                    file = _look_at(path, name, known.get(name), traces)
-                except FileNotFoundError:  # deleted since it was listed
-                    continue
-                except OSError as error:
-                    tell(error, path)
-                    continue
+                file = DataFile.open(path, name, known.get(name), traces)
                 part = file.part
-                if part.torn:
-                    warn_of_torn_line(path, part.torn)
                 files.append(file)
                 size += part.end + part.torn
                 work += part.end + part.torn if part is not known.get(name) else 0
+                if part.torn:
+                    warn_of_torn_line(path, part.torn)
+                    problem = "left out an unfinished last line"
+                    torn.append(DataError(problem, path=path, line=part.lines + 1))
         if work >= max(SMALLEST, size // _SHARE) and work:
             _save(kept, [file.part for file in files])
-        return cls(files, errors)
+        bad = [
+            DataError(message, path=file.path, line=line, field=field)
+            for file in files
+            for line, message, field in file.part.bad
+        ]
+        return cls(files, problems.errors + bad, torn)
 
     def names(self) -> list[str]:
         """Return the definitions that have runs, in the order in which they are met."""

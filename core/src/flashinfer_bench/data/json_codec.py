@@ -7,7 +7,6 @@ missing run of a workload trace. Every failure to read is a `DataError` with fil
 from __future__ import annotations
 
 import codecs
-import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union
@@ -43,11 +42,6 @@ def to_json(obj: BaseModel, indent: int | None = 2) -> str:
     """
     keep_none = isinstance(obj, Trace) and obj.is_workload_trace()
     return obj.model_dump_json(indent=indent, exclude_none=not keep_none)
-
-
-def digest_of(record: BaseModel) -> bytes:
-    """Return 16 bytes that stand for all content of a record: for very many of them in a set."""
-    return hashlib.blake2b(to_json(record, indent=None).encode(), digest_size=16).digest()
 
 
 def from_json(text: str | bytes, cls: type[Model]) -> Model:
@@ -245,11 +239,7 @@ def _in_order(
 
 
 def _to_data_error(
-    error: ValidationError,
-    data: Any,
-    *,
-    path: Path | None = None,
-    line: int | None = None,
+    error: ValidationError, data: Any, *, path: Path | None = None, line: int | None = None
 ) -> DataError:
     """Return the error about the first problem that pydantic found; others are named.
 

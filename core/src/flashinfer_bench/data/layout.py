@@ -27,6 +27,20 @@ _UNSAFE = re.compile(r"[^\w.@+=, -]|^[. ]|[. ]$", re.ASCII)
 _MAX_SEGMENT = 180
 
 
+def require_folder(root: Path) -> None:
+    """Refuse what is no folder.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no such folder.
+    """
+    if not root.is_dir():
+        what = "is not a folder" if root.exists() else "does not exist"
+        hint = "name a dataset folder, or set FIB_DATASET_PATH"
+        raise DatasetNotFoundError(f"no dataset: {root} {what}", hint=hint)
+
+
 def require_dataset(root: Path) -> None:
     """Refuse a folder that is no dataset.
 
@@ -37,10 +51,7 @@ def require_dataset(root: Path) -> None:
     SelectionError
         If none of the folders of a dataset is in it: it is another folder than was meant.
     """
-    if not root.is_dir():
-        what = "is not a folder" if root.exists() else "does not exist"
-        hint = "name a dataset folder, or set FIB_DATASET_PATH"
-        raise DatasetNotFoundError(f"no dataset: {root} {what}", hint=hint)
+    require_folder(root)
     folders = (DEFINITIONS, SOLUTIONS, WORKLOADS, TRACES, BLOB)
     if not any(os.path.lexists(root / folder) for folder in folders):
         hint = f"a dataset has the folders {', '.join(folders)}"

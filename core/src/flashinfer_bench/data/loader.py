@@ -93,6 +93,12 @@ def _files(folder: Path, problems: Problems, *suffixes: str) -> list[Path]:
     return layout.files(folder, *suffixes, on_error=tell)
 
 
+def data_files(root: Path, problems: Problems) -> Iterator[Path]:
+    """Yield all files of workloads and traces; old datasets keep workloads below ``traces/``."""
+    for folder in (layout.WORKLOADS, layout.TRACES):
+        yield from _files(root / folder, problems, ".jsonl", ".json")
+
+
 def load_definitions(root: Path, problems: Problems) -> dict[str, Definition]:
     """Read all definitions.
 
@@ -170,8 +176,6 @@ Records = dict[str, "list[Trace]"]
 def load_traces(root: Path, problems: Problems) -> tuple[Records, Records]:
     """Read all workloads and traces, wherever they lie.
 
-    Old datasets keep workloads below ``traces/``.
-
     Returns
     -------
     workloads, traces : dict of str to list of Trace
@@ -181,18 +185,14 @@ def load_traces(root: Path, problems: Problems) -> tuple[Records, Records]:
     traces: Records = {}
     reader = TraceReader()
     with paused_gc():
-        for folder in (layout.WORKLOADS, layout.TRACES):
-            for path in _files(root / folder, problems, ".jsonl", ".json"):
-                for trace in _read_traces(path, reader, problems):
+        for path in data_files(root, problems):
+            with problems.guard(path):
+                for line, text in read_records(path):
+                    try:
+                        trace = reader.read(text, path=path, line=line)
+                    except DataError as error:  # one bad line; the next may be fine
+                        problems.add(error)
+                        continue
                     target = traces if trace.solution is not None else workloads
                     target.setdefault(trace.definition, []).append(trace)
     return workloads, traces
-
-
-def _read_traces(path: Path, reader: TraceReader, problems: Problems) -> Iterator[Trace]:
-    with problems.guard(path):
-        for line, text in read_records(path):
-            try:
-                yield reader.read(text, path=path, line=line)
-            except DataError as error:  # one bad line; the next may be fine
-                problems.add(error)

@@ -7,12 +7,13 @@ A row has all of a run but its log and samples. Rows of a dataset folder come fr
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
 
 import msgspec
 
 from flashinfer_bench.data.samples import dropped_numbers
-from flashinfer_bench.data.trace import EvaluationStatus
+from flashinfer_bench.data.trace import Correctness, EvaluationStatus, Performance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -202,6 +203,10 @@ def read_details(rows: Iterable[RunRow]) -> list[RunDetails]:
     return [found[id(row)] for row in wanted]
 
 
+_NO_TIMES: Any = SimpleNamespace(**dict.fromkeys(Performance.model_fields))
+_NO_ERRORS: Any = SimpleNamespace(**dict.fromkeys(Correctness.model_fields))
+
+
 class RowMaker:
     """Makes rows of traces, or of what was decoded of their lines.
 
@@ -235,25 +240,14 @@ class RowMaker:
         if run is None:
             self.workloads.append((trace.definition, trace.workload.uuid))
             return
-        row: list[Any] = [self._source, self._task(trace), self._origin(run)]
-        row += (run.status, run.timestamp)
-        times, errors = run.performance, run.correctness
-        if times is None:
-            row += (None, None, None)
-        else:
-            row += (times.latency_ms, times.reference_latency_ms, times.speedup_factor)
-        if errors is None:
-            row += (None, None)
-        else:
-            row += (float(errors.max_absolute_error), float(errors.max_relative_error))
-        if times is not None:
-            count = len(times.samples_ms or ())
-            dropped = len(dropped_numbers(times.dropped, count)) if times.dropped else 0
-            row += (times.interval_ms, times.speedup_interval, count, dropped)
-        else:
-            row += (None, None, 0, 0)
-        note = note_of(errors.extra) if errors is not None and errors.extra else None
-        row += (note, place, length)
+        times, errors = run.performance or _NO_TIMES, run.correctness or _NO_ERRORS
+        count = len(times.samples_ms or ())
+        dropped = len(dropped_numbers(times.dropped, count)) if times.dropped else 0
+        note = note_of(errors.extra) if errors.extra else None
+        row = [self._source, self._task(trace), self._origin(run), run.status, run.timestamp]
+        row += (times.latency_ms, times.reference_latency_ms, times.speedup_factor)
+        row += (errors.max_absolute_error, errors.max_relative_error)
+        row += (times.interval_ms, times.speedup_interval, count, dropped, note, place, length)
         self.rows.append(RunRow(*row))
 
     def _task(self, trace: Any) -> Task:

@@ -66,7 +66,9 @@ def unpacked(text: str) -> list[float]:
     values = array("f", raw)
     if sys.byteorder == "big":
         values.byteswap()
-    if any(not 0.0 <= value < math.inf for value in values):
+    if values and not (
+        min(values) >= 0 and math.isfinite(sum(values))
+    ):  # no NaN, whatever min says
         raise ValueError("a sample is a number of milliseconds that is finite and not negative")
     return values.tolist()
 

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field
 
-from flashinfer_bench.data.base import NameEnum, NonEmptyStr, SchemaModel
-from flashinfer_bench.data.legacy import (
-    upgrade_build_spec,
-    upgrade_compile_options,
-    upgrade_solution,
-)
+from flashinfer_bench.data.base import NameEnum, NonEmptyStr, NullIsEmpty, SchemaModel
 from flashinfer_bench.errors import DataError, UnsafePathError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class SupportedLanguages(NameEnum):
@@ -81,6 +68,26 @@ def _entry_point(text: str) -> str:
     return text
 
 
+def _as_list(flags: Any) -> Any:
+    """Return compile options as a list where they are in one string, or null."""
+    try:
+        return shlex.split(flags or "") if isinstance(flags, (str, type(None))) else flags
+    except ValueError:  # an open quote: validation says that it is no list
+        return flags
+
+
+def _main_file(sources: Any) -> Optional[str]:
+    if not isinstance(sources, list):
+        return None
+    paths = [source.get("path") for source in sources if isinstance(source, dict)]
+    if len(paths) == 1 and isinstance(paths[0], str):
+        return paths[0]
+    return "main.py" if "main.py" in paths else None
+
+
+_Flags = Annotated[list[str], BeforeValidator(_as_list)]
+
+
 class SourceFile(SchemaModel):
     """One file of a solution.
 
@@ -101,6 +108,8 @@ class SourceFile(SchemaModel):
 class CompileOptions(SchemaModel):
     """What a compiled solution asks of its compilers, beside what its builder sets.
 
+    Other spellings of the names are read, too, and flags in one string.
+
     Parameters
     ----------
     cflags : list of str
@@ -115,15 +124,16 @@ class CompileOptions(SchemaModel):
 
     model_config = ConfigDict(frozen=True)
 
-    cflags: list[str] = Field(default_factory=list)
-    cuda_cflags: list[str] = Field(default_factory=list)
-    ldflags: list[str] = Field(default_factory=list)
-    include_paths: list[NonEmptyStr] = Field(default_factory=list)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _upgrade(cls, data: Any) -> Any:
-        return upgrade_compile_options(data)
+    cflags: _Flags = Field([], validation_alias=AliasChoices("cflags", "extra_cflags"))
+    cuda_cflags: _Flags = Field(
+        [], validation_alias=AliasChoices("cuda_cflags", "extra_cuda_cflags")
+    )
+    ldflags: _Flags = Field(
+        [], validation_alias=AliasChoices("ldflags", "ld_flags", "extra_ldflags")
+    )
+    include_paths: Annotated[list[NonEmptyStr], BeforeValidator(_as_list)] = Field(
+        [], validation_alias=AliasChoices("include_paths", "include_dirs", "extra_include_paths")
+    )
 
     def __bool__(self) -> bool:
         return bool(self.cflags or self.cuda_cflags or self.ldflags or self.include_paths)
@@ -156,20 +166,23 @@ class BuildSpec(SchemaModel):
     language: Annotated[NonEmptyStr, AfterValidator(_known_language)]
     target_hardware: Annotated[list[NonEmptyStr], Field(min_length=1)]
     entry_point: Annotated[str, AfterValidator(_entry_point)]
-    dependencies: list[str] = Field(default_factory=list)
+    dependencies: Annotated[list[str], NullIsEmpty] = Field(default_factory=list)
     destination_passing_style: Annotated[bool, Field(strict=True)] = True
     binding: Annotated[Optional[NonEmptyStr], AfterValidator(_known_binding)] = None
     compile_options: Annotated[
         Optional[CompileOptions], AfterValidator(lambda options: options or None)
     ] = None
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
     def _upgrade(cls, data: Any) -> Any:
-        return upgrade_build_spec(data)
+        """Take null for not stated."""
+        if not isinstance(data, dict) or data.get("destination_passing_style", 0) is not None:
+            return data
+        return {key: value for key, value in data.items() if value is not None}
 
-    @model_serializer(mode="wrap")
-    def _leave_unstated(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    @pydantic.model_serializer(mode="wrap")
+    def _leave_unstated(self, serialize: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out a calling convention that was never stated, and options that there are not.
 
         Builders may infer the first; without the second, older hashes and files stay as they are.
@@ -210,13 +223,20 @@ class Solution(SchemaModel):
     sources: Annotated[list[SourceFile], Field(min_length=1)]
     description: Optional[str] = None
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
     def _upgrade(cls, data: Any) -> Any:
-        return upgrade_solution(data)
+        """Find the file of an entry point of 2025-07, which was a symbol of the main file."""
+        spec = data.get("spec") if isinstance(data, dict) else None
+        if not isinstance(spec, dict):
+            return data
+        entry, main = spec.get("entry_point"), _main_file(data.get("sources"))
+        if not isinstance(entry, str) or not entry.isidentifier() or main is None:
+            return data
+        return {**data, "spec": {**spec, "entry_point": f"{main}::{entry}"}}
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Solution:
         seen: set[PurePosixPath] = set()
         for index, source in enumerate(self.sources):
             path = PurePosixPath(source.path)

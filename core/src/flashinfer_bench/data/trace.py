@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from flashinfer_bench.data import samples
-from flashinfer_bench.data.base import JsonWords, NameEnum, NonEmptyStr, SchemaModel
-from flashinfer_bench.data.legacy import upgrade_correctness, upgrade_evaluation, upgrade_trace
+from flashinfer_bench.data.base import (
+    JsonWords,
+    NameEnum,
+    NonEmptyStr,
+    SchemaModel,
+    number_for_word,
+    without_empty,
+)
 from flashinfer_bench.data.workload import InputDesc as InputDesc  # older releases have these here
 from flashinfer_bench.data.workload import RandomInput as RandomInput
 from flashinfer_bench.data.workload import SafetensorsInput as SafetensorsInput
@@ -24,14 +24,12 @@ from flashinfer_bench.data.workload import ScalarValue as ScalarValue
 from flashinfer_bench.data.workload import Workload
 from flashinfer_bench.errors import DataError
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-
-def _not_negative(value: float) -> float:
-    if value < 0:  # false for NaN, which is a legitimate error: the output held one
+def _not_negative(value: Any) -> Any:
+    number = number_for_word(value) if isinstance(value, str) else value
+    if isinstance(number, (int, float)) and number < 0:  # false for NaN: the output held one
         raise ValueError("an error is a number that is not negative, Infinity or NaN")
-    return value
+    return number
 
 
 def _in_order(ends: tuple[float, float]) -> tuple[float, float]:
@@ -40,12 +38,12 @@ def _in_order(ends: tuple[float, float]) -> tuple[float, float]:
     return ends
 
 
-Error = Annotated[float, Field(strict=True), AfterValidator(_not_negative), JsonWords]
+Error = Annotated[float, Field(strict=True), BeforeValidator(_not_negative), JsonWords]
 Duration = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Samples = Annotated[
     list[Duration],
     BeforeValidator(samples.from_json),
-    PlainSerializer(samples.packed, when_used="json"),
+    pydantic.PlainSerializer(samples.packed, when_used="json"),
 ]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Range = Annotated[tuple[Duration, Duration], Field(strict=False), AfterValidator(_in_order)]
@@ -84,11 +82,6 @@ class Correctness(SchemaModel):
     max_relative_error: Error
     max_absolute_error: Error
     extra: Annotated[Optional[dict[str, Any]], JsonWords] = None
-
-    @classmethod
-    def upgrade(cls, data: Any) -> Any:
-        """Rewrite a record of an older release in today's spelling."""
-        return upgrade_correctness(data)
 
 
 class Performance(SchemaModel):
@@ -256,13 +249,28 @@ class Evaluation(SchemaModel):
     performance: Optional[Performance] = None
     provenance: Optional[Provenance] = None
 
-    @classmethod
-    def upgrade(cls, data: Any) -> Any:
-        """Rewrite a record of an older release in today's spelling."""
-        return upgrade_evaluation(data)
+    @staticmethod
+    def upgrade(data: Any) -> Any:
+        """Rewrite an evaluation of an older release."""
+        if not isinstance(data, dict):
+            return data
+        record = without_empty(data, "correctness", "performance")
+        where = record.get("environment")
+        if isinstance(where, dict):
+            known = {key: one for key, one in where.items() if key != "libs" or one is not None}
+            record["environment"] = (
+                {"hardware": known.get("device"), **known} if "device" in known else known
+            )
+        if record.get("status") == "INCORRECT":
+            record["status"] = "INCORRECT_NUMERICAL"
+        error, log_file = record.pop("error", None), record.pop("log_file", None)
+        if record.get("log") is None:
+            lines = [str(error)] if error else []
+            record["log"] = "\n".join(lines + ([f"log file: {log_file}"] if log_file else []))
+        return record
 
-    @model_validator(mode="after")
-    def _fits_status(self) -> Self:
+    @pydantic.model_validator(mode="after")
+    def _fits_status(self) -> Evaluation:
         given = (self.correctness is not None, self.performance is not None)
         wanted = GIVEN_WITH.get(self.status, (False, False))
         if given != wanted:
@@ -294,13 +302,22 @@ class Trace(SchemaModel):
     solution: Optional[NonEmptyStr] = None
     evaluation: Optional[Evaluation] = None
 
-    @classmethod
-    def upgrade(cls, data: Any) -> Any:
-        """Rewrite a record of an older release in today's spelling."""
-        return upgrade_trace(data)
+    @staticmethod
+    def upgrade(data: Any) -> Any:
+        """Rewrite a trace of an older release."""
+        if not isinstance(data, dict):
+            return data
+        record = without_empty(data, "solution", "evaluation")
+        name = record.get("definition")
+        if "workload" in record:
+            name = name if isinstance(name, str) else ""
+            record["workload"] = Workload.upgrade(record["workload"], name)
+        if "evaluation" in record:
+            record["evaluation"] = Evaluation.upgrade(record["evaluation"])
+        return record
 
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
+    @pydantic.model_validator(mode="after")
+    def _whole(self) -> Trace:
         if (self.solution is None) != (self.evaluation is None):
             missing = "solution" if self.solution is None else "evaluation"
             problem = f"{missing} is missing: give both solution and evaluation, or neither"

@@ -148,17 +148,17 @@ class TraceReader:
             if not text.isascii():
                 text.decode()  # the decoder does not look into what it skips
             cut = _cut(text)
-            known = bytes(cut.evaluation) != b"null"
-            if (cut.solution is not None) is not known:
+            run = bytes(cut.evaluation)
+            if (cut.solution is None) is not (run == b"null"):
                 return None
-            validator = Evaluation.__pydantic_validator__
+            validate = Evaluation.__pydantic_validator__.validate_json
             # All parts are valid; to validate the trace as a whole would validate them again.
             return Trace.model_construct(
                 _FIELDS[Trace],
                 definition=sys.intern(cut.definition),
                 workload=self._workload(cut.definition, bytes(cut.workload)),
                 solution=None if cut.solution is None else sys.intern(cut.solution),
-                evaluation=validator.validate_json(bytes(cut.evaluation)) if known else None,
+                evaluation=None if cut.solution is None else validate(run),
             )
         except (msgspec.MsgspecError, ValidationError, ValueError, RecursionError):
             return None
@@ -172,8 +172,8 @@ class TraceReader:
             run = line.evaluation
             if (line.solution is None) is not (run is None):
                 return None
-            if run is not None and not _complete(run):
-                return None
+            if run is not None:
+                _complete(run)
             line.workload = self._workload(line.definition, bytes(line.workload))  # type: ignore[assignment]
         except (msgspec.MsgspecError, ValidationError, ValueError, RecursionError):
             return None
@@ -191,19 +191,22 @@ class TraceReader:
         return self._workloads.setdefault((definition, workload.model_dump_json()), workload)
 
 
-def _complete(run: _Evaluation) -> bool:
-    """Decode what is still text; return whether the rules hold that go beyond single fields."""
-    times = run.performance
+def _complete(run: _Evaluation) -> None:
+    """Decode what is still text; a ValueError says that a rule beyond single fields is broken."""
+    times, errors = run.performance, run.correctness
     run.environment = _environment(bytes(run.environment))  # type: ignore[assignment]
     if run.provenance is not None:
         run.provenance = Provenance.__pydantic_validator__.validate_python(run.provenance)
     if times is not None:
         for ends in (times.interval_ms, times.speedup_interval):
             if ends is not None and ends[0] > ends[1]:
-                return False
+                raise ValueError(ends)
         if times.samples_ms is not None:
             times.samples_ms = samples.from_json(times.samples_ms)
         if times.reference_samples_ms is not None:
             samples.from_json(times.reference_samples_ms)
-    form = run.correctness is not None, times is not None
-    return form == GIVEN_WITH.get(run.status, (False, False))
+    if errors is not None:  # they may be words
+        errors.max_absolute_error = float(errors.max_absolute_error)
+        errors.max_relative_error = float(errors.max_relative_error)
+    if GIVEN_WITH.get(run.status, (False, False)) != (errors is not None, times is not None):
+        raise ValueError(run.status)

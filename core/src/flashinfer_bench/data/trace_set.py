@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
-from flashinfer_bench.data import blob_tensors, layout, ranking
+from flashinfer_bench.data import blobs, layout, ranking
 from flashinfer_bench.data.index import TraceIndex
 from flashinfer_bench.data.json_codec import append_jsonl_file
 from flashinfer_bench.data.loader import (
@@ -24,10 +24,10 @@ from flashinfer_bench.data.loader import (
     paused_gc,
 )
 from flashinfer_bench.data.run_source import RunRow, read_traces
-from flashinfer_bench.errors import ConfigError, DataError, DatasetNotFoundError, StorageError
+from flashinfer_bench.errors import ConfigError, DataError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     import torch
     from pydantic import BaseModel
@@ -83,7 +83,6 @@ class TraceSet:
         given = workload if workloads is None else workloads
         self._workloads = {} if given is None else given
         self._traces = {} if traces is None else traces
-        self._by_name: dict[str, Solution] = {}
         self._problems = Problems()
         self._unread = False
         self._index: Optional[TraceIndex] = None
@@ -131,10 +130,7 @@ class TraceSet:
             If a file is not valid.
         """
         root = env.dataset_path() if path is None else Path(path)
-        if not root.is_dir():
-            what = "is not a folder" if root.exists() else "does not exist"
-            hint = "name a dataset folder, or set FIB_DATASET_PATH"
-            raise DatasetNotFoundError(f"no dataset: {root} {what}", hint=hint)
+        layout.require_folder(root)
         loaded = cls(root)
         loaded._problems = Problems(on_error)
         with paused_gc():
@@ -249,7 +245,7 @@ class TraceSet:
         StorageError
             If a file cannot be written. It is then unchanged; files written before it keep theirs.
         """
-        self._add(list(traces), layout.traces_file, of_runs=True)
+        self._add(traces, of_runs=True)
 
     def add_workload_traces(self, traces: Iterable[Trace]) -> None:
         """Add workload traces, in memory and on disk.
@@ -261,11 +257,10 @@ class TraceSet:
         StorageError
             If a file cannot be written. It is then unchanged; files written before it keep theirs.
         """
-        self._add(list(traces), layout.workloads_file, of_runs=False)
+        self._add(traces, of_runs=False)
 
-    def _add(
-        self, traces: list[Trace], file_of: Callable[[Path, str, str], Path], *, of_runs: bool
-    ) -> None:
+    def _add(self, traces: Iterable[Trace], *, of_runs: bool) -> None:
+        file_of = layout.traces_file if of_runs else layout.workloads_file
         groups: dict[str, list[Trace]] = {}
         for trace in traces:
             if trace.is_workload_trace() is of_runs:
@@ -291,15 +286,8 @@ class TraceSet:
 
     def get_solution(self, name: str) -> Optional[Solution]:
         """Return the solution of that name, or None."""
-        found = self._by_name.get(name)
-        # `solutions` is a plain dict: anyone may edit it.
-        if found is None or all(
-            found is not one for one in self.solutions.get(found.definition, ())
-        ):
-            groups = self.solutions.values()
-            self._by_name = {one.name: one for group in groups for one in group}
-            found = self._by_name.get(name)
-        return found
+        solutions = itertools.chain.from_iterable(self.solutions.values())
+        return next((one for one in solutions if one.name == name), None)
 
     def filter_traces(self, def_name: str, atol: float = 1e-2, rtol: float = 1e-2) -> list[Trace]:
         """Return the traces of a definition that passed within both tolerances.
@@ -311,17 +299,30 @@ class TraceSet:
         atol, rtol : float
             Largest absolute and relative error.
         """
-        return self._read_some(lambda index: index.passing(def_name, None, atol, rtol))
+        return self._passing(def_name, None, atol, rtol)
 
-    def _read_some(self, choose: Callable[[TraceIndex], list[RunRow]]) -> list[Trace]:
+    def _passing(
+        self,
+        def_name: str,
+        axes: Optional[Mapping[str, int]],
+        atol: float,
+        rtol: float,
+        *,
+        best: bool = False,
+    ) -> list[Trace]:
+        def look() -> list[Trace]:
+            rows = self.run_source.passing(def_name, axes, atol, rtol)
+            chosen = [max(rows, key=attrgetter("speedup_factor"))] if best and rows else rows
+            return [trace for _, trace in read_traces(chosen)]
+
         for _ in range(_TRIES):
             try:
-                return [trace for _, trace in read_traces(choose(self.run_source))]
+                return look()
             except DataError as error:
                 _logger.debug("%s; the index is brought up to date", error)
                 self._index = None
         self._read()
-        return [trace for _, trace in read_traces(choose(self.run_source))]
+        return look()
 
     def get_best_trace(
         self,
@@ -346,12 +347,8 @@ class TraceSet:
         Trace or None
             None if no trace qualifies. Of equals, the first recorded.
         """
-
-        def best(index: TraceIndex) -> list[RunRow]:
-            rows = index.passing(def_name, axes, max_abs_error, max_rel_error)
-            return [max(rows, key=attrgetter("speedup_factor"))] if rows else []
-
-        return next(iter(self._read_some(best)), None)
+        found = self._passing(def_name, axes, max_abs_error, max_rel_error, best=True)
+        return found[0] if found else None
 
     def run_rows(self, def_name: Optional[str] = None) -> list[RunRow]:
         """Return the runs of a definition, or all, without logs and samples.
@@ -536,21 +533,17 @@ class TraceSet:
         if not source.is_dir():
             return
         name = f"traces_backup_{time.strftime('%Y%m%d_%H%M%S')}"
-        target = source.with_name(name)
-        for number in itertools.count(2):
+        ignored = shutil.ignore_patterns(".*.lock")
+        for number in itertools.count(1):
+            target = source.with_name(name if number == 1 else f"{name}_{number}")
             try:
-                target.mkdir()
-                break
+                shutil.copytree(source, target, ignore=ignored)
             except FileExistsError:
-                target = source.with_name(f"{name}_{number}")
-            except OSError as error:
-                raise StorageError(f"{target}: cannot be made: {error}") from error
-        try:
-            ignored = shutil.ignore_patterns(".*.lock")
-            shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
-        except OSError as error:  # shutil.Error is one
-            shutil.rmtree(target, ignore_errors=True)
-            raise StorageError(f"{target}: cannot back up {source}: {error}") from error
+                continue
+            except OSError as error:  # shutil.Error is one
+                shutil.rmtree(target, ignore_errors=True)
+                raise StorageError(f"{target}: cannot back up {source}: {error}") from error
+            return
 
     # --------------------------------------------------------------------------------- blobs
 
@@ -586,7 +579,7 @@ class TraceSet:
         path = layout.blob_file(root, self._op_type(def_name), def_name, workload_uuid)
         if path.exists():
             raise DataError("this blob exists already", path=path)
-        blob_tensors.save_tensors(path, tensors)
+        blobs.save_tensors(path, tensors)
         return path.relative_to(root).as_posix()
 
     def get_workload_blob_tensor(self, path_str: str) -> dict[str, torch.Tensor]:
@@ -606,7 +599,7 @@ class TraceSet:
         BlobError
             If the file is missing, a Git LFS pointer, or not a safetensors file.
         """
-        return blob_tensors.load_tensors(self._require_root(), path_str)
+        return blobs.load_tensors(self._require_root(), path_str)
 
 
 def _dump_all(groups: Mapping[str, Iterable[BaseModel]]) -> dict[str, list[dict[str, Any]]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from typing import Annotated, Any, Literal, Optional, Union
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
-from flashinfer_bench.data.base import JsonWords, NonEmptyStr, SchemaModel, Size
-from flashinfer_bench.data.legacy import upgrade_workload
+from flashinfer_bench.data.base import JsonWords, NonEmptyStr, SchemaModel, Size, number_for_word
 from flashinfer_bench.data.tolerance import Tolerance, without_tolerance
 
 ScalarValue = Union[
@@ -34,7 +35,7 @@ class ScalarInput(SchemaModel):
     """
 
     type: Literal["scalar"] = "scalar"
-    value: Annotated[ScalarValue, JsonWords]
+    value: Annotated[ScalarValue, BeforeValidator(number_for_word), JsonWords]
 
 
 class SafetensorsInput(SchemaModel):
@@ -62,6 +63,28 @@ InputDesc = InputSpec
 """Old name of `InputSpec`."""
 
 
+_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "flashinfer-bench/workload")
+
+
+def derive_uuid(definition: str, axes: Any, inputs: Any) -> str:
+    """Return the identity of a workload that has none: the same for the same content, always.
+
+    Parameters
+    ----------
+    definition : str
+        Name of the definition.
+    axes, inputs : Any
+        The workload's decoded fields.
+
+    Returns
+    -------
+    str
+        A UUID of version 5.
+    """
+    content = json.dumps([definition, axes, inputs], sort_keys=True, separators=(",", ":"))
+    return str(uuid.uuid5(_NAMESPACE, content))
+
+
 class Workload(SchemaModel):
     """One concrete problem: what sizes, and what inputs.
 
@@ -87,7 +110,11 @@ class Workload(SchemaModel):
     def _drop_no_tolerance(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return without_tolerance(handler(self))
 
-    @classmethod
-    def upgrade(cls, data: Any) -> Any:
-        """Rewrite a record of an older release in today's spelling."""
-        return upgrade_workload(data, definition="")
+    @staticmethod
+    def upgrade(data: Any, definition: str = "") -> Any:
+        """Give a workload of an older release its uuid, which the name of the definition enters."""
+        if not isinstance(data, dict) or not {"axes", "inputs"} <= data.keys():
+            return data
+        if data.get("uuid") not in (None, ""):
+            return data
+        return {**data, "uuid": derive_uuid(definition, data["axes"], data["inputs"])}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import msgspec
 
 from flashinfer_bench.data import layout
-from flashinfer_bench.data.blob_tensors import serialize_tensors
+from flashinfer_bench.data.blobs import serialize_tensors
 from flashinfer_bench.data.json_codec import append_jsonl_file
 from flashinfer_bench.data.loader import Problems, load_definitions
 from flashinfer_bench.data.storage import locked, replace_file, storage_error

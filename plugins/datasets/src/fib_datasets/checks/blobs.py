@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Union
 
+from fib_datasets.tensor_headers import SAFETENSORS_TO_DTYPE
 from flashinfer_bench.data import (
     SafetensorsInput,
     is_lfs_pointer,
     read_safetensors_header,
     resolve_blob,
 )
-from flashinfer_bench.data.blobs import SAFETENSORS_TO_DTYPE
 from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
 from flashinfer_bench.validate.records import Place, RecordCheck
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from fib_datasets.repair.examine import LineReader, is_young
@@ -114,23 +115,12 @@ class Survey(NamedTuple):
 
 def named_blobs(root: Path, records: Iterable[Record]) -> set[Path]:
     """Return the tensor files that records name, whether or not they are there."""
-    names = {name for record in records for name in blob_names(record.workload)}
-    return set(_resolved(root, names))
-
-
-def blob_names(workload: Workload) -> Iterator[str]:
-    """Yield the tensor files of a workload as it names them, one for each input."""
-    for spec in workload.inputs.values():
-        if isinstance(spec, SafetensorsInput):
-            yield spec.path
-
-
-def _resolved(root: Path, names: Iterable[str]) -> Iterator[Path]:
-    for name in names:
-        try:
-            yield resolve_blob(root, name)
-        except UnsafePathError:  # `fib validate` tells of it
-            continue
+    inputs = chain.from_iterable(record.workload.inputs.values() for record in records)
+    found: set[Path] = set()
+    for name in {spec.path for spec in inputs if isinstance(spec, SafetensorsInput)}:
+        with suppress(UnsafePathError):  # `fib validate` tells of it
+            found.add(resolve_blob(root, name))
+    return found
 
 
 def find_duplicates(

@@ -12,8 +12,8 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
+from fib_datasets.tensor_headers import tensor_places
 from flashinfer_bench.data import SafetensorsInput, ScalarInput, parse_constraint, resolve_blob
-from flashinfer_bench.data.blobs import tensor_places
 from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
 
 if TYPE_CHECKING:

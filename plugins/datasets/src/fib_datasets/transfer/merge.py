@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from itertools import chain
 from pathlib import Path
@@ -9,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from fib_datasets.transfer.blob_plan import BlobPlan, BlobRoot
 from fib_datasets.transfer.files import counts_of, files_of, write_folder
-from flashinfer_bench.data import Definition, TraceSet
-from flashinfer_bench.data.json_codec import digest_of
+from flashinfer_bench.data import Definition, TraceSet, to_json
 from flashinfer_bench.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Merger:
             kept = solution
             known = self._names.get(("solution", "", solution.name))
             if self._rename and known is not None and _content(known[0]) != _content(solution):
-                name = f"{solution.name}_{digest_of(solution).hex()[:8]}"
+                name = f"{solution.name}_{_digest(solution).hex()[:8]}"
                 kept = solution.model_copy(update={"name": name})
                 renamed[solution.name] = name
             if self._claim(("solution", "", kept.name), kept, label):
@@ -83,7 +83,7 @@ class Merger:
         for trace in traces:
             solution = renamed.get(trace.solution or "")
             kept = trace.model_copy(update={"solution": solution}) if solution else trace
-            digest = digest_of(kept)
+            digest = _digest(kept)
             if digest not in self._seen:
                 self._seen.add(digest)
                 yield kept
@@ -108,6 +108,11 @@ class Merger:
             field=fields[0],
             hint=_HINTS[kind],
         )
+
+
+def _digest(record: BaseModel) -> bytes:
+    """Return 16 bytes that stand for all content of a record: for very many of them in a set."""
+    return hashlib.blake2b(to_json(record, indent=None).encode(), digest_size=16).digest()
 
 
 def _content(record: BaseModel) -> dict[str, str]:

@@ -25,7 +25,6 @@ from flashinfer_bench.data import (
 )
 from flashinfer_bench.data.json_codec import decode, parse_json
 from flashinfer_bench.data.jsonl import read_records
-from flashinfer_bench.data.legacy import upgrade_workload
 from flashinfer_bench.data.loader import Problems
 from flashinfer_bench.errors import DataError, UnsafePathError
 
@@ -150,7 +149,7 @@ class _Problem:
             record = {**record, "axes": self._variable_axes(record.get("axes"))}
         except DataError as error:
             raise DataError(error.message, path=path, line=line, field="axes") from error
-        record = upgrade_workload(record, definition=self._definition.name)
+        record = Workload.upgrade(record, self._definition.name)
         workload = decode(Workload, json.dumps(record), path=path, line=line)
         return Trace(definition=self._definition.name, workload=workload)
 
