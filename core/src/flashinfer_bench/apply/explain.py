@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.apply.config import as_registry
-from flashinfer_bench.apply.table import ApplyTable, unknown
+from flashinfer_bench.apply.table import ApplyTable, limits_for, unknown
 from flashinfer_bench.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ def explain(
     DatasetNotFoundError
         If there is no dataset.
     """
-    from flashinfer_bench.apply.selection import limits_for
-
     found = ApplyTable.load_or_build(source, config, hardware=hardware)
     definition, one = found.source.definition(name), found.definitions[name]
     limits = limits_for(definition, as_registry(config).get(name))

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
     from flashinfer_bench.apply.dispatch import Counters, Dispatcher, Stats, Target
     from flashinfer_bench.apply.keys import ApplyKey
-    from flashinfer_bench.apply.selection import Candidates
-    from flashinfer_bench.apply.table import ApplyTable, Config, Dataset, Source
+    from flashinfer_bench.apply.table import ApplyTable, Candidates, Config, Dataset, Source
     from flashinfer_bench.apply.wrappers import Resolver
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition
