@@ -24,7 +24,12 @@ _PROVIDED = {
         "key_builder": "gemm gqa mla",
         "op_family": "dsa_* gemm gqa* mla* moe nsa_* sampling",
     },
-    "fib-report": {"command": "report_coverage report_regressions report_scores report_visualize"},
+    "fib-report": {
+        "command": (
+            "apply_explain apply_list "
+            "report_coverage report_regressions report_scores report_visualize"
+        )
+    },
     "fib-sandbox-linux": {"sandbox": "linux"},
     "fib-testing": {"command": "plugins_new"},
     "fib-timing-cuda": {

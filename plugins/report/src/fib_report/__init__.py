@@ -1,4 +1,7 @@
-"""The report page, and how authors and solutions score; registers subcommands of ``fib report``."""
+"""The report page, how authors and solutions score, and who takes which calls in apply.
+
+Registers subcommands of ``fib report`` and of ``fib apply``.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def __getattr__(name: str) -> Any:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register scores, coverage, regressions and visualize."""
+    """Register scores, coverage, regressions and visualize; and who wins in apply."""
     for name, summary in (
         ("scores", "Rate authors or solutions: scores, fast_p, win rates and means."),
         ("coverage", "List definitions that lack workloads, solutions or evaluations."),
@@ -39,5 +42,18 @@ def fib_register_commands() -> Iterable[CommandSpec]:
         yield CommandSpec(
             name=f"report {name}",
             factory=f"fib_report.commands:{name}_app",
+            summary=summary,
+        )
+    for name, factory, summary in (
+        (
+            "explain",
+            "explain_app",
+            "Show which solution takes the calls of a definition, and why the others do not.",
+        ),
+        ("list", "list_definitions", "Show for each definition what would be put to work."),
+    ):
+        yield CommandSpec(
+            name=f"apply {name}",
+            factory=f"fib_report.apply_commands:{factory}",
             summary=summary,
         )
