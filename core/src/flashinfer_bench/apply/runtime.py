@@ -671,16 +671,17 @@ class Builds:
         """
         from flashinfer_bench.compile.machine import in_threads
 
-        if jobs is None:
-            from flashinfer_bench.bench.pool import default_jobs
-
-            jobs = default_jobs()
-        elif type(jobs) is not int or jobs < 1:
+        wanted = dict.fromkeys(names)
+        if jobs is not None and (type(jobs) is not int or jobs < 1):
             raise ConfigError(
                 f"jobs={jobs!r} is not allowed; give a whole number from 1 on, or None"
             )
+        if jobs is None and len(wanted) > 1:
+            from flashinfer_bench.bench.pool import default_jobs
+
+            jobs = default_jobs()
         failures: dict[str, Exception] = {}
-        for name, error in in_threads(self._attempt, dict.fromkeys(names), jobs):
+        for name, error in in_threads(self._attempt, wanted, jobs or 1):
             if error is not None:
                 failures[name] = error
             if on_built is not None:

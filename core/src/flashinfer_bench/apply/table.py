@@ -6,7 +6,7 @@ date by what was appended; see `flashinfer_bench.data.index`.
 **Errors.** A trace has the largest absolute and the largest relative error over all elements, which
 are mostly those of different elements: 0.03 of a 5.0, and 300 % of a 0.0001. Where the user sets no
 bounds, these rules hold, with the tolerance of the definition (of the workload, if it has one), or
-else the default for its dtypes (`flashinfer_bench.bench.dtype_tolerances`):
+else the default for its dtypes (`flashinfer_bench.tensors.dtypes`):
 
 1. One of the two is within the tolerance: then each element is. It counts.
 2. Else the trace cannot say whether each element is within one of the two. A judge that compared
@@ -41,11 +41,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 from flashinfer_bench.apply.config import as_registry
 from flashinfer_bench.apply.hardware import Place, this_hardware
 from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyFactory
-from flashinfer_bench.bench import dtype_tolerances
 from flashinfer_bench.data.loader import paused_gc
 from flashinfer_bench.data.trace_set import TraceSet
 from flashinfer_bench.data.workload import Workload
 from flashinfer_bench.errors import ConfigError, FibError, UnknownNameError
+from flashinfer_bench.tensors import dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -120,12 +120,10 @@ def limits_for(
         atol, rtol = (math.inf if bound is None else bound for bound in bounds)
         return Limits(atol, rtol, both=True)
     layers = (definition.tolerance, None if workload is None else workload.tolerance)
-    defaults = dtype_tolerances.default_tolerances(definition).items()
-    values = [
-        dtype_tolerances.tolerance_values(layers, default, output) for output, default in defaults
-    ]
+    defaults = dtypes.default_tolerances(definition).items()
+    values = [dtypes.tolerance_values(layers, default, output) for output, default in defaults]
     floats = [name for name, spec in definition.outputs.items() if spec.dtype.is_floating]
-    precisions = {dtype_tolerances.precision_of(definition, name) for name in floats}
+    precisions = {dtypes.precision_of(definition, name) for name in floats}
     ratios = (each.get("required_matched_ratio", 1.0) for each in values)
     return Limits(
         atol=max((each["atol"] for each in values), default=0.0),

@@ -26,7 +26,7 @@ from flashinfer_bench.plugins import (
     default_catalog,
     discover,
 )
-from flashinfer_bench.plugins._messages import full_traceback, one_line
+from flashinfer_bench.plugins.records import full_traceback, one_line
 from flashinfer_bench.plugins.registry import CORE_DISTRIBUTION
 
 if TYPE_CHECKING:

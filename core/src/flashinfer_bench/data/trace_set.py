@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
-from flashinfer_bench.data import blob_tensors, layout, ranking
+from flashinfer_bench.data import layout, ranking
 from flashinfer_bench.data.index import TraceIndex
 from flashinfer_bench.data.json_codec import append_jsonl_file
 from flashinfer_bench.data.loader import (
@@ -585,6 +585,8 @@ class TraceSet:
         StorageError
             If it cannot be written.
         """
+        from flashinfer_bench.data import blob_tensors
+
         root = self._require_root()
         path = layout.blob_file(root, self._op_type(def_name), def_name, workload_uuid)
         if path.exists():
@@ -609,6 +611,8 @@ class TraceSet:
         BlobError
             If the file is missing, a Git LFS pointer, or not a safetensors file.
         """
+        from flashinfer_bench.data import blob_tensors
+
         return blob_tensors.load_tensors(self._require_root(), path_str)
 
 

@@ -7,7 +7,6 @@ A plugin is a module that marks functions with `hookimpl` and is named under the
 from __future__ import annotations
 
 from flashinfer_bench._lazy import import_string as import_string
-from flashinfer_bench.plugins._messages import canonical as canonical
 from flashinfer_bench.plugins.hookspecs import hookimpl as hookimpl
 from flashinfer_bench.plugins.manager import Settings as Settings
 from flashinfer_bench.plugins.manager import default_catalog as default_catalog
@@ -35,6 +34,7 @@ from flashinfer_bench.plugins.records import SourceSpec as SourceSpec
 from flashinfer_bench.plugins.records import StopRuleSpec as StopRuleSpec
 from flashinfer_bench.plugins.records import TimerSpec as TimerSpec
 from flashinfer_bench.plugins.records import TracingPolicySpec as TracingPolicySpec
+from flashinfer_bench.plugins.records import canonical as canonical
 from flashinfer_bench.plugins.records import hook_of as hook_of
 from flashinfer_bench.plugins.registry import Catalog as Catalog
 from flashinfer_bench.plugins.registry import Conflict as Conflict

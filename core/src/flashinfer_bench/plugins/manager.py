@@ -34,14 +34,21 @@ from flashinfer_bench.errors import (
     PluginLoadError,
 )
 from flashinfer_bench.plugins import hookspecs
-from flashinfer_bench.plugins._messages import PASSED_ON, canonical, full_traceback, one_line
-from flashinfer_bench.plugins.probes import Probe
-from flashinfer_bench.plugins.records import KINDS, Record, hook_of
+from flashinfer_bench.plugins.records import (
+    KINDS,
+    PASSED_ON,
+    Record,
+    canonical,
+    full_traceback,
+    hook_of,
+    one_line,
+)
 from flashinfer_bench.plugins.registry import (
     CONFLICT_HINT,
     CORE_DISTRIBUTION,
     Catalog,
     PluginStatus,
+    Probe,
     Registered,
 )
 

@@ -14,12 +14,12 @@ from fib_adapters_flashinfer.common import (
     DEFAULT_EPS,
     OTHER_EPS,
     PerDefinition,
-    as_matrix,
     epsilon_of,
     expects,
     same_eps,
     takes_eps,
 )
+from fib_adapters_flashinfer.linear import as_matrix
 from flashinfer_bench.routing import (
     Route,
     RouteAdapter,
