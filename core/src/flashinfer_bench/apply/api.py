@@ -190,7 +190,6 @@ def enable_apply(
     ...     out = gemm(A, B)
     """
     folder = env.apply_path() if dataset_path is None else None
-    mapping = dataset_path if folder is None else folder
     if isinstance(dataset_path, Mapping) or folder is not None:
         if device is not None:
             raise ConfigError(
@@ -199,7 +198,8 @@ def enable_apply(
             )
         from flashinfer_bench.apply.mapping import enable_mapping
 
-        return enable_mapping(mapping, apply_config, dataset=dataset)  # type: ignore[arg-type]
+        mapping: Any = dataset_path if folder is None else folder
+        return enable_mapping(mapping, apply_config, dataset=dataset)
     if dataset is not None:
         raise ConfigError(
             "dataset= has the definitions of a mapping, and there is none",

@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -19,7 +20,6 @@ from flashinfer_bench.errors import (
     BuildCapabilityError,
     BuildError,
     ConfigError,
-    DataError,
     FibError,
     StorageError,
 )
@@ -436,12 +436,10 @@ class Generation:
 
                 try:
                     definition = self.table.source.definition(name)
-                    config = self._configs.get(name)
+                    one, config = self.table.definitions[name], self._configs.get(name)
                     made = Dispatcher(
                         definition,
-                        TableResolver(
-                            definition, self.table.definitions[name], self.builds, config
-                        ),
+                        TableResolver(definition, one, self.builds, config),
                         config,
                         key_builder=ApplyKeyFactory.specialize(definition),
                         device=self._device,
@@ -479,7 +477,7 @@ class Generation:
         wanted: Counter[str] = Counter()
         for name in self.names:
             table, config = self.table.definitions[name], self._configs.get(name)
-            wins = Counter(table.choices.values())
+            wins = Counter(table.winners)
             if table.best is not None and config.on_miss_policy == "use_def_best":
                 wins[table.best] += len(table.choices)
             # Of equals always the same: by name.
@@ -494,17 +492,15 @@ class Generation:
             )
 
 
+@dataclass
 class TableResolver:
     """Finds what is called for a key: by the table, or by the policy for keys not in it."""
 
-    def __init__(
-        self, definition: Definition, table: Candidates, builds: Builds, config: ApplyConfig
-    ) -> None:
-        self._definition = definition
-        self._table = table
-        self._builds = builds
-        self._config = config
-        self._targets: dict[str, Target] = {}
+    definition: Definition
+    table: Candidates
+    builds: Builds
+    config: ApplyConfig
+    targets: dict[str, Target] = field(default_factory=dict)
 
     def resolve(self, key: Optional[ApplyKey]) -> Optional[Target]:
         """Return what takes calls with a key, built, or None; see `dispatch.Resolver`.
@@ -517,25 +513,24 @@ class TableResolver:
         from flashinfer_bench.apply.dispatch import Target
 
         assert key is not None
-        choices, policy = self._table.choices, self._config.on_miss_policy
+        choices, policy = self.table.choices, self.config.on_miss_policy
         solution = choices.get(key)
         if key not in choices:
             if policy == "use_def_best":
-                solution = self._table.best
+                solution = self.table.best
             elif policy == "nearest":
-                near = nearest_key(choices, key, self._config.nearest_ratio)
+                near = nearest_key(choices, key, self.config.nearest_ratio)
                 solution = None if near is None else choices[near]
             # It may have failed for this very key.
-            if solution in self._table.barred.get(key, ()):
+            if solution in self.table.barred.get(key, ()):
                 solution = None
         if solution is None:
             return None
-        runnable = self._builds.get(solution)
-        target = self._targets.get(solution)
-        if target is None:
-            made = Target.from_runnable(runnable, self._definition, solution)
-            target = self._targets.setdefault(solution, made)
-        return target
+        runnable = self.builds.get(solution)
+        if solution not in self.targets:
+            made = Target.from_runnable(runnable, self.definition, solution)
+            self.targets.setdefault(solution, made)
+        return self.targets[solution]
 
 
 def nearest_key(keys: Iterable[ApplyKey], key: ApplyKey, ratio: float) -> Optional[ApplyKey]:
@@ -705,14 +700,12 @@ class Builds:
 
 
 def _failure(name: str, error: BaseException) -> partial[BuildError]:
-    kind: type[BuildError] = BuildError
-    if isinstance(error, (BuildCapabilityError, StorageError)):
-        kind = BuildCapabilityError
     if isinstance(error, (BuildError, StorageError)):
+        lacking = isinstance(error, (BuildCapabilityError, StorageError))
+        kind = BuildCapabilityError if lacking else BuildError
         return partial(kind, error.message, hint=error.hint, log=getattr(error, "log", ""))
     if isinstance(error, FibError):  # of the source
-        place = f"{error.where}: " if isinstance(error, DataError) and error.where else ""
-        message = f"solution {name!r} cannot be read: {place}{error.message}"
-        return partial(kind, message, hint=error.hint)
+        message = f"solution {name!r} cannot be read: {error.message}"
+        return partial(BuildError, message, hint=error.hint)
     message = f"solution {name!r} cannot be built: {type(error).__name__}: {error}"
-    return partial(kind, message, log="".join(traceback.format_exception(error)))
+    return partial(BuildError, message, log="".join(traceback.format_exception(error)))

@@ -33,7 +33,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
@@ -464,8 +465,6 @@ class ApplyTable:
         dataset has runs of, but lacks.
     hardware : str
         For which this holds.
-    digest : str
-        Of the hardware, the choices and the solutions that are chosen, in hexadecimal.
     source : Source
         The definitions and solutions.
     problems : list of str
@@ -474,13 +473,20 @@ class ApplyTable:
 
     definitions: dict[str, Candidates]
     hardware: str
-    digest: str
     source: Source
     problems: list[str]
 
     def __repr__(self) -> str:
         keys = sum(len(one.choices) for one in self.definitions.values())
         return f"ApplyTable({len(self.definitions)} definitions, {keys} keys, {self.hardware!r})"
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the hardware, the choices and the solutions that are chosen, in hexadecimal."""
+        choices = [(name, one.choices, one.best) for name, one in self.definitions.items()]
+        taken = {name for _, won, best in choices for name in (*won.values(), best) if name}
+        hashes = [(name, self.source.solution(name).hash()) for name in sorted(taken)]
+        return hashlib.sha256(repr((self.hardware, choices, hashes)).encode()).hexdigest()
 
     def match_solution(self, def_name: str, key: ApplyKey) -> Optional[str]:
         """Return the name of the solution to take, None if there is none.
@@ -524,22 +530,16 @@ class ApplyTable:
         place = Place.of(this_hardware() if hardware is None else hardware)
         with paused_gc():
             if source is None or isinstance(source, (str, Path)):
-                folder = None if source is None else Path(source).expanduser()
-                source = TraceSet.from_path(folder, on_error="collect")
+                root = None if source is None else Path(source).expanduser()
+                source = TraceSet.from_path(root, on_error="collect")
             if not isinstance(source, TraceSet):
                 raise ConfigError(f"give a TraceSet or a path, not {type(source).__name__}")
-            solutions = {one.name: one for group in source.solutions.values() for one in group}
-            parts = Source(source.root, dict(source.definitions), solutions)
+            parts = Source.of(source)
             found = collect(source.run_rows(), configs, place, parts)
             problems = [str(each) for each in (*source.load_errors, *source.torn_lines)]
         names = [*parts.definitions, *sorted(found.keys() - parts.definitions.keys())]
         definitions = {name: found.get(name) or Candidates() for name in names}
-        choices = [(name, one.choices, one.best) for name, one in definitions.items()]
-        taken = {name for _, won, best in choices for name in (*won.values(), best) if name}
-        hashes = [(name, parts.solution(name).hash()) for name in sorted(taken)]
-        whole = repr((place.hardware, choices, hashes)).encode()
-        digest = hashlib.sha256(whole).hexdigest()
-        return cls(definitions, place.hardware, digest, parts, problems)
+        return cls(definitions, place.hardware, parts, problems)
 
 
 class Source(NamedTuple):
@@ -558,6 +558,13 @@ class Source(NamedTuple):
     root: Optional[Path]
     definitions: dict[str, Definition]
     solutions: dict[str, Solution]
+
+    @classmethod
+    def of(cls, trace_set: TraceSet) -> Source:
+        """Return what a dataset has now."""
+        solutions = chain.from_iterable(trace_set.solutions.values())
+        by_name = {solution.name: solution for solution in solutions}
+        return cls(trace_set.root, dict(trace_set.definitions), by_name)
 
     def definition(self, name: str) -> Definition:
         """Return a definition.

@@ -106,7 +106,7 @@ def build(
     found = ApplyTable.load_or_build(dataset, bounds(max_atol, max_rtol), hardware=place)
     counts: Counter[tuple[str, str]] = Counter()
     for name, one in found.definitions.items():
-        counts.update((name, solution) for solution in one.choices.values())
+        counts.update({(name, solution): keys for solution, keys in one.winners.items()})
         if one.best is not None:
             counts[name, one.best] += 0  # listed, even if it wins no key
     if not counts:
