@@ -534,7 +534,8 @@ class ApplyTable:
                 source = TraceSet.from_path(root, on_error="collect")
             if not isinstance(source, TraceSet):
                 raise ConfigError(f"give a TraceSet or a path, not {type(source).__name__}")
-            parts = Source.of(source)
+            by_name = {each.name: each for each in chain(*source.solutions.values())}
+            parts = Source(source.root, dict(source.definitions), by_name)
             found = collect(source.run_rows(), configs, place, parts)
             problems = [str(each) for each in (*source.load_errors, *source.torn_lines)]
         names = [*parts.definitions, *sorted(found.keys() - parts.definitions.keys())]
@@ -558,13 +559,6 @@ class Source(NamedTuple):
     root: Optional[Path]
     definitions: dict[str, Definition]
     solutions: dict[str, Solution]
-
-    @classmethod
-    def of(cls, trace_set: TraceSet) -> Source:
-        """Return what a dataset has now."""
-        solutions = chain.from_iterable(trace_set.solutions.values())
-        by_name = {solution.name: solution for solution in solutions}
-        return cls(trace_set.root, dict(trace_set.definitions), by_name)
 
     def definition(self, name: str) -> Definition:
         """Return a definition.
