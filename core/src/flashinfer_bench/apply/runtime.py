@@ -289,7 +289,7 @@ class ApplyRuntime(BaseRuntime):
         *,
         device: object = None,
     ) -> None:
-        from flashinfer_bench.apply.hardware import device_named
+        from flashinfer_bench.tensors.devices import device_named
 
         self._dataset: Dataset = env.dataset_path() if trace_set is None else trace_set
         self._config = config
@@ -309,8 +309,8 @@ class ApplyRuntime(BaseRuntime):
         return next((each for each in reversed(router.active) if isinstance(each, cls)), None)
 
     def _load(self, dataset: Dataset, config: Config) -> Generation:
-        from flashinfer_bench.apply.hardware import this_hardware
         from flashinfer_bench.apply.table import ApplyTable
+        from flashinfer_bench.tensors.devices import this_hardware
 
         configs = as_registry(config)
         table = ApplyTable.load_or_build(dataset, configs, hardware=this_hardware(self._device))

@@ -18,6 +18,24 @@ else the default for its dtypes (`flashinfer_bench.tensors.dtypes`):
      error is at most four times the tolerance: what rounding makes of values up to 8;
    * other records of finer types do not count: harnesses allow them ten times of what is right.
 
+**Hardware and libraries.** A latency is the latency on one model of hardware: nothing that was
+recorded on another one counts, not even on the next larger model of the same family. Libraries are
+different. They change with each environment, what was recorded is built anew here, and most releases change little. So a record is
+refused only where the library that compiles the solution is of another *series*:
+
+=========================  ===========================================================
+language                   what must be of the same series, if both versions are known
+=========================  ===========================================================
+``cuda``, ``cpp``          CUDA, on a GPU; nothing on the CPU
+``triton``                 triton
+``tilelang``               tilelang
+``python``                 torch
+others                     what a plugin's `LanguageSpec` says; without one, nothing
+=========================  ===========================================================
+
+A series is the major version, or ``0.minor`` before the first major one: 12.8 and 12.4 are one,
+12.8 and 13.0 are two.
+
 **Latency** of a solution for a key: the median over all runs that count, of all workloads with that
 key. Ties go to the smaller name.
 
@@ -30,6 +48,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -37,19 +56,19 @@ from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Union
 
 from flashinfer_bench.apply.config import as_registry
-from flashinfer_bench.apply.hardware import Place, this_hardware
 from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyFactory
 from flashinfer_bench.data.loader import paused_gc
 from flashinfer_bench.data.trace_set import TraceSet
 from flashinfer_bench.data.workload import Workload
 from flashinfer_bench.errors import ConfigError, FibError, UnknownNameError
-from flashinfer_bench.tensors import dtypes
+from flashinfer_bench.plugins import default_catalog
+from flashinfer_bench.tensors import devices, dtypes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
     from flashinfer_bench.data import Definition, Solution
@@ -70,6 +89,72 @@ class Reason(NamedTuple):
 
     kind: str
     text: str
+
+
+# ------------------------------------------------------------------------------- environments
+
+DeviceType = Literal["cpu", "cuda"]
+
+_CPU_TEXT = re.compile(r"\(\d+ cores\)|^cpu\b", re.IGNORECASE)
+_SERIES = re.compile(r"(\d+)(?:\.(\d+))?")
+
+
+class Place(NamedTuple):
+    """Where solutions shall work.
+
+    Attributes
+    ----------
+    hardware : str
+        As traces name it.
+    kind : str
+        ``cpu`` or ``cuda``.
+    versions : mapping of str to str
+        Versions of the libraries there.
+    """
+
+    hardware: str
+    kind: DeviceType
+    versions: Mapping[str, str]
+
+    @classmethod
+    def of(cls, hardware: str) -> Place:
+        """Return a place with this hardware and the libraries that are installed here.
+
+        ``environment.hardware`` of a CPU tells its cores; anything else is a GPU.
+        """
+        kind: DeviceType = "cpu" if _CPU_TEXT.search(hardware) else "cuda"
+        return cls(hardware, kind, devices.installed_versions())
+
+    def toolchain_problem(self, language: str, recorded: Mapping[str, str]) -> Optional[str]:
+        """Say why a record does not hold with the libraries here, or return None if it does.
+
+        Parameters
+        ----------
+        language : str
+            The solution's.
+        recorded : mapping of str to str
+            ``environment.libs`` of the record.
+        """
+        known = default_catalog().languages.get(language)
+        if known is None:
+            return None
+        for library in known.spec.libraries:
+            if self.kind == "cpu" and library in known.spec.gpu_only:
+                continue
+            then, now = recorded.get(library, ""), self.versions.get(library, "")
+            series = _series_of(then), _series_of(now)
+            if None not in series and series[0] != series[1]:
+                return f"recorded with {library} {then}, and here is {now}"
+        return None
+
+
+def _series_of(version: str) -> Optional[str]:
+    """Return the part of a version that changes when compatibility is given up, if there is one."""
+    found = _SERIES.match(version.strip())
+    if found is None:
+        return None
+    major, minor = int(found[1]), int(found[2] or 0)
+    return str(major) if major else f"0.{minor}"
 
 
 # --------------------------------------------------------------------------------- single runs
@@ -527,7 +612,7 @@ class ApplyTable:
             If a `TraceSet` that is to raise at what is not valid reads its traces only now.
         """
         configs = as_registry(config)
-        place = Place.of(this_hardware() if hardware is None else hardware)
+        place = Place.of(devices.this_hardware() if hardware is None else hardware)
         with paused_gc():
             if source is None or isinstance(source, (str, Path)):
                 root = None if source is None else Path(source).expanduser()

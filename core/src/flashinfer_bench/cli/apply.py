@@ -69,7 +69,7 @@ def hardware_name(hardware: Optional[str], device: Optional[str]) -> str:
     """Return the name of the hardware as traces have it."""
     if hardware is not None and device is not None:
         raise typer.BadParameter("give --device or --hardware, not both")
-    from flashinfer_bench.apply.hardware import this_hardware
+    from flashinfer_bench.tensors.devices import this_hardware
 
     # No hardware is called like a device; older scripts have these here.
     if hardware is None or hardware == "cpu" or hardware.partition(":")[0] == "cuda":
