@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
 
 from flashinfer_bench import env
 from flashinfer_bench.apply.runtime import ApplyRuntime, get_runtime, make_call, set_runtime
-from flashinfer_bench.apply.wrappers import decorate
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.patch_points import no_fallback, opaque, router
 
@@ -133,6 +132,7 @@ def _decorator(target: Union[str, Resolver]) -> Callable[[_Function], _Function]
     if not isinstance(target, str) and not callable(target):
         raise ConfigError(f"{target!r} is neither the name of a definition nor a resolver")
     activate()
+    from flashinfer_bench.apply.wrappers import decorate
 
     def decorator(function: _Function) -> _Function:
         return decorate(target, function)  # type: ignore[return-value]

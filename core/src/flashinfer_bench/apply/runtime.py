@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
 from flashinfer_bench.apply.config import as_registry
-from flashinfer_bench.apply.wrappers import label_of, tell_once
 from flashinfer_bench.errors import (
     BuildCapabilityError,
     BuildError,
@@ -140,6 +139,8 @@ def make_call(
     if not isinstance(target, str):
         if not callable(target):
             raise ConfigError(f"{target!r} is neither the name of a definition nor a resolver")
+        from flashinfer_bench.apply.wrappers import label_of, tell_once
+
         try:
             name = target(*given, **(named or {}))
         except _ANYTHING as error:

@@ -20,8 +20,9 @@ else the default for its dtypes (`flashinfer_bench.tensors.dtypes`):
 
 **Hardware and libraries.** A latency is the latency on one model of hardware: nothing that was
 recorded on another one counts, not even on the next larger model of the same family. Libraries are
-different. They change with each environment, what was recorded is built anew here, and most releases change little. So a record is
-refused only where the library that compiles the solution is of another *series*:
+different. They change with each environment, what was recorded is built anew here, and most
+releases change little. So a record is refused only where the library that compiles the solution is
+of another *series*:
 
 =========================  ===========================================================
 language                   what must be of the same series, if both versions are known
