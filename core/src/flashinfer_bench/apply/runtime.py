@@ -381,11 +381,15 @@ class ApplyRuntime(BaseRuntime):
         ------
         UnknownNameError
             If there is no such definition.
+        ImportError
+            If the distribution ``fib-report`` is not installed, which explains it.
         """
         from flashinfer_bench.apply.explain import explain
 
         hardware = self._generation.table.hardware
-        return explain(self._dataset, name, self._config, hardware=hardware, axes=axes)
+        found: dict[str, Any]
+        found = explain(self._dataset, name, self._config, hardware=hardware, axes=axes)
+        return found
 
 
 class Generation:
