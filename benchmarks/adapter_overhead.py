@@ -42,11 +42,11 @@ from adapter_cases import Case, cases
 from flashinfer_bench.apply import apply, enable_apply
 from flashinfer_bench.apply.config import ApplyConfig
 from flashinfer_bench.apply.dispatch import Dispatcher, Target
-from flashinfer_bench.apply.hardware import this_hardware
 from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder
 from flashinfer_bench.data import Definition, TraceSet
 from flashinfer_bench.routing.binding import reordered
 from flashinfer_bench.routing.patch_points import opaque, router
+from flashinfer_bench.tensors.devices import this_hardware
 from flashinfer_bench.tracing import TracingConfig, TracingRuntime
 
 if TYPE_CHECKING:

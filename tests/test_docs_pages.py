@@ -16,7 +16,7 @@ import pytest
 from flashinfer_bench import env
 from flashinfer_bench.apply import ApplyConfig
 from flashinfer_bench.apply.dispatch import stats
-from flashinfer_bench.apply.selection import REASONS
+from flashinfer_bench.apply.table import REASONS
 from flashinfer_bench.bench import stopping
 from flashinfer_bench.bench.config import BenchmarkConfig
 from flashinfer_bench.routing.patch_manager import State

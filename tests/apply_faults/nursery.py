@@ -90,7 +90,7 @@ def _warm_up() -> None:
     from tests.apply_faults.world import Made, Record, World
 
     from flashinfer_bench.apply import apply
-    from flashinfer_bench.apply.hardware import this_hardware
+    from flashinfer_bench.tensors.devices import this_hardware
 
     here = this_hardware("cpu")
     problem = Problem("warm", "op", (("C", 4),), (Argument("x0", ("C",), "float32"),), ("y0",))

@@ -36,7 +36,7 @@ ELSEWHERE = ("Some GPU with another name", "NVIDIA H100 80GB HBM3 MIG 1g.10gb")
 # In a process that has not touched the GPU, and so must find the name in another way.
 FRESH = """
 import json, sys
-from flashinfer_bench.apply.hardware import this_hardware
+from flashinfer_bench.tensors.devices import this_hardware
 name = this_hardware()
 early = "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized()
 import torch

@@ -29,7 +29,8 @@ _PROVIDED = {
     },
     "fib-report": {
         "command": (
-            "report_coverage report_regressions report_scores report_summary report_visualize"
+            "apply_explain apply_list report_coverage report_regressions report_scores "
+            "report_summary report_visualize"
         )
     },
     "fib-sandbox-linux": {"sandbox": "linux"},

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from flashinfer_bench.apply import hardware
-from flashinfer_bench.apply.hardware import Place, device_named, installed_versions, this_hardware
+from flashinfer_bench.apply.table import Place
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.tensors import devices
+from flashinfer_bench.tensors.devices import device_named, installed_versions, this_hardware
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ class TestThisHardware:
         fresh.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
         assert device_named("cuda") == "cuda:3"
         assert device_named("cuda:1") == "cuda:1"
-        fresh.setattr(hardware, "_has_gpu", lambda: True)
+        fresh.setattr(devices, "_has_gpu", lambda: True)
         assert device_named() == "cuda:3"
 
     def test_hidden_gpus_are_not_used(self, fresh):
@@ -61,8 +61,8 @@ class TestNamesOfGpus:
     def name_of(self, fresh, *names, visible=None):
         gpus = tuple(devices.Gpu("GPU-x", (9, 0), name) for name in names)
         fresh.setattr(devices, "nvidia_gpus", lambda: gpus)
-        fresh.setattr(hardware, "_cuda_is_initialised", lambda: False)
-        fresh.setattr(hardware, "_visible_gpus", lambda: 2)
+        fresh.setattr(devices, "_cuda_is_initialised", lambda: False)
+        fresh.setattr(devices, "_visible_gpus", lambda: 2)
         fresh.setattr(devices, "hardware_from_device", lambda device: f"torch's name of {device}")
         if visible is None:
             fresh.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -87,13 +87,13 @@ class TestNamesOfGpus:
                 raise OSError(name)
             return object()
 
-        fresh.setattr(hardware.ctypes, "CDLL", open_library)
-        fresh.setattr(hardware.sys, "platform", "linux")
+        fresh.setattr(devices.ctypes, "CDLL", open_library)
+        fresh.setattr(devices.sys, "platform", "linux")
         fresh.delitem(sys.modules, "torch", raising=False)
         fresh.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        fresh.setattr(hardware, "installed_versions", lambda: {"cuda": "13.0"})
-        fresh.setattr(hardware, "_visible_gpus", lambda: 1)
-        assert hardware._has_gpu() is there
+        fresh.setattr(devices, "installed_versions", lambda: {"cuda": "13.0"})
+        fresh.setattr(devices, "_visible_gpus", lambda: 1)
+        assert devices._has_gpu() is there
 
 
 class TestVersions:

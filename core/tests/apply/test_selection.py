@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from fib_tests import table_dataset as make
 from flashinfer_bench.apply.config import ApplyConfig
-from flashinfer_bench.apply.selection import (
-    Figures,
+from flashinfer_bench.apply.table import (
     Limits,
     Standing,
     best_of_all,
-    error_problem,
     integrity_problem,
     limits_for,
     run_problem,
@@ -36,9 +34,7 @@ def passed(absolute=0.0, relative=0.0, latency=1.0, extra=None, **changes):
     record = make.trace(latency=latency, correctness=correctness, **changes)
     maker = RowMaker(None)
     maker.add(Trace.model_validate_json(json.dumps(record)))
-    (row,) = maker.rows
-    numbers = row.latency_ms, row.max_absolute_error, row.max_relative_error
-    return Figures(*numbers, row.origin.is_judged, *json.loads(row.note or "[null, null]"))
+    return maker.rows[0]
 
 
 def refused(run, limits):
@@ -94,44 +90,44 @@ class TestErrors:
         [(0.0, 0.0), (0.03125, 0.0078), (0.0078, 13.5), (0.01, 0.01), (0.0, "Infinity")],
     )
     def test_one_error_within_the_tolerance_is_enough(self, absolute, relative):
-        assert error_problem(passed(absolute, relative), BF16) is None
+        assert run_problem(passed(absolute, relative), BF16) is None
 
     @pytest.mark.parametrize(
         ("absolute", "relative"),
         [(0.5, 0.5), (0.041, 0.011), ("NaN", "NaN"), ("Infinity", "Infinity"), ("NaN", 0.5)],
     )
     def test_both_errors_beyond_are_too_much(self, absolute, relative):
-        assert error_problem(passed(absolute, relative), BF16).kind == "error"
+        assert run_problem(passed(absolute, relative), BF16).kind == "error"
 
     def test_finer_types_get_no_allowance(self):
         run = passed(0.0015, 0.0015)
-        assert error_problem(run, FP32).kind == "error"
-        assert error_problem(run, BF16) is None
+        assert run_problem(run, FP32).kind == "error"
+        assert run_problem(run, BF16) is None
 
     def test_elements_that_all_matched_say_more_than_two_maxima(self):
-        assert error_problem(passed(2.0, 70.0, extra={"matched_ratio": 1.0}), BF16) is None
-        assert error_problem(passed(2.0, 70.0, extra={"matched_ratio": 0.99}), BF16) is not None
-        assert error_problem(passed(2.0, 70.0, extra={"matched_ratio": 1.0}), FP32) is not None
+        assert run_problem(passed(2.0, 70.0, extra={"matched_ratio": 1.0}), BF16) is None
+        assert run_problem(passed(2.0, 70.0, extra={"matched_ratio": 0.99}), BF16) is not None
+        assert run_problem(passed(2.0, 70.0, extra={"matched_ratio": 1.0}), FP32) is not None
 
     def test_our_own_judge_has_looked_at_each_element(self):
         judged = {"provenance": {"evaluator": "default 1"}}
-        assert error_problem(passed(0.5, 70.0, **judged), FP32) is None
-        assert error_problem(passed("NaN", 70.0, **judged), FP32) is not None
-        assert error_problem(passed(0.5, 70.0, provenance={"evaluator": ""}), FP32) is not None
+        assert run_problem(passed(0.5, 70.0, **judged), FP32) is None
+        assert run_problem(passed("NaN", 70.0, **judged), FP32) is not None
+        assert run_problem(passed(0.5, 70.0, provenance={"evaluator": ""}), FP32) is not None
 
     def test_bounds_of_a_user_are_bounds(self):
         bounds = Limits(0.01, 0.001, both=True)
         everything = {"provenance": {"evaluator": "x"}, "extra": {"matched_ratio": 1.0}}
-        assert error_problem(passed(0.01, 0.001, **everything), bounds) is None
-        assert error_problem(passed(0.01, 0.002, **everything), bounds) is not None
-        assert error_problem(passed(0.02, 0.001, **everything), bounds) is not None
+        assert run_problem(passed(0.01, 0.001, **everything), bounds) is None
+        assert run_problem(passed(0.01, 0.002, **everything), bounds) is not None
+        assert run_problem(passed(0.02, 0.001, **everything), bounds) is not None
 
     def test_nan_is_within_no_bounds(self):
         endless = Limits(math.inf, math.inf, both=True)
-        assert error_problem(passed("NaN", 0.0), endless) is not None
-        assert error_problem(passed(0.0, "NaN"), BF16) is not None
-        assert error_problem(passed("NaN", 0.0), BF16) is not None
-        assert error_problem(passed("Infinity", "Infinity"), endless) is None
+        assert run_problem(passed("NaN", 0.0), endless) is not None
+        assert run_problem(passed(0.0, "NaN"), BF16) is not None
+        assert run_problem(passed("NaN", 0.0), BF16) is not None
+        assert run_problem(passed("Infinity", "Infinity"), endless) is None
 
 
 class TestIntegrity:

@@ -98,7 +98,7 @@ class TestEligibility:
 
     def test_another_series_of_the_toolchain(self, winner, monkeypatch):
         monkeypatch.setattr(
-            "flashinfer_bench.apply.hardware.installed_versions", lambda: {"cuda": "13.0"}
+            "flashinfer_bench.tensors.devices.installed_versions", lambda: {"cuda": "13.0"}
         )
         parts = {"solutions": [make.solution("safe"), make.solution("fast", language="cuda")]}
         assert winner(make.trace(), **parts) == "safe"

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.bench import BenchmarkConfig, EvalConfig
-from flashinfer_bench.bench.dtype_tolerances import (
+from flashinfer_bench.data import Definition, OutputTolerance, TensorSpec, Tolerance, Workload
+from flashinfer_bench.errors import DataError
+from flashinfer_bench.tensors.dtypes import (
     default_tolerance,
     precision_of,
 )
-from flashinfer_bench.data import Definition, OutputTolerance, TensorSpec, Tolerance, Workload
-from flashinfer_bench.errors import DataError
 
 
 def definition(

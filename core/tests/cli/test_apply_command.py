@@ -1,4 +1,4 @@
-"""``fib apply explain|list|build``: what they show, what they refuse, and how they exit."""
+"""``fib apply build``: what it shows, what it refuses, and how it exits."""
 
 from __future__ import annotations
 
@@ -43,149 +43,20 @@ def tables(text):
     return found
 
 
-# --------------------------------------------------------------------------------- explain
-
-
-def test_who_takes_each_size(fib, dataset):
-    result = fib("apply", "explain", dataset.root, "double", "--hardware", HERE)
-    assert result.exit_code == 0, result.stderr
-    keys, _ = tables(result.stdout)
-    assert [(row["key"], row["place"], row["solution"]) for row in keys] == [
-        ("N=16", "1", "quick"),
-        ("N=16", "2", "steady"),
-        ("N=32", "1", "steady"),
-        ("N=32", "2", "quick"),
-    ]
-    assert [row["latency_ms"] for row in keys] == ["1", "2", "3", "4"]
-    assert keys[1]["slower"] == "2"
-    assert "2 of 2 recorded keys have a winner" in result.stderr
-    assert f"double on {HERE}" in result.stderr
-
-
-def test_why_the_others_do_not(fib, dataset):
-    result = fib("apply", "explain", dataset.root, "double", "--hardware", HERE)
-    _, solutions = tables(result.stdout)
-    reasons = {row["solution"]: row["why_not"] for row in solutions}
-    assert set(reasons) == {"quick", "steady", "wrong", "elsewhere", "unused", "lost"}
-    assert reasons["quick"] == reasons["steady"] == "slower in 1 key"
-    assert "INCORRECT_NUMERICAL (1 run)" in reasons["wrong"]
-    assert "NVIDIA H100" in reasons["elsewhere"]
-    assert reasons["unused"]
-    assert "no solution of this name" in reasons["lost"]
-
-
-def test_the_tolerance_follows_the_dtype_unless_it_is_given(fib, dataset):
-    def told(*options):
-        arguments = ("apply", "explain", dataset.root, "double", "--hardware", HERE, *options)
-        return fib(*arguments)
-
-    assert "absolute error up to 0.000977 or relative" in told().stderr
-    strict = told("--max-atol", "1e-9")
-    keys, solutions = tables(strict.stdout)
-    assert [row["solution"] for row in keys] == ["", ""]
-    reasons = {row["solution"]: row["why_not"] for row in solutions}
-    assert "absolute error 1e-06 > 1e-09 (2 runs)" in reasons["quick"]
-    assert "0 of 2 recorded keys have a winner" in strict.stderr
-    assert told("--max-rtol", "-1").exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("axes", "words"),
-    [
-        (["16"], "'16' is no size of an axis; write it as M=16"),
-        (["=16"], "'=16' is no size"),
-        (["N=-1"], "'N=-1' is no size"),
-        (["N=²"], "is no size"),
-        (["N=16", "N=32"], "axis 'N' has two sizes, 16 and 32"),
-        (["N=16,"], "'' is no size"),
-        (["K=16"], "'K'"),
-    ],
-)
-def test_sizes_that_are_none(fib, dataset, axes, words):
-    result = fib("apply", "explain", dataset.root, "double", "--axes", *axes)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-
-
-def test_a_size_that_nobody_has_recorded(fib, dataset):
-    result = fib("apply", "explain", dataset.root, "double", "--hardware", HERE, "--axes", "N=17")
-    assert result.exit_code == 5
-    assert "N=17" in result.stderr
-    assert "N=16" in result.stderr
-
-
-def test_an_unknown_definition_gets_near_matches(fib, dataset):
-    result = fib("apply", "explain", dataset.root, "duoble")
-    assert result.exit_code == 2
-    assert "'duoble'" in result.stderr
-    assert "did you mean double?" in result.stderr
-
-
-@pytest.mark.parametrize("command", [["explain", "{}", "double"], ["list", "{}"], ["build", "{}"]])
-def test_a_dataset_that_is_not_there(fib, tmp_path, command):
-    words = [word.format(tmp_path / "nowhere") for word in command]
-    result = fib("apply", *words)
+def test_a_dataset_that_is_not_there(fib, tmp_path):
+    result = fib("apply", "build", tmp_path / "nowhere")
     assert result.exit_code == 2
     assert "nowhere does not exist" in result.stderr
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.parametrize("command", [["explain", "double"], ["list"], ["build"]])
-def test_devices_that_are_none(fib, dataset, command):
-    words = ("apply", command[0], dataset.root, *command[1:])
-    result = fib(*words, "--device", "tpu")
+def test_devices_that_are_none(fib, dataset):
+    result = fib("apply", "build", dataset.root, "--device", "tpu")
     assert result.exit_code == 4
     assert "device 'tpu' is not supported; use cpu, cuda or cuda:N" in result.stderr
-    result = fib(*words, "--device", "cpu", "--hardware", HERE)
+    result = fib("apply", "build", dataset.root, "--device", "cpu", "--hardware", HERE)
     assert result.exit_code == 2
     assert "give --device or --hardware, not both" in result.stderr
-
-
-def test_explain_as_json(fib, dataset):
-    result = fib("apply", "explain", dataset.root, "double", "--hardware", HERE, "--json")
-    document = json.loads(result.stdout)
-    assert document["schema_version"] == 1
-    assert (document["definition"], document["hardware"]) == ("double", HERE)
-    first = document["keys"][0]
-    assert first["axes"] == {"N": 16}
-    assert [one["solution"] for one in first["contenders"]] == ["quick", "steady"]
-    lost = next(one for one in document["solutions"] if one["name"] == "lost")
-    assert lost["refusals"][0]["kind"] == "solution"
-    assert not lost["known"]
-
-
-# ------------------------------------------------------------------------------------ list
-
-
-def test_all_definitions_in_short(fib, dataset):
-    result = fib("apply", "list", dataset.root, "--hardware", HERE)
-    assert result.exit_code == 0, result.stderr
-    (rows,) = tables(result.stdout)
-    found = {row["definition"]: row for row in rows}
-    assert list(found) == ["dot", "double"]
-    double, dot = found["double"], found["dot"]
-    assert (double["keys"], double["won"], double["runs"]) == ("2", "2", "7")
-    assert double["winners"] == "quick 1, steady 1"
-    assert "hardware 1" in double["not_counted"]
-    assert (dot["keys"], dot["won"], dot["winners"], dot["not_counted"]) == ("0", "0", "", "")
-    assert f"2 of 2 recorded keys have a winner on {HERE}" in result.stderr
-    assert "1 run on other hardware" in result.stderr
-
-
-@pytest.mark.parametrize("command", [["list"], ["explain"]])
-def test_what_cannot_be_read_is_told_and_left_out(fib, dataset, command):
-    dataset.raw("solutions/bob/broken.json", '{"name": ')
-    words = [*command, dataset.root, *(["double"] if command == ["explain"] else [])]
-    result = fib("apply", *words, "--hardware", HERE)
-    assert result.exit_code == 1
-    assert "broken.json" in result.stderr
-    assert "'fib validate' lists all of it" in result.stderr
-    assert "quick" in result.stdout
-
-
-# ----------------------------------------------------------------------------------- build
 
 
 @contextmanager
@@ -311,13 +182,3 @@ def test_nothing_to_build(fib, dataset):
     assert result.exit_code == 5
     assert "no solution of the dataset may be used on Another CPU (8 cores)" in result.stderr
     assert "fib apply list" in result.stderr
-
-
-def test_looking_needs_no_torch(fib_process, dataset, tmp_path):
-    (tmp_path / "block").mkdir()
-    for name in ("torch", "numpy"):
-        (tmp_path / f"block/{name}.py").write_text("raise ImportError('blocked by the test')")
-    env = {"PYTHONPATH": str(tmp_path / "block")}
-    for command in (["list", dataset.root], ["explain", dataset.root, "double"]):
-        done = fib_process("apply", *command, "--hardware", HERE, env=env)
-        assert done.returncode == 0, done.stderr

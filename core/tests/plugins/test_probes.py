@@ -9,7 +9,7 @@ import types
 import pytest
 
 from flashinfer_bench.plugins import Availability, Catalog, TimerSpec
-from flashinfer_bench.plugins.probes import Probe
+from flashinfer_bench.plugins.registry import Probe
 
 LONG = 60.0  # a limit that no test waits for
 

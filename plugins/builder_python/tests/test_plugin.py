@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 
-from fib_builder_python.probe import probe
+from fib_builder_python.builder import probe
 
 
 def test_the_probe_says_which_python():

@@ -10,7 +10,7 @@ import os
 import time
 from pathlib import Path
 
-from flashinfer_bench.apply.hardware import this_hardware
+from flashinfer_bench.tensors.devices import this_hardware
 
 MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
 

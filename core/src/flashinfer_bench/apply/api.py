@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
 
 from flashinfer_bench import env
 from flashinfer_bench.apply.runtime import ApplyRuntime, get_runtime, make_call, set_runtime
-from flashinfer_bench.apply.wrappers import decorate
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.patch_points import no_fallback, opaque, router
 
@@ -133,6 +132,7 @@ def _decorator(target: Union[str, Resolver]) -> Callable[[_Function], _Function]
     if not isinstance(target, str) and not callable(target):
         raise ConfigError(f"{target!r} is neither the name of a definition nor a resolver")
     activate()
+    from flashinfer_bench.apply.wrappers import decorate
 
     def decorator(function: _Function) -> _Function:
         return decorate(target, function)  # type: ignore[return-value]
@@ -190,7 +190,6 @@ def enable_apply(
     ...     out = gemm(A, B)
     """
     folder = env.apply_path() if dataset_path is None else None
-    mapping = dataset_path if folder is None else folder
     if isinstance(dataset_path, Mapping) or folder is not None:
         if device is not None:
             raise ConfigError(
@@ -199,7 +198,8 @@ def enable_apply(
             )
         from flashinfer_bench.apply.mapping import enable_mapping
 
-        return enable_mapping(mapping, apply_config, dataset=dataset)  # type: ignore[arg-type]
+        mapping: Any = dataset_path if folder is None else folder
+        return enable_mapping(mapping, apply_config, dataset=dataset)
     if dataset is not None:
         raise ConfigError(
             "dataset= has the definitions of a mapping, and there is none",

@@ -30,7 +30,7 @@ class ApplyConfig:
     max_atol, max_rtol : float, optional
         Largest recorded absolute and relative error of a solution; what is given must be kept. If
         both are None, the default, it depends on the definition's dtypes and tolerance, and it is
-        enough to keep to one of the two; see `flashinfer_bench.apply.selection`.
+        enough to keep to one of the two; see `flashinfer_bench.apply.table`.
     aot_ratio : float
         Share of the solutions that win most keys which is built when apply is enabled, in [0, 1].
         The rest is built when first needed.

@@ -9,17 +9,16 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
 from flashinfer_bench.apply.config import as_registry
-from flashinfer_bench.apply.wrappers import label_of, tell_once
 from flashinfer_bench.errors import (
     BuildCapabilityError,
     BuildError,
     ConfigError,
-    DataError,
     FibError,
     StorageError,
 )
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
     from flashinfer_bench.apply.dispatch import Counters, Dispatcher, Stats, Target
     from flashinfer_bench.apply.keys import ApplyKey
-    from flashinfer_bench.apply.selection import Candidates
-    from flashinfer_bench.apply.table import ApplyTable, Config, Dataset, Source
+    from flashinfer_bench.apply.table import ApplyTable, Candidates, Config, Dataset, Source
     from flashinfer_bench.apply.wrappers import Resolver
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition
@@ -140,6 +138,8 @@ def make_call(
     if not isinstance(target, str):
         if not callable(target):
             raise ConfigError(f"{target!r} is neither the name of a definition nor a resolver")
+        from flashinfer_bench.apply.wrappers import label_of, tell_once
+
         try:
             name = target(*given, **(named or {}))
         except _ANYTHING as error:
@@ -289,7 +289,7 @@ class ApplyRuntime(BaseRuntime):
         *,
         device: object = None,
     ) -> None:
-        from flashinfer_bench.apply.hardware import device_named
+        from flashinfer_bench.tensors.devices import device_named
 
         self._dataset: Dataset = env.dataset_path() if trace_set is None else trace_set
         self._config = config
@@ -309,8 +309,8 @@ class ApplyRuntime(BaseRuntime):
         return next((each for each in reversed(router.active) if isinstance(each, cls)), None)
 
     def _load(self, dataset: Dataset, config: Config) -> Generation:
-        from flashinfer_bench.apply.hardware import this_hardware
         from flashinfer_bench.apply.table import ApplyTable
+        from flashinfer_bench.tensors.devices import this_hardware
 
         configs = as_registry(config)
         table = ApplyTable.load_or_build(dataset, configs, hardware=this_hardware(self._device))
@@ -380,11 +380,15 @@ class ApplyRuntime(BaseRuntime):
         ------
         UnknownNameError
             If there is no such definition.
+        ImportError
+            If the distribution ``fib-report`` is not installed, which explains it.
         """
         from flashinfer_bench.apply.explain import explain
 
         hardware = self._generation.table.hardware
-        return explain(self._dataset, name, self._config, hardware=hardware, axes=axes)
+        found: dict[str, Any]
+        found = explain(self._dataset, name, self._config, hardware=hardware, axes=axes)
+        return found
 
 
 class Generation:
@@ -436,12 +440,10 @@ class Generation:
 
                 try:
                     definition = self.table.source.definition(name)
-                    config = self._configs.get(name)
+                    one, config = self.table.definitions[name], self._configs.get(name)
                     made = Dispatcher(
                         definition,
-                        TableResolver(
-                            definition, self.table.definitions[name], self.builds, config
-                        ),
+                        TableResolver(definition, one, self.builds, config),
                         config,
                         key_builder=ApplyKeyFactory.specialize(definition),
                         device=self._device,
@@ -477,7 +479,7 @@ class Generation:
         wanted: Counter[str] = Counter()
         for name in self.names:
             table, config = self.table.definitions[name], self._configs.get(name)
-            wins = Counter(table.choices.values())
+            wins = Counter(table.winners)
             if table.best is not None and config.on_miss_policy == "use_def_best":
                 wins[table.best] += len(table.choices)
             # Of equals always the same: by name.
@@ -492,17 +494,15 @@ class Generation:
             )
 
 
+@dataclass
 class TableResolver:
     """Finds what is called for a key: by the table, or by the policy for keys not in it."""
 
-    def __init__(
-        self, definition: Definition, table: Candidates, builds: Builds, config: ApplyConfig
-    ) -> None:
-        self._definition = definition
-        self._table = table
-        self._builds = builds
-        self._config = config
-        self._targets: dict[str, Target] = {}
+    definition: Definition
+    table: Candidates
+    builds: Builds
+    config: ApplyConfig
+    targets: dict[str, Target] = field(default_factory=dict)
 
     def resolve(self, key: Optional[ApplyKey]) -> Optional[Target]:
         """Return what takes calls with a key, built, or None; see `dispatch.Resolver`.
@@ -515,25 +515,24 @@ class TableResolver:
         from flashinfer_bench.apply.dispatch import Target
 
         assert key is not None
-        choices, policy = self._table.choices, self._config.on_miss_policy
+        choices, policy = self.table.choices, self.config.on_miss_policy
         solution = choices.get(key)
         if key not in choices:
             if policy == "use_def_best":
-                solution = self._table.best
+                solution = self.table.best
             elif policy == "nearest":
-                near = nearest_key(choices, key, self._config.nearest_ratio)
+                near = nearest_key(choices, key, self.config.nearest_ratio)
                 solution = None if near is None else choices[near]
             # It may have failed for this very key.
-            if solution in self._table.barred.get(key, ()):
+            if solution in self.table.barred.get(key, ()):
                 solution = None
         if solution is None:
             return None
-        runnable = self._builds.get(solution)
-        target = self._targets.get(solution)
-        if target is None:
-            made = Target.from_runnable(runnable, self._definition, solution)
-            target = self._targets.setdefault(solution, made)
-        return target
+        runnable = self.builds.get(solution)
+        if solution not in self.targets:
+            made = Target.from_runnable(runnable, self.definition, solution)
+            self.targets.setdefault(solution, made)
+        return self.targets[solution]
 
 
 def nearest_key(keys: Iterable[ApplyKey], key: ApplyKey, ratio: float) -> Optional[ApplyKey]:
@@ -669,16 +668,17 @@ class Builds:
         """
         from flashinfer_bench.compile.machine import in_threads
 
-        if jobs is None:
-            from flashinfer_bench.bench.pool import default_jobs
-
-            jobs = default_jobs()
-        elif type(jobs) is not int or jobs < 1:
+        wanted = dict.fromkeys(names)
+        if jobs is not None and (type(jobs) is not int or jobs < 1):
             raise ConfigError(
                 f"jobs={jobs!r} is not allowed; give a whole number from 1 on, or None"
             )
+        if jobs is None and len(wanted) > 1:
+            from flashinfer_bench.bench.pool import default_jobs
+
+            jobs = default_jobs()
         failures: dict[str, Exception] = {}
-        for name, error in in_threads(self._attempt, dict.fromkeys(names), jobs):
+        for name, error in in_threads(self._attempt, wanted, jobs or 1):
             if error is not None:
                 failures[name] = error
             if on_built is not None:
@@ -702,14 +702,12 @@ class Builds:
 
 
 def _failure(name: str, error: BaseException) -> partial[BuildError]:
-    kind: type[BuildError] = BuildError
-    if isinstance(error, (BuildCapabilityError, StorageError)):
-        kind = BuildCapabilityError
     if isinstance(error, (BuildError, StorageError)):
+        lacking = isinstance(error, (BuildCapabilityError, StorageError))
+        kind = BuildCapabilityError if lacking else BuildError
         return partial(kind, error.message, hint=error.hint, log=getattr(error, "log", ""))
     if isinstance(error, FibError):  # of the source
-        place = f"{error.where}: " if isinstance(error, DataError) and error.where else ""
-        message = f"solution {name!r} cannot be read: {place}{error.message}"
-        return partial(kind, message, hint=error.hint)
+        message = f"solution {name!r} cannot be read: {error.message}"
+        return partial(BuildError, message, hint=error.hint)
     message = f"solution {name!r} cannot be built: {type(error).__name__}: {error}"
-    return partial(kind, message, log="".join(traceback.format_exception(error)))
+    return partial(BuildError, message, log="".join(traceback.format_exception(error)))

@@ -2,30 +2,542 @@
 
 A table is made from the index of the dataset's traces, which is kept on disk and brought up to
 date by what was appended; see `flashinfer_bench.data.index`.
+
+**Errors.** A trace has the largest absolute and the largest relative error over all elements, which
+are mostly those of different elements: 0.03 of a 5.0, and 300 % of a 0.0001. Where the user sets no
+bounds, these rules hold, with the tolerance of the definition (of the workload, if it has one), or
+else the default for its dtypes (`flashinfer_bench.tensors.dtypes`):
+
+1. One of the two is within the tolerance: then each element is. It counts.
+2. Else the trace cannot say whether each element is within one of the two. A judge that compared
+   element by element could, and said PASSED:
+
+   * this project's own judge, which names its evaluator, went by the same tolerances. It counts;
+   * of other records of 16-bit and smaller types, whose tolerance of 0.01 every harness shares, it
+     counts if they tell that all elements matched (``extra.matched_ratio``), or if the absolute
+     error is at most four times the tolerance: what rounding makes of values up to 8;
+   * other records of finer types do not count: harnesses allow them ten times of what is right.
+
+**Hardware and libraries.** A latency is the latency on one model of hardware: nothing that was
+recorded on another one counts, not even on the next larger model of the same family. Libraries are
+different. They change with each environment, what was recorded is built anew here, and most
+releases change little. So a record is refused only where the library that compiles the solution is
+of another *series*:
+
+=========================  ===========================================================
+language                   what must be of the same series, if both versions are known
+=========================  ===========================================================
+``cuda``, ``cpp``          CUDA, on a GPU; nothing on the CPU
+``triton``                 triton
+``tilelang``               tilelang
+``python``                 torch
+others                     what a plugin's `LanguageSpec` says; without one, nothing
+=========================  ===========================================================
+
+A series is the major version, or ``0.minor`` before the first major one: 12.8 and 12.4 are one,
+12.8 and 13.0 are two.
+
+**Latency** of a solution for a key: the median over all runs that count, of all workloads with that
+key. Ties go to the smaller name.
+
+**Wrong is wrong.** A solution that was found incorrect on this hardware does not get the keys for
+which that was, whatever else was recorded for them, and is never the best of its definition.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import json
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Optional, Union
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Union
 
 from flashinfer_bench.apply.config import as_registry
-from flashinfer_bench.apply.hardware import Place, this_hardware
-from flashinfer_bench.errors import ConfigError, UnknownNameError
+from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyFactory
+from flashinfer_bench.data.loader import paused_gc
+from flashinfer_bench.data.trace_set import TraceSet
+from flashinfer_bench.data.workload import Workload
+from flashinfer_bench.errors import ConfigError, FibError, UnknownNameError
+from flashinfer_bench.plugins import default_catalog
+from flashinfer_bench.tensors import devices, dtypes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable, Mapping
 
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
-    from flashinfer_bench.apply.keys import ApplyKey
-    from flashinfer_bench.apply.selection import Candidates
-    from flashinfer_bench.data import Definition, Solution, TraceSet
+    from flashinfer_bench.data import Definition, Solution
+    from flashinfer_bench.data.run_source import Origin, RunRow, Task
 
     Config = Union[ApplyConfig, ApplyConfigRegistry, None]
     Dataset = Union[TraceSet, str, Path]
+
+REASONS = (
+    "definition solution hardware target toolchain key stale status incorrect integrity error "
+    "latency"
+)
+"""What keeps a run from counting."""
+
+
+class Reason(NamedTuple):
+    """Why a run does not count: which rule of `REASONS`, and a few words with the figures."""
+
+    kind: str
+    text: str
+
+
+# ------------------------------------------------------------------------------- environments
+
+DeviceType = Literal["cpu", "cuda"]
+
+_CPU_TEXT = re.compile(r"\(\d+ cores\)|^cpu\b", re.IGNORECASE)
+_SERIES = re.compile(r"(\d+)(?:\.(\d+))?")
+
+
+class Place(NamedTuple):
+    """Where solutions shall work.
+
+    Attributes
+    ----------
+    hardware : str
+        As traces name it.
+    kind : str
+        ``cpu`` or ``cuda``.
+    versions : mapping of str to str
+        Versions of the libraries there.
+    """
+
+    hardware: str
+    kind: DeviceType
+    versions: Mapping[str, str]
+
+    @classmethod
+    def of(cls, hardware: str) -> Place:
+        """Return a place with this hardware and the libraries that are installed here.
+
+        ``environment.hardware`` of a CPU tells its cores; anything else is a GPU.
+        """
+        kind: DeviceType = "cpu" if _CPU_TEXT.search(hardware) else "cuda"
+        return cls(hardware, kind, devices.installed_versions())
+
+    def toolchain_problem(self, language: str, recorded: Mapping[str, str]) -> Optional[str]:
+        """Say why a record does not hold with the libraries here, or return None if it does.
+
+        Parameters
+        ----------
+        language : str
+            The solution's.
+        recorded : mapping of str to str
+            ``environment.libs`` of the record.
+        """
+        known = default_catalog().languages.get(language)
+        if known is None:
+            return None
+        for library in known.spec.libraries:
+            if self.kind == "cpu" and library in known.spec.gpu_only:
+                continue
+            then, now = recorded.get(library, ""), self.versions.get(library, "")
+            series = _series_of(then), _series_of(now)
+            if None not in series and series[0] != series[1]:
+                return f"recorded with {library} {then}, and here is {now}"
+        return None
+
+
+def _series_of(version: str) -> Optional[str]:
+    """Return the part of a version that changes when compatibility is given up, if there is one."""
+    found = _SERIES.match(version.strip())
+    if found is None:
+        return None
+    major, minor = int(found[1]), int(found[2] or 0)
+    return str(major) if major else f"0.{minor}"
+
+
+# --------------------------------------------------------------------------------- single runs
+
+_HEADROOM = 4.0
+_COARSE = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1"})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large recorded errors may be.
+
+    Attributes
+    ----------
+    atol, rtol : float
+        Largest absolute and relative error; infinite where nothing is demanded.
+    both : bool
+        Whether both must be kept, as bounds that a user has set, and not just one.
+    coarse : bool
+        Whether all floating-point outputs are of 16 bits or fewer.
+    matched_ratio : float
+        Share of the elements that must match.
+    """
+
+    atol: float
+    rtol: float
+    both: bool = False
+    coarse: bool = False
+    matched_ratio: float = 1.0
+
+
+def limits_for(
+    definition: Definition, config: ApplyConfig, workload: Optional[Workload] = None
+) -> Limits:
+    """Return the limits for the runs of a definition.
+
+    Parameters
+    ----------
+    definition : Definition
+        Has the dtypes, and maybe a tolerance. Of several outputs the widest one counts: a trace
+        does not tell which output its errors are of.
+    config : ApplyConfig
+        May have bounds, which go before everything else.
+    workload : Workload, optional
+        May have a tolerance, which goes before the definition's.
+    """
+    if config.max_atol is not None or config.max_rtol is not None:
+        bounds = (config.max_atol, config.max_rtol)
+        atol, rtol = (math.inf if bound is None else bound for bound in bounds)
+        return Limits(atol, rtol, both=True)
+    layers = (definition.tolerance, None if workload is None else workload.tolerance)
+    defaults = dtypes.default_tolerances(definition).items()
+    values = [dtypes.tolerance_values(layers, default, output) for output, default in defaults]
+    floats = [name for name, spec in definition.outputs.items() if spec.dtype.is_floating]
+    precisions = {dtypes.precision_of(definition, name) for name in floats}
+    ratios = (each.get("required_matched_ratio", 1.0) for each in values)
+    return Limits(
+        atol=max((each["atol"] for each in values), default=0.0),
+        rtol=max((each["rtol"] for each in values), default=0.0),
+        coarse=bool(floats) and precisions <= _COARSE,
+        matched_ratio=min(ratios, default=1.0),
+    )
+
+
+def run_problem(run: RunRow, limits: Limits) -> Optional[Reason]:
+    """Say why a run does not count, or return None if it does; see the top of this module."""
+    latency, absolute, relative = run.latency_ms, run.max_absolute_error, run.max_relative_error
+    if not run.passed or latency is None or absolute is None or relative is None:
+        return Reason("status", run.status.value)
+    if not 0.0 < latency < math.inf:
+        return Reason("latency", f"a latency of {latency:g} ms is no measurement")
+    matched, integrity = (None, None) if run.note is None else json.loads(run.note)
+    problem = integrity_problem(integrity, latency)
+    if problem is not None:
+        return problem
+    checks = (("absolute", absolute, limits.atol), ("relative", relative, limits.rtol))
+    wide = [check for check in checks if not check[1] <= check[2]]  # NaN fits nowhere
+    if not wide:
+        return None
+    known = not math.isnan(absolute) and not math.isnan(relative)
+    enough = len(wide) == 1 or _matched(run, absolute, matched, limits)
+    if known and not limits.both and enough:
+        return None
+    parts = [f"{name} error {value:.4g} > {allowed:.4g}" for name, value, allowed in wide]
+    return Reason("error", " and ".join(parts))
+
+
+def _matched(run: RunRow, absolute: float, ratio: Optional[float], limits: Limits) -> bool:
+    """Return whether there is reason to believe that each element was within the tolerance."""
+    if not absolute < math.inf:
+        return False
+    if run.origin.is_judged or not limits.coarse:
+        return run.origin.is_judged
+    if ratio is not None:
+        return ratio >= limits.matched_ratio
+    return absolute <= _HEADROOM * limits.atol
+
+
+_ACCUSING = ("violation", "violations", "rule", "problem", "problems", "suspect", "cheat")
+_GOOD = frozenset({"clean", "ok", "pass", "passed", "full", "off"})
+
+
+def integrity_problem(note: Any, latency_ms: float) -> Optional[Reason]:
+    """Say what a judge has noted against a run, or return None.
+
+    Parameters
+    ----------
+    note : Any
+        ``correctness.extra["integrity"]``; None where nobody has looked, which says nothing.
+    latency_ms : float
+        The claimed latency in milliseconds.
+    """
+    if note is None or note is True:
+        return None
+    if not isinstance(note, dict):
+        good = isinstance(note, str) and note.strip().lower() in _GOOD
+        return None if good else Reason("integrity", f"integrity note: {str(note)[:80]}")
+    for name in _ACCUSING:
+        if note.get(name):
+            return Reason("integrity", f"integrity: {name}: {str(note[name])[:80]}")
+    verdict = note.get("status", note.get("verdict", "clean"))
+    if note.get("clean") is False or str(verdict).strip().lower() not in _GOOD:
+        return Reason("integrity", f"integrity: {str(verdict)[:80]}, not clean")
+    hidden, allowed, floor = map(_number, map(note.get, ("hidden_ms", "allowed_ms", "floor_ms")))
+    # The figures are rounded. What was hidden and then added to the latency does no harm.
+    unseen = hidden is not None and allowed is not None and not note.get("added_ms")
+    if unseen and not hidden <= allowed * 1.01:  # type: ignore[operator]
+        return Reason("integrity", f"integrity: {hidden:g} ms hidden, {allowed:g} ms allowed")
+    if floor is not None and not latency_ms >= floor * 0.99:
+        return Reason("integrity", f"integrity: {latency_ms:g} ms, below the floor of {floor:g} ms")
+    return None
+
+
+def _number(value: Any) -> Optional[float]:
+    if value is True or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # JSON has integers of any size
+        return math.inf if value > 0 else -math.inf
+
+
+# --------------------------------------------------------------------------------------- ranking
+
+
+class Standing(NamedTuple):
+    """A solution's place for one key. Standings sort best first, equals by name.
+
+    Attributes
+    ----------
+    latency_ms : float
+        Median over its runs, in milliseconds.
+    solution : str
+        Its name.
+    runs : int
+        How many runs that is.
+    workload : str
+        Smallest uuid of the workloads that were run.
+    """
+
+    latency_ms: float
+    solution: str
+    runs: int
+    workload: str
+
+
+def best_of_all(
+    rankings: Iterable[list[Standing]], never: frozenset[str] = frozenset()
+) -> Optional[str]:
+    """Return the solution to take for a key that nobody has recorded, None if there is none.
+
+    For each key a solution's score is the winner's latency over its own: 1 for the winner. The
+    solution with the highest mean score over its keys is taken, of those that have at least half of
+    all keys, so that one lucky run on a single key does not count for everything. If none has, it
+    is among those with the most keys. Ties: more keys, then the smaller name.
+
+    Parameters
+    ----------
+    rankings : iterable of list of Standing
+        For each key its standings, best first.
+    never : frozenset of str
+        Solutions that are not taken.
+    """
+    scores: dict[str, list[float]] = {}
+    keys = 0
+    for ranking in rankings:
+        keys += bool(ranking)
+        for each in ranking:
+            if each.solution not in never:
+                score = ranking[0].latency_ms / each.latency_ms
+                scores.setdefault(each.solution, []).append(score)
+    if not scores:
+        return None
+    enough = min(keys / 2, max(map(len, scores.values())))
+    order = [
+        (-math.fsum(own) / len(own), -len(own), name)
+        for name, own in scores.items()
+        if len(own) >= enough
+    ]
+    return min(order)[2]
+
+
+# ------------------------------------------------------------------------------------ all the runs
+
+_INCORRECT = "INCORRECT"  # what the statuses of wrong outputs begin with
+_INCORRECT_ELSEWHERE = Reason("incorrect", "incorrect in another run")
+_STALE = Reason("stale", "recorded with another content of the solution")
+
+
+@dataclass
+class Candidates:
+    """What is known of the solutions of one definition.
+
+    Attributes
+    ----------
+    choices : dict of ApplyKey to str
+        The solution that wins each recorded key.
+    rankings : dict of ApplyKey to list of Standing
+        For each recorded key that anybody may have the solutions, best first.
+    barred : dict of ApplyKey to tuple of str
+        For each recorded key that nobody may have the solutions that were tried: no policy for
+        other keys may give it to one of these.
+    best : str or None
+        The solution for keys that nobody has recorded.
+    refusals : dict of str to Counter of Reason
+        By solution: why runs do not count, and how many.
+    runs : Counter of str
+        Number of all runs by solution.
+    """
+
+    choices: dict[ApplyKey, str] = field(default_factory=dict)
+    rankings: dict[ApplyKey, list[Standing]] = field(default_factory=dict)
+    barred: dict[ApplyKey, tuple[str, ...]] = field(default_factory=dict)
+    best: Optional[str] = None
+    refusals: dict[str, Counter[Reason]] = field(default_factory=dict)
+    runs: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def keys(self) -> list[ApplyKey]:
+        """All keys that have been recorded here, sorted."""
+        return sorted([*self.rankings, *self.barred], key=_order)
+
+    @property
+    def winners(self) -> dict[str, int]:
+        """How many keys each solution wins, most first."""
+        counts = Counter(self.choices.values())
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _order(key: ApplyKey) -> tuple[tuple[tuple[str, int], ...], str]:
+    return key.axes, repr(key.feats)
+
+
+class _Slot:
+    """All that is known of one key of one definition."""
+
+    def __init__(self) -> None:
+        # Of the runs that count latency, in milliseconds, and uuid of the workload, by solution.
+        self.counted: dict[str, list[tuple[float, str]]] = {}
+        self.tried: set[str] = set()
+        self.wrong: set[str] = set()
+
+
+def collect(
+    rows: Iterable[RunRow], configs: ApplyConfigRegistry, place: Place, source: Source
+) -> dict[str, Candidates]:
+    """Decide about each run, and return what all come to, by definition.
+
+    Parameters
+    ----------
+    rows : iterable of RunRow
+        The runs.
+    configs : ApplyConfigRegistry
+        The bounds on errors.
+    place : Place
+        Where solutions shall work.
+    source : Source
+        Has the definitions and solutions.
+    """
+    found: dict[str, Candidates] = {}
+    slots: dict[str, dict[ApplyKey, _Slot]] = {}
+    # What is worked out once for many runs.
+    hash_of = cache(lambda name: source.solution(name).hash())
+    builder_of = cache(lambda name: ApplyKeyFactory.specialize(source.definition(name)))
+
+    @cache
+    def refusal_of(definition: str, solution: str, origin: Origin) -> Optional[Reason]:
+        return _refusal(definition, solution, origin, place, source)
+
+    @cache
+    def slot_of(name: str, text: str) -> tuple[str, Union[_Slot, Reason], Limits]:
+        """Return the uuid, the slot, or why there is none, and the limits of a workload."""
+        workload = Workload.model_validate_json(text)
+        limits = limits_for(source.definition(name), configs.get(name), workload)
+        try:
+            key = builder_of(name).build_from_workload(workload, source.root)
+        except FibError as error:
+            return workload.uuid, Reason("key", error.message[:200]), limits
+        except Exception as error:  # noqa: BLE001 - a plugin's key builder may raise anything
+            return workload.uuid, Reason("key", f"{type(error).__name__}: {error}"[:200]), limits
+        slot = slots.setdefault(name, {}).setdefault(key, _Slot())
+        return workload.uuid, slot, limits
+
+    groups: dict[tuple[Task, Origin], list[RunRow]] = {}
+    for row in rows:
+        groups.setdefault((row.task, row.origin), []).append(row)
+    for (task, origin), some in groups.items():
+        definition, solution = task.definition, task.solution
+        one = found.setdefault(definition, Candidates())
+        one.runs[solution] += len(some)
+        refused = one.refusals.setdefault(solution, Counter())
+        refusal = refusal_of(definition, solution, origin)
+        if refusal is not None:
+            refused[refusal] += len(some)
+            continue
+        uuid, slot, limits = slot_of(definition, task.text)
+        if isinstance(slot, Reason):
+            refused[slot] += len(some)
+            continue
+        slot.tried.add(solution)
+        if origin.solution_hash and origin.solution_hash != hash_of(solution):
+            refused[_STALE] += len(some)
+            continue
+        for row in some:
+            problem = run_problem(row, limits)
+            if problem is None:
+                slot.counted.setdefault(solution, []).append((row.latency_ms or 0.0, uuid))
+                continue
+            refused[problem] += 1
+            if problem.kind == "status" and problem.text.startswith(_INCORRECT):
+                slot.wrong.add(solution)
+    for name, own in slots.items():
+        _rank(found[name], own)
+    return found
+
+
+def _refusal(
+    definition: str, name: str, origin: Origin, place: Place, source: Source
+) -> Optional[Reason]:
+    """Return why no run of a solution in an environment counts, None if some may."""
+    if definition not in source.definitions:
+        return Reason("definition", f"there is no definition {definition!r}")
+    solution = source.solutions.get(name)
+    if solution is None:
+        return Reason("solution", "there is no solution of this name")
+    if solution.definition != definition:
+        return Reason("solution", f"the solution is for definition {solution.definition!r}")
+    if origin.hardware != place.hardware:
+        return Reason("hardware", f"recorded on {origin.hardware}")
+    # Only `cpu` alone is taken at its word: compiled code for the CPU would take a GPU's address
+    # for one of its own. Solutions that name some other GPU model are often run, and recorded, on
+    # this one; that record is better evidence than their author's intention.
+    targets = {target.strip().lower() for target in solution.spec.target_hardware}
+    if targets == {"cpu"} and place.kind != "cpu":
+        return Reason("target", "written for the CPU alone (target_hardware)")
+    text = place.toolchain_problem(str(solution.spec.language), origin.libs)
+    return None if text is None else Reason("toolchain", text)
+
+
+def _rank(one: Candidates, slots: dict[ApplyKey, _Slot]) -> None:
+    """Say who wins each key of a definition."""
+    for key in sorted(slots, key=_order):
+        slot, ranking = slots[key], []
+        for solution, counted in slot.counted.items():
+            if solution in slot.wrong:
+                one.refusals[solution][_INCORRECT_ELSEWHERE] += len(counted)
+            else:
+                latency, uuid = (
+                    median(each[0] for each in counted),
+                    min(each[1] for each in counted),
+                )
+                ranking.append(Standing(latency, solution, len(counted), uuid))
+        if ranking:
+            one.rankings[key] = sorted(ranking)
+            one.choices[key] = one.rankings[key][0].solution
+        else:
+            one.barred[key] = tuple(sorted(slot.tried))
+    never = frozenset().union(*(slot.wrong for slot in slots.values()))
+    one.best = best_of_all(one.rankings.values(), never)
+
+
+# ------------------------------------------------------------------------------------- the table
 
 
 @dataclass(repr=False, eq=False)
@@ -39,8 +551,6 @@ class ApplyTable:
         dataset has runs of, but lacks.
     hardware : str
         For which this holds.
-    digest : str
-        Of the hardware, the choices and the solutions that are chosen, in hexadecimal.
     source : Source
         The definitions and solutions.
     problems : list of str
@@ -49,13 +559,20 @@ class ApplyTable:
 
     definitions: dict[str, Candidates]
     hardware: str
-    digest: str
     source: Source
     problems: list[str]
 
     def __repr__(self) -> str:
         keys = sum(len(one.choices) for one in self.definitions.values())
         return f"ApplyTable({len(self.definitions)} definitions, {keys} keys, {self.hardware!r})"
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the hardware, the choices and the solutions that are chosen, in hexadecimal."""
+        choices = [(name, one.choices, one.best) for name, one in self.definitions.items()]
+        taken = {name for _, won, best in choices for name in (*won.values(), best) if name}
+        hashes = [(name, self.source.solution(name).hash()) for name in sorted(taken)]
+        return hashlib.sha256(repr((self.hardware, choices, hashes)).encode()).hexdigest()
 
     def match_solution(self, def_name: str, key: ApplyKey) -> Optional[str]:
         """Return the name of the solution to take, None if there is none.
@@ -95,32 +612,21 @@ class ApplyTable:
         DataError
             If a `TraceSet` that is to raise at what is not valid reads its traces only now.
         """
-        from flashinfer_bench.apply.selection import Candidates, Collector
-        from flashinfer_bench.data.loader import paused_gc
-        from flashinfer_bench.data.trace_set import TraceSet
-
         configs = as_registry(config)
-        place = Place.of(this_hardware() if hardware is None else hardware)
+        place = Place.of(devices.this_hardware() if hardware is None else hardware)
         with paused_gc():
             if source is None or isinstance(source, (str, Path)):
-                folder = None if source is None else Path(source).expanduser()
-                source = TraceSet.from_path(folder, on_error="collect")
+                root = None if source is None else Path(source).expanduser()
+                source = TraceSet.from_path(root, on_error="collect")
             if not isinstance(source, TraceSet):
                 raise ConfigError(f"give a TraceSet or a path, not {type(source).__name__}")
-            solutions = {one.name: one for group in source.solutions.values() for one in group}
-            parts = Source(source.root, dict(source.definitions), solutions)
-            collector = Collector(configs, place, parts)
-            collector.add(source.run_rows())
+            by_name = {each.name: each for each in chain(*source.solutions.values())}
+            parts = Source(source.root, dict(source.definitions), by_name)
+            found = collect(source.run_rows(), configs, place, parts)
             problems = [str(each) for each in (*source.load_errors, *source.torn_lines)]
-        found = collector.outcome()
         names = [*parts.definitions, *sorted(found.keys() - parts.definitions.keys())]
         definitions = {name: found.get(name) or Candidates() for name in names}
-        choices = [(name, one.choices, one.best) for name, one in definitions.items()]
-        taken = {name for _, won, best in choices for name in (*won.values(), best) if name}
-        hashes = [(name, parts.solution(name).hash()) for name in sorted(taken)]
-        whole = repr((place.hardware, choices, hashes)).encode()
-        digest = hashlib.sha256(whole).hexdigest()
-        return cls(definitions, place.hardware, digest, parts, problems)
+        return cls(definitions, place.hardware, parts, problems)
 
 
 class Source(NamedTuple):

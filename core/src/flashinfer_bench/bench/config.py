@@ -20,15 +20,15 @@ from pydantic import (
     model_validator,
 )
 
-from flashinfer_bench.bench.dtype_tolerances import (
+from flashinfer_bench.bench.stopping import merged_params, nearest, require_parameters, rule_of
+from flashinfer_bench.data.tolerance import Tolerance, require_known_outputs
+from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.tensors.dtypes import (
     Layer,
     default_tolerances,
     outputs_without,
     tolerance_values,
 )
-from flashinfer_bench.bench.stopping import merged_params, nearest, require_parameters, rule_of
-from flashinfer_bench.data.tolerance import Tolerance, require_known_outputs
-from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

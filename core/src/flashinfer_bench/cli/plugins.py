@@ -19,7 +19,7 @@ from flashinfer_bench.cli.options import AsJson, command_group
 from flashinfer_bench.cli.output import emit, emit_document, printable, table
 from flashinfer_bench.errors import ConfigError, PluginLoadError, SelectionError
 from flashinfer_bench.plugins import KINDS, PLUGIN_API, Settings, default_catalog, discover
-from flashinfer_bench.plugins._messages import canonical, full_traceback, one_line
+from flashinfer_bench.plugins.records import canonical, full_traceback, one_line
 from flashinfer_bench.plugins.registry import CORE_DISTRIBUTION
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
-from flashinfer_bench.data import blobs, layout, ranking
+from flashinfer_bench.data import layout, ranking
 from flashinfer_bench.data.index import TraceIndex
 from flashinfer_bench.data.json_codec import append_jsonl_file
 from flashinfer_bench.data.loader import (
@@ -579,6 +579,8 @@ class TraceSet:
         path = layout.blob_file(root, self._op_type(def_name), def_name, workload_uuid)
         if path.exists():
             raise DataError("this blob exists already", path=path)
+        from flashinfer_bench.data import blobs
+
         blobs.save_tensors(path, tensors)
         return path.relative_to(root).as_posix()
 
@@ -599,6 +601,8 @@ class TraceSet:
         BlobError
             If the file is missing, a Git LFS pointer, or not a safetensors file.
         """
+        from flashinfer_bench.data import blobs
+
         return blobs.load_tensors(self._require_root(), path_str)
 
 

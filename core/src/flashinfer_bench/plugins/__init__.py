@@ -12,21 +12,19 @@ from flashinfer_bench._lazy import exports
 from flashinfer_bench._lazy import import_string as import_string
 
 if TYPE_CHECKING:
-    from flashinfer_bench.plugins._messages import canonical as canonical
     from flashinfer_bench.plugins.hookspecs import *  # noqa: F403
     from flashinfer_bench.plugins.manager import *  # noqa: F403
     from flashinfer_bench.plugins.records import *  # noqa: F403
     from flashinfer_bench.plugins.registry import *  # noqa: F403
 
 _NAMES = {
-    "_messages": "canonical",
     "hookspecs": "hookimpl",
     "manager": ("Settings default_catalog discover language_versions reset_default_catalog"),
     "records": (
         "KINDS AdapterSpec Availability BuilderSpec CheckSpec CommandSpec EvaluatorSpec "
         "ExecutorSpec FormatSpec KeyBuilderSpec LanguageSpec MeasurementSpec MonitorSpec "
         "OpFamilySpec Record ReportSpec SandboxSpec SourceSpec StopRuleSpec TimerSpec "
-        "TracingPolicySpec hook_of"
+        "TracingPolicySpec canonical hook_of"
     ),
     "registry": "Catalog Conflict PluginStatus Registered Registry",
 }

@@ -28,10 +28,16 @@ from flashinfer_bench import env, errors
 from flashinfer_bench._lazy import import_string
 from flashinfer_bench._version import __version__
 from flashinfer_bench.plugins import hookspecs, registry
-from flashinfer_bench.plugins._messages import PASSED_ON, canonical, full_traceback, one_line
-from flashinfer_bench.plugins.probes import Probe
-from flashinfer_bench.plugins.records import KINDS, Record, hook_of
-from flashinfer_bench.plugins.registry import Catalog, PluginStatus, Registered
+from flashinfer_bench.plugins.records import (
+    KINDS,
+    PASSED_ON,
+    Record,
+    canonical,
+    full_traceback,
+    hook_of,
+    one_line,
+)
+from flashinfer_bench.plugins.registry import Catalog, PluginStatus, Probe, Registered
 
 logger = logging.getLogger(__name__)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -10,12 +12,23 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, TypeVar
 import pluggy
 
 from flashinfer_bench._lazy import import_string
-from flashinfer_bench._providers import provider_of, require_family
 from flashinfer_bench.errors import CapabilityError, PluginLoadError
 from flashinfer_bench.plugins import hookspecs
-from flashinfer_bench.plugins._messages import PASSED_ON, canonical, in_words, one_line, spoken
-from flashinfer_bench.plugins.probes import Probe
-from flashinfer_bench.plugins.records import KINDS, Availability, Record, device_type, plural
+from flashinfer_bench.plugins.records import (
+    KINDS,
+    PASSED_ON,
+    Availability,
+    BuilderSpec,
+    EvaluatorSpec,
+    OpFamilySpec,
+    Record,
+    canonical,
+    device_type,
+    in_words,
+    one_line,
+    plural,
+    spoken,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +43,80 @@ State = Literal["ok", "unavailable", "blocked", "broken"]
 CORE_DISTRIBUTION = "flashinfer-bench-core"
 CONFLICT_HINT = "Uninstall one of them, or name its plugin in FIB_DISABLE_PLUGINS."
 _KIND_OF = {plural(kind): kind for kind in KINDS}
+
+
+# A probe is code of a plugin: it may raise, call ``sys.exit``, answer nonsense, or never return. It
+# runs in a daemon thread with a time limit, so it can delay neither discovery, which runs no probe,
+# nor the end of the process, which waits for no daemon thread.
+class Probe:
+    """One probe function, run at most once; its first answer stays.
+
+    Parameters
+    ----------
+    path : str
+        ``"package.module:function"``.
+    timeout_s : float
+        Seconds, import of the module included, after which the answer is no.
+    """
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        self.path = path
+        self.timeout_s = timeout_s
+        self.failure: Optional[BaseException] = None
+        """What the probe raised, if it has been asked and did; being too slow is no failure."""
+        self.is_late = False
+        """Whether it took too long to answer: then nobody knows what it would have said."""
+        self._lock = threading.Lock()
+        self._deadline = 0.0
+        self._thread: Optional[threading.Thread] = None
+        self._answer: Optional[Availability] = None
+
+    def start(self) -> None:
+        """Start the probe if it has not been, without waiting for it."""
+        with self._lock:
+            if self._thread is not None or self._answer is not None:
+                return
+            self._deadline = time.monotonic() + self.timeout_s
+            thread = threading.Thread(target=self._run, name=f"probe {self.path}", daemon=True)
+            try:
+                thread.start()
+                self._thread = thread
+            except RuntimeError as error:  # no thread left, or the interpreter is ending
+                self._answer = Availability(False, f"the probe could not be started: {error}")
+
+    def answer(self) -> Availability:
+        """Return the answer, waiting for it until the time limit; never raises.
+
+        Returns
+        -------
+        Availability
+            What the probe said, or why it could not be asked.
+        """
+        self.start()
+        if self._thread is not None:  # joined, so that a process that forks next has one thread
+            self._thread.join(max(0.0, self._deadline - time.monotonic()))
+        with self._lock:
+            if self._answer is None:
+                self.is_late = True
+                self._answer = Availability(
+                    False,
+                    f"the probe {self.path} did not answer within {self.timeout_s:g} s",
+                    "FIB_PROBE_TIMEOUT_S sets the limit",
+                )
+            return self._answer
+
+    def _run(self) -> None:
+        failure: Optional[BaseException] = None
+        try:
+            found = import_string(self.path)()
+            if not isinstance(found, Availability):
+                raise TypeError(f"it returned {type(found).__name__}, not Availability")
+        except BaseException as error:  # noqa: BLE001 - the plugin's code, in a thread of its own
+            failure = error
+            found = Availability(False, f"the probe {self.path} failed: {one_line(error)}")
+        with self._lock:
+            if self._answer is None:  # else it is too late: an answer does not change
+                self._answer, self.failure = found, failure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,6 +435,8 @@ class Registry(tuple[Registered[SpecT_co], ...]):
             message += f" Broken plugins, which might have provided it: {origins}."
         failed = [status.name for status in suspects if status.state == "broken"]
         hint = f"Run `fib plugins list --kind {self.kind}` to see what is installed."
+        from flashinfer_bench._providers import provider_of
+
         provider = provider_of(self.kind, wanted) if wanted else None
         if provider is not None:
             message += f" It is provided by {provider}."
@@ -650,6 +739,8 @@ class Catalog:
         claims = [claim for each in registry.conflicts for claim in each.claims]
         if any(entry.spec.accepts(definition) for entry in (*registry, *claims)):
             return registry.select(lambda spec: spec.accepts(definition), subject)
+        from flashinfer_bench._providers import require_family
+
         require_family(definition.op_type, known=family is not None)
         return registry.select(lambda spec: spec.is_fallback, subject)
 

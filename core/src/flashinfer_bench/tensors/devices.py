@@ -12,6 +12,7 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from flashinfer_bench import env
@@ -19,9 +20,12 @@ from flashinfer_bench._version import __version__
 from flashinfer_bench.errors import CapabilityError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flashinfer_bench.data import Environment
 
 _ASSIGNMENT = re.compile(r"^(__version__|cuda)\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+_DEVICE = re.compile(r"(cpu|cuda)(?::([0-9]{1,4}))?")
 _NOT_SUPPORTED = 3  # an answer of NVML
 # Distributions whose version can change a result or a latency.
 _LIBRARIES = {
@@ -233,3 +237,110 @@ def _usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+# ------------------------------------------------------------------------ without CUDA's context
+
+
+def this_hardware(device: object = None) -> str:
+    """Return the name of the hardware here, as traces have it in ``environment.hardware``.
+
+    The judge has it from `hardware_from_device`, and so it is here. Only
+    where the driver's management library leaves no doubt about a GPU its word is taken, which is
+    the same: CUDA is not initialised for it. A process that has done so cannot fork workers that
+    use it.
+
+    Parameters
+    ----------
+    device : str or torch.device, optional
+        See `device_named`.
+
+    Raises
+    ------
+    CapabilityError
+        If there is no such device.
+    """
+    name = device_named(device)
+    if name == "cpu":
+        return cpu_hardware()
+    known = None if _cuda_is_initialised() else _name_of_all_gpus()
+    if known is not None and int(name.partition(":")[2]) < _visible_gpus():
+        return known
+    return hardware_from_device(name)
+
+
+def device_named(device: object = None) -> str:
+    """Return the full name of a device: ``cpu`` or ``cuda:N``.
+
+    Parameters
+    ----------
+    device : str or torch.device, optional
+        ``cpu``, ``cuda:N``, or ``cuda`` for the current GPU. By default that, if there is one,
+        else the CPU. Whether there is a device of that number is not looked at.
+
+    Raises
+    ------
+    CapabilityError
+        If it is something else.
+    """
+    if device is None:
+        return f"cuda:{_current_gpu()}" if _has_gpu() else "cpu"
+    found = _DEVICE.fullmatch(str(device))  # of a torch.device that is its name
+    if found is None:
+        raise CapabilityError(f"device {device!r} is not supported; use cpu, cuda or cuda:N")
+    kind, index = found.groups()
+    if kind == "cpu":
+        return "cpu"
+    return f"cuda:{_current_gpu() if index is None else int(index)}"
+
+
+def _has_gpu() -> bool:
+    """Return whether torch could use a GPU; imports torch only where there is a driver."""
+    if env.cuda_visible_devices() == () or not installed_versions().get("cuda"):
+        return False
+    # Containers may have the driver of CUDA, and lack its management library.
+    if "torch" not in sys.modules and not nvidia_gpus():
+        try:
+            ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        except OSError:
+            return False
+    return _visible_gpus() > 0
+
+
+def _visible_gpus() -> int:
+    """Return how many GPUs torch may use, as far as that is known without CUDA."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _current_gpu() -> int:
+    """Return the number of the GPU that ``cuda`` means: the first, unless somebody has chosen."""
+    if not _cuda_is_initialised():
+        return 0
+    return int(sys.modules["torch"].cuda.current_device())
+
+
+def _cuda_is_initialised() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
+
+
+def _name_of_all_gpus() -> Optional[str]:
+    """Return the name of the GPUs if all have the same, so that numbers do not matter."""
+    visible = env.cuda_visible_devices() or ()
+    if any(entry.startswith("MIG-") for entry in visible):
+        return None
+    names = {gpu.name for gpu in nvidia_gpus()}
+    return names.pop() if len(names) == 1 else None
+
+
+@cache
+def installed_versions() -> Mapping[str, str]:
+    """Return the versions that decide whether records hold: torch, cuda, triton, ….
+
+    Nothing is imported for it; a library that is not installed is not in it.
+    """
+    from flashinfer_bench.plugins import language_versions
+
+    return MappingProxyType({**language_versions(), **torch_versions()})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from flashinfer_bench.plugins import AdapterSpec, CommandSpec, hookimpl
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from flashinfer_bench.plugins import AdapterSpec, Availability, CommandSpec, hookimpl
 
 __all__ = ["fib_register_adapters", "fib_register_commands"]
 
@@ -56,7 +59,7 @@ def fib_register_adapters() -> tuple[AdapterSpec, ...]:
             name=name,
             targets=tuple(f"{owner}.{function}" for function in functions),
             factory=f"{__name__}.{factory}",
-            probe=f"{__name__}.probe:{'probe_torch' if name == 'torch.linear' else 'probe'}",
+            probe=f"{__name__}:{'probe_torch' if name == 'torch.linear' else 'probe'}",
             # Where an adapter is written by hand, that one counts.
             priority=10 if name == "flashinfer.templates" else 50,
             summary=summary,
@@ -76,3 +79,29 @@ def fib_register_commands() -> tuple[CommandSpec, ...]:
             summary="Show which functions of libraries can be routed.",
         ),
     )
+
+
+_FLASHINFER = "pip install 'fib-adapters-flashinfer[flashinfer]'"
+_TORCH = "pip install 'flashinfer-bench-core[torch]'"
+
+
+def probe() -> Availability:
+    """Return whether FlashInfer is installed; what of it is supported shows when it is patched."""
+    if find_spec("flashinfer") is None:
+        return Availability(False, "flashinfer is not installed", _FLASHINFER)
+    found = probe_torch()
+    return Availability(True, f"flashinfer {_version_of('flashinfer-python')}") if found else found
+
+
+def probe_torch() -> Availability:
+    """Return whether torch is installed."""
+    if find_spec("torch") is None:
+        return Availability(False, "torch is not installed", _TORCH)
+    return Availability(True, f"torch {_version_of('torch')}")
+
+
+def _version_of(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:  # found as a folder on the path
+        return "of unknown version"

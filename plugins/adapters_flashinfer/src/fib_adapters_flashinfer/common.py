@@ -76,20 +76,6 @@ def with_lse(
     return (output, sums) if return_lse else output
 
 
-def as_matrix(rows: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with its leading dimensions as one: a view.
-
-    Raises
-    ------
-    UnroutableError
-        If that needs a copy.
-    """
-    try:
-        return rows.view(-1, rows.shape[-1])
-    except RuntimeError:
-        raise UnroutableError("rows are not evenly spaced") from None
-
-
 # ------------------------------------------------------------------------------- definitions
 
 

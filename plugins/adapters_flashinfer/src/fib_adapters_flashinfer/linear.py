@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from fib_adapters_flashinfer.common import as_matrix
 from flashinfer_bench import routing
 from flashinfer_bench.routing import Understood, UnroutableError
 
@@ -15,6 +14,20 @@ if TYPE_CHECKING:
     import torch
 
 _DEVICES = ("cuda", "cpu")
+
+
+def as_matrix(rows: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with its leading dimensions as one: a view.
+
+    Raises
+    ------
+    UnroutableError
+        If that needs a copy.
+    """
+    try:
+        return rows.view(-1, rows.shape[-1])
+    except RuntimeError:
+        raise UnroutableError("rows are not evenly spaced") from None
 
 
 class LinearRoute(routing.Route):

@@ -11,7 +11,8 @@ import functools
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
 
 from fib_adapters_flashinfer import common
-from fib_adapters_flashinfer.common import DEFAULT_EPS, OTHER_EPS, as_matrix, same_eps
+from fib_adapters_flashinfer.common import DEFAULT_EPS, OTHER_EPS, same_eps
+from fib_adapters_flashinfer.linear import as_matrix
 from flashinfer_bench import routing
 from flashinfer_bench.routing import Understood, UnroutableError
 

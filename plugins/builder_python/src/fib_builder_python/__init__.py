@@ -16,7 +16,7 @@ def fib_register_builders() -> tuple[BuilderSpec, ...]:
             # Some data sets name a binding on Python solutions; it means nothing there.
             handles=(("python", "*"),),
             factory="fib_builder_python.builder:PythonBuilder",
-            probe="fib_builder_python.probe:probe",
+            probe="fib_builder_python.builder:probe",
             summary="Python functions, in one file or many",
         ),
     )

@@ -1,16 +1,18 @@
-"""The builder for solutions written in Python."""
+"""The builder for solutions written in Python, and whether it works here."""
 
 from __future__ import annotations
 
+from platform import python_version
 from typing import TYPE_CHECKING
 
 from flashinfer_bench.compile import Builder
-from flashinfer_bench.compile.toolkit import load_python
+from flashinfer_bench.compile.toolkit import availability, load_python, require_torch
 from flashinfer_bench.data import SupportedLanguages
 
 if TYPE_CHECKING:
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition, Solution
+    from flashinfer_bench.plugins import Availability
 
 
 class PythonBuilder(Builder):
@@ -52,3 +54,8 @@ class PythonBuilder(Builder):
         """
         loaded = load_python(definition, solution, prefix=self.package_prefix)
         return loaded.as_runnable("python", definition, solution)
+
+
+def probe() -> Availability:
+    """Return whether torch, which every solution works on, is installed; does not import it."""
+    return availability(require_torch, lambda: f"Python {python_version()}")

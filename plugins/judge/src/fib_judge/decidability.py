@@ -20,8 +20,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.correctness import OutputSpec, compare, output_specs, unpack_float4
-from flashinfer_bench.bench.dtype_tolerances import EPS, default_tolerance, precision_of
 from flashinfer_bench.errors import RunnerError
+from flashinfer_bench.tensors.dtypes import EPS, default_tolerance, precision_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

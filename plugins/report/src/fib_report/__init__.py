@@ -1,4 +1,7 @@
-"""The report page, and how authors and solutions score; registers subcommands of ``fib report``."""
+"""The report page, how authors and solutions score, and who takes which calls in apply.
+
+Registers subcommands of ``fib report`` and of ``fib apply``.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def __getattr__(name: str) -> Any:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register summary, scores, coverage, regressions and visualize."""
+    """Register summary, scores, coverage, regressions and visualize; and who wins in apply."""
     for name, summary in (
         ("summary", "Count what there is, and rank the authors."),
         ("scores", "Rate authors or solutions: scores, fast_p, win rates and means."),
@@ -42,5 +45,18 @@ def fib_register_commands() -> Iterable[CommandSpec]:
         yield CommandSpec(
             name=f"report {name}",
             factory=f"fib_report.commands:{name}_app",
+            summary=summary,
+        )
+    for name, factory, summary in (
+        (
+            "explain",
+            "explain_app",
+            "Show which solution takes the calls of a definition, and why the others do not.",
+        ),
+        ("list", "list_definitions", "Show for each definition what would be put to work."),
+    ):
+        yield CommandSpec(
+            name=f"apply {name}",
+            factory=f"fib_report.apply_commands:{factory}",
             summary=summary,
         )

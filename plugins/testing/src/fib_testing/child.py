@@ -91,7 +91,7 @@ def main() -> None:
     request = json.loads(sys.stdin.read())
     sys.path[:] = request["sys_path"]
     from flashinfer_bench.plugins import import_string
-    from flashinfer_bench.plugins.probes import Probe
+    from flashinfer_bench.plugins.registry import Probe
 
     def answers(path: str) -> list[dict[str, Any]]:
         probes = [Probe(path, request["timeout_s"]) for _ in range(3)]

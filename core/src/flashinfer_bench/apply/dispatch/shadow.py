@@ -49,7 +49,7 @@ class Shadow:
 
     @cached_property
     def _tolerances(self) -> list[dict[str, Any]]:
-        from flashinfer_bench.bench.dtype_tolerances import default_tolerances, tolerance_values
+        from flashinfer_bench.tensors.dtypes import default_tolerances, tolerance_values
 
         definition = self._layout.definition
         return [
@@ -150,8 +150,12 @@ class Shadow:
             _require_close(f"output {operand.name!r}", mine, original, tolerance)
 
     def _compare_mutated(self, mine: Sequence[Any], args: Sequence[Any]) -> None:
-        from flashinfer_bench.bench.dtype_tolerances import default_tolerance, tolerance_values
-        from flashinfer_bench.tensors.dtypes import dtype_name, is_float
+        from flashinfer_bench.tensors.dtypes import (
+            default_tolerance,
+            dtype_name,
+            is_float,
+            tolerance_values,
+        )
 
         for index in sorted(self._layout.mutated):
             operand = self._layout.inputs[index]

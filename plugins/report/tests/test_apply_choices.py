@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from fib_report.apply_choices import explain, explain_all
 from fib_tests import table_dataset as make
 from flashinfer_bench.apply.config import ApplyConfig
-from flashinfer_bench.apply.explain import explain, explain_all
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.errors import SelectionError, UnknownNameError
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
 
 
 HERE = make.HERE
