@@ -249,7 +249,7 @@ class TestBuildRun:
     def test_without_torch_there_is_only_compiling(
         self, in_c: Any, problems: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("flashinfer_bench.bench.builds.find_spec", lambda name: None)
+        monkeypatch.setattr("fib_datasets.build.find_spec", lambda name: None)
         dataset = problems.dataset(in_c("a"))
         with pytest.raises(CapabilityError, match="needs torch") as caught:
             self.run(dataset, catalog)

@@ -14,7 +14,6 @@ from flashinfer_bench.errors import RunnerFatalError as RunnerFatalError
 if TYPE_CHECKING:
     from flashinfer_bench.bench.benchmark import Benchmark as Benchmark
     from flashinfer_bench.bench.builds import BuildOutcome as BuildOutcome
-    from flashinfer_bench.bench.builds import BuildRun as BuildRun
     from flashinfer_bench.bench.config import BenchmarkConfig as BenchmarkConfig
     from flashinfer_bench.bench.config import EvalConfig as EvalConfig
     from flashinfer_bench.bench.config import ResolvedEvalConfig as ResolvedEvalConfig
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "benchmark": "Benchmark",
-    "builds": "BuildOutcome BuildRun",
+    "build_run": "BuildRun",
+    "builds": "BuildOutcome",
     "config": "BenchmarkConfig EvalConfig ResolvedEvalConfig",
     "evaluators": "DefaultEvaluator Evaluator resolve_evaluator",
     "observers": "RunObserver",

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.bench.dtype_tolerances import (
     Layer,
     default_tolerances,
@@ -393,6 +394,10 @@ class BenchmarkConfig(TimingSettings):
     def explicit_fields(self) -> frozenset[str]:
         """Names of the fields that were set by code or on the command line."""
         return frozenset(self.model_fields_set) - self._from_file
+
+    def seeded(self) -> BenchmarkConfig:
+        """Return these settings with a seed, a fresh one if there is none."""
+        return self if self.seed is not None else self.model_copy(update={"seed": fresh_seed()})
 
     def resolve_eval_config(
         self, definition: Definition, workload: Optional[Workload] = None
