@@ -13,22 +13,10 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 from flashinfer_bench._version import __version__
 from flashinfer_bench.bench.calls import Attempt, Deadline, Measurement
-from flashinfer_bench.bench.executors.base import (
-    CandidateCrashed,
-    CandidateError,
-    CandidateFailed,
-    CandidateTimeout,
-)
+from flashinfer_bench.bench.executors import base
 from flashinfer_bench.bench.pool import RunInterrupted, solution_key
 from flashinfer_bench.bench.stopping import TimingPlan
-from flashinfer_bench.data import (
-    Correctness,
-    Evaluation,
-    EvaluationStatus,
-    Performance,
-    Provenance,
-    Solution,
-)
+from flashinfer_bench.data import Evaluation, EvaluationStatus, Performance, Provenance
 from flashinfer_bench.data.samples import rounded
 from flashinfer_bench.errors import RunnerError
 from flashinfer_bench.plugins import default_catalog
@@ -41,6 +29,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
     from flashinfer_bench.bench.measurement import DeviceBaseline
     from flashinfer_bench.bench.session import Session
+    from flashinfer_bench.data import Correctness, Solution
 
 logger = logging.getLogger(__name__)
 
@@ -127,21 +116,21 @@ def resolution_of(samples_ms: Sequence[float]) -> float:
     return min(after - before for before, after in pairwise(steps))
 
 
-def status_of(error: CandidateError) -> EvaluationStatus:
+def status_of(error: base.CandidateError) -> EvaluationStatus:
     """Return the verdict on a solution whose process answered with `error`."""
-    if isinstance(error, CandidateTimeout):
+    if isinstance(error, base.CandidateTimeout):
         return EvaluationStatus.TIMEOUT
     # Some languages compile when they are first called.
-    compiling = isinstance(error, CandidateFailed) and error.about == "build"
+    compiling = isinstance(error, base.CandidateFailed) and error.about == "build"
     if error.stage in ("compile", "load") or compiling:
         return EvaluationStatus.COMPILE_ERROR
     return EvaluationStatus.RUNTIME_ERROR
 
 
-def is_transient(error: CandidateError) -> bool:
+def is_transient(error: base.CandidateError) -> bool:
     """Return whether another try may end differently: after time-outs, crashes, lack of memory."""
     outside_the_solution = error.stage in ("start", "inputs")
-    return isinstance(error, (CandidateTimeout, CandidateCrashed)) or outside_the_solution
+    return isinstance(error, (base.CandidateTimeout, base.CandidateCrashed)) or outside_the_solution
 
 
 @dataclass
@@ -178,12 +167,12 @@ class Report:
     builder: str = ""
     _began: float = field(default_factory=time.monotonic)
 
-    def failed(self, error: CandidateError) -> Evaluation:
+    def failed(self, error: base.CandidateError) -> Evaluation:
         """Return the evaluation of a solution that did not come to an end."""
         message = f"{error.stage}: {error.message}"
-        if isinstance(error, CandidateTimeout):
+        if isinstance(error, base.CandidateTimeout):
             message += f" (an evaluation may take {self.session.config.timeout_seconds:g} s)"
-        if isinstance(error, CandidateFailed) and error.traceback:
+        if isinstance(error, base.CandidateFailed) and error.traceback:
             message += f"\n{error.traceback.rstrip()}"
         return self._evaluation(status_of(error), message, transient=is_transient(error))
 
@@ -347,7 +336,7 @@ def build(attempt: Attempt) -> float:
     left = attempt.left("load")
     try:
         return worker.load(attempt.baseline.definition, solution, timeout_s=left).seconds
-    except CandidateFailed as error:
+    except base.CandidateFailed as error:
         if error.about != "storage":  # there may be room again for the next workload
             attempt.session.failed_builds[solution_key(solution)] = error
         raise
@@ -383,7 +372,7 @@ def _check(attempt: Attempt, trial: Trial) -> Check:
     try:
         for _ in range(count):
             calls.append(attempt.candidate.call(trial.index, timeout_s=attempt.left("call")))
-    except CandidateFailed as error:
+    except base.CandidateFailed as error:
         # After a call that returned it is the solution itself that says what this machine lacks.
         error.building = not calls and trial is baseline.trials[0]
         raise
@@ -447,7 +436,7 @@ def evaluate_by(method: Callable[[Report], Evaluation], report: Report) -> Evalu
         If the run ends meanwhile.
     """
     session, solution = report.session, report.solution
-    known: Optional[CandidateError] = session.failed_builds.get(solution_key(solution))
+    known: Optional[base.CandidateError] = session.failed_builds.get(solution_key(solution))
     if known is None and session.ahead is not None:
         done = session.ahead.outcome(solution)  # waits while it is being compiled
         if done is not None:
@@ -459,13 +448,13 @@ def evaluate_by(method: Callable[[Report], Evaluation], report: Report) -> Evalu
         return method(report)
     except EvaluatorFailed as error:
         return report.not_judged(error.message)
-    except CandidateError as error:
+    except base.CandidateError as error:
         if session.pool.interrupted:
             raise RunInterrupted("the run ended during an evaluation") from error
         return _failed(report, error)
 
 
-def _failed(report: Report, error: CandidateError) -> Evaluation:
-    if isinstance(error, CandidateFailed) and error.is_no_fault:
+def _failed(report: Report, error: base.CandidateError) -> Evaluation:
+    if isinstance(error, base.CandidateFailed) and error.is_no_fault:
         raise NotEvaluated(error.reason) from error
     return report.failed(error)

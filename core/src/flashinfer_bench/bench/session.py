@@ -17,14 +17,7 @@ from flashinfer_bench.bench.measurement import MeasurementMethod, ReferenceFaile
 from flashinfer_bench.bench.pool import RunInterrupted, WorkerKey, WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.bench.timing import Timer, pick_timer
-from flashinfer_bench.data import (
-    Definition,
-    Environment,
-    Evaluation,
-    EvaluationStatus,
-    Solution,
-    Workload,
-)
+from flashinfer_bench.data import EvaluationStatus
 from flashinfer_bench.errors import RunnerFatalError
 from flashinfer_bench.plugins import Catalog, Registered, TimerSpec, default_catalog
 
@@ -35,6 +28,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.builds import BuildAhead
     from flashinfer_bench.bench.calls import Deadline
     from flashinfer_bench.bench.config import BenchmarkConfig
+    from flashinfer_bench.data import Definition, Environment, Evaluation, Solution, Workload
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +151,6 @@ class Runner(AbstractContextManager["Runner"]):
         self.ahead: Optional[BuildAhead] = None
         self._catalog = default_catalog() if catalog is None else catalog
         self._given = executor, sandbox
-        self._executor, self._sandbox = self._given
         self._made = ExitStack()  # ends what this runner has made itself
         self._pool: Optional[WorkerPool] = None
         self._pick_measurement = cache(partial(backends.pick_measurement, self._catalog, device))
@@ -349,16 +342,16 @@ class Runner(AbstractContextManager["Runner"]):
 
     def _get_pool(self, config: BenchmarkConfig) -> WorkerPool:
         if self._pool is None:
-            if self._sandbox is None:
-                self._sandbox = Sandbox(config.sandbox, self._catalog)
-                self._made.callback(self._sandbox.tidy)
-            if self._executor is None:
-                self._executor = backends.make_executor(self._catalog, self.device, config.executor)
-                self._made.callback(self._executor.close)
-            if self._given[1] is None:
-                self._sandbox.require(self._executor)
+            executor, sandbox = self._given
+            if executor is None:
+                executor = backends.make_executor(self._catalog, self.device, config.executor)
+                self._made.callback(executor.close)
+            if sandbox is None:
+                sandbox = Sandbox(config.sandbox, self._catalog)
+                self._made.callback(sandbox.tidy)
+                sandbox.require(executor)
             keep = self.keep.get(self.device.partition(":")[0], 0)
-            self._pool = WorkerPool(self._executor, keep=keep, sandbox=self._sandbox)
+            self._pool = WorkerPool(executor, keep=keep, sandbox=sandbox)
         if self._interrupted:
             self._pool.interrupt()
         return self._pool
@@ -375,11 +368,11 @@ class Runner(AbstractContextManager["Runner"]):
         RunnerFatalError
             If that fails: nothing else will work there either.
         """
-        executor = self._executor
-        if executor is None or self._interrupted or executor.device == "cpu":
+        if self._pool is None or self._interrupted or self._pool.executor.device == "cpu":
             return
         import torch
 
+        executor = self._pool.executor
         executor.start()
         candidate = executor.spawn()
         try:
@@ -405,7 +398,7 @@ class Runner(AbstractContextManager["Runner"]):
         if self._pool is not None:
             self._pool.clear()
         self._made.close()
-        self._pool, (self._executor, self._sandbox) = None, self._given
+        self._pool = None
 
     def __exit__(self, *error: object) -> None:
         self.close()
