@@ -288,7 +288,7 @@ class TestPlugins:
 
             @hookimpl
             def fib_provenance(self, baseline: Any, solution: Any) -> Any:
-                assert (baseline.definition.name, solution.name) == ("double", "a")
+                assert (baseline.definition.name, solution.definition) == ("double", "double")
                 return self.provenance
 
         plugin = Plugin()
