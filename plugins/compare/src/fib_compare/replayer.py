@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Optional
 
 from pydantic import PrivateAttr
 
+from fib_compare.origin import SETTINGS_BY_KEY, SETTINGS_OF_DEFINITIONS, SETTINGS_OF_RUNS
 from fib_judge.method import VerifiedMeasurement
-from fib_judge.origin import SETTINGS_BY_KEY, SETTINGS_OF_DEFINITIONS, SETTINGS_OF_RUNS
 from fib_judge.records import seed_commitment
 from flashinfer_bench.bench.backends import choose_devices
 from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig

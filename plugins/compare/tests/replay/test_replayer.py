@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fib_compare.origin import recorded_settings
 from fib_compare.replayer import (
     NotReproducible,
     RecordedConfig,
@@ -20,7 +21,6 @@ from fib_compare.replayer import (
     recipe_of,
 )
 from fib_compare.targets import Target
-from fib_judge.origin import recorded_settings
 from fib_judge.records import seed_commitment
 from flashinfer_bench.bench.config import BenchmarkConfig, EvalConfig
 from flashinfer_bench.bench.session import PersistentRunner

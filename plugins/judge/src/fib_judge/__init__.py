@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flashinfer_bench.plugins import (
     CommandSpec,
@@ -14,8 +14,6 @@ from flashinfer_bench.plugins import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from flashinfer_bench.data import Solution
 
 
 @hookimpl
@@ -68,11 +66,3 @@ def fib_register_stop_rules() -> Iterable[StopRuleSpec]:
         priority=80,
         summary="Stop when the median is known well enough",
     )
-
-
-@hookimpl
-def fib_provenance(run: Any, baseline: Any, solution: Solution, builder: str) -> dict[str, Any]:
-    """Tell of machine, driver, plugins, toolchain and settings: what a replay has to know."""
-    from fib_judge.origin import provenance_of
-
-    return provenance_of(run, baseline, solution, builder)
