@@ -49,11 +49,6 @@ class BaselineHandle(str):
 
     __slots__ = ()
 
-    @classmethod
-    def of(cls, definition: Definition, workload: Workload) -> BaselineHandle:
-        """Return the handle for a workload of a definition."""
-        return cls(f"{definition.name}/{workload.uuid}")
-
 
 @dataclass(frozen=True)
 class Task:
@@ -115,7 +110,7 @@ class DeviceBaseline(Task):
     @property
     def handle(self) -> BaselineHandle:
         """Its name."""
-        return BaselineHandle.of(self.definition, self.workload)
+        return BaselineHandle(f"{self.definition.name}/{self.workload.uuid}")
 
     @cached_property
     def definition_hash(self) -> str:
