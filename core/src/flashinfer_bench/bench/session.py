@@ -343,12 +343,13 @@ class Runner(AbstractContextManager["Runner"]):
     def _get_pool(self, config: BenchmarkConfig) -> WorkerPool:
         if self._pool is None:
             executor, sandbox = self._given
+            if sandbox is None:
+                sandbox = Sandbox(config.sandbox, self._catalog)
+                self._made.callback(sandbox.tidy)  # after the processes have ended
             if executor is None:
                 executor = backends.make_executor(self._catalog, self.device, config.executor)
                 self._made.callback(executor.close)
-            if sandbox is None:
-                sandbox = Sandbox(config.sandbox, self._catalog)
-                self._made.callback(sandbox.tidy)
+            if sandbox is not self._given[1]:
                 sandbox.require(executor)
             keep = self.keep.get(self.device.partition(":")[0], 0)
             self._pool = WorkerPool(executor, keep=keep, sandbox=sandbox)
