@@ -101,6 +101,20 @@ class TimedCall:
     enqueue_ms: float = 0.0
     describe_ms: float = 0.0
 
+    @property
+    def overhead_ms(self) -> float:
+        """Milliseconds that the judge waited for the call beyond the latency that it was told.
+
+        Not below 0 where the device works by itself: it may have done so before the call returned.
+        """
+        beyond = self.wall_ms - self.sample_ms
+        return max(beyond, 0.0) if self.enqueue_ms else beyond
+
+    @property
+    def exchange_ms(self) -> float:
+        """Milliseconds of the whole exchange beyond that latency."""
+        return self.change_ms + self.overhead_ms + self.describe_ms
+
 
 @dataclass(frozen=True)
 class Taken:

@@ -197,15 +197,6 @@ class Normal:
         return replace(slower, low_ms=min(self.low_ms, other.low_ms))
 
 
-def _overhead_ms(call: TimedCall) -> float:
-    """Return how long the judge waited for a call beyond the latency that it was told.
-
-    Not below 0 where the device works by itself: it may have done so before the call returned.
-    """
-    beyond = call.wall_ms - call.sample_ms
-    return max(beyond, 0.0) if call.enqueue_ms else beyond
-
-
 @dataclass(frozen=True)
 class Normals:
     """What is normal for the calls of one workload.
@@ -234,9 +225,8 @@ class Normals:
         half = lower_half(calls)
         return cls(
             # The least is found where the judge was late to hear that a call begins.
-            replace(Normal.of([_overhead_ms(call) for call in half]), low_ms=math.inf),
-            # The whole exchange beyond the latency that was told.
-            Normal.of([call.change_ms + _overhead_ms(call) + call.describe_ms for call in half]),
+            replace(Normal.of([call.overhead_ms for call in half]), low_ms=math.inf),
+            Normal.of([call.exchange_ms for call in half]),
             Normal.of([call.stage_ms for call in half]),
             min(gaps, default=None),
             Normal.of([call.describe_ms for call in half]),
