@@ -15,7 +15,7 @@ _PROVIDED = {
     "fib-builder-tvmffi": {"builder": "cpp cuda"},
     "fib-compare": {"command": "compare replay"},
     "fib-datasets": {
-        "command": "doctor export import report_merge sanitize solution trace",
+        "command": "build doctor export import report_merge sanitize solution trace",
         "layer": "baseline benchmark",
         "source": "hub",
     },

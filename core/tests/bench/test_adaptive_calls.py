@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from fib_tests.scripted import attempt_of
 from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.calls import Deadline, Variations, take_calls
 from flashinfer_bench.bench.stopping import StoppingRule, TimingPlan
@@ -21,36 +22,32 @@ class _Course:
     """Calls of a fake candidate by a plan, and what was asked meanwhile."""
 
     def __init__(self, executor: Any, problems: Any, session: Any, source: str) -> None:
-        self._candidate = executor.spawn()
-        definition = problems.definition()
-        solution = problems.solution(f"{source}\ndef run(x): return x")
-        self._candidate.load(definition, solution, timeout_s=1.0)
-        self._candidate.put_inputs(0, [torch.rand(300)], {}, ways=["rotate"], timeout_s=1.0)
-        self._session = session()
+        self._attempt = attempt_of(
+            session(), executor, problems, source, [[torch.rand(300)]], ROTATES
+        )
         self.asked: list[int | None] = []
         self.batches: list[tuple[int, int]] = []
 
     def take(self, plan: TimingPlan) -> Any:
-        variations = Variations(ROTATES, [[torch.rand(300)]], random.Random(0))
+        variations = Variations(self._attempt.baseline, random.Random(0))
 
         def variation_of(place: int | None) -> Any:
             self.asked.append(place)
             return variations.draw()
 
         return take_calls(
-            self._session,
-            self._candidate,
+            self._attempt,
             plan,
-            Deadline(60.0),
-            variation_of=variation_of,
-            visit=lambda place: False,
+            variation_of,
             begin=lambda first, count, closing: self.batches.append((first, count)),
         )
 
 
 @pytest.fixture
 def course(executor: Any, problems: Any, session: Any) -> Any:
-    return lambda source="SAMPLES = [2.0, 2.001]": _Course(executor, problems, session, source)
+    return lambda source="SAMPLES = [2.0, 2.001]": _Course(
+        executor, problems, session, f"{source}\ndef run(x): return x"
+    )
 
 
 class _Quiet(StoppingRule):
@@ -63,30 +60,6 @@ class _Quiet(StoppingRule):
 def adaptive(**changes: Any) -> TimingPlan:
     values = {"warmup": 2, "batch": 10, "min_samples": 30, "max_samples": 100}
     return TimingPlan(_Quiet(), **{**values, **changes})
-
-
-class TestWaiting:
-    """How long others had the cores, as the system tells."""
-
-    @pytest.fixture
-    def waiting(self, course: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-        def take(*times: dict[int, int], here: tuple[int, int] = (0, 0)) -> float:
-            told, own = iter(times), iter(here)
-            made = course()
-            monkeypatch.setattr(
-                type(made._candidate), "waiting_times", lambda self: next(told), raising=False
-            )
-            monkeypatch.setattr(calls, "waited_here", lambda: next(own))
-            return float(made.take(TimingPlan.fixed(2, 1, 4)).waited_ms)
-
-        return take
-
-    def test_it_is_that_of_the_thread_that_waited_longest_in_each_exchange(
-        self, waiting: Any
-    ) -> None:
-        before, after = {1: 5_000_000, 2: 0}, {1: 6_000_000, 2: 20_000_000}
-        assert waiting(before, after) == 2.0  # two rounds of five
-        assert waiting(before, after, here=(0, 10_000_000)) == 3.0
 
 
 class TestBatches:

@@ -11,6 +11,7 @@ import pytest
 from flashinfer_bench.bench.builds import BuildAhead
 from flashinfer_bench.bench.plan import Build
 from flashinfer_bench.bench.pool import RunInterrupted
+from flashinfer_bench.bench.sandbox import Sandbox
 
 
 @pytest.fixture
@@ -21,7 +22,15 @@ def ahead_of(executor: Any, problems: Any) -> Any:
     def make(*solutions: Any, overlap: bool = True, jobs: int = 2, **options: Any) -> BuildAhead:
         builds = [Build(problems.definition(item.definition), item) for item in solutions]
         made.append(
-            BuildAhead(builds, executor, jobs=jobs, timeout_s=30, overlap=overlap, **options)
+            BuildAhead(
+                builds,
+                executor,
+                jobs=jobs,
+                timeout_s=30,
+                overlap=overlap,
+                sandbox=Sandbox("off"),
+                **options,
+            )
         )
         return made[-1]
 

@@ -266,6 +266,7 @@ class TestPlugins:
 
         class Plugin:
             veto: Any = None
+            provenance: Any = None
 
             @hookimpl
             def fib_run_started(self, run: Any) -> None:
@@ -285,6 +286,11 @@ class TestPlugins:
                 assert run.device == "cpu"
                 return self.veto and f"{self.veto}: {len(measurement.samples_ms)} samples"
 
+            @hookimpl
+            def fib_provenance(self, baseline: Any, solution: Any) -> Any:
+                assert (baseline.definition.name, solution.definition) == ("double", "double")
+                return self.provenance
+
         plugin = Plugin()
         manager = pluggy.PluginManager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
@@ -302,6 +308,23 @@ class TestPlugins:
             ("wrong", "INCORRECT_NUMERICAL"),
             ("finished", 0),
         ]
+
+    @pytest.mark.parametrize("told", [None, {"seed": "x"}, {"host": 3, "driver": "1"}, {1: 2}])
+    def test_what_cannot_be_recorded_is_passed_over(
+        self, benchmark_of: Any, problems: Any, plugin: Any, told: Any
+    ) -> None:
+        plugin.provenance = told
+        (trace,) = benchmark_of(problems.dataset(problems.good("a"))).run_all().traces["double"]
+        assert trace.is_successful()
+        assert trace.evaluation.provenance.driver is None
+        assert isinstance(trace.evaluation.provenance.seed, int)
+
+    def test_provenance(self, benchmark_of: Any, problems: Any, plugin: Any) -> None:
+        plugin.provenance = {"host": "abc", "job": "7", "device": "cuda:9"}
+        (trace,) = benchmark_of(problems.dataset(problems.good("a"))).run_all().traces["double"]
+        found = trace.evaluation.provenance
+        assert (found.host, found.job) == ("abc", "7")
+        assert found.device == "cpu"  # what core says itself stands over it
 
     def test_a_veto_makes_it_a_runtime_error(
         self, benchmark_of: Any, problems: Any, plugin: Any

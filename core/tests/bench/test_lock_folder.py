@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flashinfer_bench.bench import locks
-from flashinfer_bench.bench.locks import DeviceLock, lock_file, lock_places, open_lock_folder
+from flashinfer_bench.bench.locks import DeviceLock, lock_file, open_lock_folder
 
 NOBODY = 65534
 
@@ -113,19 +113,6 @@ class TestCommonFolder:
         monkeypatch.setenv("FIB_LOCK_PATH", str(tmp_path / "a" / "b"))
         assert used() == tmp_path / "a" / "b"
         assert not common.exists()
-
-
-class TestPlaces:
-    """What a solution must not reach."""
-
-    def test_so_are_all_others_that_hold_locks(
-        self, common: Path, tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with DeviceLock("cpu").held():
-            pass
-        (cache_folder / "locks").mkdir(parents=True)
-        monkeypatch.setenv("FIB_LOCK_PATH", str(tmp_path / "own"))
-        assert lock_places() == [tmp_path / "own", common, cache_folder / "locks"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")

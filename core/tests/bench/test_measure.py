@@ -1,34 +1,22 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from flashinfer_bench.bench.calls import Deadline, measure
+from fib_tests.scripted import attempt_of
+from flashinfer_bench.bench.calls import measure
 from flashinfer_bench.bench.stopping import TimingPlan
 from flashinfer_bench.tensors.vary import Freedom
 
 
 class TestMeasure:
     def take(self, source: str, executor: Any, problems: Any, session: Any, **rounds: Any) -> Any:
-        candidate = executor.spawn()
-        candidate.load(problems.definition(), problems.solution(source), timeout_s=1.0)
         inputs = [[torch.full((4, 3), float(slot))] for slot in range(2)]
-        for slot, values in enumerate(inputs):
-            candidate.put_inputs(slot, values, {"n": 4}, ways=["signs"], timeout_s=1.0)
-        wanted = TimingPlan.fixed(**{"count": 2, "warmup": 1, "iterations": 3, **rounds})
         free = [Freedom("signs")]
-        return measure(
-            SimpleNamespace(
-                session=session(),
-                worker=SimpleNamespace(candidate=candidate),
-                freedoms=free,
-                inputs=inputs,
-                deadline=Deadline(9.0),
-            ),
-            wanted,
-        )
+        attempt = attempt_of(session(), executor, problems, source, inputs, free)
+        wanted = TimingPlan.fixed(**{"count": 2, "warmup": 1, "iterations": 3, **rounds})
+        return measure(attempt, wanted)
 
     def test_inputs_vary_as_they_do_without_trust(
         self, executor: Any, problems: Any, session: Any

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from flashinfer_bench.bench.pool import WorkerPool
+from flashinfer_bench.bench.sandbox import Sandbox
 
 
 def pids(pool: WorkerPool, *keys: str) -> list[int]:
@@ -17,14 +18,14 @@ def pids(pool: WorkerPool, *keys: str) -> list[int]:
 
 class TestReuse:
     def test_dead_one_is_replaced(self, executor: Any) -> None:
-        pool = WorkerPool(executor, keep=3)
+        pool = WorkerPool(executor, keep=3, sandbox=Sandbox("off"))
         with pool.worker(("a",)) as worker:
             candidate = worker.candidate
         candidate.close()
         assert pids(pool, "a") == [1001]
 
     def test_large_one_is_not_kept(self, executor: Any) -> None:
-        pool = WorkerPool(executor, keep=3)
+        pool = WorkerPool(executor, keep=3, sandbox=Sandbox("off"))
         with pool.worker(("a",)) as worker:
             worker.reusable = False
         pool.settle()
@@ -34,7 +35,7 @@ class TestReuse:
     def test_anything_raised_ends_the_process(
         self, executor: Any, error: type[BaseException]
     ) -> None:
-        pool = WorkerPool(executor, keep=3)
+        pool = WorkerPool(executor, keep=3, sandbox=Sandbox("off"))
         with pytest.raises(error), pool.worker(("a",)):
             raise error
         pool.settle()

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from fib_tests.plugins import PLUGIN_FOLDER
-from flashinfer_bench.bench import Benchmark, BenchmarkConfig, BuildRun
+from flashinfer_bench import bench
+from flashinfer_bench.bench import Benchmark, BenchmarkConfig
 from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.plugins import discover
 
@@ -146,7 +147,8 @@ class TestRun:
 
 CTRL_C = """
 import json, sys
-from flashinfer_bench.bench import Benchmark, BenchmarkConfig, BuildRun
+from flashinfer_bench import bench
+from flashinfer_bench.bench import Benchmark, BenchmarkConfig
 from flashinfer_bench.data import Definition, Solution, Trace, TraceSet
 from flashinfer_bench.plugins import default_catalog
 
@@ -163,13 +165,15 @@ try:
         with Benchmark(dataset, config) as benchmark:
             benchmark.run_all()
     else:
-        BuildRun(dataset, config, default_catalog()).run()
+        bench.BuildRun(dataset, config, default_catalog()).run()
 except KeyboardInterrupt:
     print("interrupted")
 """
 
 
-@pytest.mark.parametrize("command", ["run", "build"])
+@pytest.mark.parametrize(
+    "command", ["run", pytest.param("build", marks=pytest.mark.plugin("datasets"))]
+)
 def test_ctrl_c_ends_compilers(command: str, in_c: Any, problems: Any, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     dataset = problems.dataset(in_c("hangs", f"hang {note}"))
@@ -205,10 +209,11 @@ def test_ctrl_c_ends_compilers(command: str, in_c: Any, problems: Any, tmp_path:
     assert eventually(lambda: not list((tmp_path / "tmp").iterdir()))
 
 
+@pytest.mark.plugin("datasets")
 class TestBuildRun:
     def run(self, dataset: Any, catalog: Any, *, compile_only: bool = False, **settings: Any):
         config = BenchmarkConfig(**{"device": "cpu", "build_jobs": 2, **settings})
-        run = BuildRun(dataset, config, catalog, compile_only=compile_only)
+        run = bench.BuildRun(dataset, config, catalog, compile_only=compile_only)
         outcomes = run.run()
         return {outcome.solution: outcome for outcome in outcomes}, run
 
@@ -249,7 +254,7 @@ class TestBuildRun:
     def test_without_torch_there_is_only_compiling(
         self, in_c: Any, problems: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("flashinfer_bench.bench.builds.find_spec", lambda name: None)
+        monkeypatch.setattr("fib_datasets.build.find_spec", lambda name: None)
         dataset = problems.dataset(in_c("a"))
         with pytest.raises(CapabilityError, match="needs torch") as caught:
             self.run(dataset, catalog)

@@ -185,18 +185,14 @@ class TestWhere:
                 assert worker.confinement == Confinement(ALL)
         assert [event[0] for event in asked] == ["spawn", "confine", "load"]
 
-    @pytest.mark.parametrize("how", ["compile", "load"])
-    def test_a_process_that_builds(
-        self, how: str, executor: Any, asked: Any, problems: Any
-    ) -> None:
+    def test_a_process_that_compiles(self, executor: Any, asked: Any, problems: Any) -> None:
         build = Build(problems.definition(), problems.compiled("a"))
-        sandbox, make = Sandbox(catalog=WALLS), getattr(BuildAhead, how)
-        options = {"jobs": 1, "timeout_s": 5, "overlap": True, "sandbox": sandbox, "make": make}
+        options = {"jobs": 1, "timeout_s": 5, "overlap": True, "sandbox": Sandbox(catalog=WALLS)}
         ahead = BuildAhead([build], executor, **options)
         ahead.start()
         ahead.wait()
         ahead.close()
-        assert [event[0] for event in asked][:3] == ["spawn", "confine", how]
+        assert [event[0] for event in asked][:3] == ["spawn", "confine", "compile"]
 
 
 def test_strict_refuses_before_anything_is_evaluated(

@@ -140,7 +140,8 @@ class TestScheduler:
             solution = SimpleNamespace(definition="d", name="s", hash=lambda: "h")
             executor = SimpleNamespace(spawn_compiler=stuck)
             builds = [Build(definition, solution)]
-            ahead = BuildAhead(builds, executor, jobs=1, timeout_s=1, overlap=True)
+            options = {"jobs": 1, "timeout_s": 1, "overlap": True, "sandbox": None}
+            ahead = BuildAhead(builds, executor, **options)
             try:
                 ahead.start()
                 ahead.outcome(solution)

@@ -298,6 +298,13 @@ def test_a_veto_is_a_text_and_names_its_plugin(install, answer, said):
     assert catalog.hook.fib_veto(run=1, measurement=2) == said
 
 
+@pytest.mark.parametrize(("answer", "said"), [(None, []), ({"a": 1}, [{"a": 1}]), ("text", [])])
+def test_provenance_is_a_dictionary(install, answer, said):
+    catalog = install(fib_provenance=lambda solution: answer)
+    asked = {"run": 1, "baseline": 2, "solution": 3, "builder": ""}
+    assert catalog.hook.fib_provenance(**asked) == said
+
+
 def test_an_argument_that_a_hook_does_not_have_is_refused(install):
     catalog = install(fib_evaluated=lambda result: None)
     assert "was refused: PluginValidationError" in status_in(catalog).reason

@@ -35,7 +35,7 @@ class Lenient(DefaultEvaluator):
 @pytest.fixture
 def session(plain_session):
     """``session(**changes)``: a run of the judge's."""
-    own = ("ceilings", "clock_lock", "plain_calls")
+    own = ("ceilings", "clock_lock", "plain_calls", "rotation_seed", "timed_seed")
 
     def make(**changes):
         more = {name: changes.pop(name) for name in own if name in changes}
@@ -84,7 +84,8 @@ def judging(problems, session, settings, prepare, evaluator, executor):
             kept = {name: given.pop(name) for name in ("reference", "n") if name in given}
             running = running or session(**given)
             judged_by = evaluator if tightened else None
-            unhurried = replace(running, timeout_s=30.0)  # the limit is for the solution
+            limit = running.config.model_copy(update={"timeout_seconds": 30.0})
+            unhurried = replace(running, config=limit)  # the limit is for the solution
             made = prepare(running=unhurried, config=own, judged_by=judged_by, **kept)
             executor.events.clear()
             if isinstance(solution, str):

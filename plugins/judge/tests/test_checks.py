@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fib_judge import timed
 from fib_judge.timed import (
     TimedCheck,
     number_of_checks,
@@ -17,6 +19,7 @@ from fib_judge.timed import (
     secret_schedule,
 )
 from flashinfer_bench.bench.evaluators import Trial
+from flashinfer_bench.bench.stopping import TimingPlan
 from flashinfer_bench.tensors.vary import Freedom, draw_variation
 
 ROTATES = (Freedom("rotate", 64, 128, True),)
@@ -113,3 +116,22 @@ class TestSchedule:
         trial = check.trial
         assert torch.equal(trial.inputs[0], expected)
         assert (trial.index, trial.seed, trial.expected) == (0, 1, check.expected)
+
+
+@pytest.mark.parametrize(("here", "expected"), [(0, 2.0), (10_000_000, 3.0)])
+def test_how_long_others_had_the_cores(here, expected, monkeypatch):
+    """It is that of the thread that waited longest, and the judge's own, for each exchange."""
+    told = iter([{1: 5_000_000, 2: 0}, {1: 6_000_000, 2: 20_000_000}])
+    own = iter([0, here])
+    monkeypatch.setattr(timed, "waited_here", lambda: next(own))
+    attempt = SimpleNamespace(
+        baseline=SimpleNamespace(checks=()),
+        plan=TimingPlan.fixed(2, 1, 4),
+        candidate=SimpleNamespace(waiting_times=lambda: next(told)),
+    )
+    course = timed._Course(attempt, random.Random(0))
+    monkeypatch.setattr(course, "_variations", SimpleNamespace(draw=lambda: None))
+    course.begin(0, 4, False)
+    for place in (None, 0, 1, 2, 3, None, 4, 5, 6, 7):  # two rounds of five
+        course.variation_of(place)
+    assert course.waited_ms() == expected

@@ -7,6 +7,7 @@ from flashinfer_bench._version import __version__
 from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.evaluators import DefaultEvaluator
 from flashinfer_bench.bench.pool import RunInterrupted, WorkerPool
+from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.bench.timing.wall import WallClockTimer
 from flashinfer_bench.data import Evaluation
 from flashinfer_bench.tensors import cpu_threads
@@ -103,7 +104,7 @@ class TestProcesses:
         assert kinds == ["spawn", "load", *["inputs", "call"] * 2, *timed, "close"]
 
     def test_reference_and_solution_never_share_one(self, problems, session, executor, prepare):
-        shared = session(pool=WorkerPool(executor, keep=9))
+        shared = session(pool=WorkerPool(executor, keep=9, sandbox=Sandbox("off")))
         for _ in range(2):
             baseline = prepare(running=shared)
             for solution in (problems.good("a"), problems.good("b")):
@@ -119,7 +120,7 @@ class TestProcesses:
         assert len(executor.of("load")) == 1
 
     def test_others_have_ended_before_it_is_called(self, judge, session, executor, monkeypatch):
-        pool = WorkerPool(executor, keep=0)
+        pool = WorkerPool(executor, keep=0, sandbox=Sandbox("off"))
         monkeypatch.setattr(pool, "settle", lambda: executor.events.append(("settled",)))
         judge(GOOD, pool=pool)
         kinds = [event[0] for event in executor.events]
@@ -129,7 +130,7 @@ class TestProcesses:
 class TestTimeLimit:
     def test_covers_the_whole_evaluation(self, judge):
         evaluation = judge(
-            "import time\ndef run(x):\n    time.sleep(0.06)\n    return x * 2", timeout_s=0.1
+            "import time\ndef run(x):\n    time.sleep(0.06)\n    return x * 2", timeout_seconds=0.1
         )
         assert evaluation.status == "TIMEOUT"
         assert "no time left of 0.1 s" in evaluation.log
@@ -211,7 +212,7 @@ class TestEvaluators:
 
 class TestRun:
     def test_interrupt_gives_no_verdict(self, problems, session, executor, prepare):
-        pool = WorkerPool(executor, keep=0)
+        pool = WorkerPool(executor, keep=0, sandbox=Sandbox("off"))
         running = session(pool=pool)
         baseline = prepare(running=running)
         pool.interrupt()

@@ -47,7 +47,9 @@ class TestNormals:
         assert loads_of(executor, PLAIN) == 1
         assert list(running.plain_calls) == ["cuda:0"]
 
-    def test_if_it_cannot_be_learned(self, session, monkeypatch, caplog):
+    def test_if_it_cannot_be_learned(self, session, prepare, monkeypatch, caplog):
+        baseline = prepare()
+
         def crash(*problem):
             raise CandidateCrashed("was killed by SIGSEGV", stage="time", exit_code=-11)
 
@@ -55,7 +57,7 @@ class TestNormals:
         normals = Normals(Normal(0.0, 0.0, 9), Normal(0.2, 0.0, 9), Normal(1.0, 0.0, 9))
         running = session(device="cuda:1")
         with caplog.at_level(logging.WARNING):
-            assert with_plain_calls(running, normals) is normals
+            assert with_plain_calls(running, baseline, normals) is normals
         assert "cuda:1: what a plain call costs is not known: " in caplog.text
         assert not running.plain_calls
 

@@ -13,6 +13,7 @@ from fib_judge.reference import prepare_baseline
 from flashinfer_bench.bench.measurement import Task
 from flashinfer_bench.bench.plan import is_final
 from flashinfer_bench.bench.pool import WorkerPool
+from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.compile import reference_solution
 from flashinfer_bench.data import Evaluation, SafetensorsInput, Trace
 
@@ -184,7 +185,7 @@ class TestClock:
         assert evaluation.performance.latency_ms == pytest.approx(2.0)
 
     def test_it_takes_three_attempts_to_be_convicted(self, judge, executor):
-        judge(HIDES + HONEST, pool=WorkerPool(executor, keep=9))
+        judge(HIDES + HONEST, pool=WorkerPool(executor, keep=9, sandbox=Sandbox("off")))
         loads = executor.of("load")
         assert [name.startswith("solution") for _, name in loads] == [True] * 3
         assert len({pid for pid, _ in loads}) == 3  # no process knows anything of those before

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flashinfer_bench.bench.config import ResolvedEvalConfig
-from flashinfer_bench.bench.evaluators import DefaultEvaluator
+from flashinfer_bench.bench.calls import Attempt, Deadline
+from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
+from flashinfer_bench.bench.evaluators import DefaultEvaluator, Trial
 from flashinfer_bench.bench.executors.base import (
     Candidate,
     CandidateCrashed,
@@ -35,7 +36,9 @@ from flashinfer_bench.bench.executors.base import (
     Shot,
 )
 from flashinfer_bench.bench.locks import DeviceLock
-from flashinfer_bench.bench.pool import WorkerPool
+from flashinfer_bench.bench.measurement import DeviceBaseline
+from flashinfer_bench.bench.pool import Worker, WorkerPool
+from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.bench.session import Session
 from flashinfer_bench.bench.timing.wall import WallClockTimer
 from flashinfer_bench.data import (
@@ -59,7 +62,7 @@ from flashinfer_bench.tensors.vary import Rotor
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from flashinfer_bench.tensors.vary import Variation
+    from flashinfer_bench.tensors.vary import Freedom, Variation
 
 
 STEADY = "SAMPLES = [5.00, 5.02, 4.99, 5.01, 5.03, 4.98, 5.00]\n"
@@ -385,20 +388,54 @@ def settings() -> Callable[..., ResolvedEvalConfig]:
 @pytest.fixture
 def session(executor: FakeExecutor) -> Callable[..., Session]:
     def make(**changes: Any) -> Session:
+        """Make a session; what is a setting of a run goes into its settings."""
+        own = {name for name in changes if name in BenchmarkConfig.model_fields} - {
+            *Session.__dataclass_fields__
+        }
+        config = {"seed": 11, "timeout_seconds": 30.0, **{key: changes.pop(key) for key in own}}
         values: dict[str, Any] = {
             "device": "cpu",
             "environment": Environment(hardware="a test", libs={"torch": "0"}),
-            "seed": 11,
+            "config": BenchmarkConfig(**config),
             "timer": "clock",
-            "timeout_s": 30.0,
-            "profile_baseline": True,
-            "pool": WorkerPool(executor, keep=0),
+            "pool": WorkerPool(executor, keep=0, sandbox=Sandbox("off")),
             "lock": DeviceLock("cpu"),
+            "catalog": Catalog.of(),
             "timer_version": WallClockTimer.version,
         }
         return Session(**{**values, **changes})
 
     return make
+
+
+def attempt_of(
+    session: Session,
+    executor: FakeExecutor,
+    problems: Problems,
+    source: str,
+    inputs: Sequence[list[Any]],
+    freedoms: Sequence[Freedom],
+) -> Attempt:
+    """Load a source in a process, and send it input sets."""
+    definition, solution = problems.definition(), problems.solution(source)
+    baseline = DeviceBaseline(
+        definition,
+        problems.workload(),
+        solution,
+        DefaultEvaluator(),
+        ResolvedEvalConfig(),
+        root=None,
+        device="cpu",
+        seed=0,
+        trials=tuple(Trial(slot, 0, values, []) for slot, values in enumerate(inputs)),
+        freedoms=tuple(freedoms),
+    )
+    worker = Worker(executor.spawn(), Sandbox("off"), "cpu")
+    worker.load(definition, solution, timeout_s=1.0)
+    attempt = Attempt(session, solution, baseline, worker, Deadline(60.0))
+    for trial in baseline.trials:
+        attempt.put(trial)
+    return attempt
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from flashinfer_bench.errors import RunnerFatalError as RunnerFatalError
 if TYPE_CHECKING:
     from flashinfer_bench.bench.benchmark import *  # noqa: F403
     from flashinfer_bench.bench.builds import BuildOutcome as BuildOutcome
-    from flashinfer_bench.bench.builds import BuildRun as BuildRun
     from flashinfer_bench.bench.config import *  # noqa: F403
     from flashinfer_bench.bench.evaluators import *  # noqa: F403
     from flashinfer_bench.bench.measurement import BaselineHandle as BaselineHandle
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "benchmark": "Benchmark",
-    "builds": "BuildOutcome BuildRun",
+    "build_run": "BuildRun",
+    "builds": "BuildOutcome",
     "config": "BenchmarkConfig EvalConfig ResolvedEvalConfig",
     "evaluators": "DefaultEvaluator Evaluator resolve_evaluator",
     "observers": "RunObserver",
@@ -38,3 +38,4 @@ _NAMES = {
 
 __getattr__, __dir__, __all__ = exports(__name__, _NAMES)
 __all__ += ["RunnerError", "RunnerFatalError"]
+__all__.remove("BuildRun")  # of a plugin: a star import does without it

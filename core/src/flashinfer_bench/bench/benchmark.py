@@ -14,7 +14,6 @@ from flashinfer_bench import errors
 from flashinfer_bench.bench.backends import choose_devices, make_executor
 from flashinfer_bench.bench.builds import BuildAhead, BuildOutcome
 from flashinfer_bench.bench.config import LOG_LEVELS, BenchmarkConfig
-from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.plan import Plan, SkipKind, Skipped, WorkItem, finished, make_plan
 from flashinfer_bench.bench.pool import LAST_WORDS_S, RunInterrupted, default_jobs, in_thread
@@ -165,10 +164,8 @@ class Benchmark(AbstractContextManager["Benchmark"]):
     def _run(self, config: BenchmarkConfig, *, dump_traces: bool, resume: bool) -> TraceSet:
         _set_log_level(config, self._log_level)
         self._skipped = ()
-        if config.seed is None:
-            config = config.model_copy(update={"seed": fresh_seed()})
         with self._processes:
-            return self._run_on(choose_devices(config.device), config, dump_traces, resume)
+            return self._run_on(choose_devices(config.device), config.seeded(), dump_traces, resume)
 
     def _run_on(
         self, devices: Sequence[str], config: BenchmarkConfig, store: bool, resume: bool

@@ -9,31 +9,27 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.bench.executors.base import (
-    Candidate,
-    CandidateMisbehaved,
-    CandidateTimeout,
-    Stage,
-)
-from flashinfer_bench.bench.executors.threads import waited_here
+from flashinfer_bench.bench.executors.base import CandidateMisbehaved, CandidateTimeout
 from flashinfer_bench.bench.stopping import Step, TimingPlan
 from flashinfer_bench.data.samples import rounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from flashinfer_bench.bench.evaluation import Attempt
-    from flashinfer_bench.bench.measurement import ReferenceProblem
+    from flashinfer_bench.bench.evaluators.base import Trial
+    from flashinfer_bench.bench.executors.base import Candidate, Stage
+    from flashinfer_bench.bench.measurement import DeviceBaseline
+    from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.bench.session import Session
-    from flashinfer_bench.tensors.vary import Freedom, Variation
+    from flashinfer_bench.data import Solution
+    from flashinfer_bench.tensors.vary import Variation
 
 SHORTEST_MS = 1e-9
 """A picosecond: nothing is faster, and quotients stay finite."""
 
 _MS = 1e3
-_NS_PER_MS = 1e6
 _CLOCK_SLACK = 1.1  # between the timer's clock and the judge's
 _CLOCK_SLACK_MS = 0.05
 _LONGEST_MS = 1e30  # what is claimed may be anything, and has to be stored
@@ -120,48 +116,6 @@ class TimedCall:
         return self.change_ms + self.overhead_ms + self.describe_ms
 
 
-def time_left(deadline: Deadline, candidate: Candidate, stage: Stage) -> float:
-    """Return the seconds left for a request.
-
-    Raises
-    ------
-    CandidateTimeout
-        If there are none; the candidate is ended.
-    """
-    seconds = deadline.remaining()
-    if seconds <= 0.0:
-        candidate.close()
-        raise CandidateTimeout(f"no time left of {deadline.seconds:g} s", stage=stage)
-    return seconds
-
-
-def shoot(candidate: Candidate, variation: Variation, timer: str, deadline: Deadline) -> TimedCall:
-    """Have the candidate make and time one call.
-
-    The candidate learns the final values of the inputs when the judge's clock runs. Nothing comes
-    between the two requests, so that it has no time to itself after it has learned the addresses.
-
-    Raises
-    ------
-    CandidateError
-        If it fails, or no time is left.
-    """
-    left = time_left(deadline, candidate, "time")
-    stage_s = candidate.stage(variation, timeout_s=left)
-    shot = candidate.fire(variation, timer=timer, timeout_s=left)
-    return TimedCall(
-        sample_ms=shot.sample_ms,
-        change_ms=shot.change_s * _MS,
-        wall_ms=shot.wall_s * _MS,
-        stage_ms=stage_s * _MS,
-        timer=shot.timer,
-        timer_version=shot.timer_version,
-        notes=shot.notes,
-        enqueue_ms=shot.enqueue_s * _MS,
-        describe_ms=shot.describe_s * _MS,
-    )
-
-
 @dataclass(frozen=True)
 class Taken:
     """Timed calls, and why there are no more.
@@ -172,13 +126,10 @@ class Taken:
         All of them, in the order taken.
     ending : str
         What ended them: ``rule``, ``max_samples`` or ``max_seconds``.
-    waited_ms : float
-        How long an exchange was held up since others had the cores: milliseconds, in the mean.
     """
 
     calls: tuple[TimedCall, ...]
     ending: str
-    waited_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -187,38 +138,114 @@ class Variations:
 
     Attributes
     ----------
-    freedoms : sequence of Freedom
-        How the inputs may vary.
-    inputs : sequence
-        The input sets, in the order of their slots.
+    baseline : DeviceBaseline
+        The workload: its input sets, and how inputs may vary.
     rng : random.Random
         The only source of chance.
-    warm : bool
-        Whether the device's caches are left as they are before a call.
     """
 
-    freedoms: Sequence[Freedom]
-    inputs: Sequence[Sequence[Any]]
+    baseline: DeviceBaseline
     rng: random.Random
-    warm: bool = False
 
     def draw(self) -> Variation:
         """Return a fresh variation of one of the input sets."""
         from flashinfer_bench.tensors.vary import draw_variation
 
-        slot = self.rng.randrange(len(self.inputs))
-        drawn = draw_variation(self.freedoms, self.inputs[slot], slot, self.rng)
-        return replace(drawn, warm=self.warm)
+        baseline = self.baseline
+        slot = self.rng.randrange(len(baseline.trials))
+        inputs = baseline.trials[slot].inputs
+        drawn = draw_variation(baseline.freedoms, inputs, slot, self.rng)
+        return replace(drawn, warm=baseline.config.cache == "warm")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A solution, or a reference, in a process, and what it is called on.
+
+    Attributes
+    ----------
+    session : Session
+        The run.
+    solution : Solution
+        What the process loads.
+    baseline : DeviceBaseline
+        The workload. For a reference, its trials expect nothing yet.
+    worker : Worker
+        The process.
+    deadline : Deadline
+        Time for everything together.
+    """
+
+    session: Session
+    solution: Solution
+    baseline: DeviceBaseline
+    worker: Worker
+    deadline: Deadline
+
+    @property
+    def candidate(self) -> Candidate:
+        """The process, as it is asked."""
+        return self.worker.candidate
+
+    def left(self, stage: Stage) -> float:
+        """Return the seconds left for a request.
+
+        Raises
+        ------
+        CandidateTimeout
+            If there are none; the candidate is ended.
+        """
+        seconds = self.deadline.remaining()
+        if seconds <= 0.0:
+            self.candidate.close()
+            raise CandidateTimeout(f"no time left of {self.deadline.seconds:g} s", stage=stage)
+        return seconds
+
+    @property
+    def plan(self) -> TimingPlan:
+        """How often a solution is to be called."""
+        return TimingPlan.of(self.baseline.config)
+
+    def put(self, trial: Trial) -> None:
+        """Send an input set."""
+        axes, ways = self.baseline.axes, [item.way for item in self.baseline.freedoms]
+        left = self.left("inputs")
+        self.candidate.put_inputs(trial.index, trial.inputs, axes, ways=ways, timeout_s=left)
+
+    def shoot(self, variation: Variation) -> TimedCall:
+        """Have the candidate make and time one call.
+
+        The candidate learns the final values of the inputs when the judge's clock runs. Nothing
+        comes between the two requests, so that it has no time to itself after it has learned the
+        addresses.
+
+        Raises
+        ------
+        CandidateError
+            If it fails, or no time is left.
+        """
+        left = self.left("time")
+        stage_s = self.candidate.stage(variation, timeout_s=left)
+        shot = self.candidate.fire(variation, timer=self.session.timer, timeout_s=left)
+        return TimedCall(
+            sample_ms=shot.sample_ms,
+            change_ms=shot.change_s * _MS,
+            wall_ms=shot.wall_s * _MS,
+            stage_ms=stage_s * _MS,
+            timer=shot.timer,
+            timer_version=shot.timer_version,
+            notes=shot.notes,
+            enqueue_ms=shot.enqueue_s * _MS,
+            describe_ms=shot.describe_s * _MS,
+        )
 
 
 def take_calls(
-    session: Session,
-    candidate: Candidate,
+    attempt: Attempt,
     plan: TimingPlan,
-    deadline: Deadline,
-    *,
     variation_of: Callable[[Optional[int]], Variation],
-    visit: Callable[[int], bool],
+    *,
+    visit: Callable[[int], bool] = lambda place: False,
     begin: Callable[[int, int, bool], object] = lambda first, count, closing: None,
 ) -> Taken:
     """Make calls until the plan ends. No other process times on the device meanwhile.
@@ -228,14 +255,10 @@ def take_calls(
 
     Parameters
     ----------
-    session : Session
-        The run.
-    candidate : Candidate
+    attempt : Attempt
         Has loaded a solution, and been given all input sets.
     plan : TimingPlan
         How many calls.
-    deadline : Deadline
-        When to give up.
     variation_of : callable
         Returns what a call is to see; it is told the call's number among the timed ones, or None.
     visit : callable
@@ -251,13 +274,7 @@ def take_calls(
         If the candidate fails.
     """
     calls: list[TimedCall] = []
-    made, disturbed = 0, False
-    before, before_here = candidate.waiting_times(), waited_here()
-
-    def make(place: Optional[int]) -> TimedCall:
-        nonlocal made, disturbed
-        made, disturbed = made + 1, False
-        return shoot(candidate, variation_of(place), session.timer, deadline)
+    disturbed = False
 
     def take(step: Step, began: float) -> None:
         """Make the calls of a batch, at least one, as long as there is time."""
@@ -265,17 +282,18 @@ def take_calls(
         for _ in range(step.warmup):
             if plan.out_of_time(time.monotonic() - began):
                 break  # a call is timed all the same
-            make(None)
+            attempt.shoot(variation_of(None))
+            disturbed = False
         for number in range(step.calls):
             if number and plan.out_of_time(time.monotonic() - began):
                 return
             for _ in range(min(_SETTLING, plan.warmup) if disturbed else 0):
-                make(None)
+                attempt.shoot(variation_of(None))
             place = len(calls)
-            calls.append(make(place))
+            calls.append(attempt.shoot(variation_of(place)))
             disturbed = visit(place)
 
-    with session.device_to_itself(deadline):
+    with attempt.session.device_to_itself(attempt.deadline):
         began = time.monotonic()
         ending = None
         while ending is None:
@@ -287,11 +305,7 @@ def take_calls(
         if ending == "max_seconds":  # there may have been no look so far
             begin(len(calls), 1, True)
             take(Step(warmup=0, calls=1), time.monotonic())
-        after = candidate.waiting_times()
-        # The candidate's slowest thread, and this one.
-        longest = max((after[each] - before.get(each, 0) for each in after), default=0)
-        waited_ns = (longest + waited_here() - before_here) / made if longest else 0.0
-    return Taken(tuple(calls), ending, waited_ns / _NS_PER_MS)
+    return Taken(tuple(calls), ending)
 
 
 def find_impossible(calls: Sequence[TimedCall], shortest_ms: float = SHORTEST_MS) -> Optional[str]:
@@ -320,20 +334,6 @@ def find_impossible(calls: Sequence[TimedCall], shortest_ms: float = SHORTEST_MS
     if latency < shortest_ms:
         return f"a latency of {latency:g} ms; a call of nothing takes {shortest_ms:g} ms at least"
     return None
-
-
-def refuse_impossible(candidate: Candidate, calls: Sequence[TimedCall]) -> None:
-    """End the candidate if its samples cannot be latencies.
-
-    Raises
-    ------
-    CandidateMisbehaved
-        In that case.
-    """
-    problem = find_impossible(calls)
-    if problem is not None:
-        candidate.close()
-        raise CandidateMisbehaved(problem, stage="time")
 
 
 @dataclass(frozen=True)
@@ -405,9 +405,7 @@ def as_stored(samples: Iterable[float]) -> tuple[float, ...]:
 
 
 def measure(
-    subject: Union[Attempt, ReferenceProblem],
-    plan: TimingPlan,
-    visit: Callable[[int], bool] = lambda place: False,
+    attempt: Attempt, plan: TimingPlan, visit: Callable[[int], bool] = lambda place: False
 ) -> Measurement:
     """Time what is loaded in a process, trusting what it tells.
 
@@ -417,7 +415,7 @@ def measure(
 
     Parameters
     ----------
-    subject : Attempt or ReferenceProblem
+    attempt : Attempt
         Has been given its inputs, with their ways to vary.
     plan : TimingPlan
         How many calls.
@@ -429,16 +427,21 @@ def measure(
     CandidateError
         If the candidate fails, or answers with something that cannot be a measurement.
     """
-    session, candidate = subject.session, subject.worker.candidate
-    rng = random.Random(session.seed)
-    variations = Variations(subject.freedoms, subject.inputs, rng, session.warm)
-    taken = take_calls(
-        session,
-        candidate,
-        plan,
-        subject.deadline,
-        variation_of=lambda place: variations.draw(),
-        visit=visit,
-    )
-    refuse_impossible(candidate, taken.calls)
+    variations = Variations(attempt.baseline, random.Random(attempt.session.seed))
+    taken = take_calls(attempt, plan, lambda place: variations.draw(), visit=visit)
+    refuse_impossible(attempt, taken.calls)
     return measurement_of(taken)
+
+
+def refuse_impossible(attempt: Attempt, calls: Sequence[TimedCall]) -> None:
+    """End the candidate if its samples cannot be latencies.
+
+    Raises
+    ------
+    CandidateMisbehaved
+        In that case.
+    """
+    problem = find_impossible(calls)
+    if problem is not None:
+        attempt.candidate.close()
+        raise CandidateMisbehaved(problem, stage="time")

@@ -7,30 +7,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    field_serializer,
-    field_validator,
-    model_validator,
-)
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flashinfer_bench.bench.stopping import merged_params, nearest, require_parameters, rule_of
+from flashinfer_bench.bench import stopping
+from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.data.tolerance import Tolerance, require_known_outputs
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.tensors.dtypes import (
-    Layer,
-    default_tolerances,
-    outputs_without,
-    tolerance_values,
-)
+from flashinfer_bench.tensors import dtypes
 
 if TYPE_CHECKING:
+    from pydantic import ValidationInfo, ValidatorFunctionWrapHandler
     from pydantic_core import ErrorDetails
     from typing_extensions import Self
 
@@ -78,24 +65,24 @@ class SettingsModel(BaseModel):
         except ConfigError as error:
             raise ConfigError(f"{source}: {error.message}", hint=error.hint) from error
 
-    @field_validator("stop_rule", check_fields=False)
+    @pydantic.field_validator("stop_rule", check_fields=False)
     @classmethod
     def _known_rule(cls, value: Optional[str]) -> Optional[str]:
         if value is not None:
-            rule_of(value, {})
+            stopping.rule_of(value, {})
         return value
 
-    @field_validator("stop_params", check_fields=False)
+    @pydantic.field_validator("stop_params", check_fields=False)
     @classmethod
     def _parameters_of_the_rule(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         rule = info.data.get("stop_rule")
         if rule is not None:
-            rule_of(rule, value)
+            stopping.rule_of(rule, value)
         elif "stop_rule" in info.data:  # else it is wrong itself
-            require_parameters(value)
+            stopping.require_parameters(value)
         return value
 
-    @field_validator("max_samples", check_fields=False)
+    @pydantic.field_validator("max_samples", check_fields=False)
     @classmethod
     def _not_below_the_least(cls, value: Optional[int], info: ValidationInfo) -> Optional[int]:
         least = info.data.get("min_samples")
@@ -119,7 +106,8 @@ def _told(cls: type[BaseModel], item: ErrorDetails) -> tuple[str, Optional[str]]
     if item["type"] != "extra_forbidden":
         reason = item["msg"].removeprefix("Value error, ")
         return f"{path}: {reason} (got {item['input']!r})", None
-    return f"{path}: there is no such setting", nearest(str(item["loc"][-1]), cls.model_fields)
+    name = str(item["loc"][-1])
+    return f"{path}: there is no such setting", stopping.nearest(name, cls.model_fields)
 
 
 class TimingSettings(SettingsModel):
@@ -194,12 +182,12 @@ class EvalConfig(TimingSettings):
 
     extra: dict[str, Any] = Field(default_factory=dict)
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
     def _unset_unless_given(cls, values: Any) -> Any:
         return {**dict.fromkeys(EVAL_FIELDS), **values} if isinstance(values, dict) else values
 
-    @field_validator(*EVAL_FIELDS, mode="wrap")
+    @pydantic.field_validator(*EVAL_FIELDS, mode="wrap")
     @classmethod
     def _none_is_unset(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         return None if value is None else check(value)
@@ -236,7 +224,7 @@ class ResolvedEvalConfig(TimingSettings):
     tightened: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
 
-    @field_serializer("atol_by_dtype")
+    @pydantic.field_serializer("atol_by_dtype")
     def _in_order(self, names: frozenset[str]) -> list[str]:
         return sorted(names)
 
@@ -331,16 +319,16 @@ class BenchmarkConfig(TimingSettings):
 
     # What came from a file, and ``stop_params.KEY`` for each such parameter of a rule: defaults,
     # which more specific layers override.
-    _from_file: frozenset[str] = PrivateAttr(default=frozenset())
+    _from_file: frozenset[str] = pydantic.PrivateAttr(default=frozenset())
 
-    @field_validator("log_level")
+    @pydantic.field_validator("log_level")
     @classmethod
     def _known_level(cls, value: str) -> str:
         if value.upper() not in LOG_LEVELS:
             raise ValueError(f"must be one of {', '.join(LOG_LEVELS)}")
         return value.upper()
 
-    @field_validator("device")
+    @pydantic.field_validator("device")
     @classmethod
     def _device_name(cls, value: Optional[str]) -> Optional[str]:
         if value is not None and not _DEVICE.fullmatch(value):
@@ -379,7 +367,7 @@ class BenchmarkConfig(TimingSettings):
         given = {name: value for name, value in overrides.items() if value is not None}
         cls.checked(weak, source)  # so that the file is blamed for its own mistakes only
         values = {**weak, **given}
-        params = merged_params([{"stop_rule": "fixed"}, weak, given])
+        params = stopping.merged_params([{"stop_rule": "fixed"}, weak, given])
         if "stop_params" in values:
             values["stop_params"] = params
         config = cls(**values)
@@ -393,6 +381,10 @@ class BenchmarkConfig(TimingSettings):
     def explicit_fields(self) -> frozenset[str]:
         """Names of the fields that were set by code or on the command line."""
         return frozenset(self.model_fields_set) - self._from_file
+
+    def seeded(self) -> BenchmarkConfig:
+        """Return these settings with a seed, a fresh one if there is none."""
+        return self if self.seed is not None else self.model_copy(update={"seed": fresh_seed()})
 
     def resolve_eval_config(
         self, definition: Definition, workload: Optional[Workload] = None
@@ -422,31 +414,27 @@ class BenchmarkConfig(TimingSettings):
         require_known_outputs(own, definition.outputs, field="workload.tolerance")
         weak, strong = self._own_values()
         op_type = definition.op_type
-        by_type, by_name = (
-            one.given() if one is not None else {}
-            for one in (
-                self.op_type_config.get(op_type),
-                self.definition_config.get(definition.name),
-            )
-        )
+        nothing = EvalConfig()
+        by_type = self.op_type_config.get(op_type, nothing).given()
+        by_name = self.definition_config.get(definition.name, nothing).given()
         family = _families().get(op_type, {})
         settings: list[dict[str, Any]] = [weak, family, by_type, by_name, strong]
-        layers: list[Layer] = [*settings[:3], definition.tolerance, by_name, own, strong]
-        by_dtype = default_tolerances(definition)
+        layers = [*settings[:3], definition.tolerance, by_name, own, strong]
+        by_dtype = dtypes.default_tolerances(definition)
         shared = max((value for value in by_dtype.values() if value), default=self.atol)
         merged: dict[str, Any] = {}
-        for layer in (*settings, tolerance_values(layers, shared)):
+        for layer in (*settings, dtypes.tolerance_values(layers, shared)):
             merged.update(layer)
         merged.pop("max_error_cap", None)
         merged["extra"] = {k: v for layer in settings for k, v in layer.get("extra", {}).items()}
-        merged["stop_params"] = merged_params(settings)
+        merged["stop_params"] = stopping.merged_params(settings)
         return ResolvedEvalConfig(
             **merged,
             tolerances={
-                name: Tolerance(**tolerance_values(layers, default, name))
+                name: Tolerance(**dtypes.tolerance_values(layers, default, name))
                 for name, default in by_dtype.items()
             },
-            atol_by_dtype=outputs_without("atol", layers, by_dtype),
+            atol_by_dtype=dtypes.outputs_without("atol", layers, by_dtype),
         )
 
     def _own_values(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 import zlib
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -37,37 +37,8 @@ def trial_seed(run_seed: int, trial: int) -> int:
     int
         At least 0 and below 2**63; the same everywhere, for ever.
     """
-    return _number(f"{run_seed}/{trial}") >> 1
-
-
-def secret_seed(given: Optional[int], purpose: str) -> int:
-    """Return the seed of what no candidate may foresee, below 2**53.
-
-    A fresh one each time: a trace that tells it is written while other candidates still run, and
-    they might read it.
-
-    Parameters
-    ----------
-    given : int, optional
-        Take one that follows from this instead, to repeat what was recorded.
-    purpose : str
-        What it is for; another purpose gives another seed.
-    """
-    if given is None:
-        return fresh_seed()
-    return _number(f"{given}/{purpose}") >> (64 - _SEED_BITS)
-
-
-def _number(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
-def seed_commitment(seed: int) -> str:
-    """Return a name for a secret seed from which the seed cannot be found: 8 hexadecimal digits.
-
-    2**21 of the seeds of 53 bits have the same.
-    """
-    return hashlib.blake2b(f"{seed}".encode(), digest_size=4).hexdigest()
+    digest = hashlib.blake2b(f"{run_seed}/{trial}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 def definition_digest(definition: Definition) -> str:

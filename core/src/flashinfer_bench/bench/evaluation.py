@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,23 +12,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 from flashinfer_bench._version import __version__
-from flashinfer_bench.bench.calls import Deadline, Measurement, measure, time_left
-from flashinfer_bench.bench.executors.base import (
-    CandidateCrashed,
-    CandidateError,
-    CandidateFailed,
-    CandidateTimeout,
-)
-from flashinfer_bench.bench.pool import RunInterrupted, Worker, solution_key
+from flashinfer_bench.bench.calls import Attempt, Deadline, Measurement
+from flashinfer_bench.bench.executors import base
+from flashinfer_bench.bench.pool import RunInterrupted, solution_key
 from flashinfer_bench.bench.stopping import TimingPlan
-from flashinfer_bench.data import (
-    Correctness,
-    Evaluation,
-    EvaluationStatus,
-    Performance,
-    Provenance,
-    Solution,
-)
+from flashinfer_bench.data import Evaluation, EvaluationStatus, Performance, Provenance
 from flashinfer_bench.data.samples import rounded
 from flashinfer_bench.errors import RunnerError
 from flashinfer_bench.plugins import default_catalog
@@ -37,11 +26,12 @@ from flashinfer_bench.stats.samples import count_outliers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from flashinfer_bench.bench.config import ResolvedEvalConfig
     from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
     from flashinfer_bench.bench.measurement import DeviceBaseline
     from flashinfer_bench.bench.session import Session
-    from flashinfer_bench.tensors.vary import Freedom
+    from flashinfer_bench.data import Correctness, Solution
+
+logger = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer")
 _KEEP_BELOW_BYTES = 1 << 30  # a candidate that holds more than this is not kept for later
@@ -126,21 +116,21 @@ def resolution_of(samples_ms: Sequence[float]) -> float:
     return min(after - before for before, after in pairwise(steps))
 
 
-def status_of(error: CandidateError) -> EvaluationStatus:
+def status_of(error: base.CandidateError) -> EvaluationStatus:
     """Return the verdict on a solution whose process answered with `error`."""
-    if isinstance(error, CandidateTimeout):
+    if isinstance(error, base.CandidateTimeout):
         return EvaluationStatus.TIMEOUT
     # Some languages compile when they are first called.
-    compiling = isinstance(error, CandidateFailed) and error.about == "build"
+    compiling = isinstance(error, base.CandidateFailed) and error.about == "build"
     if error.stage in ("compile", "load") or compiling:
         return EvaluationStatus.COMPILE_ERROR
     return EvaluationStatus.RUNTIME_ERROR
 
 
-def is_transient(error: CandidateError) -> bool:
+def is_transient(error: base.CandidateError) -> bool:
     """Return whether another try may end differently: after time-outs, crashes, lack of memory."""
     outside_the_solution = error.stage in ("start", "inputs")
-    return isinstance(error, (CandidateTimeout, CandidateCrashed)) or outside_the_solution
+    return isinstance(error, (base.CandidateTimeout, base.CandidateCrashed)) or outside_the_solution
 
 
 @dataclass
@@ -177,12 +167,12 @@ class Report:
     builder: str = ""
     _began: float = field(default_factory=time.monotonic)
 
-    def failed(self, error: CandidateError) -> Evaluation:
+    def failed(self, error: base.CandidateError) -> Evaluation:
         """Return the evaluation of a solution that did not come to an end."""
         message = f"{error.stage}: {error.message}"
-        if isinstance(error, CandidateTimeout):
-            message += f" (an evaluation may take {self.session.timeout_s:g} s)"
-        if isinstance(error, CandidateFailed) and error.traceback:
+        if isinstance(error, base.CandidateTimeout):
+            message += f" (an evaluation may take {self.session.config.timeout_seconds:g} s)"
+        if isinstance(error, base.CandidateFailed) and error.traceback:
             message += f"\n{error.traceback.rstrip()}"
         return self._evaluation(status_of(error), message, transient=is_transient(error))
 
@@ -222,13 +212,11 @@ class Report:
         timing : mapping, optional
             More that is to be recorded about how the samples were taken.
         """
-        if (hook := self.session.hook) is not None:  # each text names its plugin
-            vetoes = hook.fib_veto(run=self.session, measurement=measurement)
-            if vetoes:
-                return self.refused("\n".join(map(str, vetoes)))
-        told = [*measurement.notes, *speeds.notes]
-        if self.session.timer_note is not None:
-            told.append(self.session.timer_note)
+        session = self.session
+        vetoes = session.catalog.hook.fib_veto(run=session, measurement=measurement)
+        if vetoes:  # each text names its plugin
+            return self.refused("\n".join(map(str, vetoes)))
+        told = [*measurement.notes, *speeds.notes, *session.timer_notes]
         config = self.baseline.config
         rule = TimingPlan.of(config).rule
         taken: dict[str, Any] = {
@@ -259,7 +247,7 @@ class Report:
         **provenance: Any,
     ) -> Evaluation:
         session, baseline = self.session, self.baseline
-        origin, config, evaluator = session.origin, baseline.config, baseline.evaluator
+        config, evaluator = baseline.config, baseline.evaluator
         extra: dict[str, Any] = {
             "solution_hash": self.solution.hash(),
             "measurement": session.measurement,
@@ -273,6 +261,22 @@ class Report:
             extra["op_family"] = f"{family.name} of {family.origin}"
         if baseline.measurement is not None:
             extra["reference_calls"] = len(baseline.measurement.samples_ms)
+        own = Provenance(
+            seed=session.seed,
+            evaluator=f"{evaluator.name} {evaluator.version}",
+            harness_version=__version__,
+            warmup_runs=config.warmup_runs,
+            iterations=config.iterations,
+            num_trials=config.num_trials,
+            wall_s=round(time.monotonic() - self._began, 6),
+            build_s=self.build_s,
+            device=session.device,
+            stop_rule=config.stop_rule,
+            definition_hash=baseline.definition_hash,
+            inputs_crc32=baseline.inputs_crc32,
+            extra={**extra, **self.extra},
+            **provenance,
+        )
         return Evaluation(
             status=status,
             environment=session.environment,
@@ -280,24 +284,20 @@ class Report:
             log=make_log(message, self.output),
             correctness=correctness,
             performance=performance,
-            provenance=Provenance(
-                seed=session.seed,
-                evaluator=f"{evaluator.name} {evaluator.version}",
-                harness_version=__version__,
-                warmup_runs=config.warmup_runs,
-                iterations=config.iterations,
-                num_trials=config.num_trials,
-                wall_s=round(time.monotonic() - self._began, 6),
-                build_s=self.build_s,
-                device=session.device,
-                stop_rule=config.stop_rule,
-                definition_hash=baseline.definition_hash,
-                inputs_crc32=baseline.inputs_crc32,
-                extra={**extra, **self.extra},
-                **(origin.fields(self.solution, self.builder) if origin is not None else {}),
-                **provenance,
-            ),
+            provenance=self._with_told(own),
         )
+
+    def _with_told(self, own: Provenance) -> Provenance:
+        """Return `own` with what plugins add to it."""
+        known = {name: getattr(own, name) for name in own.model_fields_set}
+        for told in self.session.catalog.hook.fib_provenance(
+            run=self.session, baseline=self.baseline, solution=self.solution, builder=self.builder
+        ):
+            try:
+                own = Provenance(**{**dict(own), **told, **known})
+            except (ValueError, TypeError) as error:  # names no field of the right type
+                logger.warning("what a plugin tells of an evaluation is not recorded: %s", error)
+        return own
 
 
 def make_log(message: str, output: str) -> str:
@@ -328,55 +328,18 @@ class EvaluatorFailed(RunnerError):
     """An evaluator raised; whether the outputs are right is not known."""
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One solution on one workload, and the process that it runs in."""
-
-    session: Session
-    solution: Solution
-    baseline: DeviceBaseline
-    worker: Worker
-    deadline: Deadline
-
-    @property
-    def evaluator(self) -> Evaluator:
-        """Who judges its outputs."""
-        return self.baseline.evaluator
-
-    @property
-    def config(self) -> ResolvedEvalConfig:
-        """The settings."""
-        return self.baseline.config
-
-    @property
-    def inputs(self) -> list[list[Any]]:
-        """The input sets."""
-        return [trial.inputs for trial in self.baseline.trials]
-
-    @property
-    def freedoms(self) -> tuple[Freedom, ...]:
-        """How inputs may vary."""
-        return self.baseline.freedoms
-
-    @property
-    def plan(self) -> TimingPlan:
-        """How often it is to be called."""
-        return TimingPlan.of(self.config)
-
-
 def build(attempt: Attempt) -> float:
     """Build the solution; return the seconds it took, 0 if an earlier evaluation did it."""
-    worker, baseline = attempt.worker, attempt.baseline
+    worker, solution = attempt.worker, attempt.solution
     if worker.loaded is not None:
         return 0.0
-    left = time_left(attempt.deadline, worker.candidate, "load")
+    left = attempt.left("load")
     try:
-        loaded = worker.load(baseline.definition, attempt.solution, timeout_s=left)
-    except CandidateFailed as error:
+        return worker.load(attempt.baseline.definition, solution, timeout_s=left).seconds
+    except base.CandidateFailed as error:
         if error.about != "storage":  # there may be room again for the next workload
-            attempt.session.failed_builds[solution_key(attempt.solution)] = error
+            attempt.session.failed_builds[solution_key(solution)] = error
         raise
-    return loaded.seconds
 
 
 def check_all(attempt: Attempt) -> tuple[Check, Optional[Correctness]]:
@@ -396,22 +359,20 @@ def check_all(attempt: Attempt) -> tuple[Check, Optional[Correctness]]:
             break
     if checks[-1].correctness is None:
         return checks[-1], None
-    return checks[-1], ask(attempt.evaluator, attempt.evaluator.combine, checks)
+    evaluator = attempt.baseline.evaluator
+    return checks[-1], ask(evaluator, evaluator.combine, checks)
 
 
 def _check(attempt: Attempt, trial: Trial) -> Check:
-    candidate, deadline, baseline = attempt.worker.candidate, attempt.deadline, attempt.baseline
-    evaluator, config = attempt.evaluator, attempt.config
+    baseline = attempt.baseline
+    evaluator, config = baseline.evaluator, baseline.config
     count = ask(evaluator, evaluator.calls_per_trial, config)
-    left = time_left(deadline, candidate, "inputs")
-    ways = [item.way for item in baseline.freedoms]
-    candidate.put_inputs(trial.index, trial.inputs, baseline.axes, ways=ways, timeout_s=left)
+    attempt.put(trial)
     calls: list[list[Any]] = []
     try:
         for _ in range(count):
-            left = time_left(deadline, candidate, "call")
-            calls.append(candidate.call(trial.index, timeout_s=left))
-    except CandidateFailed as error:
+            calls.append(attempt.candidate.call(trial.index, timeout_s=attempt.left("call")))
+    except base.CandidateFailed as error:
         # After a call that returned it is the solution itself that says what this machine lacks.
         error.building = not calls and trial is baseline.trials[0]
         raise
@@ -436,33 +397,17 @@ def ask(evaluator: Evaluator, question: Callable[..., _Answer], *arguments: Any)
     ) from failure
 
 
-def time_trusting(
-    attempt: Attempt, aside: Callable[[int], bool] = lambda place: False
-) -> Measurement:
-    """Time the solution, and believe what its process tells.
-
-    Parameters
-    ----------
-    attempt : Attempt
-        Its calls are right when they are looked at, and its process has all input sets.
-    aside : callable
-        Called after each timed call; returns whether that has disturbed the candidate.
-    """
-    return measure(attempt, attempt.plan, aside)
-
-
 @contextmanager
 def in_worker(report: Report) -> Iterator[Attempt]:
     """Lend a process in which the solution is loaded, for the body of a ``with`` statement.
 
     What it prints, and how long its build took, goes to `report`.
     """
-    session = report.session
+    session, baseline = report.session, report.baseline
     with session.pool.worker(solution_key(report.solution)) as worker:
-        worker.reusable = report.baseline.nbytes < _KEEP_BELOW_BYTES
-        attempt = Attempt(
-            session, report.solution, report.baseline, worker, Deadline(session.timeout_s)
-        )
+        worker.reusable = baseline.nbytes < _KEEP_BELOW_BYTES
+        deadline = Deadline(session.config.timeout_seconds)
+        attempt = Attempt(session, report.solution, baseline, worker, deadline)
         try:
             load_s = build(attempt)
             report.build_s = load_s + report.compile_s if load_s else 0.0
@@ -491,7 +436,7 @@ def evaluate_by(method: Callable[[Report], Evaluation], report: Report) -> Evalu
         If the run ends meanwhile.
     """
     session, solution = report.session, report.solution
-    known: Optional[CandidateError] = session.failed_builds.get(solution_key(solution))
+    known: Optional[base.CandidateError] = session.failed_builds.get(solution_key(solution))
     if known is None and session.ahead is not None:
         done = session.ahead.outcome(solution)  # waits while it is being compiled
         if done is not None:
@@ -503,13 +448,13 @@ def evaluate_by(method: Callable[[Report], Evaluation], report: Report) -> Evalu
         return method(report)
     except EvaluatorFailed as error:
         return report.not_judged(error.message)
-    except CandidateError as error:
+    except base.CandidateError as error:
         if session.pool.interrupted:
             raise RunInterrupted("the run ended during an evaluation") from error
         return _failed(report, error)
 
 
-def _failed(report: Report, error: CandidateError) -> Evaluation:
-    if isinstance(error, CandidateFailed) and error.is_no_fault:
+def _failed(report: Report, error: base.CandidateError) -> Evaluation:
+    if isinstance(error, base.CandidateFailed) and error.is_no_fault:
         raise NotEvaluated(error.reason) from error
     return report.failed(error)

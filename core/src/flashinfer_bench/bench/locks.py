@@ -239,27 +239,6 @@ def _tell(problem: str, instead: str) -> None:
     )
 
 
-def lock_places() -> list[Path]:
-    """Return what a process must not reach that must hold no lock of a device.
-
-    Returns
-    -------
-    list of Path
-        Folders of locks, and the lock files in those that hold other things too.
-    """
-    with suppress(OSError), open_lock_folder():
-        pass
-    folders = (env.lock_path(), COMMON, env.cache_path() / "locks")
-    places: list[Path] = []
-    for folder in folders:
-        with suppress(OSError):
-            if folder is not None:
-                everything = list(folder.iterdir())
-                locks = sorted(folder.glob("device-*.lock"))
-                places += [folder] if len(locks) == len(everything) else locks
-    return places
-
-
 def physical_name(device: str) -> str:
     """Return a name for a device that does not depend on how this process numbers devices.
 

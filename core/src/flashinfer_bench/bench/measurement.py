@@ -13,26 +13,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from flashinfer_bench.bench.calls import Deadline, Measurement, measure, time_left
+from flashinfer_bench.bench import evaluation
+from flashinfer_bench.bench.calls import Attempt, Deadline, Measurement, measure
 from flashinfer_bench.bench.correctness import as_tensors, find_problem, output_specs
 from flashinfer_bench.bench.digests import definition_digest, inputs_crc32, trial_seed
-from flashinfer_bench.bench.evaluation import (
-    Report,
-    check_all,
-    evaluate_by,
-    in_worker,
-    shortened,
-    speeds_of,
-    time_trusting,
-)
 from flashinfer_bench.bench.evaluators.base import Evaluator, Trial
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
-from flashinfer_bench.bench.pool import RunInterrupted, Worker
+from flashinfer_bench.bench.pool import RunInterrupted
 from flashinfer_bench.bench.stopping import TimingPlan
 from flashinfer_bench.errors import CapabilityError, RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
@@ -56,11 +48,6 @@ class BaselineHandle(str):
     """Names a baseline: definition and workload."""
 
     __slots__ = ()
-
-    @classmethod
-    def of(cls, definition: Definition, workload: Workload) -> BaselineHandle:
-        """Return the handle for a workload of a definition."""
-        return cls(f"{definition.name}/{workload.uuid}")
 
 
 @dataclass(frozen=True)
@@ -123,7 +110,7 @@ class DeviceBaseline(Task):
     @property
     def handle(self) -> BaselineHandle:
         """Its name."""
-        return BaselineHandle.of(self.definition, self.workload)
+        return BaselineHandle(f"{self.definition.name}/{self.workload.uuid}")
 
     @cached_property
     def definition_hash(self) -> str:
@@ -147,93 +134,60 @@ class DeviceBaseline(Task):
         return sum(getattr(value, "nbytes", 0) for value in values)
 
 
-@dataclass
-class ReferenceProblem:
-    """The reference, loaded in a process, and what it is to compute.
-
-    Attributes
-    ----------
-    session : Session
-        The run.
-    worker : Worker
-        The process.
-    definition, workload
-        What to compute on what.
-    inputs : sequence
-        The input sets.
-    freedoms : tuple of Freedom
-        How inputs may vary.
-    deadline : Deadline
-        Time for everything together.
-    trials : tuple of Trial
-        What it has made of the input sets.
-    fastest_s : float
-        Seconds of the quickest call so far.
-    """
-
-    session: Session
-    worker: Worker
-    definition: Definition
-    workload: Workload
-    inputs: Sequence[list[Any]]
-    freedoms: tuple[Freedom, ...]
-    deadline: Deadline
-    trials: tuple[Trial, ...] = ()
-    fastest_s: float = float("inf")
-
-    @property
-    def axes(self) -> dict[str, int]:
-        """Value of every variable axis."""
-        return {axis: self.workload.axes[axis] for axis in self.definition.var_axes}
-
-    def left(self, stage: Any) -> float:
-        """Return the seconds left for a request."""
-        return time_left(self.deadline, self.worker.candidate, stage)
-
-    def put(self) -> None:
-        """Send all input sets."""
-        ways = [item.way for item in self.freedoms]
-        for slot, values in enumerate(self.inputs):
-            self.worker.candidate.put_inputs(
-                slot, values, self.axes, ways=ways, timeout_s=self.left("inputs")
-            )
-
-    def measured(self, config: ResolvedEvalConfig) -> Measurement:
-        """Time it as solutions will be timed."""
-        return measure(self, reference_plan(self, config))
-
-    def checked(self, outputs: list[Any]) -> list[Any]:
-        """Return what the reference returned as tensors, if it is what the definition declares."""
-        problem = find_problem(outputs, output_specs(self.definition, self.axes), exact_dtype=False)
-        if problem is not None:
-            raise ReferenceFailed(
-                f"the reference of definition {self.definition.name!r} does not return what it "
-                f"declares: {problem.message}",
-                hint="correct the definition's outputs or its reference",
-            )
-        return as_tensors(outputs)
-
-
 @contextmanager
-def reference_worker(
-    session: Session, definition: Definition, reference: Solution
-) -> Iterator[Worker]:
-    """Lend a process in which the reference is loaded, for the body of a ``with`` statement.
+def running_reference(session: Session, task: Task) -> Iterator[tuple[Attempt, TimingPlan]]:
+    """Make the inputs of a task, and lend a process whose reference has been called on them.
+
+    Yields
+    ------
+    attempt : Attempt
+        The reference; its baseline has all but latencies.
+    plan : TimingPlan
+        How often it is to be timed.
 
     Raises
     ------
+    DataError
+        If the workload does not fit the definition, or a tensor file is missing or wrong.
     ReferenceFailed
-        If it cannot be loaded, or fails in the body.
+        If it cannot be loaded, fails, or returns something else than its definition declares.
     CapabilityError
         If this machine lacks what it needs.
     RunInterrupted
         If the run ends meanwhile.
     """
+    from flashinfer_bench.tensors import generate_inputs
+    from flashinfer_bench.tensors.vary import freedoms
+
+    definition, workload, limit_s = task.definition, task.workload, session.config.timeout_seconds
+    trials = []
+    for index in range(task.config.num_trials):
+        seed = trial_seed(session.seed, index)
+        inputs = generate_inputs(definition, workload, seed=seed, root=task.root)
+        trials.append(Trial(index, seed, inputs, []))
+    free = freedoms(definition, workload, trials[0].inputs)
+    baseline = DeviceBaseline(
+        **vars(task),
+        device=session.device,
+        seed=session.seed,
+        trials=tuple(trials),
+        freedoms=free,
+    )
     try:
         with session.pool.worker(("reference", definition.name)) as worker:
-            worker.load(definition, reference, timeout_s=session.timeout_s)
+            worker.load(definition, task.reference, timeout_s=limit_s)
             session.pool.settle()
-            yield worker
+            attempt = Attempt(session, task.reference, baseline, worker, Deadline(limit_s))
+            for trial in trials:
+                attempt.put(trial)
+            fastest_s = float("inf")
+            for number, trial in enumerate(trials):
+                began = time.monotonic()
+                outputs = attempt.candidate.call(number, timeout_s=attempt.left("call"))
+                fastest_s = min(fastest_s, time.monotonic() - began)
+                trials[number] = replace(trial, expected=checked_outputs(task, outputs))
+            whole = replace(attempt, baseline=replace(baseline, trials=tuple(trials)))
+            yield whole, _reference_plan(whole, fastest_s)
             worker.new_output()
     except CandidateError as error:
         if session.pool.interrupted:
@@ -247,56 +201,38 @@ def reference_worker(
         )
         if isinstance(error, CandidateFailed) and error.traceback:
             text += f"\n{error.traceback.rstrip()}"
-        raise ReferenceFailed(shortened(text, _MAX_REASON_CHARACTERS)) from error
+        raise ReferenceFailed(evaluation.shortened(text, _MAX_REASON_CHARACTERS)) from error
 
 
-@contextmanager
-def running_reference(session: Session, task: Task) -> Iterator[ReferenceProblem]:
-    """Make the inputs of a task, and lend a process whose reference has been called on them.
-
-    Raises
-    ------
-    DataError
-        If the workload does not fit the definition, or a tensor file is missing or wrong.
-    ReferenceFailed, CapabilityError, RunInterrupted
-        As of `reference_worker`.
-    """
-    from flashinfer_bench.tensors import generate_inputs
-    from flashinfer_bench.tensors.vary import freedoms
-
-    definition, workload = task.definition, task.workload
-    seeds = [trial_seed(session.seed, index) for index in range(task.config.num_trials)]
-    inputs = [generate_inputs(definition, workload, seed=one, root=task.root) for one in seeds]
-    free = freedoms(definition, workload, inputs[0])
-    with reference_worker(session, definition, task.reference) as worker:
-        deadline = Deadline(session.timeout_s)
-        problem = ReferenceProblem(session, worker, definition, workload, inputs, free, deadline)
-        problem.put()
-        for index, seed in enumerate(seeds):
-            began = time.monotonic()
-            outputs = worker.candidate.call(index, timeout_s=problem.left("call"))
-            problem.fastest_s = min(problem.fastest_s, time.monotonic() - began)
-            trial = Trial(index, seed, inputs[index], problem.checked(outputs))
-            problem.trials = (*problem.trials, trial)
-        yield problem
+def checked_outputs(task: Task, outputs: list[Any]) -> list[Any]:
+    """Return what a reference returned as tensors, if it is what the definition declares."""
+    problem = find_problem(outputs, output_specs(task.definition, task.axes), exact_dtype=False)
+    if problem is not None:
+        raise ReferenceFailed(
+            f"the reference of definition {task.definition.name!r} does not return what it "
+            f"declares: {problem.message}",
+            hint="correct the definition's outputs or its reference",
+        )
+    return as_tensors(outputs)
 
 
-def reference_plan(problem: ReferenceProblem, config: ResolvedEvalConfig) -> TimingPlan:
+def _reference_plan(attempt: Attempt, fastest_s: float) -> TimingPlan:
     """Return how often it is called: as a solution; with a rule that adapts, a fixed number."""
     wanted = FEW_CALLS
-    if problem.session.profile_baseline:
-        wanted = TimingPlan.of(config)
+    if attempt.session.config.profile_baseline:
+        wanted = attempt.plan
         if not wanted.rounds:
             wanted = TimingPlan.fixed(1, wanted.warmup, max(wanted.min_samples, FEW_CALLS.batch))
-    budget_s = min(problem.session.timeout_s * _TIMING_SHARE, problem.deadline.remaining() * 0.9)
+    limit_s = attempt.session.config.timeout_seconds
+    budget_s = min(limit_s * _TIMING_SHARE, attempt.deadline.remaining() * 0.9)
     if wanted.max_seconds is not None:
         budget_s = min(budget_s, wanted.max_seconds)
     # The number of calls has to be known: some of them become checks.
-    plan = replace(wanted, max_seconds=None).within(budget_s, problem.fastest_s)
+    plan = replace(wanted, max_seconds=None).within(budget_s, fastest_s)
     if plan.max_samples != wanted.max_samples:
         logger.info(
             "the reference is slow (%.3g s a call): timed %d times instead of %d",
-            problem.fastest_s,
+            fastest_s,
             plan.max_samples,
             wanted.max_samples,
         )
@@ -384,28 +320,23 @@ class BasicMeasurement(MeasurementMethod):
 
     def prepare(self, session: Session, task: Task) -> DeviceBaseline:
         """Compute expected outputs, and time the reference as solutions will be timed."""
-        with running_reference(session, task) as problem:
-            taken = problem.measured(task.config) if session.profile_baseline else None
-        return DeviceBaseline(
-            **vars(task),
-            device=session.device,
-            seed=session.seed,
-            trials=problem.trials,
-            measurement=taken,
-            freedoms=problem.freedoms,
-        )
+        with running_reference(session, task) as (attempt, plan):
+            timed = session.config.profile_baseline
+            taken = measure(attempt, plan) if timed else None
+        return replace(attempt.baseline, measurement=taken)
 
     def evaluate(
         self, session: Session, solution: Solution, baseline: DeviceBaseline
     ) -> Evaluation:
         """Build, check, time: the verdict is that of the checks."""
 
-        def once(report: Report) -> Evaluation:
-            with in_worker(report) as attempt:
-                check, correctness = check_all(attempt)
-                taken = time_trusting(attempt) if check.passed else None
+        def once(report: evaluation.Report) -> Evaluation:
+            with evaluation.in_worker(report) as attempt:
+                check, correctness = evaluation.check_all(attempt)
+                taken = measure(attempt, attempt.plan) if check.passed else None
             if taken is None or correctness is None:
                 return report.wrong(check, correctness)
-            return report.passed(correctness, taken, speeds_of(taken, baseline.measurement))
+            speeds = evaluation.speeds_of(taken, baseline.measurement)
+            return report.passed(correctness, taken, speeds)
 
-        return evaluate_by(once, Report(session, solution, baseline))
+        return evaluation.evaluate_by(once, evaluation.Report(session, solution, baseline))

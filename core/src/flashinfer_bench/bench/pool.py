@@ -70,7 +70,7 @@ class Worker:
     ----------
     candidate : Candidate
         The process.
-    sandbox : Sandbox, optional
+    sandbox : Sandbox
         Confines it before it loads anything.
     device : str
         What it works on.
@@ -83,7 +83,7 @@ class Worker:
     """
 
     candidate: Candidate
-    sandbox: Optional[Sandbox]
+    sandbox: Sandbox
     device: str
     confinement: Optional[Confinement] = None
     loaded: Optional[Loaded] = None
@@ -93,10 +93,9 @@ class Worker:
     def load(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Loaded:
         """Build the solution, unless this process has done so for an earlier evaluation."""
         if self.loaded is None:
-            if self.sandbox is not None:
-                self.confinement = self.sandbox.confine(
-                    self.candidate, definition, solution, device=self.device
-                )
+            self.confinement = self.sandbox.confine(
+                self.candidate, definition, solution, device=self.device
+            )
             self.loaded = self.candidate.load(definition, solution, timeout_s=timeout_s)
         return self.loaded
 
@@ -122,14 +121,14 @@ class WorkerPool:
         Starts the processes. The pool does not close it.
     keep : int
         How many idle workers are kept at most; 0 makes every worker a fresh one.
-    sandbox : Sandbox, optional
+    sandbox : Sandbox
         Confines the processes.
     """
 
     executor: Executor
     _: KW_ONLY
     keep: int
-    sandbox: Optional[Sandbox] = None
+    sandbox: Sandbox
 
     def __post_init__(self) -> None:
         self._closing: list[threading.Thread] = []

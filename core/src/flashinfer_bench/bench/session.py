@@ -6,27 +6,18 @@ import logging
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
+from typing import TYPE_CHECKING, ClassVar, Optional
 
 from flashinfer_bench.bench import backends
-from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed, Executor
 from flashinfer_bench.bench.locks import DeviceLock
 from flashinfer_bench.bench.measurement import MeasurementMethod, ReferenceFailed, Task
-from flashinfer_bench.bench.origin import Origin
 from flashinfer_bench.bench.pool import RunInterrupted, WorkerKey, WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.bench.timing import Timer, pick_timer
-from flashinfer_bench.data import (
-    Definition,
-    Environment,
-    Evaluation,
-    EvaluationStatus,
-    Solution,
-    Workload,
-)
+from flashinfer_bench.data import EvaluationStatus
 from flashinfer_bench.errors import RunnerFatalError
 from flashinfer_bench.plugins import Catalog, Registered, TimerSpec, default_catalog
 
@@ -37,6 +28,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.builds import BuildAhead
     from flashinfer_bench.bench.calls import Deadline
     from flashinfer_bench.bench.config import BenchmarkConfig
+    from flashinfer_bench.data import Definition, Environment, Evaluation, Solution, Workload
 
 logger = logging.getLogger(__name__)
 
@@ -54,66 +46,47 @@ class Session:
         ``cpu`` or ``cuda:N``.
     environment : Environment
         Goes into every evaluation.
-    seed : int
-        Seed of the run.
-    timer : str
-        Name of the timing backend.
-    timeout_s : float
-        Wall time that one evaluation may take.
-    profile_baseline : bool
-        Whether references are timed.
+    config : BenchmarkConfig
+        The settings, with a seed.
     pool : WorkerPool
         Lends candidate processes.
     lock : DeviceLock
         Held while something is timed.
+    catalog : Catalog
+        The plugins.
+    timer : str
+        Name of the timing backend.
+    timer_version : str, optional
+        Its version as this process knows it.
+    timer_notes : tuple of str
+        Which better timer could not be used, and why; for every trace.
+    measurement : str
+        Name of the way in which solutions are measured: ``basic``, ``verified``, …
     failed_builds : dict
         Solutions that are known not to build, with the candidate's answer: building does not
         depend on the workload, so it is not tried again for the next one.
     ahead : BuildAhead, optional
         What is compiled, or has been, ahead of its evaluation.
-    trust : str
-        ``full``: every timed call has inputs of its own, and is held against what the judge knows.
-        ``off``: candidates are believed.
-    timer_version : str, optional
-        Version of the timing backend as this process knows it.
-    rotation_seed : int, optional
-        What the seeds of variations follow from; None draws fresh ones.
-    timed_seed : int, optional
-        Take exactly this seed for the timed calls of the solution, to repeat an evaluation.
-    reference_seed : int, optional
-        Take exactly this one for those of the reference.
-    origin : Origin, optional
-        What is to be recorded about host, plugins and settings.
-    timer_note : str, optional
-        Which better timer could not be used, and why; for every trace.
-    warm : bool
-        Whether the device's caches are left as they are between calls.
-    measurement : str
-        Name of the way in which solutions are measured: ``basic``, ``verified``, …
-    hook : object, optional
-        Calls the hooks of plugins; see `Catalog.hook`.
     """
 
     device: str
     environment: Environment
-    seed: int
-    timer: str
-    timeout_s: float
-    profile_baseline: bool
+    config: BenchmarkConfig
     pool: WorkerPool
     lock: DeviceLock
+    catalog: Catalog
+    timer: str
+    timer_version: Optional[str] = None
+    timer_notes: tuple[str, ...] = ()
+    measurement: str = "basic"
     failed_builds: dict[WorkerKey, CandidateFailed] = field(default_factory=dict)
     ahead: Optional[BuildAhead] = None
-    trust: Literal["full", "off"] = "full"
-    timer_version: Optional[str] = None
-    rotation_seed: Optional[int] = None
-    timed_seed: Optional[int] = None
-    reference_seed: Optional[int] = None
-    origin: Optional[Origin] = None
-    timer_note: Optional[str] = None
-    warm: bool = False
-    measurement: str = "basic"
-    hook: Any = None
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        assert self.config.seed is not None
+        return self.config.seed
 
     @contextmanager
     def device_to_itself(self, deadline: Deadline) -> Iterator[None]:
@@ -161,9 +134,6 @@ class Runner(AbstractContextManager["Runner"]):
     ahead : BuildAhead, optional
         Compiles solutions ahead of their evaluation, for all runners of a run together. The runner
         interrupts it with itself, but does not close it.
-    timed_seed, reference_seed : int, optional
-        Seeds of the timed calls of the solution and of the reference, to repeat an evaluation; by
-        default fresh ones are drawn, which nobody can foresee.
     """
 
     #: Idle processes that are kept for later evaluations of their solutions, by type of device.
@@ -179,11 +149,8 @@ class Runner(AbstractContextManager["Runner"]):
     ) -> None:
         self.device = device
         self.ahead: Optional[BuildAhead] = None
-        self.timed_seed: Optional[int] = None
-        self.reference_seed: Optional[int] = None
         self._catalog = default_catalog() if catalog is None else catalog
         self._given = executor, sandbox
-        self._executor, self._sandbox = self._given
         self._made = ExitStack()  # ends what this runner has made itself
         self._pool: Optional[WorkerPool] = None
         self._pick_measurement = cache(partial(backends.pick_measurement, self._catalog, device))
@@ -284,8 +251,7 @@ class Runner(AbstractContextManager["Runner"]):
             if self._pool is not None:
                 self._pool.clear()
         settings = config.resolve_eval_config(definition, workload)
-        origin = Origin(config, definition, workload, self.device, self._catalog)
-        session = self.session(config, settings.cache, origin)
+        session = self.session(config, settings.cache)
         evaluator = resolve_evaluator(definition, config.evaluator, catalog=self._catalog)
         evaluator.check_settings(settings)
         solutions = list(solutions)
@@ -327,41 +293,30 @@ class Runner(AbstractContextManager["Runner"]):
         """
         return self._pick_measurement(config.measurement)
 
-    def session(
-        self, config: BenchmarkConfig, cache: str, origin: Optional[Origin] = None
-    ) -> Session:
+    def session(self, config: BenchmarkConfig, cache: str) -> Session:
         """Return what evaluations with these settings share.
 
         Parameters
         ----------
         config : BenchmarkConfig
-            The settings.
+            The settings. Without a seed a fresh one is drawn.
         cache : str
             What calls find in the device's caches: ``cold`` or ``warm``.
-        origin : Origin, optional
-            What is to be recorded.
         """
         timer, note = self.require_timer(config.timer, trust=config.trust, cache=cache)
         return Session(
             device=self.device,
             environment=self.environment,
-            seed=fresh_seed() if config.seed is None else config.seed,
-            timer=timer.name,
-            timer_note=note,
-            warm=cache == "warm",
-            timeout_s=config.timeout_seconds,
-            profile_baseline=config.profile_baseline,
+            config=config.seeded(),
             pool=self._get_pool(config),
             lock=DeviceLock(self.device),
+            catalog=self._catalog,
+            timer=timer.name,
+            timer_version=timer.load_subclass(Timer).version,  # type: ignore[type-abstract]
+            timer_notes=(note,) if note is not None else (),
+            measurement=self.measurement(config).name,
             failed_builds=self._failed_builds,
             ahead=self.ahead,
-            trust=config.trust,
-            measurement=self.measurement(config).name,
-            timed_seed=self.timed_seed,
-            reference_seed=self.reference_seed,
-            origin=origin,
-            timer_version=timer.load_subclass(Timer).version,  # type: ignore[type-abstract]
-            hook=self._catalog.hook,
         )
 
     def require_timer(
@@ -387,16 +342,17 @@ class Runner(AbstractContextManager["Runner"]):
 
     def _get_pool(self, config: BenchmarkConfig) -> WorkerPool:
         if self._pool is None:
-            if self._sandbox is None:
-                self._sandbox = Sandbox(config.sandbox, self._catalog)
-                self._made.callback(self._sandbox.tidy)
-            if self._executor is None:
-                self._executor = backends.make_executor(self._catalog, self.device, config.executor)
-                self._made.callback(self._executor.close)
-            if self._given[1] is None:
-                self._sandbox.require(self._executor)
+            executor, sandbox = self._given
+            if sandbox is None:
+                sandbox = Sandbox(config.sandbox, self._catalog)
+                self._made.callback(sandbox.tidy)  # after the processes have ended
+            if executor is None:
+                executor = backends.make_executor(self._catalog, self.device, config.executor)
+                self._made.callback(executor.close)
+            if sandbox is not self._given[1]:
+                sandbox.require(executor)
             keep = self.keep.get(self.device.partition(":")[0], 0)
-            self._pool = WorkerPool(self._executor, keep=keep, sandbox=self._sandbox)
+            self._pool = WorkerPool(executor, keep=keep, sandbox=sandbox)
         if self._interrupted:
             self._pool.interrupt()
         return self._pool
@@ -413,11 +369,11 @@ class Runner(AbstractContextManager["Runner"]):
         RunnerFatalError
             If that fails: nothing else will work there either.
         """
-        executor = self._executor
-        if executor is None or self._interrupted or executor.device == "cpu":
+        if self._pool is None or self._interrupted or self._pool.executor.device == "cpu":
             return
         import torch
 
+        executor = self._pool.executor
         executor.start()
         candidate = executor.spawn()
         try:
@@ -443,7 +399,7 @@ class Runner(AbstractContextManager["Runner"]):
         if self._pool is not None:
             self._pool.clear()
         self._made.close()
-        self._pool, (self._executor, self._sandbox) = None, self._given
+        self._pool = None
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -22,7 +22,6 @@ _POLICIES = "flashinfer_bench.tracing.policies"
 # With their place in ``fib --help``; commands of plugins stand between them.
 _COMMANDS = (
     (1000, "run", "Benchmark the solutions of a dataset and record traces."),
-    (970, "build", "Build the solutions of a dataset; evaluate none."),
     (960, "report", "Summarise, rank, merge or draw recorded traces."),
     (920, "validate", "Check that a dataset is sound; change nothing."),
     (910, "apply", "Show what would be put to work here, and build it."),

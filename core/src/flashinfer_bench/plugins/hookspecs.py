@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from pluggy import HookimplMarker, HookspecMarker
 
 if TYPE_CHECKING:
-    from flashinfer_bench.data import Trace
+    from flashinfer_bench.data import Solution, Trace
 
 PROJECT = "flashinfer_bench"
 
@@ -86,6 +86,37 @@ def fib_run_finished(run: Any) -> None:
         @hookimpl
         def fib_run_finished(run):
             print(f"{len(run.skipped)} left out", file=sys.stderr)
+
+    .. versionadded:: 0.3
+    """
+
+
+@hookspec
+def fib_provenance(
+    run: Any, baseline: Any, solution: Solution, builder: str
+) -> Optional[dict[str, Any]]:
+    """Return more fields for the `Provenance` of an evaluation, or None.
+
+    What core records itself stands over it.
+
+    Parameters
+    ----------
+    run : Session
+        As of `fib_veto`.
+    baseline : DeviceBaseline
+        The workload: ``definition``, ``workload``, ``config``, ….
+    solution : Solution
+        What was evaluated.
+    builder : str
+        Name of its builder; empty if it is not known.
+
+    Examples
+    --------
+    ::
+
+        @hookimpl
+        def fib_provenance():
+            return {"cluster_job": os.environ.get("SLURM_JOB_ID")}
 
     .. versionadded:: 0.3
     """

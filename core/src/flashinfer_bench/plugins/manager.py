@@ -257,7 +257,9 @@ class Plugin:
                     logger.warning(told, exc_info=error)
                 self._warned.add(hook)
                 return None
-            return answer and f"{answer} (veto of plugin {self.status.origin})"
+            if isinstance(answer, str):
+                return f"{' '.join(answer.split())} (veto of plugin {self.status.origin})"
+            return answer
 
         return call
 
@@ -314,14 +316,19 @@ def _take_records(hook: str, function: Callable[..., Any]) -> list[Record]:
     return records
 
 
-def _take_answer(hook: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Optional[str]:
-    """Call a lifecycle hook; only `fib_veto` may answer, and only with text."""
-    answer = function(*args)
-    if hook != "fib_veto" or answer is None:
+#: What those lifecycle hooks return that may answer.
+_ANSWERS: dict[str, type] = {"fib_veto": str, "fib_provenance": dict}
+
+
+def _take_answer(hook: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Call a lifecycle hook; return None unless it has answered, and may."""
+    answer, kind = function(*args), _ANSWERS.get(hook)
+    if kind is None or answer is None:
         return None
-    if not isinstance(answer, str) or not answer.strip():
-        raise TypeError(f"it returned {_described(answer)} where a text or None belongs")
-    return " ".join(answer.split())
+    if not isinstance(answer, kind) or not str(answer).strip():
+        wanted = "a text" if kind is str else "a dictionary"
+        raise TypeError(f"it returned {_described(answer)} where {wanted} or None belongs")
+    return answer
 
 
 def _described(value: object) -> str:

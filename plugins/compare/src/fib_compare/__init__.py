@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench.plugins import CommandSpec, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from flashinfer_bench.data import Solution
 
 
 @hookimpl
@@ -25,3 +27,11 @@ def fib_register_commands() -> Iterable[CommandSpec]:
         priority=990,
         summary="Run recorded traces again: do they still hold?",
     )
+
+
+@hookimpl
+def fib_provenance(run: Any, baseline: Any, solution: Solution, builder: str) -> dict[str, Any]:
+    """Tell of machine, driver, plugins, toolchain and settings: what a replay has to know."""
+    from fib_compare.origin import provenance_of
+
+    return provenance_of(run, baseline, solution, builder)

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, Optional
 
 from pydantic import PrivateAttr
 
+from fib_compare.origin import SETTINGS_BY_KEY, SETTINGS_OF_DEFINITIONS, SETTINGS_OF_RUNS
+from fib_judge.method import VerifiedMeasurement
+from fib_judge.records import seed_commitment
 from flashinfer_bench.bench.backends import choose_devices
 from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
-from flashinfer_bench.bench.digests import definition_digest, seed_commitment
-from flashinfer_bench.bench.origin import SETTINGS_BY_KEY, SETTINGS_OF_DEFINITIONS, SETTINGS_OF_RUNS
+from flashinfer_bench.bench.digests import definition_digest
 from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner, Runner
 from flashinfer_bench.data import (
     Correctness,
@@ -524,8 +526,10 @@ class Replayer(AbstractContextManager["Replayer"]):
     def _evaluate(self, trace: Trace, recipe: Recipe, *, fresh: bool) -> Evaluation:
         config = _config(recipe)
         runner = self._runner(self._device or recipe.provenance.device, config)
-        runner.timed_seed = None if fresh else recipe.timed_seed
-        runner.reference_seed = None if fresh else recipe.reference_seed
+        method = runner.measurement(config)
+        if isinstance(method, VerifiedMeasurement):
+            method.timed_seed = None if fresh else recipe.timed_seed
+            method.reference_seed = None if fresh else recipe.reference_seed
         skipped: list[NotEvaluated] = []
         root = self._trace_set.root
         found = list(

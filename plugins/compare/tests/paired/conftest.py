@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,7 +62,7 @@ def compare(session, contest, evaluator, settings) -> Callable[..., ContestResul
         on_launch: Any = lambda launches, seconds: None,
         **changes: Any,
     ) -> ContestResult:
-        held = replace(session(profile_baseline=False), **{"trust": "full", **changes})
+        held = session(profile_baseline=False, **changes)
         one = contest(baseline, candidate, **(problem or {}))
         wanted = CompareSettings(max_seconds=max_seconds)
         return ContestRun(held, one, evaluator, settings(), wanted, on_launch=on_launch).run()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fib_compare.origin import recorded_settings
 from fib_compare.replayer import (
     NotReproducible,
     RecordedConfig,
@@ -20,9 +21,8 @@ from fib_compare.replayer import (
     recipe_of,
 )
 from fib_compare.targets import Target
+from fib_judge.records import seed_commitment
 from flashinfer_bench.bench.config import BenchmarkConfig, EvalConfig
-from flashinfer_bench.bench.digests import seed_commitment
-from flashinfer_bench.bench.origin import recorded_settings
 from flashinfer_bench.bench.session import PersistentRunner
 from flashinfer_bench.data import Evaluation, EvaluationStatus, Trace
 from flashinfer_bench.errors import ConfigError
@@ -46,7 +46,8 @@ def run(problems: Any, executor: Any, catalog: Any) -> Any:
         values = {"iterations": 8, "warmup_runs": 1, "num_trials": 2, "seed": 5, "sandbox": "off"}
         config = BenchmarkConfig.default(**{**values, **options})
         with PersistentRunner("cpu", executor=executor, catalog=catalog) as runner:
-            runner.timed_seed, runner.reference_seed = seeds
+            method = runner.measurement(config)
+            method.timed_seed, method.reference_seed = seeds
             return list(runner.run_workload(definition, workload, solutions, config).values())
 
     return run

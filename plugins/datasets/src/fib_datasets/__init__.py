@@ -56,8 +56,9 @@ def fib_register_checks() -> Iterable[CheckSpec]:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register export, import, solution, doctor, sanitize, trace and report merge."""
+    """Register build, export, import, solution, doctor, sanitize, trace and report merge."""
     for priority, name, target, summary in (
+        (970, "build", "build:app", "Build the solutions of a dataset; evaluate none."),
         (950, "export", "transfer:export_app", "Write a dataset, or a part of it, to a file."),
         (940, "import", "transfer:import_app", "Bring an archive or a foreign dataset in."),
         (

@@ -20,18 +20,15 @@ from typing import TYPE_CHECKING, Optional
 
 from fib_judge.integrity import Normals
 from flashinfer_bench.bench.calls import (
+    Attempt,
     Deadline,
     Measurement,
     TimedCall,
     Variations,
     find_impossible,
-    shoot,
-    time_left,
 )
-from flashinfer_bench.bench.digests import secret_seed
 from flashinfer_bench.bench.evaluation import CONFIDENCE, Speeds, performance_of, speeds_of
 from flashinfer_bench.bench.executors.base import CandidateError
-from flashinfer_bench.bench.measurement import ReferenceProblem
 from flashinfer_bench.data.samples import rounded
 from flashinfer_bench.stats.distributions import t_quantile
 from flashinfer_bench.stats.intervals import Interval, ratio_interval
@@ -183,15 +180,14 @@ class Turns:
     ----------
     attempt : Attempt
         Whose timed calls are interrupted.
-    problem : ReferenceProblem
+    reference : Attempt
         The reference, loaded, with all input sets.
     """
 
-    def __init__(self, attempt: VerifiedAttempt, problem: ReferenceProblem) -> None:
-        session = attempt.session
-        rng = random.Random(secret_seed(session.rotation_seed, "beside"))
-        self._attempt, self._problem = attempt, problem
-        self._variations = Variations(problem.freedoms, problem.inputs, rng, session.warm)
+    def __init__(self, attempt: VerifiedAttempt, reference: Attempt) -> None:
+        rng = random.Random(attempt.session.secret_seed("beside"))
+        self._attempt, self._reference = attempt, reference
+        self._variations = Variations(reference.baseline, rng)
         self._every = _every(attempt.plan)
         self._until = time.monotonic()
         self._failed = False
@@ -204,9 +200,8 @@ class Turns:
             return False
         took_s = time.monotonic() - self._until
         attempt = self._attempt
-        candidate, deadline = attempt.worker.candidate, attempt.deadline
-        candidate.rest(timeout_s=time_left(deadline, candidate, "time"))
-        with deadline.stopped():
+        attempt.candidate.rest(timeout_s=attempt.left("time"))
+        with attempt.deadline.stopped():
             try:
                 self._take(place + 1, took_s)
             except CandidateError as error:
@@ -224,13 +219,10 @@ class Turns:
             spent_s = time.monotonic() - began
             if len(calls) and spent_s + spent_s / number > budget_s:
                 break
-            problem, variation = self._problem, self._variations.draw()
-            candidate = problem.worker.candidate
-            call = shoot(candidate, variation, problem.session.timer, problem.deadline)
+            call = self._reference.shoot(self._variations.draw())
             if number >= _SETTLING:
                 calls.append(call)
-        candidate, deadline = self._problem.worker.candidate, self._problem.deadline
-        candidate.rest(timeout_s=time_left(deadline, candidate, "time"))
+        self._reference.candidate.rest(timeout_s=self._reference.left("time"))
         if find_impossible(calls) is None:
             self._blocks.append((rounded(call.sample_ms for call in calls), place))
             self._calls += calls
@@ -253,7 +245,7 @@ def reference_beside(attempt: VerifiedAttempt) -> Iterator[Optional[Turns]]:
         None if it is not to be called, or would take too much time or memory, or fails.
     """
     session, baseline = attempt.session, attempt.baseline
-    if not attempt.config.interleave_reference or not _is_worth_it(attempt):
+    if not baseline.config.interleave_reference or not _is_worth_it(attempt):
         yield None
         return
     with session.pool.worker(("reference", baseline.definition.name)) as worker:
@@ -278,23 +270,16 @@ def _is_worth_it(attempt: VerifiedAttempt) -> bool:
 
 def _ready(attempt: VerifiedAttempt, worker: Worker) -> Optional[Turns]:
     session, baseline = attempt.session, attempt.baseline
-    inputs = [list(trial.inputs) for trial in baseline.trials]
-    problem = ReferenceProblem(
-        session,
-        worker,
-        baseline.definition,
-        baseline.workload,
-        inputs,
-        baseline.freedoms,
-        Deadline(session.timeout_s),
-    )
+    deadline = Deadline(session.config.timeout_seconds)
+    reference = Attempt(session, baseline.reference, baseline, worker, deadline)
     try:
-        worker.load(baseline.definition, baseline.reference, timeout_s=problem.left("load"))
-        problem.put()
+        worker.load(baseline.definition, baseline.reference, timeout_s=reference.left("load"))
+        for trial in baseline.trials:
+            reference.put(trial)
     except CandidateError as error:
         logger.info("the reference is not called beside solutions: %s", error.message)
         return None
-    return Turns(attempt, problem)
+    return Turns(attempt, reference)
 
 
 def speeds_beside(

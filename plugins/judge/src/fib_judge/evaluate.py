@@ -7,18 +7,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.beside import Turns, reference_beside, speeds_beside
-from fib_judge.records import VerifiedAttempt, VerifiedBaseline, VerifiedSession
+from fib_judge.records import (
+    VerifiedAttempt,
+    VerifiedBaseline,
+    VerifiedSession,
+    seed_commitment,
+)
 from fib_judge.reference import renewed_normal
 from fib_judge.timed import TimedRun, WrongTimedCall, time_distrusting
 from fib_judge.watch.environment import EnvironmentWatch, keep, watchers_for
-from flashinfer_bench.bench.digests import secret_seed, seed_commitment
-from flashinfer_bench.bench.evaluation import (
-    Report,
-    check_all,
-    evaluate_by,
-    in_worker,
-    time_trusting,
-)
+from flashinfer_bench.bench.calls import measure
+from flashinfer_bench.bench.evaluation import Report, check_all, evaluate_by, in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,7 +48,7 @@ class Aside:
         device, lock = attempt.session.device, attempt.session.clock_lock
         # A clock that is held low on purpose is not throttled.
         held = lock.request.sm_mhz if lock is not None and lock.request is not None else None
-        watchers = watchers_for(device, attempt.config.watch, nominal_mhz=held)
+        watchers = watchers_for(device, attempt.baseline.config.watch, nominal_mhz=held)
         self._watch = EnvironmentWatch(device, watchers)
         self._watch.before()
 
@@ -160,7 +159,7 @@ def evaluate_solution(
         return _verdict(report, _run(*parts, report), session, baseline)
 
     report = Report(*parts)
-    report.extra["trust"] = session.trust
+    report.extra["trust"] = session.config.trust
     if baseline.reference_seed is not None:
         # The seed itself has to wait: see `VerifiedMeasurement.completed`.
         report.extra["checks_id"] = seed_commitment(baseline.reference_seed)
@@ -200,7 +199,7 @@ def _run_once(
 ) -> _Outcome:
     seed = session.timed_seed
     if seed is None:
-        seed = secret_seed(session.rotation_seed, f"{baseline.handle}/{solution.hash()}")
+        seed = session.secret_seed(f"{baseline.handle}/{solution.hash()}")
     if normal is not None:
         report.extra["rotation_seed"] = seed
         report.extra["timed_checks"] = len(baseline.checks)
@@ -224,7 +223,7 @@ def _time(attempt: VerifiedAttempt, normal: Optional[Normals], seed: int) -> Tim
     with reference_beside(attempt) as turns:
         aside = Aside(attempt, turns)
         if normal is None:
-            run = TimedRun(time_trusting(attempt, aside.visit), {"trust": "off"})
+            run = TimedRun(measure(attempt, attempt.plan, aside.visit), {"trust": "off"})
         else:
             run = time_distrusting(attempt, normal, seed, aside.visit)
         run = aside.completed(run)

@@ -24,12 +24,21 @@ if TYPE_CHECKING:
 
 
 class VerifiedMeasurement(MeasurementMethod):
-    """Holds what a solution's process says against what the judge sees and knows."""
+    """Holds what a solution's process says against what the judge sees and knows.
+
+    Attributes
+    ----------
+    timed_seed, reference_seed : int, optional
+        Seeds of the timed calls of the solution and of the reference, to repeat an evaluation; by
+        default fresh ones are drawn, which nobody can foresee.
+    """
 
     name = "verified"
 
     def __init__(self, device: str) -> None:
         super().__init__(device)
+        self.timed_seed: Optional[int] = None
+        self.reference_seed: Optional[int] = None
         self._clock_lock: Optional[LockReport] = None
         self._ceilings: dict[str, Optional[Ceilings]] = {}
         self._plain_calls: dict[str, Normals] = {}
@@ -77,6 +86,8 @@ class VerifiedMeasurement(MeasurementMethod):
             ceilings=self._ceilings[hardware],
             clock_lock=self._clock_lock,
             plain_calls=self._plain_calls,
+            timed_seed=self.timed_seed,
+            reference_seed=self.reference_seed,
         )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.bench.evaluation import Attempt
+from flashinfer_bench.bench.calls import Attempt
+from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.bench.measurement import DeviceBaseline
 from flashinfer_bench.bench.session import Session
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from fib_judge.integrity import Normals
     from fib_judge.timed import TimedCheck
     from fib_judge.watch.lock import LockReport
+
+_SEED_BITS = 53  # every JSON reader, JavaScript's too, keeps such an integer exact
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,41 @@ class VerifiedSession(Session):
         What has become of the wish to hold the device's clocks; None if there was none.
     plain_calls : dict of str to Normals
         What calls of one small kernel are like on the device, once that has been asked.
+    rotation_seed : int, optional
+        What the seeds of variations follow from; None draws fresh ones.
+    timed_seed : int, optional
+        Take exactly this seed for the timed calls of the solution, to repeat an evaluation.
+    reference_seed : int, optional
+        Take exactly this one for those of the reference.
     """
 
     ceilings: Optional[Ceilings] = None
     clock_lock: Optional[LockReport] = None
     plain_calls: dict[str, Normals] = field(default_factory=dict)
+    rotation_seed: Optional[int] = None
+    timed_seed: Optional[int] = None
+    reference_seed: Optional[int] = None
+
+    def secret_seed(self, purpose: str) -> int:
+        """Return the seed of what no candidate may foresee, below 2**53.
+
+        A fresh one each time: a trace that tells it is written while other candidates still run,
+        and they might read it. With a `rotation_seed` it follows from that, and from `purpose`:
+        what it is for.
+        """
+        if self.rotation_seed is None:
+            return fresh_seed()
+        text = f"{self.rotation_seed}/{purpose}"
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> (64 - _SEED_BITS)
+
+
+def seed_commitment(seed: int) -> str:
+    """Return a name for a secret seed from which the seed cannot be found: 8 hexadecimal digits.
+
+    2**21 of the seeds of 53 bits have the same.
+    """
+    return hashlib.blake2b(f"{seed}".encode(), digest_size=4).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -5,38 +5,29 @@ from __future__ import annotations
 import logging
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from fib_judge.decidability import tightened
 from fib_judge.floor import physics_floor
 from fib_judge.integrity import Normals
 from fib_judge.records import VerifiedBaseline, VerifiedSession
 from fib_judge.timed import TimedCheck, free_memory, number_of_checks, secret_places
-from flashinfer_bench.bench.calls import (
-    Deadline,
-    Measurement,
-    Variations,
-    measurement_of,
-    refuse_impossible,
-    take_calls,
-)
-from flashinfer_bench.bench.digests import fresh_seed, secret_seed, trial_seed
+from flashinfer_bench.bench import calls
+from flashinfer_bench.bench.digests import fresh_seed, trial_seed
+from flashinfer_bench.bench.evaluators.base import Trial
 from flashinfer_bench.bench.executors.base import CandidateError
 from flashinfer_bench.bench.measurement import (
     FEW_CALLS,
-    ReferenceProblem,
+    DeviceBaseline,
     Task,
-    reference_plan,
+    checked_outputs,
     running_reference,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flashinfer_bench.bench.config import ResolvedEvalConfig
-    from flashinfer_bench.bench.session import Session
-    from flashinfer_bench.data import Definition, Solution, Workload
-    from flashinfer_bench.tensors.vary import Freedom, Variation
+    from flashinfer_bench.bench.stopping import TimingPlan
+    from flashinfer_bench.data import Definition, Solution
+    from flashinfer_bench.tensors.vary import Variation
 
 
 logger = logging.getLogger(__name__)
@@ -55,28 +46,23 @@ def prepare_baseline(session: VerifiedSession, task: Task) -> VerifiedBaseline:
     given = (session.reference_seed, session.rotation_seed)
     seed = next((one for one in given if one is not None), None)
     timed = replace(session, rotation_seed=fresh_seed() if seed is None else seed)
-    taken: Optional[Measurement] = None
+    taken: Optional[calls.Measurement] = None
     checks: tuple[TimedCheck, ...] = ()
     normal: Optional[Normals] = None
-    with running_reference(timed, task) as problem:
-        if session.trust == "full":
-            taken, checks, normal = _timed_with_checks(problem, task.config)
-        elif session.profile_baseline:
-            taken = problem.measured(task.config)
+    with running_reference(timed, task) as (attempt, plan):
+        if session.config.trust == "full":
+            taken, checks, normal = _timed_with_checks(timed, attempt, plan)
+        elif session.config.profile_baseline:
+            taken = calls.measure(attempt, plan)
     if normal is not None:
-        normal = with_plain_calls(session, normal)
-    trials = problem.trials
+        normal = with_plain_calls(session, attempt.baseline, normal)
+    trials = attempt.baseline.trials
     config = tightened(task.definition, task.workload, trials, task.evaluator, task.config)
     floor = None
-    if session.ceilings is not None and session.trust != "off":
+    if session.ceilings is not None and session.config.trust != "off":
         floor = physics_floor(task.definition, task.axes, session.ceilings)
     return VerifiedBaseline(
-        **vars(replace(task, config=config)),
-        device=session.device,
-        seed=session.seed,
-        trials=trials,
-        measurement=taken,
-        freedoms=problem.freedoms,
+        **vars(replace(attempt.baseline, config=config, measurement=taken)),
         checks=checks,
         normal=normal,
         floor=floor,
@@ -85,15 +71,14 @@ def prepare_baseline(session: VerifiedSession, task: Task) -> VerifiedBaseline:
 
 
 def _timed_with_checks(
-    problem: ReferenceProblem, config: ResolvedEvalConfig
-) -> tuple[Optional[Measurement], tuple[TimedCheck, ...], Normals]:
+    session: VerifiedSession, attempt: calls.Attempt, plan: TimingPlan
+) -> tuple[Optional[calls.Measurement], tuple[TimedCheck, ...], Normals]:
     """Time the reference, and keep the outputs of some of its calls: they become checks."""
-    session, candidate, trials = problem.session, problem.worker.candidate, problem.trials
-    plan = reference_plan(problem, config)
-    rng = random.Random(secret_seed(session.rotation_seed, "reference"))
-    nbytes = sum(value.nbytes for value in trials[0].expected)
+    baseline, candidate = attempt.baseline, attempt.candidate
+    rng = random.Random(session.secret_seed("reference"))
+    nbytes = sum(value.nbytes for value in baseline.trials[0].expected)
     count = number_of_checks(plan.max_samples, nbytes, free_memory())
-    variations = Variations(problem.freedoms, problem.inputs, rng, session.warm)
+    variations = calls.Variations(baseline, rng)
     places = frozenset(secret_places(plan.max_samples, count, rng))
     drawn: list[Variation] = []
     checks: list[TimedCheck] = []
@@ -106,20 +91,21 @@ def _timed_with_checks(
         if place not in places:
             return False
         (variation,) = drawn
-        expected = problem.checked(candidate.collect(timeout_s=problem.left("call")))
-        base = trials[variation.slot]
-        checks.append(TimedCheck(variation, problem.freedoms, base, expected))
+        outputs = candidate.collect(timeout_s=attempt.left("call"))
+        expected = checked_outputs(baseline, outputs)
+        base = baseline.trials[variation.slot]
+        checks.append(TimedCheck(variation, baseline.freedoms, base, expected))
         return True
 
-    taken = take_calls(
-        session, candidate, plan, problem.deadline, variation_of=variation_of, visit=visit
-    )
-    refuse_impossible(candidate, taken.calls)
-    measurement = measurement_of(taken) if session.profile_baseline else None
+    taken = calls.take_calls(attempt, plan, variation_of, visit=visit)
+    calls.refuse_impossible(attempt, taken.calls)
+    measurement = calls.measurement_of(taken) if session.config.profile_baseline else None
     return measurement, tuple(checks), Normals.of(taken.calls)
 
 
-def renewed_normal(session: Session, baseline: VerifiedBaseline, before: Normals) -> Normals:
+def renewed_normal(
+    session: VerifiedSession, baseline: VerifiedBaseline, before: Normals
+) -> Normals:
     """Return what is normal on the machine as it is now, or was before.
 
     Of the two the slower counts: whoever is to be convicted must be slower than both. A reference
@@ -127,66 +113,45 @@ def renewed_normal(session: Session, baseline: VerifiedBaseline, before: Normals
 
     Parameters
     ----------
-    session : Session
+    session : VerifiedSession
         The run.
-    baseline : DeviceBaseline
+    baseline : VerifiedBaseline
         Prepared with trust ``full``.
     before : Normals
         What was normal before.
     """
-    inputs = [trial.inputs for trial in baseline.trials]
-    problem = baseline.definition, baseline.workload, baseline.reference
     try:
-        return before.or_slower(few_calls(session, *problem, inputs, baseline.freedoms))
+        return before.or_slower(few_calls(session, baseline))
     except CandidateError:
         logger.debug("the reference of %s did not answer again", baseline.definition.name)
         return before
 
 
-def few_calls(
-    session: Session,
-    definition: Definition,
-    workload: Workload,
-    reference: Solution,
-    inputs: Sequence[list[Any]],
-    freedoms: tuple[Freedom, ...],
-) -> Normals:
+def few_calls(session: VerifiedSession, baseline: DeviceBaseline) -> Normals:
     """Make timed calls of a reference, in a process of its own, to learn what is normal.
 
     Parameters
     ----------
-    session : Session
+    session : VerifiedSession
         The run.
-    definition, workload, reference
-        What computes what on what.
-    inputs : sequence
-        The input sets.
-    freedoms : tuple of Freedom
-        How these may vary.
+    baseline : DeviceBaseline
+        Has the reference, and its input sets.
 
     Raises
     ------
     CandidateError
         If the process fails.
     """
-    with session.pool.worker(("reference", definition.name)) as worker:
-        worker.load(definition, reference, timeout_s=session.timeout_s)
+    limit_s = session.config.timeout_seconds
+    with session.pool.worker(("reference", baseline.definition.name)) as worker:
+        worker.load(baseline.definition, baseline.reference, timeout_s=limit_s)
         session.pool.settle()
-        deadline = Deadline(session.timeout_s)
-        problem = ReferenceProblem(
-            session, worker, definition, workload, inputs, freedoms, deadline
-        )
-        problem.put()
-        rng = random.Random(secret_seed(session.rotation_seed, "again"))
-        variations = Variations(freedoms, inputs, rng, session.warm)
-        taken = take_calls(
-            session,
-            worker.candidate,
-            FEW_CALLS,
-            deadline,
-            variation_of=lambda place: variations.draw(),
-            visit=lambda place: False,
-        )
+        deadline = calls.Deadline(limit_s)
+        attempt = calls.Attempt(session, baseline.reference, baseline, worker, deadline)
+        for trial in baseline.trials:
+            attempt.put(trial)
+        variations = calls.Variations(baseline, random.Random(session.secret_seed("again")))
+        taken = calls.take_calls(attempt, FEW_CALLS, lambda place: variations.draw())
         return Normals.of(taken.calls)
 
 
@@ -203,14 +168,18 @@ _ELEMENTS = 1 << 20  # some microseconds on a device: one kernel, which the host
 _SOURCE = "def run(x):\n    return x + x\n"
 
 
-def with_plain_calls(session: VerifiedSession, normals: Normals) -> Normals:
+def with_plain_calls(
+    session: VerifiedSession, baseline: DeviceBaseline, normals: Normals
+) -> Normals:
     """Return `normals`, with at least the overhead of plain calls.
 
     Parameters
     ----------
-    session : Session
+    session : VerifiedSession
         The run. What is learned is kept there; if it cannot be learned, or on the CPU, nothing
         changes.
+    baseline : DeviceBaseline
+        Any: the settings are its.
     normals : Normals
         What is normal for a reference.
     """
@@ -218,7 +187,7 @@ def with_plain_calls(session: VerifiedSession, normals: Normals) -> Normals:
         return normals
     if session.device not in session.plain_calls:
         try:
-            session.plain_calls[session.device] = _learn(session)
+            session.plain_calls[session.device] = _learn(session, baseline)
         except CandidateError as error:
             logger.warning("%s: what a plain call costs is not known: %s", session.device, error)
             return normals
@@ -226,7 +195,7 @@ def with_plain_calls(session: VerifiedSession, normals: Normals) -> Normals:
     return replace(normals, overhead=normals.overhead.or_slower(plain.overhead))
 
 
-def _learn(session: VerifiedSession) -> Normals:
+def _learn(session: VerifiedSession, baseline: DeviceBaseline) -> Normals:
     """Time a definition of one small kernel.
 
     Raises
@@ -242,8 +211,15 @@ def _learn(session: VerifiedSession) -> Normals:
     workload = Workload(axes={}, inputs={"x": RandomInput()}, uuid=definition.name)
     seed = trial_seed(session.seed, 0)
     inputs = generate_inputs(definition, workload, seed=seed, root=None)
-    free = freedoms(definition, workload, inputs)
-    return few_calls(session, definition, workload, solution, [inputs], free)
+    small = replace(
+        baseline,
+        definition=definition,
+        workload=workload,
+        reference=solution,
+        trials=(Trial(0, seed, inputs, []),),
+        freedoms=freedoms(definition, workload, inputs),
+    )
+    return few_calls(session, small)
 
 
 def _small_kernel() -> tuple[Definition, Solution]:

@@ -10,16 +10,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.integrity import Claim, Inquiry, Normals, Violation, inquire
-from flashinfer_bench.bench.calls import (
-    Measurement,
-    Variations,
-    as_stored,
-    measurement_of,
-    take_calls,
-    time_left,
-)
+from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, ask
 from flashinfer_bench.bench.evaluators.base import Check, Trial
+from flashinfer_bench.bench.executors.threads import waited_here
 from flashinfer_bench.data import EvaluationStatus
 
 if TYPE_CHECKING:
@@ -38,6 +32,7 @@ _TIME_SHARE = 0.25  # of the reference's calls: their outputs are fetched, which
 _MEMORY_SHARE = 0.25  # of what is free
 _MOST_BYTES = 256 * 2**20  # that are fetched and compared: half a second, or more
 _LAST_SHARE = 0.1
+_NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True)
@@ -213,7 +208,7 @@ class TimedRun:
         What was seen of the machine meanwhile.
     """
 
-    measurement: Measurement
+    measurement: calls.Measurement
     facts: dict[str, Any]
     claim: Optional[Claim] = None
     inquiry: Optional[Inquiry] = None
@@ -236,7 +231,7 @@ class TimedRun:
         added = _short(self.inquiry.added_ms)
         note = f"latency includes {added:g} ms that the timer did not see"
         taken = self.measurement
-        samples = as_stored(sample + added for sample in taken.samples_ms)
+        samples = calls.as_stored(sample + added for sample in taken.samples_ms)
         return replace(
             self,
             measurement=replace(taken, samples_ms=samples, notes=(*taken.notes, note)),
@@ -263,20 +258,22 @@ class _Course:
     """The timed calls of a candidate, some of which are checked."""
 
     def __init__(self, attempt: VerifiedAttempt, rng: random.Random) -> None:
-        baseline = attempt.baseline
-        inputs = [trial.inputs for trial in baseline.trials]
         self._attempt = attempt
         self._rng = rng
-        self._variations = Variations(baseline.freedoms, inputs, rng, attempt.session.warm)
+        self._variations = calls.Variations(attempt.baseline, rng)
         self._plan = attempt.plan
+        self._made = 0
+        self._waited_before: Optional[tuple[dict[int, int], int]] = None
         self._looked: list[int] = []
         self._schedule: dict[int, Optional[TimedCheck]] = {}
         if self._plan.rounds:
             total = self._plan.max_samples
-            self._schedule = secret_schedule(total, baseline.checks, rng)
+            self._schedule = secret_schedule(total, attempt.baseline.checks, rng)
 
     def begin(self, first: int, count: int, closing: bool) -> None:
         """Decide where to look in a batch; see `take_calls`."""
+        if self._waited_before is None:
+            self._waited_before = self._attempt.candidate.waiting_times(), waited_here()
         if closing:
             # Have the judge look at this call, unless it has made a check already.
             if not self.checked:
@@ -300,7 +297,17 @@ class _Course:
         """How many calls have been looked at for nothing."""
         return len(self._looked) - self.checked
 
+    def waited_ms(self) -> float:
+        """Return how long an exchange was held up since others had the cores, in the mean."""
+        after, here = self._attempt.candidate.waiting_times(), waited_here()
+        assert self._waited_before is not None
+        before, before_here = self._waited_before
+        # The candidate's slowest thread, and this one.
+        longest = max((after[each] - before.get(each, 0) for each in after), default=0)
+        return (longest + here - before_here) / self._made / _NS_PER_MS if longest else 0.0
+
     def variation_of(self, place: Optional[int]) -> Variation:
+        self._made += 1
         check = self._schedule.get(place) if place is not None else None
         return check.variation if check is not None else self._variations.draw()
 
@@ -310,17 +317,16 @@ class _Course:
             return False
         self._looked.append(place)
         attempt, check = self._attempt, self._schedule[place]
-        candidate, deadline = attempt.worker.candidate, attempt.deadline
-        outputs = candidate.collect(timeout_s=time_left(deadline, candidate, "call"))
+        outputs = attempt.candidate.collect(timeout_s=attempt.left("call"))
         found = None
-        with deadline.stopped():
+        with attempt.deadline.stopped():
             if check is not None:
                 found = compare_timed(attempt, check, outputs)
             else:
                 # Take as long as a comparison does: the process may notice how long it was stopped.
                 with suppress(EvaluatorFailed):  # these outputs are those of other inputs
                     compare_timed(attempt, attempt.baseline.checks[0], outputs)
-        numbers = candidate.changed_inputs(timeout_s=time_left(deadline, candidate, "call"))
+        numbers = attempt.candidate.changed_inputs(timeout_s=attempt.left("call"))
         # What the candidate tells may be any numbers.
         names = enumerate(attempt.baseline.definition.inputs)
         changed = [name for number, name in names if number in numbers]
@@ -376,12 +382,10 @@ def time_distrusting(
     """
     session = attempt.session
     course = _Course(attempt, random.Random(seed))
-    taken = take_calls(
-        session,
-        attempt.worker.candidate,
+    taken = calls.take_calls(
+        attempt,
         attempt.plan,
-        attempt.deadline,
-        variation_of=course.variation_of,
+        course.variation_of,
         visit=lambda place: course.visit(place) | aside(place),
         begin=course.begin,
     )
@@ -392,7 +396,7 @@ def time_distrusting(
         floor=attempt.baseline.floor,
         poisoned_bytes=poisoned_bytes(attempt),
         device=session.device,
-        waited_ms=taken.waited_ms,
+        waited_ms=course.waited_ms(),
     )
     # Those that have other values in each timed call, not only another address.
     pairs = zip(attempt.baseline.definition.inputs, attempt.baseline.freedoms, strict=True)
@@ -407,7 +411,7 @@ def time_distrusting(
         # What the process had given up before the solution was loaded.
         "sandbox": list(confinement.applied) if confinement is not None else [],
     }
-    return TimedRun(measurement_of(taken), facts, claim).against(normal)
+    return TimedRun(calls.measurement_of(taken), facts, claim).against(normal)
 
 
 def _short(milliseconds: float) -> float:
@@ -422,9 +426,9 @@ def compare_timed(attempt: VerifiedAttempt, check: TimedCheck, outputs: list[Any
     EvaluatorFailed
         If the evaluator does.
     """
-    evaluator, baseline = attempt.evaluator, attempt.baseline
+    baseline, evaluator = attempt.baseline, attempt.baseline.evaluator
     problem = baseline.definition, baseline.workload, check.trial
-    return ask(evaluator, evaluator.check_timed, *problem, outputs, attempt.config)
+    return ask(evaluator, evaluator.check_timed, *problem, outputs, baseline.config)
 
 
 def poisoned_bytes(attempt: VerifiedAttempt) -> int:

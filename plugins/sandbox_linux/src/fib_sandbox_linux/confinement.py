@@ -23,7 +23,7 @@ measure                what is given up
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Optional
 from fib_sandbox_linux import landlock, limits, namespaces, seccomp, system
 from fib_sandbox_linux.system import Unavailable
 from flashinfer_bench import env
+from flashinfer_bench.bench import locks
 from flashinfer_bench.bench.confinement import SandboxMethod
-from flashinfer_bench.bench.locks import lock_places
 from flashinfer_bench.compile.cache import ToolGuard, guard_tools, use_overlay
 
 if TYPE_CHECKING:
@@ -214,6 +214,27 @@ def _tool_guard(workdir: Path, shared: Path) -> ToolGuard:
             yield None
 
     return guard
+
+
+def lock_places() -> list[Path]:
+    """Return what a process must not reach that must hold no lock of a device.
+
+    Returns
+    -------
+    list of Path
+        Folders of locks, and the lock files in those that hold other things too.
+    """
+    with suppress(OSError), locks.open_lock_folder():
+        pass
+    folders = (env.lock_path(), locks.COMMON, env.cache_path() / "locks")
+    places: list[Path] = []
+    for folder in folders:
+        with suppress(OSError):
+            if folder is not None:
+                everything = list(folder.iterdir())
+                files = sorted(folder.glob("device-*.lock"))
+                places += [folder] if len(files) == len(everything) else files
+    return places
 
 
 def _leave_mounts(folders: Sequence[Path], most: limits.Limits, *, on_gpu: bool) -> None:

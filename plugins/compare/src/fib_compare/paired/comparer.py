@@ -29,7 +29,6 @@ from fib_judge.reference import prepare_baseline
 from fib_judge.timed import FEWEST_CHECKS
 from flashinfer_bench.bench.backends import choose_devices
 from flashinfer_bench.bench.calls import Deadline, Variations
-from flashinfer_bench.bench.digests import secret_seed
 from flashinfer_bench.bench.evaluation import EvaluatorFailed
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.measurement import ReferenceFailed, Task
@@ -159,12 +158,11 @@ class ContestRun:
         if isinstance(baseline, Obstacle):
             return self._result(began, obstacle=baseline)
         session, settings = self._session, self._settings
-        rng = random.Random(secret_seed(session.rotation_seed, f"compare/{baseline.handle}"))
+        rng = random.Random(session.secret_seed(f"compare/{baseline.handle}"))
         self._cap = Deadline(settings.max_seconds)
         self._rng, self._beliefs = rng, Beliefs(session, baseline)
         self._supply = CheckSupply(session, baseline, settings.max_seconds, rng)
-        inputs = [trial.inputs for trial in baseline.trials]
-        self._variations = Variations(baseline.freedoms, inputs, rng, session.warm)
+        self._variations = Variations(baseline, rng)
         problem = None
         try:
             stopped = self._decide(baseline)
@@ -252,7 +250,7 @@ class ContestRun:
         self, stack: ExitStack, baseline: VerifiedBaseline, number: int
     ) -> tuple[Side, Side]:
         contest, session = self._contest, self._session
-        deadline = Deadline(session.timeout_s)
+        deadline = Deadline(session.config.timeout_seconds)
         made = []
         for role, solution in zip(_ROLES, (contest.baseline, contest.candidate), strict=True):
             key = ("compare", role, str(number), *solution_key(solution))
@@ -290,7 +288,7 @@ class ContestRun:
             candidate=contest.candidate.name,
             seconds=time.monotonic() - began,
             timer=session.timer,
-            cache="warm" if session.warm else "cold",
+            cache=self._config.cache,
             hardware=session.environment.hardware,
             **found,
         )
@@ -440,7 +438,7 @@ class Comparer(AbstractContextManager["Comparer"]):
         evaluator = resolve_evaluator(contest.definition, config.evaluator, catalog=self._catalog)
         evaluator.check_settings(resolved)
         run = ContestRun(
-            replace(self.session, warm=resolved.cache == "warm"),
+            self.session,
             contest,
             evaluator,
             resolved,

@@ -14,16 +14,15 @@ from fib_judge.integrity import Claim, Inquiry, Normals, inquire
 from fib_judge.reference import renewed_normal
 from fib_judge.timed import TimedCheck, compare_timed, poisoned_bytes
 from flashinfer_bench.bench.calls import (
+    Attempt,
     Deadline,
     TimedCall,
     Variations,
     find_impossible,
-    shoot,
-    time_left,
 )
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, build, check_all
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
-from flashinfer_bench.bench.measurement import ReferenceFailed, ReferenceProblem
+from flashinfer_bench.bench.measurement import ReferenceFailed, checked_outputs
 
 if TYPE_CHECKING:
     import random
@@ -96,14 +95,8 @@ class Side:
         with blamed_on(self.role):
             build(self.attempt)
             if not check:
-                attempt = self.attempt
-                candidate, baseline = attempt.worker.candidate, attempt.baseline
-                ways = [item.way for item in baseline.freedoms]
-                for trial in baseline.trials:
-                    left = time_left(attempt.deadline, candidate, "inputs")
-                    candidate.put_inputs(
-                        trial.index, trial.inputs, baseline.axes, ways=ways, timeout_s=left
-                    )
+                for trial in self.attempt.baseline.trials:
+                    self.attempt.put(trial)
                 return
             found, _ = check_all(self.attempt)
         if not found.passed:
@@ -117,11 +110,8 @@ class Side:
         CannotCompare
             If the process fails.
         """
-        attempt = self.attempt
         with blamed_on(self.role):
-            return shoot(
-                attempt.worker.candidate, variation, attempt.session.timer, attempt.deadline
-            )
+            return self.attempt.shoot(variation)
 
     def rest(self) -> None:
         """Stop its processes until they are asked again.
@@ -135,11 +125,10 @@ class Side:
             If the process has ended.
         """
         attempt = self.attempt
-        if attempt.session.trust == "off":
+        if attempt.session.config.trust == "off":
             return
-        candidate = attempt.worker.candidate
         with blamed_on(self.role):
-            candidate.rest(timeout_s=time_left(attempt.deadline, candidate, "time"))
+            attempt.candidate.rest(timeout_s=attempt.left("time"))
 
     def look(self, check: Optional[TimedCheck]) -> None:
         """Look at what the last call has left behind.
@@ -154,13 +143,12 @@ class Side:
         CannotCompare
             If the outputs are wrong, an input has been changed, or the process fails.
         """
-        candidate, deadline = self.attempt.worker.candidate, self.attempt.deadline
+        attempt = self.attempt
         with blamed_on(self.role):
-            outputs = candidate.collect(timeout_s=time_left(deadline, candidate, "call"))
-            with deadline.stopped():
+            outputs = attempt.candidate.collect(timeout_s=attempt.left("call"))
+            with attempt.deadline.stopped():
                 found = self._compared(check, outputs)
-            left = time_left(deadline, candidate, "call")
-            changed = candidate.changed_inputs(timeout_s=left)
+            changed = attempt.candidate.changed_inputs(timeout_s=attempt.left("call"))
         if found is not None and changed:
             inputs = enumerate(self.attempt.baseline.definition.inputs)
             names = ", ".join(repr(name) for number, name in inputs if number in changed)
@@ -342,22 +330,20 @@ class CheckSupply:
 
     def _computed(self) -> list[TimedCheck]:
         session, baseline = self._session, self._baseline
-        definition, free = baseline.definition, baseline.freedoms
-        inputs = [trial.inputs for trial in baseline.trials]
+        definition, limit_s = baseline.definition, session.config.timeout_seconds
         with session.pool.worker(("compare", "reference", definition.name)) as worker:
-            worker.load(definition, baseline.reference, timeout_s=session.timeout_s)
-            deadline = Deadline(session.timeout_s)
-            problem = ReferenceProblem(
-                session, worker, definition, baseline.workload, inputs, free, deadline
-            )
-            problem.put()
-            variations = Variations(free, inputs, self._rng, session.warm)
+            worker.load(definition, baseline.reference, timeout_s=limit_s)
+            deadline = Deadline(limit_s)
+            attempt = Attempt(session, baseline.reference, baseline, worker, deadline)
+            for trial in baseline.trials:
+                attempt.put(trial)
+            variations = Variations(baseline, self._rng)
             checks = []
             for _ in range(_BATCH):
-                variation, candidate = variations.draw(), worker.candidate
-                candidate.stage(variation, timeout_s=problem.left("time"))
-                candidate.fire(variation, timer=session.timer, timeout_s=problem.left("time"))
-                expected = problem.checked(candidate.collect(timeout_s=problem.left("call")))
+                variation = variations.draw()
+                attempt.shoot(variation)
+                outputs = attempt.candidate.collect(timeout_s=attempt.left("call"))
+                expected = checked_outputs(baseline, outputs)
                 base = baseline.trials[variation.slot]
-                checks.append(TimedCheck(variation, free, base, expected))
+                checks.append(TimedCheck(variation, baseline.freedoms, base, expected))
             return checks

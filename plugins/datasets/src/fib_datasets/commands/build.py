@@ -69,7 +69,8 @@ def build(
     and with 4 if this machine lacks something for one; Ctrl-C ends the compilers and shows what is
     done.
     """
-    from flashinfer_bench.bench import BenchmarkConfig, BuildRun
+    from fib_datasets.build import BuildRun
+    from flashinfer_bench.bench import BenchmarkConfig
     from flashinfer_bench.cli.progress import make_progress
     from flashinfer_bench.plugins import default_catalog
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flashinfer_bench.bench.origin import toolchain_of
+from fib_compare.origin import toolchain_of
 from flashinfer_bench.compile.builder import content_digest
 from flashinfer_bench.compile.cache import COMPLETE
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flashinfer_bench.bench import origin
-from flashinfer_bench.bench.origin import gpu_facts, host_fingerprint
+from fib_compare import origin
+from fib_compare.origin import gpu_facts, host_fingerprint
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,8 +22,10 @@ from flashinfer_bench.errors import FibError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flashinfer_bench.bench.measurement import DeviceBaseline
+    from flashinfer_bench.bench.session import Session
     from flashinfer_bench.data import Definition, Solution, Workload
-    from flashinfer_bench.plugins import Catalog, Registered
+    from flashinfer_bench.plugins import Registered
 
 logger = logging.getLogger(__name__)
 
@@ -53,73 +55,52 @@ SETTINGS_BY_KEY = ("tolerances", "extra")
 """Only the keys that differ are recorded of these."""
 
 
-class Origin:
-    """Gathers what is recorded about the evaluations on one workload.
+def provenance_of(
+    session: Session, baseline: DeviceBaseline, solution: Solution, builder: str
+) -> dict[str, Any]:
+    """Return fields of a `Provenance`; what is not known, or as by default, is left out.
 
     Parameters
     ----------
-    config : BenchmarkConfig
-        The settings of the run.
-    definition, workload
-        What is evaluated.
-    device : str
-        ``cpu`` or ``cuda:N``.
-    catalog : Catalog
-        The plugins.
+    session : Session
+        The run.
+    baseline : DeviceBaseline
+        The workload.
+    solution : Solution
+        What was evaluated.
+    builder : str
+        Name of its builder; empty if it is not known.
     """
-
-    def __init__(
-        self,
-        config: BenchmarkConfig,
-        definition: Definition,
-        workload: Workload,
-        device: str,
-        catalog: Catalog,
-    ) -> None:
-        self._definition, self._device, self._catalog = definition, device, catalog
-        self._settings = recorded_settings(config, definition, workload)
-        if config.evaluator:
-            evaluator = _chosen(catalog.find, "evaluator", config.evaluator)
-        else:
-            evaluator = _chosen(catalog.select_evaluator, definition)
-        self._plugins = {
-            "evaluator": evaluator,
-            "timer": _chosen(catalog.timers.for_device, device, config.timer),
-            "executor": _chosen(catalog.executors.for_device, device, config.executor),
-        }
-
-    def fields(self, solution: Solution, builder: str) -> dict[str, Any]:
-        """Return fields of a `Provenance`; what is not known, or as by default, is left out.
-
-        Parameters
-        ----------
-        solution : Solution
-            What was evaluated.
-        builder : str
-            Name of its builder; empty if it is not known.
-        """
-        spec, catalog = solution.spec, self._catalog
-        if builder:
-            entry = _chosen(catalog.find, "builder", builder)
-        else:
-            entry = _chosen(
-                catalog.select_builder, spec.language, spec.binding, device=self._device
-            )
-        plugins = {"builder": entry, **self._plugins}
-        found = {
-            "host": host_fingerprint(),
-            **gpu_facts(self._device),
-            "settings": self._settings,
-            # The release of core is recorded anyway.
-            "plugins": {
-                role: one.origin
-                for role, one in plugins.items()
-                if one is not None and one.distribution != _CORE
-            },
-        }
-        if entry is not None and entry.spec.compiles:
-            found["toolchain"] = toolchain_of(self._definition, solution)
-        return {name: value for name, value in found.items() if value}
+    catalog, config, device = session.catalog, session.config, session.device
+    definition, workload, spec = baseline.definition, baseline.workload, solution.spec
+    if builder:
+        entry = _chosen(catalog.find, "builder", builder)
+    else:
+        entry = _chosen(catalog.select_builder, spec.language, spec.binding, device=device)
+    if config.evaluator:
+        evaluator = _chosen(catalog.find, "evaluator", config.evaluator)
+    else:
+        evaluator = _chosen(catalog.select_evaluator, definition)
+    plugins = {
+        "builder": entry,
+        "evaluator": evaluator,
+        "timer": _chosen(catalog.timers.for_device, device, config.timer),
+        "executor": _chosen(catalog.executors.for_device, device, config.executor),
+    }
+    found = {
+        "host": host_fingerprint(),
+        **gpu_facts(device),
+        "settings": recorded_settings(config, definition, workload),
+        # The release of core is recorded anyway.
+        "plugins": {
+            role: one.origin
+            for role, one in plugins.items()
+            if one is not None and one.distribution != _CORE
+        },
+    }
+    if entry is not None and entry.spec.compiles:
+        found["toolchain"] = toolchain_of(definition, solution)
+    return {name: value for name, value in found.items() if value}
 
 
 def _chosen(
