@@ -83,7 +83,8 @@ def _install_everything(session: nox.Session, *more: str) -> None:
 
 
 def _workers() -> list[str]:
-    return ["-n", str(min(8, os.cpu_count() or 1))]
+    # By file: what the tests of a module share is then made once.
+    return ["-n", str(min(8, os.cpu_count() or 1)), "--dist", "loadfile"]
 
 
 @nox.session

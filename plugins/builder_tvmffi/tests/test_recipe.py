@@ -8,7 +8,7 @@ import pytest
 
 from fib_builder_tvmffi import recipe
 from fib_builder_tvmffi.recipe import make_recipe
-from fib_native_toolkit import Tool, cuda
+from fib_native_toolkit import Tool, cuda, environment
 from fib_native_toolkit import recipe as native_recipe
 
 NVCC = Tool("nvcc", Path("/cuda/bin/nvcc"), "release 13.0, V13.0.88")
@@ -23,7 +23,7 @@ def toolkit(tmp_path, monkeypatch):
     (tmp_path / "lib64" / "stubs").mkdir()
     monkeypatch.setattr(cuda, "find_nvcc", lambda: NVCC)
     monkeypatch.setattr(cuda, "cuda_home", lambda: tmp_path)
-    monkeypatch.setattr(cuda, "cuda_architectures", lambda: ("8.0", "9.0a"))
+    monkeypatch.setattr(environment, "cuda_architectures", lambda: ("8.0", "9.0a"))
     return tmp_path
 
 
@@ -63,7 +63,7 @@ class TestCuda:
         def fail():
             raise AssertionError("GPUs do not matter")
 
-        monkeypatch.setattr(cuda, "cuda_architectures", fail)
+        monkeypatch.setattr(environment, "cuda_architectures", fail)
         made, key = cuda_recipe(flags)
         assert "-gencode=arch=compute_80,code=sm_80" not in made.compilers["cuda"]
         assert key["cuda_architectures"] == ""
