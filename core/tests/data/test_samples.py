@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from flashinfer_bench.data import Performance
-from flashinfer_bench.data.samples import packed, rounded, unpacked
+from flashinfer_bench.data.trace import packed, rounded, unpacked
 
 SINGLE = st.floats(min_value=0, max_value=2.0**127, width=32)
 DOUBLE = st.floats(min_value=0, allow_infinity=False, allow_nan=False)

@@ -14,7 +14,7 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.routing import generated
+from flashinfer_bench.routing import binding
 from flashinfer_bench.routing.patch_points import PatchPoint, router
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def decorate(target: Union[str, Resolver], function: Callable[..., Any]) -> Call
     label, signature = label_of(function), _own_signature(function)
     point = PatchPoint(target if isinstance(target, str) else None, label, signature)
     message = f"the resolver of {label} failed; its calls go to the original"
-    make = generated.compile_source(_source(target, signature))
+    make = binding.compile_source(_source(target, signature))
     wrapper = make(function, point, target, functools.partial(tell_once, message))
     if signature is not None:
         _set_defaults(wrapper, signature)
@@ -123,17 +123,17 @@ def _own_signature(function: Callable[..., Any]) -> Optional[Signature]:
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     if kinds <= {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
         return None  # nothing has a name: calls are passed on as they come
-    return signature if generated.writable(signature) else None
+    return signature if binding.writable(signature) else None
 
 
 def _source(target: Union[str, Resolver], signature: Optional[Signature]) -> str:
     parts = ["*_fib_args, **_fib_kwargs"] * 2 + ["_fib_args", "_fib_kwargs"]
     if signature is not None:
         parts = [
-            generated.parameter_list(signature),
-            generated.argument_list(signature),
-            generated.positional_tuple(signature),
-            generated.keyword_dict(signature),
+            binding.parameter_list(signature),
+            binding.argument_list(signature),
+            binding.positional_tuple(signature),
+            binding.keyword_dict(signature),
         ]
     names = dict(zip(("parameters", "arguments", "args", "kwargs"), parts, strict=True))
     find = _NAMED
@@ -149,7 +149,7 @@ def _asked(resolver: Resolver, signature: Optional[Signature]) -> str:
     """
     if signature is None:
         return "*_fib_args, **_fib_kwargs"
-    everything = generated.argument_list(signature)
+    everything = binding.argument_list(signature)
     try:
         wanted = list(inspect.signature(resolver).parameters.values())
     except (ValueError, TypeError):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.executors.base import CandidateMisbehaved, CandidateTimeout
 from flashinfer_bench.bench.stopping import Step, TimingPlan
-from flashinfer_bench.data.samples import rounded
+from flashinfer_bench.data.trace import rounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

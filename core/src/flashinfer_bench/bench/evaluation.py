@@ -17,7 +17,7 @@ from flashinfer_bench.bench.executors import base
 from flashinfer_bench.bench.pool import RunInterrupted, solution_key
 from flashinfer_bench.bench.stopping import TimingPlan
 from flashinfer_bench.data import Evaluation, EvaluationStatus, Performance, Provenance
-from flashinfer_bench.data.samples import rounded
+from flashinfer_bench.data.trace import rounded
 from flashinfer_bench.errors import RunnerError
 from flashinfer_bench.plugins import default_catalog
 from flashinfer_bench.stats.intervals import Interval, median_interval, ratio_interval

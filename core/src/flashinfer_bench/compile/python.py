@@ -33,8 +33,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from flashinfer_bench.compile import builder
+from flashinfer_bench.compile.builder import describe_exception
 from flashinfer_bench.compile.cache import scratch_folder
-from flashinfer_bench.compile.logs import describe_exception
 from flashinfer_bench.compile.runnable import Runnable, RunnableMetadata
 from flashinfer_bench.errors import BuildError
 

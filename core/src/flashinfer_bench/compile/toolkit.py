@@ -5,9 +5,9 @@ of compiled languages need besides (compilers, CUDA, `CompiledBuilder`) is in th
 distribution ``fib-native-toolkit``; its names can be imported from here, too.
 
 =================  ============================================================================
-`builder`          digests of all that a build depends on, names made from them; write sources
+`builder`          digests of all that a build depends on, names made from them; write sources;
+                   from a compiler's output or a traceback to a `BuildError`
 `cache`            build once over all processes; whole results or none; folders of one process
-`logs`             from a compiler's output or a traceback to a `BuildError`
 `machine`          the GPUs and the CPU, without a CUDA context; answers of probes
 `python`           import a folder as a package, check a function against a definition: all that
                    languages which live in Python need
@@ -19,9 +19,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flashinfer_bench._lazy import moved
+from flashinfer_bench.compile.builder import build_failed as build_failed
+from flashinfer_bench.compile.builder import causes as causes
 from flashinfer_bench.compile.builder import check_relative_path as check_relative_path
 from flashinfer_bench.compile.builder import content_digest as content_digest
 from flashinfer_bench.compile.builder import declared_style as declared_style
+from flashinfer_bench.compile.builder import describe_exception as describe_exception
+from flashinfer_bench.compile.builder import first_error as first_error
 from flashinfer_bench.compile.builder import package_name as package_name
 from flashinfer_bench.compile.builder import write_sources as write_sources
 from flashinfer_bench.compile.cache import build_lock as build_lock
@@ -29,10 +33,6 @@ from flashinfer_bench.compile.cache import build_once as build_once
 from flashinfer_bench.compile.cache import cache_folder as cache_folder
 from flashinfer_bench.compile.cache import is_complete as is_complete
 from flashinfer_bench.compile.cache import scratch_folder as scratch_folder
-from flashinfer_bench.compile.logs import build_failed as build_failed
-from flashinfer_bench.compile.logs import causes as causes
-from flashinfer_bench.compile.logs import describe_exception as describe_exception
-from flashinfer_bench.compile.logs import first_error as first_error
 from flashinfer_bench.compile.machine import availability as availability
 from flashinfer_bench.compile.machine import cpu_description as cpu_description
 from flashinfer_bench.compile.machine import gpu_architectures as gpu_architectures

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.data.blobs import *  # noqa: F403
     from flashinfer_bench.data.constraints import *  # noqa: F403
     from flashinfer_bench.data.definition import *  # noqa: F403
-    from flashinfer_bench.data.dtypes import *  # noqa: F403
     from flashinfer_bench.data.json_codec import *  # noqa: F403
     from flashinfer_bench.data.merge import *  # noqa: F403
     from flashinfer_bench.data.ranking import *  # noqa: F403
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "blobs": "is_lfs_pointer read_safetensors_header resolve_blob",
     "constraints": "Constraint parse_constraint",
-    "definition": "AxisConst AxisSpec AxisVar Definition TensorSpec",
-    "dtypes": "DType",
+    "definition": "AxisConst AxisSpec AxisVar DType Definition TensorSpec",
     "json_codec": (
         "append_jsonl_file append_jsonl_line append_jsonl_lines from_json load_json_file "
         "load_jsonl_file save_json_file save_jsonl_file to_json"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flashinfer_bench._lazy import moved
-from flashinfer_bench.data.dtypes import DType
+from flashinfer_bench.data.definition import DType
 from flashinfer_bench.data.storage import replace_file
 from flashinfer_bench.errors import BlobError, CapabilityError, UnsafePathError
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
 
 import msgspec
 
-from flashinfer_bench.data.samples import dropped_numbers
-from flashinfer_bench.data.trace import Correctness, EvaluationStatus, Performance
+from flashinfer_bench.data.trace import Correctness, EvaluationStatus, Performance, dropped_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional
+import base64
+import binascii
+import math
+import struct
+import sys
+from array import array
+from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from flashinfer_bench.data import samples
 from flashinfer_bench.data.base import (
     JsonWords,
     NameEnum,
@@ -23,6 +28,90 @@ from flashinfer_bench.data.workload import ScalarInput as ScalarInput
 from flashinfer_bench.data.workload import ScalarValue as ScalarValue
 from flashinfer_bench.data.workload import Workload
 from flashinfer_bench.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# ------------------------------------------------------------- samples, as one short text
+#
+# ``f32:`` and their bytes in Base64. A list of numbers takes twice the room in a trace. The bytes
+# are IEEE 754 single-precision numbers, least significant byte first: 24 bits tell a nanosecond in
+# 16 ms, which no clock does any better. What is stored is what was measured, rounded by `rounded`;
+# a median over the stored samples is exactly the latency of the trace.
+
+PREFIX = "f32:"
+_BYTES = 4
+
+
+def rounded(values: Iterable[float]) -> tuple[float, ...]:
+    """Return `values` as they can be stored: each the nearest single-precision number.
+
+    Raises
+    ------
+    OverflowError
+        If one is larger than any such number: 3.4e38.
+    """
+    given = tuple(values)
+    return struct.unpack(f"<{len(given)}f", struct.pack(f"<{len(given)}f", *given))
+
+
+def packed(values: list[float]) -> Union[str, list[float]]:
+    """Return the text for some samples, or the samples where a text could not hold them exactly."""
+    form = f"<{len(values)}f"
+    try:
+        raw = struct.pack(form, *values)
+    except OverflowError:
+        return values
+    if struct.unpack(form, raw) != tuple(values):
+        return values
+    return PREFIX + base64.b64encode(raw).decode("ascii")
+
+
+def unpacked(text: str) -> list[float]:
+    """Return the samples that a text holds.
+
+    Raises
+    ------
+    ValueError
+        If it holds none that `packed` could have written.
+    """
+    if not text.startswith(PREFIX):
+        raise ValueError(f"samples are a list of numbers, or a text that begins with {PREFIX!r}")
+    try:
+        raw = base64.b64decode(text[len(PREFIX) :], validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"samples are not in Base64: {error}") from error
+    if len(raw) % _BYTES:
+        raise ValueError(f"{len(raw)} bytes of samples are no whole number of samples")
+    values = array("f", raw)
+    if sys.byteorder == "big":
+        values.byteswap()
+    if values and not (
+        min(values) >= 0 and math.isfinite(sum(values))
+    ):  # no NaN, whatever min says
+        raise ValueError("a sample is a number of milliseconds that is finite and not negative")
+    return values.tolist()
+
+
+def samples_from_json(value: Any) -> Any:
+    """Return a field as a list where it is a text; everything else is for the field to judge."""
+    return unpacked(value) if isinstance(value, str) else value
+
+
+def dropped_numbers(rows: Optional[Iterable[tuple[int, int]]], count: int) -> set[int]:
+    """Return which of `count` samples lie in some rows, whatever these overlap or exceed.
+
+    Parameters
+    ----------
+    rows : iterable of (int, int), optional
+        First number of each row and the one after its last, as ``performance.dropped`` has them.
+    count : int
+        How many samples there are.
+    """
+    return {number for first, end in rows or () for number in range(first, min(end, count))}
+
+
+# ------------------------------------------------------------------------------- records
 
 
 def _not_negative(value: Any) -> Any:
@@ -42,8 +131,8 @@ Error = Annotated[float, Field(strict=True), BeforeValidator(_not_negative), Jso
 Duration = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Samples = Annotated[
     list[Duration],
-    BeforeValidator(samples.from_json),
-    pydantic.PlainSerializer(samples.packed, when_used="json"),
+    BeforeValidator(samples_from_json),
+    pydantic.PlainSerializer(packed, when_used="json"),
 ]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Range = Annotated[tuple[Duration, Duration], Field(strict=False), AfterValidator(_in_order)]
@@ -97,7 +186,7 @@ class Performance(SchemaModel):
         Reference latency over latency; 0 if the reference was not timed.
     samples_ms : list of float, optional
         The single measurements of the solution in milliseconds, in the order taken; all of them.
-        In JSON a text, see `flashinfer_bench.data.samples`; a list is read, too.
+        In JSON a text, see `packed`; a list is read, too.
     interval_ms : (float, float), optional
         In which the latency lies with a confidence of 95 %, in milliseconds.
     reference_samples_ms : list of float, optional
@@ -125,7 +214,7 @@ class Performance(SchemaModel):
     def counted_ms(self) -> list[float]:
         """The samples that count: those that were not dropped."""
         given = self.samples_ms or []
-        out = samples.dropped_numbers(self.dropped, len(given))
+        out = dropped_numbers(self.dropped, len(given))
         return [one for number, one in enumerate(given) if number not in out]
 
 

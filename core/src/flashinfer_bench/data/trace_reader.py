@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 import msgspec
 from pydantic import BaseModel, ValidationError
 
-from flashinfer_bench.data import samples
 from flashinfer_bench.data.json_codec import decode
 from flashinfer_bench.data.trace import (
     GIVEN_WITH,
@@ -25,6 +24,7 @@ from flashinfer_bench.data.trace import (
     Performance,
     Provenance,
     Trace,
+    samples_from_json,
 )
 from flashinfer_bench.data.workload import Workload
 
@@ -202,9 +202,9 @@ def _complete(run: _Evaluation) -> None:
             if ends is not None and ends[0] > ends[1]:
                 raise ValueError(ends)
         if times.samples_ms is not None:
-            times.samples_ms = samples.from_json(times.samples_ms)
+            times.samples_ms = samples_from_json(times.samples_ms)
         if times.reference_samples_ms is not None:
-            samples.from_json(times.reference_samples_ms)
+            samples_from_json(times.reference_samples_ms)
     if errors is not None:  # they may be words
         errors.max_absolute_error = float(errors.max_absolute_error)
         errors.max_relative_error = float(errors.max_relative_error)

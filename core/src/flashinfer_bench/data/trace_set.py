@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
-from flashinfer_bench.data import layout, ranking
+from flashinfer_bench.data import layout
 from flashinfer_bench.data.index import TraceIndex
 from flashinfer_bench.data.json_codec import append_jsonl_file
 from flashinfer_bench.data.loader import (
@@ -403,6 +403,8 @@ class TraceSet:
         return self._ranking(op_type, definition_name).summarize(baseline_author)
 
     def _ranking(self, *scope: Optional[str]) -> Ranking:
+        from flashinfer_bench.data import ranking  # of a distribution that few need
+
         found: Ranking = ranking.Ranking.of(self, *scope)
         return found
 
@@ -433,6 +435,8 @@ class TraceSet:
         solution = self.get_solution(solution_name)
         if solution is None:
             return None
+        from flashinfer_bench.data import ranking
+
         found = ranking.Ranking(self.solutions, self.run_rows(solution.definition))
         score: Optional[SpeedupMetrics] = found.score(solution, baseline_author)
         return score

@@ -15,19 +15,23 @@ from __future__ import annotations
 
 import ast
 import inspect
+import keyword
+import linecache
 import typing
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
 from inspect import Parameter, Signature
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional
 
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.routing import generated
 from flashinfer_bench.routing.patch_manager import UnroutableError
 from flashinfer_bench.routing.patch_points import Args, Call, Kwargs, opaque
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import CodeType
 
     from flashinfer_bench.data import Definition
 
@@ -187,7 +191,7 @@ def bind(call: Call, definition: Definition, signature: Optional[Signature]) -> 
     defaults = {
         name: signature.parameters[name].default for name in (*binding.extras, *binding.may_lack)
     }
-    make = generated.compile_source(_source(signature, binding))
+    make = compile_source(_source(signature, binding))
     bound: Call = make(call, defaults, same_value)
     return opaque(bound)
 
@@ -273,7 +277,7 @@ def _source(signature: Signature, binding: Binding) -> str:
     """
     lacking = binding.may_lack
     body = _unpacking(signature)
-    again = generated.argument_list(signature)
+    again = argument_list(signature)
     give_up = ["    return _fib_fallback(*_fib_args, **(_fib_kwargs or {}))"]
     # What the definition does not describe.
     unknown = [*binding.rest, *(f"not _fib_same({n}, _fib_of_{n})" for n in binding.extras)]
@@ -295,7 +299,7 @@ def _source(signature: Signature, binding: Binding) -> str:
 
 
 def _unpacking(signature: Signature) -> list[str]:
-    positional = generated.positional_tuple(signature)
+    positional = positional_tuple(signature)
     lines = [] if positional == "()" else [f"{positional} = _fib_args"]
     by_keyword = [e.name for e in signature.parameters.values() if e.kind is Parameter.KEYWORD_ONLY]
     lines += [f"{name} = _fib_kwargs[{name!r}]" for name in by_keyword]
@@ -309,11 +313,11 @@ def _unpacking(signature: Signature) -> list[str]:
 
 
 def _call(again: str, passed: tuple[str, ...], written: tuple[str, ...] = ()) -> list[str]:
-    call = f"_fib_call({generated.tuple_of(passed)}, None, _fib_again)"
+    call = f"_fib_call({tuple_of(passed)}, None, _fib_again)"
     lines = [f"def _fib_again({', '.join(passed)}):", f"    return _fib_fallback({again})"]
     if not written:
         return [*lines, f"return {call}"]
-    outputs = written[0] if len(written) == 1 else generated.tuple_of(written)
+    outputs = written[0] if len(written) == 1 else tuple_of(written)
     returned = f"return {outputs} if _fib_result is None else _fib_result"
     return [*lines, f"_fib_result = {call}", returned]
 
@@ -516,3 +520,104 @@ def _named(name: str, items: list[Any]) -> Returns:
     known = kind == "tuple" and items and ... not in items
     counts: dict[str, Optional[int]] = {"none": 0, "one": 1}
     return Returns(kind, len(items) if known else counts.get(kind))
+
+
+# --------------------------------------------- functions that are written while the program runs
+
+RESERVED = "_fib_"
+"""How every name begins that generated code adds to those of a user's function."""
+
+
+def compile_source(
+    source: str, name: str = "make", names: Optional[Mapping[str, Any]] = None, title: str = ""
+) -> Callable[..., Any]:
+    """Return a function that source text defines at its top level.
+
+    The text is kept where tracebacks look for source. The same text is compiled once.
+
+    Parameters
+    ----------
+    source : str
+        Our own: nothing in it may come from elsewhere, but for names that are known to be
+        identifiers, and what `repr` wrote.
+    name : str
+        Of the function.
+    names : mapping, optional
+        The global names that it has. It has none of a module: torch.compile would look for them
+        there.
+    title : str
+        Shown in tracebacks in place of a file.
+    """
+    scope = dict(names or {})
+    exec(_compiled(source, title), scope)
+    made: Callable[..., Any] = scope[name]
+    return made
+
+
+@lru_cache(maxsize=1024)
+def _compiled(source: str, title: str) -> CodeType:
+    digest = sha256(source.encode()).hexdigest()[:12]
+    file = " ".join(filter(None, ("<flashinfer_bench apply", title, f"{digest}>")))
+    # Without a time of change, an entry is not dropped when no such file is found.
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    return compile(source, file, "exec")
+
+
+def writable(signature: Signature) -> bool:
+    """Return whether generated code can have these parameters under their names."""
+    names = signature.parameters
+    return all(
+        name.isidentifier() and not keyword.iskeyword(name) and not name.startswith(RESERVED)
+        for name in names
+    )
+
+
+def parameter_list(signature: Signature) -> str:
+    """Return parameters as a definition lists them; each default is None, as a placeholder."""
+    empty = Parameter.empty
+    plain = [
+        each.replace(annotation=empty, default=empty if each.default is empty else None)
+        for each in signature.parameters.values()
+    ]
+    return str(Signature(plain))[1:-1]
+
+
+def _stars(parameter: Parameter) -> str:
+    return {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
+
+
+def argument_list(signature: Signature) -> str:
+    """Return what passes each parameter on, in a call."""
+    return ", ".join(
+        f"{parameter.name}={parameter.name}"
+        if parameter.kind is Parameter.KEYWORD_ONLY
+        else f"{_stars(parameter)}{parameter.name}"
+        for parameter in signature.parameters.values()
+    )
+
+
+def positional_tuple(signature: Signature) -> str:
+    """Return the tuple of what may be given by position."""
+    passed = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
+    return tuple_of(
+        f"{_stars(parameter)}{parameter.name}"
+        for parameter in signature.parameters.values()
+        if parameter.kind not in passed
+    )
+
+
+def keyword_dict(signature: Signature) -> str:
+    """Return the dict of what is given by keyword alone, or None if there is no such parameter."""
+    parts = [
+        f"**{parameter.name}"
+        if parameter.kind is Parameter.VAR_KEYWORD
+        else f"{parameter.name!r}: {parameter.name}"
+        for parameter in signature.parameters.values()
+        if parameter.kind in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
+    ]
+    return f"{{{', '.join(parts)}}}" if parts else "None"
+
+
+def tuple_of(names: Iterable[str]) -> str:
+    """Return a tuple of expressions."""
+    return f"({''.join(f'{name}, ' for name in names).rstrip()})"

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.data.constraints import parse_constraint
 from flashinfer_bench.errors import DataError
-from flashinfer_bench.routing import generated
-from flashinfer_bench.routing.binding import match, same_value
+from flashinfer_bench.routing.binding import compile_source, match, same_value
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, opaque
 from flashinfer_bench.tensors.dtypes import Operand, first_places, operands_of
 from flashinfer_bench.tracing.policies import FastPath, OnlinePolicy, WorkloadEntry, is_number
@@ -285,7 +284,7 @@ class Recorder:
             ]
         lines += ["        record(args, kwargs, order)", "    return note"]
         source = "\n".join([f"def make({', '.join(namespace)}):", *lines]) + "\n"
-        note: Note = generated.compile_source(source)(**namespace)
+        note: Note = compile_source(source)(**namespace)
         return opaque(note)
 
     def record(self, args: Args, kwargs: Kwargs, order: Order) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from flashinfer_bench.apply.dispatch import Stats, guards, recognition
-from flashinfer_bench.routing import generated
+from flashinfer_bench.routing import binding
 
 pytestmark = pytest.mark.usefixtures("guards")
 
@@ -92,7 +92,7 @@ def test_a_dispatcher_made_in_a_mode_works_outside_of_it(bench, xy):
 def test_code_that_equals_earlier_code_is_opaque_too(bench):
     """Equal sources may be compiled again, into other objects that are equal."""
     for _ in range(3):
-        generated._compiled.cache_clear()
+        binding._compiled.cache_clear()
         made = bench(lambda x, y: x + y)
         torch._dynamo.reset()
         compiled = torch.compile(

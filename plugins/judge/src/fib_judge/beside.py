@@ -29,7 +29,7 @@ from flashinfer_bench.bench.calls import (
 )
 from flashinfer_bench.bench.evaluation import CONFIDENCE, Speeds, performance_of, speeds_of
 from flashinfer_bench.bench.executors.base import CandidateError
-from flashinfer_bench.data.samples import rounded
+from flashinfer_bench.data.trace import rounded
 from flashinfer_bench.stats.distributions import t_quantile
 from flashinfer_bench.stats.intervals import Interval, ratio_interval
 from flashinfer_bench.stats.samples import quantile

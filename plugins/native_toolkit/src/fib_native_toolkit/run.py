@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
 from fib_native_toolkit.environment import cuda_architectures
+from flashinfer_bench.compile.builder import build_failed, first_error
 from flashinfer_bench.compile.cache import tool_guard
-from flashinfer_bench.compile.logs import build_failed, first_error
 from flashinfer_bench.errors import CapabilityError, StorageError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.apply.dispatch import stats
-from flashinfer_bench.routing.generated import compile_source
+from flashinfer_bench.routing.binding import compile_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 from flashinfer_bench.apply.dispatch.guards import facts
 from flashinfer_bench.apply.dispatch.recognition import never
 from flashinfer_bench.apply.dispatch.stats import NO_CHOICE
-from flashinfer_bench.routing.generated import compile_source
+from flashinfer_bench.routing.binding import compile_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder
-from flashinfer_bench.routing.generated import compile_source
+from flashinfer_bench.routing.binding import compile_source
 from flashinfer_bench.tensors.dtypes import Operand as Operand
 from flashinfer_bench.tensors.dtypes import first_places, operands_of
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench._lazy import import_string, moved
 from flashinfer_bench.apply.dispatch.guards import facts
-from flashinfer_bench.routing.generated import compile_source
+from flashinfer_bench.routing.binding import compile_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

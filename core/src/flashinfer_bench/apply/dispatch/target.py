@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional, Protocol
 from flashinfer_bench.apply.dispatch.guards import facts, in_fresh_thread, ordinary_keys
 from flashinfer_bench.apply.dispatch.recognition import never, recogniser_of
 from flashinfer_bench.compile import list_outputs
-from flashinfer_bench.routing.generated import compile_source
+from flashinfer_bench.routing.binding import compile_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
