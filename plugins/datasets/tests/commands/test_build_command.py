@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 import pytest
 
@@ -140,11 +141,24 @@ def test_what_is_missing_here(fib_process, maker, solutions, code, told):
         (["--compile-only", "--solutions", "python_double"], 5, "in a language that is compiled"),
     ],
 )
-def test_usage(fib, dataset, arguments, code, told):
-    done = fib("build", "--local", dataset.root, *arguments)
-    assert done.exit_code == code, done.stderr
+def test_usage(fib_process, dataset, arguments, code, told):
+    done = fib_process("build", "--local", dataset.root, *arguments)
+    assert done.returncode == code, done.stderr
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.plugin("python")
+@pytest.mark.skipif(find_spec("fib_sandbox_linux") is None, reason="there is no sandbox")
+@pytest.mark.parametrize("without", ["", "linux"])
+def test_what_a_solution_does_when_it_is_loaded_is_confined(fib_process, maker, tmp_path, without):
+    maker.definition()
+    outside = tmp_path / "outside"
+    code = f"open({str(outside)!r}, 'w').close()\ndef run(x):\n    return x * 2\n"
+    maker.solution("writes", code=code)
+    done = fib_process("build", "--local", maker.root, env={"FIB_DISABLE_PLUGINS": without})
+    assert "writes" in done.stdout
+    assert outside.exists() == bool(without)
 
 
 def test_ctrl_c_shows_what_is_done(maker, tmp_path, monkeypatch):
