@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent import futures
 from textwrap import dedent
 from typing import Any
 
@@ -59,6 +60,14 @@ def schedule(items: list[WorkItem], work: Any, devices: int = 1) -> None:
             assert closed_by.startswith("fib-device")
 
 
+def main_thread_waits() -> bool:
+    """Return whether the main thread has started all others, and waits for them."""
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    while frame is not None and frame.f_code is not futures.wait.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
 class TestScheduler:
     def test_error_ends_the_run_everywhere(self, items: Any) -> None:
         def work(runner: Any, item: WorkItem) -> None:
@@ -108,7 +117,8 @@ class TestScheduler:
         done: list[str] = []
 
         def work(runner: Any, item: WorkItem) -> None:
-            time.sleep(0.1)  # the main thread waits by now
+            while not main_thread_waits():
+                time.sleep(0.01)
             ctrl_c()
             assert runner.stop.wait(30)
             done.append(item.workload.uuid)

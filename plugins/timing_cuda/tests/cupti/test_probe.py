@@ -33,11 +33,18 @@ def install(tmp_path, monkeypatch, forgotten):
 
 @pytest.fixture
 def forgotten(monkeypatch):
-    """Hide packages of the same names, should they be installed here."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("cupti", "cuda")]:
-        monkeypatch.delitem(sys.modules, name)
+    """Hide packages of the same names, should they be installed here; forget those of a test."""
+
+    def loaded():
+        return [name for name in sys.modules if name.partition(".")[0] in ("cupti", "cuda")]
+
     for variable in VARIABLES:
         monkeypatch.delenv(variable, raising=False)
+    hidden = {name: sys.modules.pop(name) for name in loaded()}
+    yield
+    for name in loaded():
+        del sys.modules[name]
+    sys.modules.update(hidden)
 
 
 @pytest.fixture
