@@ -6,7 +6,8 @@ import pytest
 
 from fib_tests.recorded import DECODE, GEMM, decode_inputs, definition, gemm_inputs, tensor, written
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.tracing import TracingConfig, TracingRuntime
+from flashinfer_bench.data.loader import load_definitions
+from flashinfer_bench.tracing import TracingConfig, TracingRuntime, store
 
 RENAMED = definition(
     GEMM.name, {"A": tensor("M", "K"), "W": tensor("N", "K")}, {"C": tensor("M", "N")}, N=8, K=4
@@ -52,6 +53,24 @@ def test_what_says_nothing_else_is_no_change(root, text):
     else:
         file_of(root).write_text(text if isinstance(text, str) else text.model_dump_json())
     assert step(tracing, 2)["written"] == 2
+
+
+def test_they_are_read_anew_only_if_a_file_has_changed(root, monkeypatch):
+    """Reading hundreds of definitions at each flush would hold up the engine."""
+    read = []
+
+    def load(*what):
+        read.append(what)
+        return load_definitions(*what)
+
+    monkeypatch.setattr(store, "load_definitions", load)
+    tracing = TracingRuntime(root, TracingConfig("dump_all"))
+    for number in (2, 3, 4):
+        step(tracing, number)
+    assert len(read) == 1
+    file_of(root).write_text(GEMM.model_copy(update={"description": "x"}).model_dump_json())
+    step(tracing, 5)
+    assert len(read) == 2
 
 
 def test_definitions_that_are_in_no_file(tmp_path):

@@ -125,6 +125,9 @@ class Store:
         self.root = root
         self.definitions = definitions
         self._counts: Counter[str] = Counter()
+        # Reading all definitions takes far longer than asking whether a file of them has changed.
+        self._stamps: Any = None
+        self._current: Mapping[str, Definition] = {}
 
     def add(self, entries: Sequence[WorkloadEntry]) -> Added:
         """Write entries durably; what fails, for whatever reason, costs only itself."""
@@ -133,11 +136,10 @@ class Store:
             groups.setdefault(entry.def_name, []).append(entry)
         written = known = 0
         problems: list[Exception] = []
-        current = load_definitions(self.root, Problems("collect"))
         for name, group in groups.items():
             drafts: list[_Draft] = []
             try:
-                definition = self._definition(name, current.get(name))
+                definition = self._definition(name)
                 path = layout.workloads_file(self.root, definition.op_type, name)
                 self._make_folder(path.parent)
                 for entry in group:
@@ -153,7 +155,7 @@ class Store:
         lost = len(entries) - written - known
         return Added(written, known, lost, problems[0] if problems else None)
 
-    def _definition(self, name: str, current: Optional[Definition]) -> Definition:
+    def _definition(self, name: str) -> Definition:
         """Return a definition; refuse one whose calls would be none of that in the dataset by now.
 
         One that is in no file, or in one that cannot be read, is taken as it is.
@@ -161,6 +163,15 @@ class Store:
         definition = self.definitions.get(name)
         if definition is None:
             raise DataError(f"there is no definition {name!r} in the dataset {self.root}")
+        stamps = {
+            path: (info.st_ino, info.st_size, info.st_mtime_ns)
+            for path in layout.files(self.root / layout.DEFINITIONS, ".json")
+            for info in [path.stat()]
+        }
+        if stamps != self._stamps:
+            self._current = load_definitions(self.root, Problems("collect"))
+            self._stamps = stamps
+        current = self._current.get(name)
         if current is not None and _shape(current) != _shape(definition):
             raise DataError(
                 f"the definition {name!r} has changed in {self.root} since recording began: "
