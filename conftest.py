@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import logging
 import os
 import shutil
 import signal
 import tempfile
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytest.register_assert_rewrite("fib_tests")
 
@@ -43,6 +48,16 @@ def pytest_configure() -> None:
     """Heed Ctrl-C, which a shell's background job ignores, as would all that a test starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def own_log_levels() -> Iterator[None]:
+    """Keep a level that a test asked for, of a benchmark or a command, from all later tests."""
+    names = ("", "flashinfer_bench", "flashinfer_bench.bench", "flashinfer_bench.bench.benchmark")
+    before = {name: logging.getLogger(name).level for name in names}
+    yield
+    for name, level in before.items():
+        logging.getLogger(name).setLevel(level)
 
 
 def pytest_report_header() -> str:

@@ -238,13 +238,6 @@ class TestErrors:
 
 
 class TestLogLevel:
-    @pytest.fixture(autouse=True)
-    def restored(self) -> Any:
-        logger = logging.getLogger("flashinfer_bench.bench")
-        before = logger.level
-        yield
-        logger.setLevel(before)
-
     def level(self) -> int:
         return logging.getLogger("flashinfer_bench.bench").level
 

@@ -40,13 +40,11 @@ def clean_environment(monkeypatch, tmp_path):
 
 @pytest.fixture(autouse=True)
 def restored_logging():
-    """Take away the handlers and levels that commands set."""
-    names = ("", "flashinfer_bench", "flashinfer_bench.bench", "flashinfer_bench.bench.benchmark")
-    loggers = [logging.getLogger(name) for name in names]
-    before = [(one, one.level, list(one.handlers)) for one in loggers]
+    """Take away the handlers that commands set; levels are restored after every test."""
+    loggers = [logging.getLogger(name) for name in ("", "flashinfer_bench")]
+    before = [(one, list(one.handlers)) for one in loggers]
     yield
-    for one, level, handlers in before:
-        one.setLevel(level)
+    for one, handlers in before:
         one.handlers[:] = handlers
 
 

@@ -267,21 +267,25 @@ class Scheduler:
         Exception
             What `work` has raised otherwise.
         """
-        serving: list[Future[None]] = []
+        # Made before any thread: Ctrl-C may come while they are being started.
+        serving: list[Future[None]] = [Future() for _ in self._runners]
         try:
-            for one in self._runners:
-                serving.append(in_thread(f"fib-device-{one.device}", self._serve, one))
+            for one, future in zip(self._runners, serving):
+                in_thread(f"fib-device-{one.device}", self._serve, one, result=future)
             wait(serving, return_when=FIRST_EXCEPTION)
         finally:
             if not all(future.done() for future in serving):
                 with self._changed:
                     self._stopping = True
                     self._changed.notify_all()
-                for runner in self._runners:
+                for runner, future in zip(self._runners, serving):
                     runner.interrupt()
-                wait(serving, timeout=LAST_WORDS_S)
+                    if future.cancel():  # its thread had not begun
+                        runner.close()
+                begun = [future for future in serving if not future.cancelled()]
+                wait(begun, timeout=LAST_WORDS_S)
         for future in serving:
-            if future.done():
+            if future.done() and not future.cancelled():
                 future.result()
         if self._lost is not None and any(self._waiting.values()):
             raise self._lost

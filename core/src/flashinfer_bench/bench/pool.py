@@ -38,7 +38,9 @@ class RunInterrupted(RunnerError):
     """An evaluation was broken off because the run is ending; there is no verdict."""
 
 
-def in_thread(name: str, work: Callable[..., T], *arguments: object) -> Future[T]:
+def in_thread(
+    name: str, work: Callable[..., T], *arguments: object, result: Optional[Future[T]] = None
+) -> Future[T]:
     """Call in a thread of its own; unlike for an executor's, the end of the process never waits.
 
     Parameters
@@ -49,10 +51,14 @@ def in_thread(name: str, work: Callable[..., T], *arguments: object) -> Future[T
         What to call.
     *arguments : object
         What it is given.
+    result : Future, optional
+        Where the result goes; nothing is called if it has been cancelled by then.
     """
-    future: Future[T] = Future()
+    future: Future[T] = result or Future()
 
     def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             future.set_result(work(*arguments))
         except BaseException as error:  # noqa: BLE001 - handed to the threads that wait
