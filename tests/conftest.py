@@ -30,3 +30,9 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def build_cache(once: Callable[..., Path]) -> str:
+    """Return ``FIB_CACHE_PATH`` of the tests that run the sample dataset: it is built once."""
+    return str(once("build-cache", lambda folder: None))

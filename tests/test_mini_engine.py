@@ -30,11 +30,8 @@ def engine():
     del sys.modules["mini_engine"]
 
 
-@pytest.fixture(scope="module")
-def cycle(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("engine")
-    dataset = folder / "dataset"
-    command = [sys.executable, SCRIPT, "cycle", "--output", dataset, "--steps", "3"]
+def run_cycle(folder):
+    command = [sys.executable, SCRIPT, "cycle", "--output", folder / "dataset", "--steps", "3"]
     done = subprocess.run(
         [*map(str, command), "--repeats", "1"],
         capture_output=True,
@@ -42,18 +39,20 @@ def cycle(tmp_path_factory):
         cwd=folder,
         env={**os.environ, "FIB_CACHE_PATH": str(folder / "cache")},
     )
-    return done, dataset
-
-
-def test_it_ends_well(cycle):
-    done, _ = cycle
     assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "told.txt").write_text(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def cycle(once):
+    folder = once("mini-engine", run_cycle)
+    return (folder / "told.txt").read_text(), folder / "dataset"
 
 
 def test_the_engine_says_the_same_with_solutions(cycle, engine):
-    done, _ = cycle
+    told, _ = cycle
     count = len(engine.PROMPTS)
-    assert f"answers that are the same: {count} of {count}" in done.stdout
+    assert f"answers that are the same: {count} of {count}" in told
 
 
 def test_workloads_were_collected_of_all_that_the_engine_computes(cycle, engine):
@@ -80,12 +79,12 @@ def test_page_tables_are_those_of_the_engine(cycle):
 
 
 def test_every_definition_was_judged_and_applied(cycle, engine):
-    done, dataset = cycle
+    told, dataset = cycle
     traces = TraceSet.from_path(dataset).traces
     for name in engine.DEFINITIONS:
         passed = {each.solution for each in traces[name] if each.is_successful()}
         assert passed, name
-        assert name in done.stdout.split("calls answered by solutions:")[1].splitlines()[0]
+        assert name in told.split("calls answered by solutions:")[1].splitlines()[0]
 
 
 def test_without_variables_nothing_is_patched(tmp_path):

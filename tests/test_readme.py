@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -26,10 +27,12 @@ def test_every_nox_session_it_names_exists() -> None:
 
 
 @pytest.mark.timeout(420)
-def test_its_python_example_runs(tmp_path: Path) -> None:
+def test_its_python_example_runs(tmp_path: Path, build_cache: str) -> None:
     examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert examples
     shutil.copytree(ROOT / "examples" / "sample-dataset", tmp_path / "dataset")
     for example in examples:
         # It compiles some solutions, which takes minutes where much else goes on.
-        subprocess.run([sys.executable, "-c", example], cwd=tmp_path, check=True, timeout=400)
+        env = {**os.environ, "FIB_CACHE_PATH": build_cache}
+        command = [sys.executable, "-c", example]
+        subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=400)
