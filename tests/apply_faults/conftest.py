@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import random
 import sys
@@ -17,6 +18,7 @@ if importlib.util.find_spec("torch") is None:
     pytest.skip("needs torch", allow_module_level=True)
 
 from tests.apply_faults import channel
+from tests.apply_faults.drive import Driver, enable
 from tests.apply_faults.nursery import Nursery
 from tests.apply_faults.world import World, random_world
 
@@ -63,3 +65,18 @@ def make_world(here: str, tmp_path: Path) -> Callable[..., tuple[World, Path]]:
         return world, world.write(tmp_path / f"dataset{seed}")
 
     return make
+
+
+@pytest.fixture
+def driven(make_world: Callable[..., tuple[World, Path]]) -> Callable[..., Any]:
+    """Enable a dataset that is drawn: ``with driven(seed, config) as (driver, rng)``."""
+
+    @contextlib.contextmanager
+    def drive(seed: int, config: Any = None) -> Iterator[tuple[Driver, random.Random]]:
+        from flashinfer_bench.apply import apply
+
+        world, folder = make_world(seed)
+        with enable(folder, config):
+            yield Driver(world, apply), random.Random(seed)
+
+    return drive

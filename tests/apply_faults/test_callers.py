@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 import torch
 from tests.apply_faults import channel
 from tests.apply_faults.conftest import SEEDS
-from tests.apply_faults.drive import Driver, enable, fallback_of
+from tests.apply_faults.drive import fallback_of, strided, winners
 from tests.apply_faults.problems import expected, make_inputs, make_outputs
 
 from flashinfer_bench.apply import apply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import random
+    from collections.abc import Callable
 
+    from tests.apply_faults.drive import Driver
     from tests.apply_faults.problems import Problem
 
 pytestmark = pytest.mark.plugin("python")
@@ -37,34 +38,18 @@ def other_dtype(problem: Problem, inputs: Inputs, rng: random.Random) -> Optiona
     return replaced(inputs, place, inputs[place].to(torch.float64))
 
 
-def strided(problem: Problem, inputs: Inputs, rng: random.Random) -> Optional[Inputs]:
-    place = rng.choice(tensors_of(problem))
-    spread = torch.stack([inputs[place]] * 2, -1)[..., 0]
-    return None if spread.is_contiguous() else replaced(inputs, place, spread)
-
-
 def transposed(problem: Problem, inputs: Inputs, rng: random.Random) -> Optional[Inputs]:
     first = inputs[0]
     turned = first.transpose(0, -1).contiguous().transpose(0, -1)
     return None if turned.is_contiguous() else replaced(inputs, 0, turned)
 
 
-def with_grad(problem: Problem, inputs: Inputs, rng: random.Random) -> Optional[Inputs]:
-    return of_floats(problem, inputs, rng, lambda value: value.clone().requires_grad_())
-
-
 def parameter(problem: Problem, inputs: Inputs, rng: random.Random) -> Optional[Inputs]:
-    return of_floats(problem, inputs, rng, lambda value: torch.nn.Parameter(value.clone()))
-
-
-def of_floats(
-    problem: Problem, inputs: Inputs, rng: random.Random, change: Callable[[Any], Any]
-) -> Optional[Inputs]:
     places = [place for place in tensors_of(problem) if inputs[place].is_floating_point()]
     if not places:
         return None
     place = rng.choice(places)
-    return replaced(inputs, place, change(inputs[place]))
+    return replaced(inputs, place, torch.nn.Parameter(inputs[place].clone()))
 
 
 def subclass(problem: Problem, inputs: Inputs, rng: random.Random) -> Optional[Inputs]:
@@ -124,7 +109,6 @@ FAULTS = (
     other_dtype,
     strided,
     transposed,
-    with_grad,
     parameter,
     subclass,
     more_dimensions,
@@ -141,22 +125,11 @@ def replaced(inputs: Inputs, place: int, value: Any) -> Inputs:
     return [*inputs[:place], value, *inputs[place + 1 :]]
 
 
-def winners(driver: Driver) -> Iterator[tuple[Problem, tuple[int, ...]]]:
-    """Yield the calls that hit, if nothing is wrong with them."""
-    for problem in driver.world.problems.values():
-        for values in driver.world.recorded(problem.name):
-            if driver.oracle.verdict(problem.name, values).winner is not None:
-                yield problem, values
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_the_fallback_gets_what_no_kernel_was_recorded_for(fault, make_world):
+def test_the_fallback_gets_what_no_kernel_was_recorded_for(fault, driven):
     wrong, made = [], 0
     for seed in WITH_FLAGS if fault is other_flag else FEW:
-        world, folder = make_world(seed)
-        rng = random.Random(seed)
-        with enable(folder):
-            driver = Driver(world, apply)
+        with driven(seed) as (driver, rng):
             for problem, values in winners(driver):
                 # Sound, unsound, sound: what a guard has seen before must not make it careless.
                 for unsound in (False, True, False, True):
@@ -174,25 +147,20 @@ def once(
     fault: Optional[Callable[..., Optional[Inputs]]],
     rng: random.Random,
 ) -> tuple[str, bool]:
-    inputs = make_inputs(problem, problem.sizes(values), rng)
     style = rng.choice(("args", "kwargs"))
     if fault is None:
-        verdict = driver.oracle.verdict(problem.name, values)
-        return driver.judged(problem, inputs, style, verdict)[0], True
-    spoilt = fault(problem, inputs, rng)
+        return driver.call(problem, values, style, rng)[0], True
+    spoilt = fault(problem, make_inputs(problem, problem.sizes(values), rng), rng)
     if spoilt is None:
         return "", False
     return driver.unsound(problem, spoilt, style)[0], True
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_autograd_gradients_do_not_matter(mode, make_world):
+def test_without_autograd_gradients_do_not_matter(mode, driven):
     wrong, hits = [], 0
     for seed in FEW:
-        world, folder = make_world(seed)
-        rng = random.Random(seed)
-        with enable(folder):
-            driver = Driver(world, apply)
+        with driven(seed) as (driver, rng):
             for problem, values in winners(driver):
                 spoilt = parameter(problem, make_inputs(problem, problem.sizes(values), rng), rng)
                 if spoilt is None:
@@ -252,13 +220,11 @@ OUTPUTS = (
 
 
 @pytest.mark.parametrize("fault", OUTPUTS, ids=lambda fault: fault.__name__)
-def test_the_fallback_gets_outputs_that_no_kernel_may_write_to(fault, make_world):
+def test_the_fallback_gets_outputs_that_no_kernel_may_write_to(fault, driven):
     made = 0
     for seed in FEW:
-        world, folder = make_world(seed)
-        rng = random.Random(seed)
-        with enable(folder):
-            for problem, values in winners(Driver(world, apply)):
+        with driven(seed) as (driver, rng):
+            for problem, values in winners(driver):
                 sizes = problem.sizes(values)
                 inputs, outputs = make_inputs(problem, sizes, rng), make_outputs(problem, sizes)
                 if not fault(inputs, outputs):
@@ -274,13 +240,11 @@ def test_the_fallback_gets_outputs_that_no_kernel_may_write_to(fault, make_world
     assert made >= 3
 
 
-def test_one_tensor_for_two_outputs(make_world):
+def test_one_tensor_for_two_outputs(driven):
     made = 0
     for seed in FEW:
-        world, folder = make_world(seed)
-        rng = random.Random(seed)
-        with enable(folder):
-            for problem, values in winners(Driver(world, apply)):
+        with driven(seed) as (driver, rng):
+            for problem, values in winners(driver):
                 if len(problem.outputs) == 1:
                     continue
                 made += 1
@@ -293,10 +257,9 @@ def test_one_tensor_for_two_outputs(make_world):
     assert made >= 1
 
 
-def test_a_wrong_number_of_arguments_is_told_and_nobody_runs(make_world):
-    world, folder = make_world(SEEDS[0])
-    with enable(folder):
-        for problem in world.problems.values():
+def test_a_wrong_number_of_arguments_is_told_and_nobody_runs(driven):
+    with driven(SEEDS[0]) as (driver, _):
+        for problem in driver.world.problems.values():
             count = len(problem.inputs) + len(problem.outputs)
             channel.take()
             with pytest.raises(ValueError, match=rf"{len(problem.inputs)}.*{count}"):

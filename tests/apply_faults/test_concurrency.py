@@ -20,8 +20,11 @@ from flashinfer_bench.errors import FibError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.apply_faults.world import World
+
+    from flashinfer_bench.apply import ApplyRuntime
 
 pytestmark = pytest.mark.plugin("python")
 
@@ -95,6 +98,17 @@ class Crowd:
         return ""
 
 
+def rebuilding(runtime: ApplyRuntime, *folders: Path) -> Callable[[], None]:
+    """Return what exchanges the table of a runtime in turn for those of two folders."""
+
+    def rebuild() -> None:
+        for turn in range(REBUILDS):
+            runtime.rebuild(str(folders[turn % 2]))
+            time.sleep(0.02)
+
+    return rebuild
+
+
 def winners_of(world: World) -> list[str | None]:
     oracle = Oracle(world)
     return [
@@ -108,15 +122,8 @@ def winners_of(world: World) -> list[str | None]:
 def test_rebuilding_under_load(seed, make_world, tmp_path):
     world, folder = make_world(seed)
     other = world.swapped(random.Random(seed))
-    other.write(tmp_path / "other")
-    runtime = enable(folder)
-
-    def rebuild() -> None:
-        for turn in range(REBUILDS):
-            runtime.rebuild(str((tmp_path / "other", folder)[turn % 2]))
-            time.sleep(0.02)
-
-    with runtime:
+    with enable(folder) as runtime:
+        rebuild = rebuilding(runtime, other.write(tmp_path / "other"), folder)
         assert Crowd([world, other]).run_while(rebuild) == []
         # The last exchange holds, for every thread that begins now.
         assert winners_of(world) != winners_of(other)
@@ -188,7 +195,7 @@ def _only_usable(crowd: Crowd, ran: list[str]) -> str:
     return f"{strangers} must not run" if strangers else ""
 
 
-def test_enabling_and_disabling_under_load(make_world, tmp_path):
+def test_enabling_and_disabling_under_load(make_world):
     world, folder = make_world(SEEDS[1])
 
     def toggle() -> None:
@@ -203,17 +210,10 @@ def test_enabling_and_disabling_under_load(make_world, tmp_path):
 def test_solutions_that_turn_wrong_while_tables_are_exchanged(seed, make_world, tmp_path):
     world, folder = make_world(seed)
     other = world.swapped(random.Random(seed))
-    other.write(tmp_path / "other")
     rng = random.Random(seed)
     for name in world.solutions:
         kind = rng.choice(("raise", "dtype", channel.WRONG))
         channel.behaviours[name] = channel.Behaviour(kind, rng.randint(0, 50))
-    runtime = enable(folder, ApplyConfig(shadow_share=1.0))
-
-    def rebuild() -> None:
-        for turn in range(REBUILDS):
-            runtime.rebuild(str((tmp_path / "other", folder)[turn % 2]))
-            time.sleep(0.02)
-
-    with runtime:
+    with enable(folder, ApplyConfig(shadow_share=1.0)) as runtime:
+        rebuild = rebuilding(runtime, other.write(tmp_path / "other"), folder)
         assert Crowd([world, other], must_hit=False).run_while(rebuild) == []

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.apply_faults import channel
 from tests.apply_faults.conftest import SEEDS
-from tests.apply_faults.drive import STYLES, Driver, Tally, enable
-from tests.apply_faults.oracle import Oracle, Verdict
+from tests.apply_faults.drive import STYLES, Driver, Tally, enable, winners
+from tests.apply_faults.oracle import Verdict
 from tests.apply_faults.problems import SIZES, Argument, Problem, make_inputs
 from tests.apply_faults.world import FAULTS, Made, Record, World
 
@@ -42,21 +42,15 @@ def call_all(driver: Driver, rng: random.Random, styles: Sequence[str] = STYLES)
 
 def expected_hits(world: World) -> int:
     """Return how many of the recorded sizes have a winner."""
-    oracle = Oracle(world)
-    return sum(
-        oracle.verdict(name, values).winner is not None
-        for name in world.problems
-        for values in world.recorded(name)
-    )
+    return len([*winners(Driver(world, apply))])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_only_eligible_solutions_run_and_the_best_of_them(seed, make_world):
-    world, folder = make_world(seed)
-    with enable(folder):
-        tally = call_all(Driver(world, apply), random.Random(seed))
+def test_only_eligible_solutions_run_and_the_best_of_them(seed, driven):
+    with driven(seed) as (driver, rng):
+        tally = call_all(driver, rng)
     assert tally.wrong == []
-    assert tally.hits >= len(STYLES) * expected_hits(world)
+    assert tally.hits >= len(STYLES) * expected_hits(driver.world)
 
 
 def test_the_datasets_do_have_winners_and_traps(make_world):
@@ -78,20 +72,16 @@ def test_after_the_end_nothing_is_substituted(seed, make_world):
 
 @pytest.mark.parametrize("policy", ["use_def_best", "nearest"])
 @pytest.mark.parametrize("seed", SEEDS[:4])
-def test_other_policies_take_only_what_is_usable_for_some_size(seed, policy, make_world):
-    world, folder = make_world(seed)
-    oracle = Oracle(world)
-    rng = random.Random(seed)
+def test_other_policies_take_only_what_is_usable_for_some_size(seed, policy, driven):
     wrong = []
-    with enable(folder, ApplyConfig(on_miss_policy=policy)):
-        driver = Driver(world, apply)
-        for problem in world.problems.values():
+    with driven(seed, ApplyConfig(on_miss_policy=policy)) as (driver, rng):
+        for problem in driver.world.problems.values():
             usable = {
                 name
-                for values in world.recorded(problem.name)
-                for name in oracle.verdict(problem.name, values).allowed
+                for values in driver.world.recorded(problem.name)
+                for name in driver.oracle.verdict(problem.name, values).allowed
             }
-            for values in sizes_to_call(world, problem, rng):
+            for values in sizes_to_call(driver.world, problem, rng):
                 inputs = make_inputs(problem, problem.sizes(values), rng)
                 may = Verdict(frozenset(usable), None)
                 text, _ = driver.judged(problem, inputs, "args", may, Verdict.of_strangers)
