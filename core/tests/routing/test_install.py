@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
+from importlib import import_module as load
 
 import pytest
 
 from flashinfer_bench.routing.installation import Installation
 from flashinfer_bench.routing.patch_points import Router
-
-
-def load(name):
-    return importlib.import_module(name)
 
 
 class TestWhatIsWanted:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+import signal
 import subprocess
 import sys
 import threading
+from importlib import import_module as load
 
 import pytest
-
-
-def load(name):
-    return importlib.import_module(name)
 
 
 class TestThreads:
@@ -44,6 +41,7 @@ class TestThreads:
         assert hasattr(lib.scale, "__wrapped__")
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_that_is_forked_amid_it(world, spec, runtime):
     lib = load(world.library())
@@ -53,19 +51,15 @@ def test_a_child_that_is_forked_amid_it(world, spec, runtime):
     held, release = threading.Event(), threading.Event()
 
     def hold():
-        with installation._lock, world.manager._lock:
+        with installation._lock, world.manager._lock, world.router._lock:
             held.set()
             release.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
     assert held.wait(60)
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
+    if (child := os.fork()) == 0:
+        signal.alarm(60)  # rather than wait for ever
         code = 1
         try:
             world.router.after_fork()

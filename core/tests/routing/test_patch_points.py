@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gc
 import inspect
-import os
-import signal
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Collection
 from textwrap import dedent
 
 import pytest
@@ -40,14 +37,8 @@ class Runtime:
         return lambda args, kwargs, fallback: (self.label, name, args, kwargs)
 
 
-class Empty(Runtime, Collection):
+class Empty(Runtime):
     """A runtime that is, as a collection, empty."""
-
-    def __contains__(self, name):
-        return False
-
-    def __iter__(self):
-        return iter(())
 
     def __len__(self):
         return 0
@@ -69,11 +60,6 @@ def through(point, *args, name=None, fallback=original, **kwargs):
     if point.name is None and point.routes is not None:
         call = point.routes[name]
     return fallback(*args, **kwargs) if call is None else call(args, kwargs or None, fallback)
-
-
-def run(code):
-    command = [sys.executable, "-c", dedent(code)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture
@@ -284,7 +270,7 @@ class TestImports:
     @pytest.mark.parametrize("broken", ["None", "type(sys)('broken')"])
     def test_what_cannot_be_imported_costs_adapters_alone(self, broken):
         """An installation with a part missing: everything else goes on."""
-        done = run(f"""
+        code = dedent(f"""
             import logging, sys
             logging.basicConfig(format="%(name)s: %(message)s")
             sys.modules["flashinfer_bench.routing.installation"] = {broken}
@@ -294,30 +280,7 @@ class TestImports:
             end()
             print(router.in_use)
         """)
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.stdout.split() == ["told", "called", "False"], done.stderr
         assert "patch_points: adapters are not kept up" in done.stderr
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_works_although_a_thread_held_the_lock(router, point):
-    held, done = threading.Event(), threading.Event()
-
-    def hold():
-        with router._lock:
-            held.set()
-            done.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(60)
-    if (child := os.fork()) == 0:
-        signal.alarm(60)  # rather than wait for ever
-        try:
-            router.after_fork()
-            router.push(Runtime("b", "d"))
-        finally:
-            os._exit(0 if point.call is not None and through(point)[0] == "b" else 1)
-    done.set()
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0
