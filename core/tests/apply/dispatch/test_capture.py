@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,21 +15,11 @@ from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder
 pytestmark = pytest.mark.usefixtures("guards")
 
 
-class Capturing:
-    """Stands for the stream."""
-
-    def __init__(self):
-        self.now = False
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def capturing(monkeypatch):
-    """Whether a graph is being captured."""
-    found = Capturing()
-    monkeypatch.setattr(dispatcher, "is_capturing", found)
+    """Whether a graph is being captured: what stands for the stream."""
+    found = SimpleNamespace(now=False)
+    monkeypatch.setattr(dispatcher, "is_capturing", lambda: found.now)
     return found
 
 

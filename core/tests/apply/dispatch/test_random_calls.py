@@ -154,7 +154,13 @@ def arguments(definition, recipe):
     return made
 
 
-def is_what_the_oracle_says(made, recipe, mutated=()):
+def all_is_what_the_oracle_says(made, calls, mutated=()):
+    for recipe in calls:
+        for _ in range(2):  # the second time the pattern is known
+            is_what_the_oracle_says(made, recipe, mutated)
+
+
+def is_what_the_oracle_says(made, recipe, mutated):
     definition, solution, original = made.definition, made.solution, made.original
     args = arguments(definition, recipe)
     with ExitStack() as stack:
@@ -203,34 +209,26 @@ def mixed(bench, make_definition, guards):
     return make
 
 
-@settings(
+of_any_kind = given(calls=st.lists(call, min_size=1, max_size=12))
+with_slow_fixtures = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(calls=st.lists(call, min_size=1, max_size=12))
+
+
+@with_slow_fixtures
+@of_any_kind
 def test_mixed_calls_are_substituted_when_they_may_be(mixed, calls):
-    made = mixed()
-    for recipe in calls:
-        for _ in range(2):  # the second time the pattern is known
-            is_what_the_oracle_says(made, recipe)
+    all_is_what_the_oracle_says(mixed(), calls)
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(calls=st.lists(call, min_size=1, max_size=12))
+@with_slow_fixtures
+@of_any_kind
 def test_calls_of_two_tensors_are_substituted_when_they_may_be(bench, guards, calls):
     made = bench(lambda x, y: torch.zeros(x.shape), key_builder=None)
-    for recipe in calls:
-        for _ in range(2):
-            is_what_the_oracle_says(made, recipe)
+    all_is_what_the_oracle_says(made, calls)
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(calls=st.lists(call, min_size=1, max_size=12))
+@with_slow_fixtures
+@of_any_kind
 def test_calls_that_write_to_an_input_share_no_memory(mixed, calls):
-    made = mixed(param="x")
-    for recipe in calls:
-        for _ in range(2):
-            is_what_the_oracle_says(made, recipe, mutated=("x",))
+    all_is_what_the_oracle_says(mixed(param="x"), calls, mutated=("x",))

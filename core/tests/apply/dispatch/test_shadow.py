@@ -74,9 +74,7 @@ def test_a_solution_that_disagrees_is_used_no_more(shadowed, xy, bad_call, into,
 
 
 DISAGREE = {
-    "a large error": lambda z: z + 0.01,
     "one element": lambda z: z.index_fill(0, torch.tensor([2]), 0.0),
-    "NaN": lambda z: z * float("nan"),
     "one NaN": lambda z: torch.where(z == z[1, 1], torch.tensor(float("nan")), z),
     "infinity": lambda z: z + float("inf"),
     "another shape": lambda z: z[:1],

@@ -94,16 +94,6 @@ def test_an_entry_that_is_out_does_not_come_back(bench, monkeypatch):
         assert made.solution.calls == calls
 
 
-MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
-TWO = None
-
-
-@pytest.fixture(autouse=True)
-def _two_outputs(make_definition):
-    global TWO
-    TWO = make_definition(None, {"a": MATRIX, "b": MATRIX})
-
-
 def test_a_nested_call_of_one_thread_is_not_that_of_another(bench):
     inside = threading.Event()
     go_on = threading.Event()
