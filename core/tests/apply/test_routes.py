@@ -21,6 +21,7 @@ from fib_tests.routed_norm import (  # noqa: E402
     rows,
 )
 from flashinfer_bench.apply.api import enable_apply  # noqa: E402
+from flashinfer_bench.apply.dispatch import Dispatcher  # noqa: E402
 from flashinfer_bench.routing import routes as routed  # noqa: E402
 from flashinfer_bench.routing.patch_points import router  # noqa: E402
 from flashinfer_bench.routing.routes import route_stats  # noqa: E402
@@ -83,40 +84,6 @@ class TestDataset:
             assert runtime.stats()["norm_k4"].errors > 0
         assert (library.calls, float(out[0, 0])) == (5, 6.0)
 
-    @pytest.mark.parametrize("solution", [MINUS, TIMES], ids=["disagrees", "agrees"])
-    def test_inputs_with_gaps_are_compared_once(self, tmp_path, solution):
-        library, odd = Library(), rows().t().contiguous().t()
-        with enabled(dataset(tmp_path, solution).root) as runtime:
-            got = [float(library.norm(odd, W)[0, 0]) for _ in range(4)]
-            hits = runtime.stats()["norm_k4"].hits
-        assert got == [6.0] * 4
-        assert hits == (3 if solution is TIMES else 0)
-        assert library.calls == 5 - hits  # once more, for its outputs
-
-    @pytest.mark.parametrize(
-        "odd",
-        [rows().double(), rows()[:, :2].repeat(1, 2).to_sparse()],
-        ids=["dtype", "sparse"],
-    )
-    def test_calls_that_are_none_of_the_definition(self, tmp_path, odd):
-        library = Library()
-        with enabled(dataset(tmp_path, MINUS).root):
-            got = library.norm(odd, W.to(odd.dtype))
-        assert library.calls == 1
-        assert float(got.to_dense()[0, 0]) == 6
-
-    def test_solution_that_calls_the_function_itself(self, tmp_path, monkeypatch):
-        library = Library()
-        monkeypatch.setattr(torch, "fib_test_norm", library.norm, raising=False)
-        code = (
-            "import torch\n\ndef run(hidden_states, weight):\n"
-            "    return torch.fib_test_norm(hidden_states, weight) + 1\n"
-        )
-        with enabled(dataset(tmp_path, code).root):
-            for _ in range(3):
-                assert library.norm(rows(), W)[0, 0] == 7
-        assert library.calls == 3
-
     def test_torch_compile_takes_the_original(self, tmp_path):
         library = Library()
         compiled = torch.compile(lambda x: library.norm(x, W) + 1, backend="eager", fullgraph=True)
@@ -124,6 +91,51 @@ class TestDataset:
             assert compiled(rows())[0, 0] == 7
         assert compiled(rows())[0, 0] == 7
         assert route_stats()["library.norm"]["calls"] == 0
+
+
+class TestInputsWithGaps:
+    @pytest.fixture
+    def slow(self, monkeypatch):
+        """A list that grows with each such call that is not recognised."""
+        seen, answer = [], Dispatcher._answer_strided
+
+        def noted(self, *args):
+            seen.append(args)
+            return answer(self, *args)
+
+        monkeypatch.setattr(Dispatcher, "_answer_strided", noted)
+        return seen
+
+    def half(self, number=0):
+        """Return one of the halves of a tensor, as of a cache for keys and values."""
+        return torch.arange(16.0).view(2, 2, 4).unbind(1)[number]
+
+    @pytest.mark.parametrize("solution", [MINUS, TIMES], ids=["disagrees", "agrees"])
+    def test_they_are_compared_once(self, tmp_path, solution, slow):
+        library = Library()
+        with enabled(dataset(tmp_path, solution).root) as runtime:
+            for number in (0, 1, 0, 1, 0):  # other memory, the same strides
+                x = self.half(number)
+                assert torch.equal(library.norm(x, W), x * 2)
+            hits = runtime.stats()["norm_k4"].hits
+        assert hits == (4 if solution is TIMES else 0)
+        assert library.calls == 6 - hits  # once more, for its outputs
+        # One was compared, and answered by the original; one by the solution, and learnt.
+        assert len(slow) == (2 if solution is TIMES else 5)
+
+    def test_those_drawn_for_comparison_are_compared(self, tmp_path, slow, monkeypatch):
+        draws = iter([1.0, 1.0, 0.0, *[1.0] * 20])
+        monkeypatch.setattr(
+            "flashinfer_bench.apply.dispatch.hot_path.random.random", lambda: next(draws)
+        )
+        library = Library()
+        with enabled(dataset(tmp_path, TIMES).root, shadow_share=0.5) as runtime:
+            for _ in range(10):
+                assert torch.equal(library.norm(self.half(), W), self.half() * 2)
+            assert runtime.stats()["norm_k4"].hits == 8
+        # The first, the one that is learnt, and the one that was drawn.
+        assert len(slow) == 3
+        assert library.calls == 4  # of two that were compared, each with its outputs
 
 
 class TestWatched:
