@@ -155,15 +155,11 @@ class TestFork:
                 os._exit(status)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    def test_a_child_uses_what_its_parent_enabled(self, dataset):
-        enable_apply(dataset.root)
-        assert tag_of(double) == FIRST
-        assert self.in_child(lambda: tag_of(double)) == FIRST
-
-    def test_a_child_may_change_its_own(self, dataset):
+    def test_a_child_uses_what_its_parent_enabled_and_may_change_it_for_itself(self, dataset):
         runtime = enable_apply(dataset.root)
 
         def work():
+            assert tag_of(double) == FIRST
             dataset.add("own", 2, tag=7, latency_ms=0.5)
             runtime.rebuild()
             return tag_of(double)
