@@ -10,6 +10,36 @@ from flashinfer_bench.routing import routes
 from flashinfer_bench.routing.patch_points import router
 
 
+class Runtime:
+    """Takes calls of some definitions, and answers with what it got."""
+
+    def __init__(self, *names):
+        self.known = names
+
+    def names(self):
+        return self.known
+
+    def route(self, name, point):
+        return lambda args, kwargs, fallback: ("taken", name, args, kwargs, fallback)
+
+    def stop(self):
+        router.remove(self)
+
+
+@pytest.fixture
+def enable():
+    """Have calls of definitions taken: ``enable(*names)``; before and after it none are."""
+
+    def push(*names):
+        router.push(made := Runtime(*names))
+        return made
+
+    router.clear()
+    router.asked()
+    yield push
+    router.clear()
+
+
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))

@@ -10,36 +10,12 @@ from flashinfer_bench.apply.hook import set_apply_hook
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.patch_points import router
 
-
-class Runtime:
-    """Takes calls of "d", and answers with what it got."""
-
-    def __init__(self, *names):
-        self.known = names or ("d",)
-
-    def names(self):
-        return self.known
-
-    def route(self, name, point):
-        return lambda args, kwargs, fallback: ("taken", name, args, kwargs, fallback)
-
-    def stop(self):
-        router.remove(self)
-
-
-@pytest.fixture(autouse=True)
-def nothing_enabled():
-    router.clear()
-    router.asked()
-    yield
-    router.clear()
+pytestmark = pytest.mark.usefixtures("enable")
 
 
 @pytest.fixture
-def enabled():
-    runtime = Runtime()
-    router.push(runtime)
-    return runtime
+def enabled(enable):
+    return enable("d")
 
 
 def fallback(*args, **kwargs):
@@ -76,8 +52,8 @@ class TestNotTaken:
         with pytest.raises(RuntimeError, match=r"'d'.*not enabled"):
             apply("d", args=(1,))
 
-    def test_without_a_fallback_it_names_the_definition(self):
-        router.push(Runtime("other"))
+    def test_without_a_fallback_it_names_the_definition(self, enable):
+        enable("other")
         with pytest.raises(RuntimeError, match="'d'"):
             apply("d", args=(1,))
 
@@ -147,7 +123,7 @@ class TestTheModuleIsTheFunction:
 
 class TestOldNamesOfTheRuntime:
     def test_setting_one_replaces_all(self, enabled):
-        other = Runtime("e")
+        other = type(enabled)("e")
         set_runtime(other)
         assert router.active == (other,)
         set_runtime(None)

@@ -6,32 +6,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fib_tests.routed_library import Runtime  # noqa: E402
 from flashinfer_bench.apply import apply  # noqa: E402
 from flashinfer_bench.routing.patch_points import opaque, router  # noqa: E402
 
+CALLS = []
 
-class Runtime:
-    """Takes calls of "d": adds 100 to the tensor, out of torch.compile's sight."""
 
-    def __init__(self):
-        self.calls = 0
-
-    def names(self):
-        return ("d",)
-
-    def route(self, name, point):
-        @opaque
-        def call(args, kwargs, fallback):
-            (x,) = [each for each in (*args, *(kwargs or {}).values()) if torch.is_tensor(each)]
-            assert type(x) is torch.Tensor
-            assert not torch.compiler.is_compiling()
-            self.calls += 1
-            return x + 100
-
-        return call
-
-    def stop(self):
-        router.remove(self)
+@opaque
+def take(args, kwargs, fallback):
+    """Add 100 to the tensor, out of torch.compile's sight."""
+    (x,) = [each for each in (*args, *(kwargs or {}).values()) if torch.is_tensor(each)]
+    assert type(x) is torch.Tensor
+    assert not torch.compiler.is_compiling()
+    CALLS.append(x)
+    return x + 100
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +28,7 @@ def clean():
     router.clear()
     router.asked()
     torch._dynamo.reset()
+    CALLS.clear()
     yield
     router.clear()
     torch._dynamo.reset()
@@ -99,12 +89,12 @@ class TestForms:
     def test_enabling_and_disabling_is_seen_by_what_has_been_compiled(self, name):
         caller = compiled(FORMS[name])
         assert torch.equal(caller(X), ORIGINAL)
-        runtime = Runtime()
+        runtime = Runtime(take, "d")
         router.push(runtime)
         assert torch.equal(caller(X), TAKEN)
         assert torch.equal(caller(X), TAKEN)
-        assert runtime.calls == 2
-        runtime.stop()
+        assert len(CALLS) == 2
+        router.remove(runtime)
         assert torch.equal(caller(X), ORIGINAL)
         router.push(runtime)
         assert torch.equal(caller(X), TAKEN)
@@ -113,5 +103,5 @@ class TestForms:
 def test_the_decorated_function_itself_may_be_compiled():
     function = torch.compile(plain, backend="eager")
     assert torch.equal(function(X), X + 2.0)
-    router.push(Runtime())
+    router.push(Runtime(take, "d"))
     assert torch.equal(function(X), X + 100)
