@@ -161,11 +161,6 @@ class TestGet:
         builder.actions.clear()
         assert builds.get("a").metadata.solution_name == "a"
 
-    def test_an_unknown_solution(self, builds):
-        with pytest.raises(BuildError, match="'z' cannot be read: no solution is called 'z'"):
-            builds.get("z")
-        assert "z" in builds.failed
-
     def test_of_several_that_want_the_same_one_builds(self, builds, builder):
         meet, go = threading.Barrier(9), threading.Event()
         builder.actions["a"] = lambda: go.wait(30) and None

@@ -56,7 +56,7 @@ class Result(NamedTuple):
 
 
 class TestWaysToCall:
-    def test_a_function_that_tells_nothing_of_its_arguments(self, known):
+    def test_a_function_that_tells_nothing_of_its_arguments(self):
         """Other arguments than those of the definition go to the original; so says nobody."""
         calls = []
 

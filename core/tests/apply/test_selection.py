@@ -187,14 +187,6 @@ class TestRun:
         assert refused(run, BF16) == "latency"
 
 
-latencies = st.dictionaries(
-    st.text(min_size=1, max_size=3),
-    st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=5),
-    min_size=1,
-    max_size=4,
-)
-
-
 def rankings(*keys):
     """Return rankings from dicts of latency by solution."""
     return [sorted(Standing(ms, name, 1, "w") for name, ms in key.items()) for key in keys]

@@ -148,34 +148,27 @@ class TestEligibility:
 
 
 class TestKeys:
-    def test_the_key_builder_of_the_op_type_makes_them(self, table_of):
+    def test_the_key_builder_of_the_op_type_makes_them(self, table_of, monkeypatch):
         class ByParity(AxesOnlyKeyBuilder):
             def build_from_workload(self, workload, root=None):
                 rows = dict(self.axes_in(workload))["rows"]
                 return ApplyKey((), (("even", rows % 2 == 0), ("one", 1), ("real", 1.0)))
 
-        ApplyKeyFactory.register("scaling", ByParity)
-        try:
-            traces = [make.trace(on=make.workload(rows=rows)) for rows in (1, 2, 3)]
-            table = table_of(traces)
-        finally:
-            ApplyKeyFactory.unregister("scaling")
+        monkeypatch.setitem(ApplyKeyFactory._registered, "scaling", ByParity)
+        table = table_of([make.trace(on=make.workload(rows=rows)) for rows in (1, 2, 3)])
         found = list(table.definitions["scale"].choices)
         wanted = [(("even", even), ("one", 1), ("real", 1.0)) for even in (False, True)]
         assert [one.feats for one in found] == wanted
         kinds = [[type(value) for _, value in one.feats] for one in found]
         assert kinds == [[bool, int, float]] * 2
 
-    def test_a_key_builder_that_raises_costs_its_runs_only(self, table_of):
+    def test_a_key_builder_that_raises_costs_its_runs_only(self, table_of, monkeypatch):
         class Broken(AxesOnlyKeyBuilder):
             def build_from_workload(self, workload, root=None):
                 if workload.axes["rows"] == 1:
                     raise ZeroDivisionError("no key for this")
                 return super().build_from_workload(workload, root)
 
-        ApplyKeyFactory.register("scaling", Broken)
-        try:
-            table = table_of([make.trace(), make.trace(on=make.workload(rows=2))])
-        finally:
-            ApplyKeyFactory.unregister("scaling")
+        monkeypatch.setitem(ApplyKeyFactory._registered, "scaling", Broken)
+        table = table_of([make.trace(), make.trace(on=make.workload(rows=2))])
         assert list(table.definitions["scale"].choices) == [key(rows=2)]

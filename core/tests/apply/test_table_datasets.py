@@ -66,10 +66,6 @@ class TestDatasets:
         with pytest.raises(ConfigError, match="TraceSet or a path"):
             ApplyTable.load_or_build(source, hardware=HERE)
 
-    def test_other_settings_are_refused(self, tmp_path):
-        with pytest.raises(ConfigError, match="ApplyConfig"):
-            ApplyTable.load_or_build(tmp_path, {"max_atol": 1.0}, hardware=HERE)
-
 
 class TestSource:
     @pytest.fixture
