@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +24,7 @@ from flashinfer_bench.plugins import reset_default_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SETTINGS: dict[str, Any] = {
     "device": "cpu",
@@ -309,66 +307,6 @@ class TestPluginsOfStrangers:
         for kind in ("measurement", "sandbox"):
             assert done.stderr.count(f"{kind} 'raising' of") == 1
         assert "it has come apart" in done.stderr
-
-
-RUN_FOR_EVER = """
-import sys
-from flashinfer_bench.bench import Benchmark, BenchmarkConfig
-from flashinfer_bench.data import TraceSet
-with Benchmark(TraceSet.from_path(sys.argv[1]), BenchmarkConfig(device="cpu")) as benchmark:
-    try:
-        benchmark.run_all()
-    except KeyboardInterrupt:
-        print("interrupted")
-"""
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def wait_for(condition: Any, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.02)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_ctrl_c_keeps_traces_and_leaves_no_process(problems: Any, tmp_path: Path) -> None:
-    note = tmp_path / "pid"
-    endless = (
-        "import os, pathlib, time\n"
-        "def run(x):\n"
-        f"    pathlib.Path({str(note)!r}).write_text(str(os.getpid()))\n"
-        "    time.sleep(1000)"
-    )
-    good = "def run(x):\n    return x + x"
-    root = _stored(problems, tmp_path / "dataset", a_quick=good, b_endless=endless)
-    path = os.pathsep.join([str(PLUGIN_FOLDER), *(entry for entry in sys.path if entry)])
-    with subprocess.Popen(
-        [sys.executable, "-c", RUN_FOR_EVER, str(root)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-        start_new_session=True,
-    ) as process:
-        try:
-            wait_for(lambda: note.exists() and note.read_text())
-            candidate = int(note.read_text())
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of the group
-            output, _ = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert (output, process.returncode) == ("interrupted\n", 0)
-    wait_for(lambda: not alive(candidate))
-    (path,) = (root / "traces").rglob("*.jsonl")
-    (line,) = path.read_text(encoding="utf-8").splitlines()
-    assert json.loads(line)["solution"] == "a_quick"
 
 
 def has_cuda() -> bool:

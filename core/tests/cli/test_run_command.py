@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,10 @@ pytestmark = [pytest.mark.torch, pytest.mark.plugin("python"), pytest.mark.timeo
 QUICK = ["--device", "cpu", "--iterations", "2", "--warmup-runs", "0", "--num-trials", "1"]
 WRONG = "def run(x):\n    return x * 3\n"
 SLEEPER = """
-import pathlib, time
+import os, pathlib, time
 
 def run(x):
-    pathlib.Path({marker!r}).touch()
+    pathlib.Path({marker!r}).write_text(str(os.getpid()))
     time.sleep(600)
     return x * 2
 """
@@ -177,6 +178,7 @@ def sleepy(maker, monkeypatch):
 
 
 def test_ctrl_c_keeps_what_is_done(sleepy, fib_process):
+    marker = sleepy.root / "asleep"
     command = [sys.executable, "-m", "flashinfer_bench", "run", "--local", sleepy.root, *QUICK]
     with subprocess.Popen(
         [str(part) for part in command],
@@ -187,7 +189,7 @@ def test_ctrl_c_keeps_what_is_done(sleepy, fib_process):
         env=os.environ,
     ) as process:
         try:
-            _wait_for((sleepy.root / "asleep").exists, process)
+            _wait_for(lambda: marker.exists() and marker.read_text(), process)
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
             out, err = process.communicate(timeout=120)
         finally:
@@ -198,6 +200,8 @@ def test_ctrl_c_keeps_what_is_done(sleepy, fib_process):
     assert set(rows(out)) == {"a_quick"}
     assert [one["solution"] for one in traces_of(sleepy.root)] == ["a_quick"]
     assert fib_process("validate", "--local", sleepy.root, "--strict").returncode == 0
+    sleeper = Path(f"/proc/{marker.read_text()}/cmdline")
+    assert not sleeper.exists() or not sleeper.read_bytes(), "no solution runs on"
 
 
 def _wait_for(condition, process):
