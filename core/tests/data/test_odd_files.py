@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from fib_tests.threads import at_once
 from flashinfer_bench.data import TraceSet, layout
 from flashinfer_bench.data import trace_set as trace_set_module
 
@@ -47,17 +48,7 @@ def test_adding_to_a_file_that_is_one_document(dataset, make, spelled):
 def test_backups_at_the_same_moment_do_not_meet(dataset, monkeypatch):
     monkeypatch.setattr(time, "strftime", lambda _: "20260101_000000")
     trace_set = TraceSet.from_path(dataset)
-    start = threading.Barrier(6)
-
-    def back_up():
-        start.wait()
-        trace_set.backup_traces()
-
-    threads = [threading.Thread(target=back_up) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(6, trace_set.backup_traces)
     backups = [path for path in dataset.iterdir() if path.name.startswith("traces_backup_")]
     assert len(backups) == 6
     wanted = (dataset / FILE).read_bytes()
@@ -75,12 +66,8 @@ def test_two_threads_that_ask_first_get_the_same_traces(dataset, monkeypatch):
         return found
 
     monkeypatch.setattr(trace_set_module, "load_traces", slow)
-    trace_set, seen = TraceSet.from_path(dataset), []
-    threads = [threading.Thread(target=lambda: seen.append(trace_set.traces)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    trace_set = TraceSet.from_path(dataset)
+    seen = at_once(4, lambda: trace_set.traces)
     assert len(reads) == 1
     assert all(traces is trace_set.traces for traces in seen)
 

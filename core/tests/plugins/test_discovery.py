@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
+from fib_tests.threads import at_once
 from flashinfer_bench.errors import ConfigError, PluginError
 from flashinfer_bench.plugins import (
     Settings,
@@ -91,18 +90,7 @@ def test_resetting_reads_the_environment_anew(place, monkeypatch):
 
 def test_threads_get_the_same_catalog(monkeypatch):
     monkeypatch.setenv("FIB_NO_PLUGINS", "1")
-    start, found = threading.Barrier(6), []
-
-    def get():
-        start.wait()
-        found.append(default_catalog())
-
-    threads = [threading.Thread(target=get) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({id(catalog) for catalog in found}) == 1
+    assert len({id(catalog) for catalog in at_once(6, default_catalog)}) == 1
 
 
 def test_a_plugin_that_asks_for_the_catalog_while_being_loaded_is_broken(place, monkeypatch):

@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from fib_tests.threads import at_once
 from flashinfer_bench.plugins import Availability, Catalog, TimerSpec
 from flashinfer_bench.plugins.registry import Probe
 
@@ -35,18 +36,7 @@ def test_many_threads_that_ask_get_one_answer(probe):
         return Availability(True, f"call {len(calls)}")
 
     asked = Probe(probe(check), LONG)
-    start = threading.Barrier(8)
-    answers = []
-
-    def ask_it():
-        start.wait()
-        answers.append(asked.answer())
-
-    threads = [threading.Thread(target=ask_it) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    answers = at_once(8, asked.answer)
     assert calls == [1]
     assert {answer.reason for answer in answers} == {"call 1"}
 
