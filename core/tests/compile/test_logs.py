@@ -76,7 +76,6 @@ a.cpp:9:5: error: 'x' was not declared
         ),
         ("ninja: build stopped: subcommand failed.\n", ""),
         ("warning.cpp:3:4: error: 'note: x'\nb.cpp:1: error: y", "warning.cpp:3:4: error"),
-        (NVCC, 'kernel.cu(14): error: identifier "blockIdxx" is undefined'),
         ("nothing that looks so\nthe end\n\n", "the end"),
         ("", ""),
     ],

@@ -122,20 +122,10 @@ vendor_id\t: Other
 """
 
 
-class TestCpu:
-    @pytest.fixture
-    def cpu(self, tmp_path, monkeypatch):
-        def pretend(text):
-            path = tmp_path / "cpuinfo"
-            if text is not None:
-                path.write_text(text)
-            monkeypatch.setattr(machine, "_CPU_INFO", path)
-            return cpu_description()
-
-        return pretend
-
-    def test_x86(self, cpu):
-        assert cpu(X86) == (
-            "vendor_id: GenuineIntel; model name: Some CPU @ 2.0 GHz; cache size: 1 KB; "
-            "flags: fpu vme avx512f"
-        )
+def test_x86(tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text(X86)
+    monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "cpuinfo")
+    assert cpu_description() == (
+        "vendor_id: GenuineIntel; model name: Some CPU @ 2.0 GHz; cache size: 1 KB; "
+        "flags: fpu vme avx512f"
+    )

@@ -5,7 +5,7 @@ from collections import OrderedDict, namedtuple
 import pytest
 import torch
 
-from flashinfer_bench.compile import Runnable, RunnableMetadata, list_outputs
+from flashinfer_bench.compile import list_outputs
 
 MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
 X = torch.arange(8.0).reshape(2, 4)
@@ -18,23 +18,6 @@ def add(x, y):
 
 def add_into(x, y, z):
     z.copy_(x + y)
-
-
-@pytest.fixture
-def make(definition):
-    """Return a function that makes a runnable for `definition`, or another one, or none."""
-
-    def build(function, *, dps=False, of=definition, cleaner=None):
-        metadata = RunnableMetadata(
-            build_type="test",
-            definition_name=of.name if of else "none",
-            solution_name="my_kernel",
-            destination_passing_style=dps,
-            definition=of,
-        )
-        return Runnable(function, metadata, cleaner)
-
-    return build
 
 
 class TestCall:

@@ -10,7 +10,7 @@ import weakref
 import pytest
 import torch
 
-from flashinfer_bench.compile import BuildError, Runnable, RunnableMetadata
+from flashinfer_bench.compile import BuildError
 
 X = torch.ones(2, 4)
 
@@ -33,23 +33,6 @@ def explain(error):
     return None
 
 
-@pytest.fixture
-def make(definition):
-    """Return a function that makes a runnable that explains its errors."""
-
-    def build(function, *, dps=False, of=definition, explain=explain):
-        metadata = RunnableMetadata(
-            build_type="test",
-            definition_name="d",
-            solution_name="my_kernel",
-            destination_passing_style=dps,
-            definition=of,
-        )
-        return Runnable(function, metadata, explain=explain)
-
-    return build
-
-
 WAYS = {
     "by position": lambda r: r(X, X),
     "by name": lambda r: r(x=X, y=X),
@@ -65,13 +48,13 @@ WAYS = {
 class TestEveryWayToCall:
     def test_what_is_explained_is_raised_instead(self, make, way, dps):
         with pytest.raises(BuildError, match="line 3") as caught:
-            WAYS[way](make(failing, dps=dps))
+            WAYS[way](make(failing, dps=dps, explain=explain))
         assert caught.value.log == "the whole output"
         assert isinstance(caught.value.__cause__, Compiling)
 
     def test_other_errors_come_through(self, make, way, dps):
         with pytest.raises(ZeroDivisionError, match="inside") as caught:
-            WAYS[way](make(broken, dps=dps))
+            WAYS[way](make(broken, dps=dps, explain=explain))
         assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "broken"
         assert caught.value.__cause__ is None
 
@@ -92,7 +75,7 @@ def test_an_explanation_that_fails_does_not_hide_the_error(make, caplog, raised)
 
 
 def test_the_arguments_are_let_go_with_the_error(make):
-    runnable = make(failing)
+    runnable = make(failing, explain=explain)
 
     def call():
         tensor = torch.ones(2, 4)
