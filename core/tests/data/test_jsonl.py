@@ -57,12 +57,6 @@ def test_a_file_is_opened_once(path, content, monkeypatch):
 @pytest.mark.parametrize(
     "tail",
     [
-        b"{",
-        b'{"defin',
-        b'{"definition"',
-        b'{"definition":',
-        b'{"definition": "x", "workload": {"axes": {"M": 1',
-        b'{"a": [1, 2',
         b'{"a": tr',
         b'{"a": -',
         b'{"a": "\\u00',

@@ -82,9 +82,6 @@ def test_definition(definition):
     assert Definition.model_validate(definition.model_dump(mode="json")) == definition
 
 
-# ---------------------------------------------------------------------------------------- solutions
-
-
 # ------------------------------------------------------------------------------------------- traces
 
 INPUTS = (

@@ -45,20 +45,14 @@ def changed(record, path, value):
         ("axes.N.value", -1, "greater than or equal to 0, not -1"),
         ("axes.N.value", True, "valid integer, not True"),
         ("inputs.a.dtype", "unknown", "'float32', 'float16'"),
-        ("inputs.a.dtype", ..., "this field is missing"),
         ("inputs.a.shape", ["Q"], "'Q' is not an axis of the definition (M, N, K)"),
-        ("outputs", {}, None),
         ("outputs", [], "should be an object"),
-        ("reference", "", "the reference is empty"),
         ("reference", "def run(:", "its line 1"),
         ("constraints", ["a ="], "constraint 'a =' is not an expression"),
     ],
 )
 def test_definition(make, path, value, message):
     record = changed(make.definition_record(), path, value)
-    if message is None:
-        decode(Definition, json.dumps(record))
-        return
     error = error_of(Definition, record)
     assert error.field == path or error.field.startswith(path)
     assert message in error.message
@@ -76,7 +70,6 @@ def test_definition(make, path, value, message):
         ("workload.axes.M", 2.0, "valid integer"),
         ("evaluation.status", "GOOD", "'PASSED', 'INCORRECT_SHAPE'"),
         ("evaluation.timestamp", "", "at least 1 character"),
-        ("evaluation.environment.hardware", "", "at least 1 character"),
         ("evaluation.correctness", ..., "correctness must be given when the status is PASSED"),
         ("evaluation.performance.latency_ms", -1.0, "not -1.0"),
         ("evaluation.performance.latency_ms", "NaN", "not 'NaN'"),
