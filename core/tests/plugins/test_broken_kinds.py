@@ -6,6 +6,7 @@ import logging
 import sys
 import types
 from dataclasses import MISSING, fields
+from itertools import cycle
 
 import pytest
 
@@ -100,13 +101,7 @@ def status_in(catalog):
     return next(each for each in catalog.plugins if each.name == "fib_test_broken")
 
 
-# Each way with two kinds, each kind with one way.
-KINDS_AND_WAYS = [
-    (kind, way) for number, kind in enumerate(KINDS) for way in [list(WAYS)[number % len(WAYS)]]
-]
-
-
-@pytest.mark.parametrize(("kind", "way"), KINDS_AND_WAYS)
+@pytest.mark.parametrize(("kind", "way"), list(zip(KINDS, cycle(WAYS))))
 def test_a_broken_plugin_loses_only_itself(install, kind, way, caplog):
     catalog = install(**{hook_of(kind): lambda: way(kind)})
     status = status_in(catalog)
