@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from fib_tests.cli import tables
 from flashinfer_bench.compile import reset_default_registry
 from flashinfer_bench.errors import BuildError
 from flashinfer_bench.plugins import reset_default_catalog
@@ -32,15 +33,6 @@ def dataset(maker):
     maker.trace("elsewhere", latency_ms=0.1, **{**given, "hardware": "NVIDIA H100"})
     maker.trace("lost", latency_ms=0.1, **given)
     return maker
-
-
-def tables(text):
-    """Return the tables of an output, each as a list of rows by column."""
-    found = []
-    for part in text.rstrip("\n").split("\n\n"):
-        header, *lines = (line.split("\t") for line in part.splitlines())
-        found.append([dict(zip(header, line, strict=True)) for line in lines])
-    return found
 
 
 def test_a_dataset_that_is_not_there(fib, tmp_path):

@@ -217,6 +217,3 @@ def test_op_types_choose_definitions(session, maker):
     with pytest.raises(UnknownNameError, match="'conv'") as caught:
         session(op_types=("conv",))
     assert caught.value.hint == "there are: gemm, op"
-
-
-# ------------------------------------------------------------------------------------ datasets

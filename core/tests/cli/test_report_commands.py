@@ -8,16 +8,8 @@ import sys
 import pytest
 
 import flashinfer_bench.data
+from fib_tests.cli import tables
 from flashinfer_bench.data import trace_set
-
-
-def rows(text):
-    """Read tab-separated values into dictionaries, one list for each table."""
-    tables = []
-    for block in text.strip("\n").split("\n\n"):
-        header, *lines = (line.split("\t") for line in block.split("\n"))
-        tables.append([dict(zip(header, line, strict=True)) for line in lines])
-    return tables
 
 
 @pytest.fixture
@@ -45,7 +37,7 @@ def test_several_datasets_need_what_merges_them(fib, maker, monkeypatch):
 def test_best(fib, two):
     result = fib("report", "best", "--local", two.root)
     assert result.exit_code == 0
-    (found,) = rows(result.stdout)
+    (found,) = tables(result.stdout)
     assert [(one["definition"], one["hardware"], one["solution"]) for one in found] == [
         ("double", "Test CPU", "alice_double"),
         ("triple", "NVIDIA H200", "bob_triple"),

@@ -13,16 +13,6 @@ def plain(shown):
     return ESCAPE.sub("", shown)
 
 
-def test_a_table_is_drawn(fib_terminal, maker):
-    code, shown = fib_terminal("report", "best", "--local", maker.sound().root)
-    assert code == 0
-    text = plain(shown)
-    assert "Best solutions" in text
-    assert "───" in text
-    assert "alice_double" in text
-    assert "\t" not in text
-
-
 def test_a_narrow_terminal_loses_nothing(fib_terminal, maker):
     code, shown = fib_terminal("report", "best", "--local", maker.sound().root, columns=60)
     assert code == 0
@@ -64,6 +54,8 @@ def test_a_run_shows_a_bar_then_a_table(fib_terminal, maker):
     assert "3 failed" in text
     assert "[1/6]" not in text  # those lines are for pipes
     end = text[text.rindex("Results") :]
+    assert "───" in end
+    assert "\t" not in end
     assert "PASSED" in end
     assert "INCORRECT_NUMERICAL" in end
     assert "6 evaluations in" in end

@@ -106,3 +106,12 @@ def _read_all(descriptor: int) -> str:
             break
         shown += piece
     return shown.decode("utf-8", "replace")
+
+
+def tables(text: str) -> list[list[dict[str, str]]]:
+    """Return the tables of an output for programs, each as a list of rows by column."""
+    found = []
+    for part in text.rstrip("\n").split("\n\n"):
+        header, *lines = (line.split("\t") for line in part.splitlines())
+        found.append([dict(zip(header, line, strict=True)) for line in lines])
+    return found
