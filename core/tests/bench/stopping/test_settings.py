@@ -48,7 +48,6 @@ class TestRefused:
             ("max_samples", 0),
             ("max_samples", True),
             ("max_seconds", 0),
-            ("max_seconds", -1),
             ("max_seconds", float("nan")),
             ("max_seconds", float("inf")),
             ("cache", "hot"),
