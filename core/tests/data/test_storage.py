@@ -26,12 +26,6 @@ def path(tmp_path):
 # -------------------------------------------------------------------------------------- appending
 
 
-def test_lines_are_appended(path):
-    append_lines(path, [b"one\n"])
-    append_lines(path, [b"two\n", b"three\n"])
-    assert path.read_bytes() == b"one\ntwo\nthree\n"
-
-
 def test_a_complete_last_line_is_terminated_first(path):
     path.parent.mkdir()
     path.write_bytes(b'{"a":1}')

@@ -13,7 +13,19 @@ from flashinfer_bench.data import (
     Evaluation,
     EvaluationStatus,
     Performance,
+    ScalarInput,
+    Workload,
 )
+
+# -------------------------------------------------------------------------------------- workload
+
+
+@pytest.mark.parametrize("value", [True, False, 0, 1, -3, 2.0, 1 << 62, 1e300])
+def test_scalars_keep_their_type(value):
+    read = ScalarInput.model_validate_json(ScalarInput(value=value).model_dump_json()).value
+    assert read == value
+    assert type(read) is type(value)
+
 
 # ------------------------------------------------------------------------------------ evaluation
 
@@ -72,3 +84,10 @@ def test_numbers_that_json_does_not_know_are_written_as_words():
     }
     assert made.model_dump(mode="json") == json.loads(text)
     assert made.model_dump()["max_absolute_error"] == math.inf
+
+
+def test_a_scalar_may_be_infinite(make):
+    workload = make.workload(inputs={"cap": {"type": "scalar", "value": -math.inf}})
+    text = workload.model_dump_json()
+    assert '"-Infinity"' in text
+    assert Workload.model_validate_json(text) == workload
