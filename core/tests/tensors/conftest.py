@@ -6,29 +6,11 @@ from typing import Any
 
 import pytest
 
-from flashinfer_bench.data import Definition, Workload
-
-ALL_DTYPES = (
-    "float32",
-    "float16",
-    "bfloat16",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float4_e2m1",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "bool",
-)
+from flashinfer_bench.data import Definition, DType, Workload
 
 
 def tensor(dtype: str = "float32", *shape: str) -> dict[str, Any]:
     return {"shape": list(shape), "dtype": dtype}
-
-
-def scalar(dtype: str) -> dict[str, Any]:
-    return {"shape": None, "dtype": dtype}
 
 
 @pytest.fixture
@@ -59,7 +41,7 @@ def make_workload():
     return make
 
 
-@pytest.fixture(params=ALL_DTYPES)
+@pytest.fixture(params=[dtype.value for dtype in DType])
 def dtype(request: pytest.FixtureRequest) -> str:
     """Each element type of the format."""
     return str(request.param)

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from flashinfer_bench.data.blobs import save_tensors
 from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
-from flashinfer_bench.tensors import generate_inputs, random_tensor
+from flashinfer_bench.tensors import generate_inputs, random_tensor, to_torch_dtype
 
 
 def matrix(dtype="float32"):
@@ -30,6 +30,14 @@ def same(left, right) -> bool:
     return left.dtype is right.dtype and torch.equal(
         left.contiguous().view(torch.uint8), right.contiguous().view(torch.uint8)
     )
+
+
+class TestRandom:
+    def test_every_type(self, make_definition, make_workload, dtype):
+        definition = make_definition({"x": matrix(dtype)})
+        (x,) = generate_inputs(definition, make_workload(definition), seed=1, root=None)
+        assert tuple(x.shape) == (3, 4)
+        assert x.dtype is to_torch_dtype(dtype)
 
 
 class TestDeterminism:

@@ -6,14 +6,11 @@ import sys
 import pytest
 import torch
 
-from flashinfer_bench import tensors, utils
+from flashinfer_bench import utils
 from flashinfer_bench.data import DType
 
 
-def test_the_names_that_users_import_are_there():
-    assert utils.env_snapshot is tensors.env_snapshot
-    assert utils.hardware_from_device is tensors.hardware_from_device
-    assert utils.list_cuda_devices is tensors.list_cuda_devices
+def test_dtypes_by_their_names():
     assert utils.torch_dtype_from_def is utils.dtype_str_to_torch_dtype
     assert utils.dtype_str_to_torch_dtype("bfloat16") is torch.bfloat16
     assert utils.dtype_str_to_python_dtype("int32") is int
