@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
 
+from fib_tests.threads import eventually
 from flashinfer_bench.bench.builds import BuildAhead
 from flashinfer_bench.bench.plan import Build
 from flashinfer_bench.bench.pool import RunInterrupted
@@ -47,13 +47,6 @@ def gate(executor: Any, *names: str) -> list[threading.Event]:
 
 def compiled(executor: Any) -> list[str]:
     return [name for _, name in executor.of("compile")]
-
-
-def eventually(condition: Any) -> bool:
-    end = time.monotonic() + 30
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.002)
-    return bool(condition())
 
 
 class TestOutcomes:

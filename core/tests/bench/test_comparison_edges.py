@@ -83,6 +83,16 @@ class TestIntegers:
 
 @pytest.mark.skipif(FLOAT4 is None, reason="torch has no float4")
 class TestFloat4:
+    def test_each_half_byte_is_an_element(self) -> None:
+        actual, expected = (
+            torch.tensor(codes, dtype=torch.uint8).view(FLOAT4)
+            for codes in ([0x21, 0x43], [0x21, 0x42])
+        )
+        found = compare(actual, expected, atol=0.0, rtol=0.0)
+        assert (found.elements, found.matched) == (4, 3)
+        assert found.first_failing is not None
+        assert (found.first_failing.index, found.first_failing.expected) == ((2,), 1.0)
+
     @given(st.binary(min_size=1, max_size=40), st.data())
     def test_pieces_change_nothing(self, codes: bytes, data: st.DataObject) -> None:
         expected = torch.frombuffer(bytearray(codes), dtype=torch.uint8).view(FLOAT4)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import Optional
 
 import pytest
 import torch
@@ -112,15 +112,3 @@ class TestEdges:
         low, high = -(2**63), 2**63 - 1
         found = compare(torch.tensor([low]), torch.tensor([high]), atol=0.0, rtol=0.0)
         assert found.max_absolute_error == pytest.approx(2.0**64)
-
-
-@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="torch has no float4")
-class TestFloat4:
-    def packed(self, *codes: int) -> Any:
-        return torch.tensor(codes, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
-
-    def test_each_half_byte_is_an_element(self) -> None:
-        found = compare(self.packed(0x21, 0x43), self.packed(0x21, 0x42), atol=0.0, rtol=0.0)
-        assert (found.elements, found.matched) == (4, 3)
-        assert found.first_failing is not None
-        assert (found.first_failing.index, found.first_failing.expected) == ((2,), 1.0)

@@ -7,13 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fib_tests.plugins import PLUGIN_FOLDER
+from fib_tests.threads import eventually
 from flashinfer_bench import bench
 from flashinfer_bench.bench import Benchmark, BenchmarkConfig
 from flashinfer_bench.errors import CapabilityError
@@ -62,13 +62,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def eventually(condition: Any, seconds: float = 60.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return bool(condition())
 
 
 class TestRun:
