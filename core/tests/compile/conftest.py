@@ -9,6 +9,7 @@ from fib_tests.builds import (
     make_definition,
     make_solution,
 )
+from fib_tests.records import python
 from flashinfer_bench.compile import Runnable, RunnableMetadata
 
 

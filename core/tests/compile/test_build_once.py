@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from fib_tests.threads import at_once
 from flashinfer_bench.compile.toolkit import build_lock, build_once, is_complete
 from flashinfer_bench.errors import BuildError, StorageError
 
@@ -38,12 +36,6 @@ build_once(Path(sys.argv[1]), produce)
 """
 
 
-def start(code: str, *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True
-    )
-
-
 def write(text: str):
     def produce(folder):
         (folder / "result").write_text(text)
@@ -53,10 +45,10 @@ def write(text: str):
 
 class TestBuildOnce:
     @pytest.mark.skipif(os.name != "posix", reason="signals")
-    def test_a_killed_build_leaves_nothing_that_counts_and_the_next_one_works(self, tmp_path):
+    def test_a_killed_build_leaves_nothing_that_counts_and_the_next_works(self, tmp_path, python):
         folder = tmp_path / "abc"
-        process = start(START_AND_HANG, folder)
-        assert process.stdout.readline() == "started\n"
+        process = python.start(START_AND_HANG, folder)
+        assert process.stdout.readline() == b"started\n"
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert not is_complete(folder)
@@ -84,11 +76,11 @@ class TestBuildOnce:
 
 
 class TestLock:
-    def test_a_lock_held_elsewhere_times_out_with_its_name(self, tmp_path, caplog):
+    def test_a_lock_held_elsewhere_times_out_with_its_name(self, tmp_path, python, caplog):
         caplog.set_level("INFO")
-        holder = start(HOLD_LOCK, tmp_path / "lock")
+        holder = python.start(HOLD_LOCK, tmp_path / "lock")
         try:
-            assert holder.stdout.readline() == "held\n"
+            assert holder.stdout.readline() == b"held\n"
             with (
                 pytest.raises(BuildError, match=r"held .*lock for more than 0\.3 s") as caught,
                 build_lock(tmp_path / "lock", timeout_s=0.3),
@@ -103,13 +95,12 @@ class TestLock:
     def test_two_threads_take_turns(self, tmp_path):
         inside, most = [], []
 
-        def work(number):
+        def work():
             with build_lock(tmp_path / "lock"):
-                inside.append(number)
+                inside.append(None)
                 most.append(len(inside))
                 time.sleep(0.01)
                 inside.pop()
 
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(work, range(4)))
+        at_once(4, work)
         assert most == [1, 1, 1, 1]

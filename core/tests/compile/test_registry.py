@@ -3,10 +3,10 @@ from __future__ import annotations
 import errno
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from fib_tests.threads import at_once
 from flashinfer_bench.compile import (
     Builder,
     BuilderRegistry,
@@ -65,9 +65,7 @@ class TestCache:
 
         builder = Slow()
         registry = BuilderRegistry([builder])
-        with ThreadPoolExecutor(6) as threads:
-            solutions = [make_solution() for _ in range(6)]
-            found = list(threads.map(registry.build, [definition] * 6, solutions))
+        found = at_once(6, lambda: registry.build(definition, make_solution()))
         assert builder.asked == 1
         assert len({id(runnable) for runnable in found}) == 1
 

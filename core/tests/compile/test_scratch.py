@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,12 +21,6 @@ time.sleep(float(sys.argv[1]))
 """
 
 
-def start(seconds: float, *names: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", MAKE, str(seconds), *names], stdout=subprocess.PIPE, text=True
-    )
-
-
 def held(base: Path) -> list[str]:
     return sorted(path.stem for path in base.glob("*.lock"))
 
@@ -41,9 +33,9 @@ def test_a_process_may_be_given_a_folder_of_its_own(cache_folder, tmp_path, monk
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_what_a_killed_process_left_is_removed_by_the_next(cache_folder):
-    process = start(60, "a")
-    left = Path(process.stdout.readline().strip())
+def test_what_a_killed_process_left_is_removed_by_the_next(cache_folder, python):
+    process = python.start(MAKE, 60, "a")
+    left = Path(process.stdout.readline().decode().strip())
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert left.is_dir()
@@ -54,7 +46,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(cache_folder):
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
-def test_a_forked_child_has_a_folder_of_its_own(cache_folder):
+def test_a_forked_child_has_a_folder_of_its_own(cache_folder, python):
     mine = scratch_folder("parent")
     reader, writer = os.pipe()
     child = os.fork()
@@ -70,7 +62,7 @@ def test_a_forked_child_has_a_folder_of_its_own(cache_folder):
     assert theirs.parent != mine.parent
     assert theirs.parent.parent == mine.parent.parent
     # It did not take the parent's lock along, or drop it.
-    start(0, "other").communicate()
+    python.run(MAKE, 0, "other")
     assert mine.is_dir()
     assert not theirs.exists()
 

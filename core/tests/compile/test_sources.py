@@ -24,7 +24,6 @@ def source(path: str, content: str = "x = 1\n") -> SimpleNamespace:
         ("a/./b.cu", "a/b.cu"),
         ("größe.py", "größe.py"),
         ("..hidden", "..hidden"),
-        ("a..b/c", "a..b/c"),
     ],
 )
 def test_paths_below_a_folder_are_allowed(path, expected):
