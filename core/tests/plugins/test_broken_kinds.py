@@ -218,15 +218,13 @@ def test_a_hook_that_is_not_marked_is_pointed_out(install):
 
 def test_other_names_defaults_and_hooks_of_later_versions_are_allowed(install):
     catalog = install(
-        mine=hookimpl(specname="fib_register_timers")(lambda more=("x",): map(named, more)),
+        mine=hookimpl(specname="fib_register_timers")(
+            lambda more=("x",): [record("timer", name=name) for name in more]
+        ),
         fib_register_dreams=hookimpl(optionalhook=True)(timers()),
     )
     assert status_in(catalog).state == "ok"
     assert catalog.find("timer", "x")
-
-
-def named(name):
-    return record("timer", name=name)
 
 
 def test_a_heavy_import_is_noted(install, monkeypatch):

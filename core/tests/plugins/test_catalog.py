@@ -57,10 +57,6 @@ def definition(name="gemm_n4", op_type="gemm"):
     return SimpleNamespace(name=name, op_type=op_type, inputs={}, outputs={})
 
 
-def with_plugins(catalog, *plugins):
-    return dataclasses.replace(catalog, plugins=plugins)
-
-
 def status(state, name="mojo", reason="failed to load: ImportError: no mojo", **more):
     fields = {"distribution": f"fib-builder-{name}", "version": "0.1", "target": name, **more}
     return PluginStatus(name=name, state=state, reason=reason, **fields)
@@ -120,7 +116,8 @@ def test_find_names_what_there_is_and_what_is_near():
 @pytest.mark.parametrize("state", ["broken", "blocked"])
 @pytest.mark.parametrize("wanted", ["mojo", "MOJO"])
 def test_find_names_the_plugin_that_might_have_provided_it(state, wanted):
-    catalog = with_plugins(Catalog.of(builder("python")), status(state), status(state, "other"))
+    plugins = (status(state), status(state, "other"))
+    catalog = dataclasses.replace(Catalog.of(builder("python")), plugins=plugins)
     with pytest.raises(CapabilityError) as raised:
         catalog.find("builder", wanted)
     assert raised.value.message == (

@@ -27,6 +27,7 @@ def test_the_example_of_a_kind_works_as_it_stands(kind):
     assert found[0] == hook
     (record, *_) = found[1]()
     assert type(record) is KINDS[kind]
+    assert {record}, "it is frozen, so it has a hash"
     assert record.summary
 
 

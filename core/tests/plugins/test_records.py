@@ -196,8 +196,3 @@ def test_a_no_has_a_reason(reason):
 def test_an_answer_of_other_types_is_refused(arguments):
     with pytest.raises(ValueError, match="Availability: "):
         Availability(*arguments)
-
-
-def test_why_a_timer_is_for_trusted_solutions_only():
-    assert "answered from memory" in make(TimerSpec, repeats=True).why_trust
-    assert "only a part" in make(TimerSpec, trusting=True).why_trust
