@@ -203,10 +203,6 @@ def test_a_command_of_core_is_never_replaced(fib_process, tmp_path):
     assert "thief registers command 'run'; refused, because core has a command" in done.stderr
 
 
-def cache_files(tmp_path):
-    return list((tmp_path / "cache").glob("commands-*.json"))
-
-
 def test_what_is_removed_or_changed_does_not_linger(fib_process, with_plugin, tmp_path):
     assert "greet" in listed(fib_process("--help", env=with_plugin))
     assert "greet" not in listed(fib_process("--help"))
@@ -227,7 +223,7 @@ def test_what_is_removed_or_changed_does_not_linger(fib_process, with_plugin, tm
 @pytest.mark.parametrize("damage", ["{", "[" * 100_000])
 def test_a_damaged_cache_is_written_anew(fib_process, with_plugin, tmp_path, damage):
     fib_process("--help", env=with_plugin)
-    (path,) = cache_files(tmp_path)
+    (path,) = (tmp_path / "cache").glob("commands-*.json")
     sound = path.read_text()
     path.write_text(damage)
     assert "greet" in listed(fib_process("--help", env=with_plugin))

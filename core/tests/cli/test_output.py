@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fib_tests.cli import Terminal
 from flashinfer_bench.cli.output import (
     Column,
     document_of,
@@ -24,13 +25,6 @@ from flashinfer_bench.cli.output import (
     table,
 )
 from flashinfer_bench.report import Measured
-
-
-class Terminal(io.StringIO):
-    """A file that says that it is a terminal."""
-
-    def isatty(self):
-        return True
 
 
 @given(st.text())

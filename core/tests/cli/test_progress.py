@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from fib_tests.cli import Terminal
 from flashinfer_bench.bench import BenchmarkConfig, Skipped
 from flashinfer_bench.cli.datasets import open_datasets
 from flashinfer_bench.cli.progress import (
@@ -62,11 +63,6 @@ def test_a_line_for_each_evaluation(traces, capsys):
 
 
 # ---------------------------------------------------------------------------------- as a bar
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def test_a_bar_counts_and_goes_away(traces, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import logging
 import os
 import pty
@@ -115,3 +116,10 @@ def tables(text: str) -> list[list[dict[str, str]]]:
         header, *lines = (line.split("\t") for line in part.splitlines())
         found.append([dict(zip(header, line, strict=True)) for line in lines])
     return found
+
+
+class Terminal(io.StringIO):
+    """A file that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
