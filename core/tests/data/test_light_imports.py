@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from textwrap import dedent
+
+from fib_tests.records import Python
 
 HEAVY = ["torch", "numpy", "triton", "safetensors", "rich", "typer", "pandas"]
 
@@ -16,10 +16,7 @@ def run_in_process(script, *args):
         print("loaded:", *[name for name in {HEAVY!r} if name in sys.modules])
         """
     )
-    command = [sys.executable, "-c", code, *map(str, args)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    return result.stdout.splitlines()[-1]
+    return Python.run(code, *args).splitlines()[-1]
 
 
 def test_every_module_of_the_layer():

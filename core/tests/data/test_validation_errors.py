@@ -39,7 +39,6 @@ def changed(record, path, value):
     [
         ("name", ..., "this field is missing"),
         ("name", 3, "valid string, not 3"),
-        ("op_type", "", "at least 1 character"),
         ("axes.M.type", "expr", "'const', 'var'"),
         ("axes.N.value", "eight", "valid integer, not 'eight'"),
         ("axes.N.value", -1, "greater than or equal to 0, not -1"),
@@ -72,7 +71,6 @@ def test_definition(make, path, value, message):
         ("evaluation.timestamp", "", "at least 1 character"),
         ("evaluation.correctness", ..., "correctness must be given when the status is PASSED"),
         ("evaluation.performance.latency_ms", -1.0, "not -1.0"),
-        ("evaluation.performance.latency_ms", "NaN", "not 'NaN'"),
         ("evaluation.correctness.max_absolute_error", -1, "not negative"),
         ("workload.inputs.a.type", ..., "this field is missing"),
         ("solution", None, "solution is missing: give both"),
