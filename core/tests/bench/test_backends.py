@@ -36,6 +36,9 @@ class TestDevices:
             choose_devices("cuda:1")
 
 
+CUDA = {"devices": ("cuda",), "factory": "a:B"}
+
+
 def no_driver() -> Availability:
     return Availability(False, "no driver")
 
@@ -50,14 +53,8 @@ def timers(
     module.no_driver = probe  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "a_timer_plugin", module)
     return Catalog.of(
-        TimerSpec(
-            name="fine",
-            factory="a:B",
-            devices=("cuda",),
-            priority=90,
-            probe="a_timer_plugin:no_driver",
-        ),
-        TimerSpec(name="coarse", factory="a:B", devices=("cuda",)),
+        TimerSpec(name="fine", priority=90, probe="a_timer_plugin:no_driver", **CUDA),
+        TimerSpec(name="coarse", **CUDA),
         TimerSpec(name="wall", factory="a:B", devices=("cpu",)),
     )
 
@@ -70,9 +67,6 @@ class TestTimer:
             assert pick_timer(timers(monkeypatch), "cpu")[0].name == "wall"
             assert pick_timer(timers(monkeypatch), "cuda", "coarse")[0].name == "coarse"
         assert caplog.messages == []
-
-
-CUDA = {"devices": ("cuda",), "factory": "a:B"}
 
 
 class TestFit:
