@@ -12,41 +12,24 @@ from hypothesis import strategies as st
 from flashinfer_bench.integration.utils import ArgBinder, ContextStore
 
 
-def plan(self, indptr, page_size, *legacy, window=-1, **options):
-    """Plan."""
+@given(
+    st.lists(st.integers(), max_size=5),
+    st.dictionaries(st.sampled_from(["a", "b", "c", "d", "e"]), st.integers(), max_size=4),
+)
+def test_binding_agrees_with_a_call(args, kwargs):
+    seen = {}
 
+    def target(a, b=2, *rest, c=3, **others):
+        seen.update({"a": a, "b": b, "rest": rest, "c": c, **others})
 
-class TestArgBinder:
-    def test_options_stand_beside_the_others(self):
-        """Of FlashInfer's plan: declared in one release, in ``**kwargs`` in the next."""
-        bound = ArgBinder(plan).bind(("me", [0], 16, "NONE"), {"sm_scale": 0.5, "window": 3})
-        assert bound == {
-            "self": "me",
-            "indptr": [0],
-            "page_size": 16,
-            "legacy": ("NONE",),
-            "window": 3,
-            "sm_scale": 0.5,
-        }
-
-    @given(
-        st.lists(st.integers(), max_size=5),
-        st.dictionaries(st.sampled_from(["a", "b", "c", "d", "e"]), st.integers(), max_size=4),
-    )
-    def test_it_agrees_with_a_call(self, args, kwargs):
-        seen = {}
-
-        def target(a, b=2, *rest, c=3, **others):
-            seen.update({"a": a, "b": b, "rest": rest, "c": c, **others})
-
-        try:
-            target(*args, **kwargs)
-        except TypeError:
-            with pytest.raises(TypeError):
-                ArgBinder(target).bind(tuple(args), kwargs)
-        else:
-            assert ArgBinder(target).bind(tuple(args), kwargs) == seen
-            assert inspect.signature(target).bind(*args, **kwargs)
+    try:
+        target(*args, **kwargs)
+    except TypeError:
+        with pytest.raises(TypeError):
+            ArgBinder(target).bind(tuple(args), kwargs)
+    else:
+        assert ArgBinder(target).bind(tuple(args), kwargs) == seen
+        assert inspect.signature(target).bind(*args, **kwargs)
 
 
 class Thing:
