@@ -243,23 +243,11 @@ class Pages:
     def table(self):
         return self.indptr, self.indices, self.last
 
-    def cache(self, layout="NHD", form="pair"):
-        """Return the cache in one of the forms that FlashInfer takes."""
-        k, v = self.k, self.v
-        if form in ("flat pair", "flat"):  # the dimension of one place is left out
-            k, v = k.squeeze(1), v.squeeze(1)
-        elif layout == "HND":
-            k, v = k.transpose(1, 2), v.transpose(1, 2)
-        k, v = k.contiguous(), v.contiguous()
-        if form == "packed":  # elements of one place's keys and values are in turn
-            return torch.cat([k, v], dim=-1).split(k.shape[-1], dim=-1)
-        return (k, v) if form in ("pair", "flat pair") else torch.stack([k, v], dim=1)
-
-
-def graph_buffers(pages, *names, batch=3, slack=10):
-    """Return buffers for a wrapper that is used in CUDA graphs: more pages than are in use."""
-    sizes = {"indptr": batch + 1, "indices": len(pages.indices) + slack, "last": batch}
-    return [torch.zeros(sizes[name], dtype=torch.int32) for name in names]
+    def cache(self, layout="NHD"):
+        """Return the cache as a pair."""
+        if layout == "HND":
+            return self.k.transpose(1, 2).contiguous(), self.v.transpose(1, 2).contiguous()
+        return self.k, self.v
 
 
 def quiet(function):
@@ -289,7 +277,8 @@ def decoder(pages, layout="NHD", graph=False, **options):
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
     if graph:
-        indptr, indices, last = graph_buffers(pages, "indptr", "indices", "last")
+        sizes = (4, len(pages.indices) + 10, 3)  # more pages than are in use
+        indptr, indices, last = (torch.zeros(size, dtype=torch.int32) for size in sizes)
         options.update(
             use_cuda_graph=True,
             paged_kv_indptr_buffer=indptr,

@@ -8,6 +8,7 @@ import functools
 import mla_calls as calls
 import pytest
 import torch
+from gqa import i32
 from mla_fixtures import stand_in  # noqa: F401
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -123,10 +124,6 @@ def test_a_plan_that_engines_replaced_is_not_relied_on(capturing, mla):
 
 
 # ------------------------------------------------------------------------- reading of offsets
-
-
-def i32(*values):
-    return torch.tensor(values, dtype=torch.int32)
 
 
 @pytest.mark.parametrize(

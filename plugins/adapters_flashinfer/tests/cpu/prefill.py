@@ -6,6 +6,7 @@ Batch decode runs on the first as well where it uses tensor cores.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 
 import torch
@@ -78,6 +79,29 @@ def gather(cache, pages, last_page_len, layout):
     return picked.reshape(-1, *picked.shape[2:])[: max(0, len(pages) * picked.shape[1] - unused)]
 
 
+def attend_each(plan_info, q, parts, qo_indptr, out, lse, mask_mode, window_left, options):
+    """Write the attention of each request, whose keys and values are in `parts`.
+
+    `options` are what the kernels take after the window.
+    """
+    assert isinstance(plan_info, Info)
+    _pdl, _mask, _mask_indptr, _alibi, _prefix, _token_pos, _item, soft_cap, sm_scale, *_ = options
+    rows = qo_indptr.tolist()
+    assert rows == plan_info[0].tolist()
+    for (begin, end), (keys, values) in zip(itertools.pairwise(rows), parts, strict=True):
+        attend(
+            q[begin:end],
+            keys,
+            values,
+            out[begin:end],
+            None if lse is None else lse[begin:end],
+            causal=mask_mode == CAUSAL,
+            sm_scale=sm_scale,
+            soft_cap=soft_cap,
+            window=window_left,
+        )
+
+
 def paged_run(
     float_workspace,
     int_workspace,
@@ -94,35 +118,16 @@ def paged_run(
     mask_mode,
     layout,
     window_left,
-    enable_pdl,
-    mask,
-    mask_indptr,
-    alibi,
-    prefix_len,
-    token_pos,
-    max_item_len,
-    soft_cap,
-    sm_scale,
-    *others,
+    *options,
 ):
     """Attention on pages."""
-    assert isinstance(plan_info, Info)
-    rows, pages = qo_indptr.tolist(), kv_indptr.tolist()
-    assert rows == plan_info[0].tolist()
-    for i in range(len(rows) - 1):
-        taken = kv_indices[pages[i] : pages[i + 1]]
-        own = slice(rows[i], rows[i + 1])
-        attend(
-            q[own],
-            gather(k_cache, taken, int(last_page_len[i]), layout),
-            gather(v_cache, taken, int(last_page_len[i]), layout),
-            out[own],
-            None if lse is None else lse[own],
-            causal=mask_mode == CAUSAL,
-            sm_scale=sm_scale,
-            soft_cap=soft_cap,
-            window=window_left,
-        )
+    pages, last = kv_indptr.tolist(), last_page_len.tolist()
+    taken = [kv_indices[begin:end] for begin, end in itertools.pairwise(pages)]
+    parts = [
+        [gather(cache, one, length, layout) for cache in (k_cache, v_cache)]
+        for one, length in zip(taken, last, strict=True)
+    ]
+    attend_each(plan_info, q, parts, qo_indptr, out, lse, mask_mode, window_left, options)
 
 
 def ragged_run(
@@ -139,36 +144,13 @@ def ragged_run(
     mask_mode,
     layout,
     window_left,
-    enable_pdl,
-    mask,
-    mask_indptr,
-    alibi,
-    prefix_len,
-    token_pos,
-    max_item_len,
-    soft_cap,
-    sm_scale,
-    *others,
+    *options,
 ):
     """Attention on keys that lie one request after the other."""
-    assert isinstance(plan_info, Info)
     if layout == HND:
         k, v = k.transpose(0, 1), v.transpose(0, 1)
-    rows, places = qo_indptr.tolist(), kv_indptr.tolist()
-    assert rows == plan_info[0].tolist()
-    for i in range(len(rows) - 1):
-        own, seen = slice(rows[i], rows[i + 1]), slice(places[i], places[i + 1])
-        attend(
-            q[own],
-            k[seen],
-            v[seen],
-            out[own],
-            None if lse is None else lse[own],
-            causal=mask_mode == CAUSAL,
-            sm_scale=sm_scale,
-            soft_cap=soft_cap,
-            window=window_left,
-        )
+    parts = [(k[begin:end], v[begin:end]) for begin, end in itertools.pairwise(kv_indptr.tolist())]
+    attend_each(plan_info, q, parts, qo_indptr, out, lse, mask_mode, window_left, options)
 
 
 def install(patch):
