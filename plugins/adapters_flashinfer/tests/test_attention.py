@@ -251,6 +251,3 @@ def test_outputs_to_compare_with_touch_no_buffer_of_the_caller(kind, layout):
     found = route.deliver(understood, wanted)
     assert found[0] is out
     assert torch.equal(out, wanted[0])
-
-
-# ---------------------------------------------------------------------------------- patching

@@ -8,10 +8,7 @@ import pytest
 import torch
 from making import enabled, patched, rmsnorm
 
-from fib_adapters_flashinfer.common import (
-    epsilon_of,
-    reference_epsilons,
-)
+from fib_adapters_flashinfer.common import epsilon_of, reference_epsilons
 from flashinfer_bench.apply import enable_apply
 
 H = 32

@@ -144,9 +144,3 @@ def test_the_installed_release_is_as_the_snapshot_says(flashinfer):
 def test_each_adapter_supports_the_installed_release(flashinfer):
     problems = {path: spec.expects(resolve(path).function) for path, spec in SPECS.items()}
     assert not {path: problem for path, problem in problems.items() if problem}
-
-
-# ------------------------------------------------------------------------------------ the reader
-
-
-# -------------------------------------------------------------------------------- comparing them

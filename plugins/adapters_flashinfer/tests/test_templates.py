@@ -16,8 +16,6 @@ from flashinfer_bench.apply import enable_apply
 from flashinfer_bench.routing.routes import UnroutableError, route_calls, route_stats
 
 ANYTHING = (Exception,)
-# References that take long at any size, or compute one element at a time.
-# FlashInfer's own mistakes: the template, or its maker of inputs, is not what the function takes.
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +36,6 @@ def routed(adapter):
         if adapter.route(spec.path) is not None
         for plan in adapter.route(spec.path).plans.values()
     ]
-
-
-def label_of(template):
-    return template.name_prefix or template.op_type
 
 
 def test_all_but_a_few_are_routed_and_the_rest_say_why(adapter):
@@ -81,7 +75,7 @@ def test_every_template_routes_a_call_that_is_made_up_from_it(routed):
         outcome = _made_up_call(spec, route, plan)
         outcomes[outcome] += 1
         if outcome != "routed":
-            print(f"  {spec.path} by {label_of(plan.template)}: {outcome}")
+            print(f"  {spec.path} by {plan.template.name_prefix}: {outcome}")
     print(f"{len(routed)} templates: {dict(outcomes)}")
     assert {*outcomes} <= {"routed", "routed, once chosen"}
 

@@ -69,9 +69,6 @@ def test_what_a_template_does_not_tell_is_not_routed(reason):
         TemplateRoute(api(function, *templates))
 
 
-# ------------------------------------------------------------------------------------- comparing
-
-
 # ---------------------------------------------------------------------------------------- names
 
 
