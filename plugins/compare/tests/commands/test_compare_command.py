@@ -60,17 +60,10 @@ class TestRealProcesses:
         assert "slower" in done.stderr
         assert sorted(path for path in dataset.rglob("*")) == before, "nothing is written"
 
-    @pytest.mark.parametrize(
-        ("names", "why"),
-        [
-            (("wrong", "old"), "baseline wrong: INCORRECT_NUMERICAL"),
-            (("old", "broken"), "candidate failed: call: RuntimeError: no luck"),
-        ],
-    )
-    def test_what_does_not_work_is_not_compared(self, fib_process, dataset, names, why):
-        done = compare(fib_process, dataset, *names)
+    def test_what_does_not_work_is_not_compared(self, fib_process, dataset):
+        done = compare(fib_process, dataset, "old", "broken")
         assert done.returncode == 1
-        assert why in done.stdout
+        assert "candidate failed: call: RuntimeError: no luck" in done.stdout
         assert "nothing could be compared" in done.stderr
 
     def test_too_little_time_is_ambiguous(self, fib_process, dataset):
