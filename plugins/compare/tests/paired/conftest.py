@@ -9,14 +9,7 @@ import pytest
 from fib_compare.paired.comparer import CompareSettings, ContestRun
 from fib_compare.paired.result import Contest
 from fib_judge.records import VerifiedSession
-from fib_tests.scripted import (
-    cache_folder,
-    catalog,
-    evaluator,
-    executor,
-    problems,
-    settings,
-)
+from fib_tests.scripted import cache_folder, catalog, evaluator, executor, problems, settings
 from fib_tests.scripted import session as plain_session
 
 if TYPE_CHECKING:

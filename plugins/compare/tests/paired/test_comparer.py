@@ -6,11 +6,7 @@ import pytest
 
 from fib_compare.paired.comparer import Comparer, CompareSettings, find_contests
 from flashinfer_bench.bench.config import BenchmarkConfig
-from flashinfer_bench.errors import (
-    CapabilityError,
-    RunnerFatalError,
-    SelectionError,
-)
+from flashinfer_bench.errors import CapabilityError, RunnerFatalError, SelectionError
 
 
 @pytest.fixture

@@ -11,13 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_compare.paired.launch import (
-    Cores,
-    LaunchSize,
-    NoTimeLeft,
-    launch_schedule,
-    take_launch,
-)
+from fib_compare.paired.launch import Cores, LaunchSize, NoTimeLeft, launch_schedule, take_launch
 from flashinfer_bench.bench.calls import Deadline, TimedCall
 
 

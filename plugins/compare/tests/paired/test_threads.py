@@ -169,36 +169,31 @@ REPORT = (
 
 
 @pytest.mark.skipif(len(ALLOWED) < 2, reason="this machine lends one core: nowhere to move")
-class TestKeeping:
-    def test_affinity_is_set_and_inherited_by_threads_started_later(self):
-        with child(REPORT) as one:
-            process = one._process
-            for cores in ({ALLOWED[-1]}, {ALLOWED[0]}, set(ALLOWED)):
-                assert keep_on(cores, one.pid) is True
-                process.stdin.write("go\n")
-                process.stdin.flush()
-                assert set(map(int, process.stdout.readline().split())) == cores
-                assert process.stdout.readline() == "done\n"
-                assert cores_of(one.pid) == cores
+def test_affinity_is_set_and_inherited_by_threads_started_later():
+    with child(REPORT) as one:
+        process = one._process
+        for cores in ({ALLOWED[-1]}, {ALLOWED[0]}, set(ALLOWED)):
+            assert keep_on(cores, one.pid) is True
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            assert set(map(int, process.stdout.readline().split())) == cores
+            assert process.stdout.readline() == "done\n"
+            assert cores_of(one.pid) == cores
 
 
-"""Above all numbers of processes that Linux gives."""
-
-
-class TestAlone:
-    @pytest.mark.parametrize(
-        ("before", "now", "alone"),
-        [
-            ({}, {}, False),
-            ({1: 5}, {1: 5}, False),
-            ({1: 0}, {1: 100}, True),
-            ({1: 0}, {1: 100, 2: 10}, True),
-            ({1: 0}, {1: 100, 2: 11}, False),
-            ({1: 0}, {1: 10**6, 2: 11}, False),
-            ({1: 0, 2: 10**6}, {1: 100, 2: 10**6}, True),
-            ({1: 0, ENDED: 0}, {1: 100, ENDED: 50}, False),
-            ({1: 0, 2: 50, ENDED: 0}, {1: 100, ENDED: 52}, True),
-        ],
-    )
-    def test_by_hand(self, before, now, alone):
-        assert worked_alone(before, now, 100e-6) is alone
+@pytest.mark.parametrize(
+    ("before", "now", "alone"),
+    [
+        ({}, {}, False),
+        ({1: 5}, {1: 5}, False),
+        ({1: 0}, {1: 100}, True),
+        ({1: 0}, {1: 100, 2: 10}, True),
+        ({1: 0}, {1: 100, 2: 11}, False),
+        ({1: 0}, {1: 10**6, 2: 11}, False),
+        ({1: 0, 2: 10**6}, {1: 100, 2: 10**6}, True),
+        ({1: 0, ENDED: 0}, {1: 100, ENDED: 50}, False),
+        ({1: 0, 2: 50, ENDED: 0}, {1: 100, ENDED: 52}, True),
+    ],
+)
+def test_worked_alone_by_hand(before, now, alone):
+    assert worked_alone(before, now, 100e-6) is alone

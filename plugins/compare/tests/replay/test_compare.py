@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fib_compare.replayer import compare
-from flashinfer_bench.data import (
-    Correctness,
-    Environment,
-    Evaluation,
-    Performance,
-    Provenance,
-)
+from flashinfer_bench.data import Correctness, Environment, Evaluation, Performance, Provenance
 
 NAN, INF = float("nan"), float("inf")
 
@@ -109,29 +103,28 @@ class TestErrors:
         assert "max_absolute_error 0.001 -> 0.00105 (differs by 5e-05)" in found.differences
 
 
-class TestDifferences:
-    def test_are_told_and_do_not_count(self) -> None:
-        before = evaluation(
-            hardware="H100", libs={"torch": "2.4", "gone": "1"}, driver="550", sm_clock_mhz=1755,
-            plugins={"builder": "b 1"}, toolchain={"nvcc": "12.4"}, extra={"cpu_threads": 3},
-        )  # fmt: skip
-        now = evaluation(
-            hardware="H200", libs={"torch": "2.5", "new": "1"}, driver="560", sm_clock_mhz=1980,
-            plugins={"builder": "b 2"}, toolchain={"nvcc": "12.8"}, extra={"cpu_threads": 7},
-        )  # fmt: skip
-        found = compare(before, now, 0.1)
-        assert found.drift == ()
-        assert set(found.differences) == {
-            "hardware: H100 -> H200",
-            "torch: 2.4 -> 2.5",
-            "gone: 1 -> nothing",
-            "new: nothing -> 1",
-            "driver: 550 -> 560",
-            "SM clock (MHz): 1755 -> 1980",
-            "builder: b 1 -> b 2",
-            "nvcc: 12.4 -> 12.8",
-            "CPU threads: 3 -> 7",
-        }
+def test_differences_are_told_and_do_not_count() -> None:
+    before = evaluation(
+        hardware="H100", libs={"torch": "2.4", "gone": "1"}, driver="550", sm_clock_mhz=1755,
+        plugins={"builder": "b 1"}, toolchain={"nvcc": "12.4"}, extra={"cpu_threads": 3},
+    )  # fmt: skip
+    now = evaluation(
+        hardware="H200", libs={"torch": "2.5", "new": "1"}, driver="560", sm_clock_mhz=1980,
+        plugins={"builder": "b 2"}, toolchain={"nvcc": "12.8"}, extra={"cpu_threads": 7},
+    )  # fmt: skip
+    found = compare(before, now, 0.1)
+    assert found.drift == ()
+    assert set(found.differences) == {
+        "hardware: H100 -> H200",
+        "torch: 2.4 -> 2.5",
+        "gone: 1 -> nothing",
+        "new: nothing -> 1",
+        "driver: 550 -> 560",
+        "SM clock (MHz): 1755 -> 1980",
+        "builder: b 1 -> b 2",
+        "nvcc: 12.4 -> 12.8",
+        "CPU threads: 3 -> 7",
+    }
 
 
 class TestEditedRecords:

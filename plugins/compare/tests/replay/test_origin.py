@@ -23,13 +23,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def build(cache: Path, definition: Any, solution: Any, key: Any = None, prefix: str = "x") -> Path:
+def build(cache: Path, definition: Any, solution: Any) -> Path:
     """Make a folder as a builder leaves it."""
-    key = KEY if key is None else key
-    digest = content_digest(definition, solution, prefix, json.dumps(key, sort_keys=True))
-    folder = cache / "cuda" / f"{prefix}_{digest}"
+    digest = content_digest(definition, solution, "x", json.dumps(KEY, sort_keys=True))
+    folder = cache / "cuda" / f"x_{digest}"
     folder.mkdir(parents=True)
-    (folder / "info.json").write_text(json.dumps({"key": key}))
+    (folder / "info.json").write_text(json.dumps({"key": KEY}))
     (folder / COMPLETE).touch()
     return folder
 

@@ -37,22 +37,20 @@ class TestPlaces:
             split_place(f"{file}:{tail}")
 
 
-class TestLines:
-    @given(st.binary(max_size=200))
-    def test_any_bytes(self, tmp_path_factory: Any, content: bytes) -> None:
-        file = tmp_path_factory.getbasetemp() / "any.jsonl"
-        file.write_bytes(content)
-        try:
-            found = read_targets(file)
-        except SelectionError:
-            return
-        assert all(one.trace is None for one in found)
+@given(st.binary(max_size=200))
+def test_any_bytes(tmp_path_factory: Any, content: bytes) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.jsonl"
+    file.write_bytes(content)
+    try:
+        found = read_targets(file)
+    except SelectionError:
+        return
+    assert all(one.trace is None for one in found)
 
 
-class TestSelection:
-    def test_the_latest_whatever_the_spelling(self) -> None:
-        times = ["2026-03-01T00:00:00Z", "2026-03-01T00:30:00+01:00", "2025-01-01", "never"]
-        targets = [Target(trace(timestamp=one)) for one in times]
-        assert latest(targets) == [targets[3], targets[2], targets[1], targets[0]]
-        assert latest(targets, 1) == [targets[0]]
-        assert latest([Target(None)], 3) == [Target(None)]
+def test_the_latest_whatever_the_spelling() -> None:
+    times = ["2026-03-01T00:00:00Z", "2026-03-01T00:30:00+01:00", "2025-01-01", "never"]
+    targets = [Target(trace(timestamp=one)) for one in times]
+    assert latest(targets) == [targets[3], targets[2], targets[1], targets[0]]
+    assert latest(targets, 1) == [targets[0]]
+    assert latest([Target(None)], 3) == [Target(None)]

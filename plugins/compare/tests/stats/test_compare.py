@@ -155,22 +155,21 @@ class TestEnough:
         assert not enough(exact(*ratios), tests=50)
 
 
-class TestDecide:
-    @pytest.mark.parametrize(
-        ("estimate", "p_value", "p_same", "verdict"),
-        [
-            (1.05, 0.001, 1.0, Verdict.SLOWER),
-            (0.95, 0.001, 1.0, Verdict.FASTER),
-            (1.005, 0.01, 0.2, Verdict.SAME),  # real, and too little to matter
-            (1.0, 0.9, 0.05, Verdict.SAME),
-            (1.0, 0.9, 0.051, Verdict.AMBIGUOUS),
-            (1.5, 0.2, 1.0, Verdict.AMBIGUOUS),
-            (1.05, 0.051, 1.0, Verdict.AMBIGUOUS),
-            (1.05, 0.05, 1.0, Verdict.SLOWER),
-        ],
-    )
-    def test_rule(self, estimate, p_value, p_same, verdict) -> None:
-        assert decide(estimate, p_value, p_same, min_effect=0.01, alpha=0.05) is verdict
+@pytest.mark.parametrize(
+    ("estimate", "p_value", "p_same", "verdict"),
+    [
+        (1.05, 0.001, 1.0, Verdict.SLOWER),
+        (0.95, 0.001, 1.0, Verdict.FASTER),
+        (1.005, 0.01, 0.2, Verdict.SAME),  # real, and too little to matter
+        (1.0, 0.9, 0.05, Verdict.SAME),
+        (1.0, 0.9, 0.051, Verdict.AMBIGUOUS),
+        (1.5, 0.2, 1.0, Verdict.AMBIGUOUS),
+        (1.05, 0.051, 1.0, Verdict.AMBIGUOUS),
+        (1.05, 0.05, 1.0, Verdict.SLOWER),
+    ],
+)
+def test_verdicts(estimate, p_value, p_same, verdict) -> None:
+    assert decide(estimate, p_value, p_same, min_effect=0.01, alpha=0.05) is verdict
 
 
 class TestUnpaired:
