@@ -50,7 +50,6 @@ def test_a_header(path):
     ("content", "problem"),
     [
         (None, "does not exist"),
-        (b"", "shorter than 8 bytes"),
         (b"\0" * 7, "shorter than 8 bytes"),
         (safetensors({}, length=3), "header of 3 bytes in a file of 10"),
         (safetensors({}, length=1 << 60), "header of"),
@@ -64,7 +63,6 @@ def test_a_header(path):
         (safetensors({"a": entry(offsets=(0,))}), "needs dtype, shape"),
         (safetensors({"a": entry(offsets=(0, 4, 8))}), "needs dtype, shape"),
         (safetensors({"a": entry("F128")}), "unknown dtype 'F128'"),
-        (safetensors({"a": entry(None)}), "unknown dtype None"),
         (safetensors({"a": {**entry(), "shape": 2}}), "must be integers"),
         (safetensors({"a": entry(shape=(-1,))}), "must be integers"),
         (safetensors({"a": entry(shape=(1.5,))}), "must be integers"),
@@ -72,7 +70,6 @@ def test_a_header(path):
         (safetensors({"a": entry(offsets=(-8, 0))}), "must be integers"),
         (safetensors({"a": entry(shape=(1 << 40, 1 << 40))}), "does not fit"),
         (safetensors({"a": entry()}, b"\0" * 7), "does not fit bytes 0 to 8 of 7"),
-        (safetensors({"a": entry(shape=(3,))}, b"\0" * 8), "does not fit"),
         (safetensors({"a": entry(offsets=(8, 0))}, b"\0" * 8), "does not fit"),
         (safetensors({"a": entry(shape=(0, 10**30), offsets=(0, 0))}), "must be integers"),
         # The library refuses these, too.
@@ -93,15 +90,10 @@ def test_what_is_no_safetensors_file(path, content, problem):
 def test_any_bytes_are_a_header_or_a_blob_error(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "fuzz.safetensors"
     path.write_bytes(content)
-    header_or_error(path)
-
-
-def header_or_error(path):
     try:
         header = read_safetensors_header(path)
     except BlobError:
-        return None
+        return
     assert all(
         isinstance(dtype, str) and isinstance(shape, tuple) for dtype, shape in header.values()
     )
-    return header

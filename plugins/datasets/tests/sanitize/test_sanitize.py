@@ -304,11 +304,6 @@ def subject(indptr=(0, 2, 5), lens=None, scale=0.5, definition=DEFINITION, store
     return Subject(definition, workload, integers)
 
 
-def reason(one, **limits):
-    found = judge(one, Limits(**limits))
-    return None if found is None else found[0]
-
-
 @pytest.mark.parametrize(
     ("one", "expected", "message"),
     [
@@ -341,5 +336,5 @@ def test_what_is_of_no_use(one, expected, message):
 )
 def test_constraints_about_values(constraint, holds):
     definition = Definition.model_validate({**RECORD, "constraints": [constraint]})
-    expected = None if holds else Reason.CONSTRAINT
-    assert reason(subject(definition=definition)) is expected
+    found = judge(subject(definition=definition), Limits())
+    assert (found[0] if found else None) is (None if holds else Reason.CONSTRAINT)

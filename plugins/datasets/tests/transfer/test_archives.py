@@ -24,25 +24,20 @@ def export(root, out, **subset):
     return export_archive(TraceSet.from_path(root), out, Subset(**subset))
 
 
-def names_in(archive):
-    with tarfile.open(archive) as tar:
-        return tar.getnames()
-
-
 def test_what_is_in_an_archive(with_blobs, tmp_path):
     done = export(with_blobs, tmp_path / "a.tar.gz")
-    assert names_in(done.archive) == [
-        "fib-archive.json",
-        "definitions/gemm/gemm_n8_k4.json",
-        "solutions/alice/gemm/gemm_n8_k4/alice_v1.json",
-        "solutions/baseline/gemm/gemm_n8_k4/baseline_v1.json",
-        "workloads/gemm/gemm_n8_k4.jsonl",
-        "traces/gemm/gemm_n8_k4.jsonl",
-        "blob/workloads/gemm/x.safetensors",
-    ]
     counts = {"definitions": 1, "solutions": 2, "workloads": 3, "traces": 4, "blobs": 1}
     assert done.counts == counts
     with tarfile.open(done.archive) as tar:
+        assert tar.getnames() == [
+            "fib-archive.json",
+            "definitions/gemm/gemm_n8_k4.json",
+            "solutions/alice/gemm/gemm_n8_k4/alice_v1.json",
+            "solutions/baseline/gemm/gemm_n8_k4/baseline_v1.json",
+            "workloads/gemm/gemm_n8_k4.jsonl",
+            "traces/gemm/gemm_n8_k4.jsonl",
+            "blob/workloads/gemm/x.safetensors",
+        ]
         manifest = json.load(tar.extractfile("fib-archive.json"))
         assert {(m.mtime, m.uid, m.gid, m.uname, m.gname, m.mode) for m in tar.getmembers()} == {
             (0, 0, 0, "", "", 0o644)

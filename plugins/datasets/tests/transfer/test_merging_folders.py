@@ -100,15 +100,6 @@ def test_a_killed_merge_leaves_no_dataset(dataset, tmp_path):
         assert all(files(folder) == whole for folder in done)
 
 
-def test_different_definitions_of_one_name(make):
-    one, two = make.trace_set(), make.trace_set()
-    two.definitions[NAME] = make.definition(tags=["new"], op_type="other")
-    with pytest.raises(
-        ConflictError, match=f"different definitions named '{NAME}'; they differ in op_type, tags"
-    ):
-        merge_trace_sets([one, two])
-
-
 # ----------------------------------------------------------------------------------------- export
 
 
@@ -155,16 +146,9 @@ def test_only_an_empty_folder_is_written_to(dataset, tmp_path):
         export_trace_set(trace_set, tmp_path / "file")
 
 
-def with_blob(make, path):
-    workload = {"a": {"type": "safetensors", "path": path, "tensor_key": "a"}}
-    record = make.trace_record(None)
-    record["workload"]["inputs"] = workload
-    return record
-
-
-def test_tensor_files_are_copied(dataset, writer, make, tmp_path):
-    writer.lines("workloads/gemm/more.jsonl", with_blob(make, "./blob/workloads/x.safetensors"))
-    writer.lines("traces/gemm/more.jsonl", with_blob(make, "blob/missing.safetensors"))
+def test_tensor_files_are_copied(dataset, writer, make, add_blob, tmp_path):
+    add_blob(writer, make, "w3", "./blob/workloads/x.safetensors")
+    add_blob(writer, make, "w4", "blob/missing.safetensors")
     writer.text("blob/workloads/x.safetensors", b"tensors")
     writer.text("blob/workloads/unused.safetensors", b"unused")
     trace_set = TraceSet.from_path(dataset)
@@ -175,14 +159,14 @@ def test_tensor_files_are_copied(dataset, writer, make, tmp_path):
     }
 
 
-def test_tensor_files_of_merged_sets_are_looked_for_in_their_folders(make, new_writer, tmp_path):
+def test_tensor_files_of_merged_sets_are_looked_for_in_their_folders(
+    make, add_blob, new_writer, tmp_path
+):
     roots = []
     for name in "ab":
         writer = new_writer(tmp_path / name)
         writer.json("definitions/gemm/d.json", make.definition_record())
-        record = with_blob(make, f"blob/{name}.safetensors")
-        record["workload"]["uuid"] = name
-        writer.lines("workloads/gemm/d.jsonl", record)
+        add_blob(writer, make, name, f"blob/{name}.safetensors")
         writer.text(f"blob/{name}.safetensors", name)
         roots.append(writer.root)
     merged = merge_trace_sets([TraceSet.from_path(root) for root in roots])
@@ -190,8 +174,8 @@ def test_tensor_files_of_merged_sets_are_looked_for_in_their_folders(make, new_w
     assert [(out / f"blob/{name}.safetensors").read_text() for name in "ab"] == ["a", "b"]
 
 
-def test_a_tensor_file_outside_is_not_copied(dataset, writer, make, tmp_path):
+def test_a_tensor_file_outside_is_not_copied(dataset, writer, make, add_blob, tmp_path):
     (tmp_path / "secret").write_text("secret")
-    writer.lines("workloads/gemm/more.jsonl", with_blob(make, "../secret"))
+    add_blob(writer, make, "w4", "../secret")
     with pytest.raises(UnsafePathError, match="leads out of the dataset"):
         export_trace_set(TraceSet.from_path(dataset), tmp_path / "out")
