@@ -105,12 +105,9 @@ def assert_equal_reports(root):
 
 
 @pytest.fixture
-def rich(maker):
+def rich(two_definitions):
     """A bit of everything that a dataset may hold."""
-    maker.sound()
-    maker.definition("triple", op_type="gemm")
-    maker.solution("bob_triple", definition="triple", author="bob")
-    maker.workload("triple", op_type="gemm")
+    maker = two_definitions
     maker.workload("triple", uuid="old", op_type="gemm", folder="traces")
     maker.workload("triple", uuid="old", op_type="gemm", folder="traces")
     maker.trace("bob_triple", definition="triple", hardware="NVIDIA H200", status="TIMEOUT")

@@ -92,14 +92,10 @@ def test_short_names_of_solutions(name, definition, short):
     assert short_solution(name, definition) == short
 
 
-def labels(make_result, *axes):
-    results = [make_result(workload=f"w{i}", axes=one) for i, one in enumerate(axes)]
-    return workload_labels(results)
-
-
 def test_workloads_are_named_by_the_axes_that_differ(make_result):
-    found = labels(make_result, {"B": 8, "H": 4}, {"B": 1, "H": 4}, {"B": 16, "H": 4})
-    assert list(found.items()) == [("w1", "B=1"), ("w0", "B=8"), ("w2", "B=16")]
+    sizes = enumerate((8, 1, 16))
+    results = [make_result(workload=f"w{i}", axes={"B": size, "H": 4}) for i, size in sizes]
+    assert list(workload_labels(results).items()) == [("w1", "B=1"), ("w0", "B=8"), ("w2", "B=16")]
 
 
 def noise(rng, length=4_000):

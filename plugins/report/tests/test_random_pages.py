@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from fib_report.page.payload import Extras, pack, page_data
 from fib_tests.results import a_result
 from flashinfer_bench.data import EvaluationStatus
-from flashinfer_bench.report import (
-    latest_results,
-)
+from flashinfer_bench.report import latest_results
 
 NAMES = st.sampled_from(["a", "b_a", "c d", "<i>", "&amp;", "ü", "x" * 80, 'q"', "0", "__"])
 LATENCY = st.floats(1e-6, 1e5)

@@ -144,13 +144,9 @@ ALL = Selection()
 
 
 @pytest.fixture
-def trace_set(maker):
-    maker.sound()
-    maker.definition("triple", op_type="gemm")
-    maker.solution("bob_triple", definition="triple", author="bob")
-    maker.workload("triple", op_type="gemm")
-    maker.trace("bob_triple", definition="triple", hardware="H200")
-    return TraceSet.from_path(maker.root)
+def trace_set(two_definitions):
+    two_definitions.trace("bob_triple", definition="triple", hardware="H200")
+    return TraceSet.from_path(two_definitions.root)
 
 
 def test_authors_are_compared_with_the_baseline_on_each_device(trace_set):

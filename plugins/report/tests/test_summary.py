@@ -11,12 +11,9 @@ ALL = Selection()
 
 
 @pytest.fixture
-def two(maker):
+def two(two_definitions):
     """Two definitions; the second has no solution by ``baseline``, and a definition is gone."""
-    maker.sound()
-    maker.definition("triple", op_type="gemm")
-    maker.solution("bob_triple", definition="triple", author="bob")
-    maker.workload("triple", uuid="w1", op_type="gemm")
+    maker = two_definitions
     maker.trace("bob_triple", definition="triple", status="TIMEOUT", hardware="NVIDIA H200")
     maker.trace("lost", definition="lost", hardware="NVIDIA H200")
     return TraceSet.from_path(maker.root)
@@ -40,14 +37,6 @@ def test_counts(two):
         "failed": 1,
     }
     assert found.statuses == {"PASSED": 5, "TIMEOUT": 1}
-
-
-def test_ranking(two):
-    found = summarize(two, ALL)
-    (rank,) = found.rankings
-    assert (rank.hardware, rank.author, rank.speedup) == ("Test CPU", "alice", 4.0)
-    assert (rank.definitions, rank.workloads) == (1, 2)
-    assert "baseline" in found.unranked["triple"]  # a reason, and no error
 
 
 def test_another_baseline_or_none(two):

@@ -178,13 +178,3 @@ def test_what_cannot_be_read_is_told_and_left_out(fib, dataset, command):
     assert "broken.json" in result.stderr
     assert "'fib validate' lists all of it" in result.stderr
     assert "quick" in result.stdout
-
-
-def test_looking_needs_no_torch(fib_process, dataset, tmp_path):
-    (tmp_path / "block").mkdir()
-    for name in ("torch", "numpy"):
-        (tmp_path / f"block/{name}.py").write_text("raise ImportError('blocked by the test')")
-    env = {"PYTHONPATH": str(tmp_path / "block")}
-    for command in (["list", dataset.root], ["explain", dataset.root, "double"]):
-        done = fib_process("apply", *command, "--hardware", HERE, env=env)
-        assert done.returncode == 0, done.stderr

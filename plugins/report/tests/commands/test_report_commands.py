@@ -28,7 +28,7 @@ def root(maker):
 
 def table_of(fib, *args):
     result = fib("report", *args, "--format", "csv")
-    return result.exit_code, list(csv.DictReader(io.StringIO(result.stdout.split("\n\n")[0])))
+    return result, list(csv.DictReader(io.StringIO(result.stdout.split("\n\n")[0])))
 
 
 def rows(text):
@@ -41,24 +41,13 @@ def rows(text):
 
 
 @pytest.fixture
-def two(maker):
-    """A dataset with another definition and results from another device."""
-    other = maker.sound()
-    other.definition("triple", op_type="gemm")
-    other.solution("bob_triple", definition="triple", author="bob")
-    other.workload("triple", uuid="w1", op_type="gemm")
-    other.trace("bob_triple", definition="triple", hardware="NVIDIA H200", latency_ms=4.0)
-    return other
-
-
-@pytest.fixture
 def close_race(maker):
     return maker.close_race().root
 
 
 def test_scores_of_authors(fib, maker):
-    code, (alice, baseline) = table_of(fib, "scores", "--local", maker.sound().root)
-    assert code == 0
+    result, (alice, baseline) = table_of(fib, "scores", "--local", maker.sound().root)
+    assert result.exit_code == 0
     assert alice["author"] == "alice"
     assert float(alice["score"]) == float(alice["mean"]) == 4.0
     assert (alice["fast_1"], alice["win_2"], alice["fastest"]) == ("1.0", "1.0", "2")
@@ -78,8 +67,8 @@ def test_scores_at_chosen_speedups(fib, maker):
 def test_coverage(fib, maker):
     maker.sound()
     maker.definition("triple")
-    code, rows = table_of(fib, "coverage", "--local", maker.root)
-    assert code == 0
+    result, rows = table_of(fib, "coverage", "--local", maker.root)
+    assert result.exit_code == 0
     assert [(row["definition"], row["Test CPU"], row["lacking"]) for row in rows] == [
         ("double", "4", ""),
         ("triple", "0", "no workloads; no solutions"),
@@ -87,8 +76,8 @@ def test_coverage(fib, maker):
 
 
 def test_regressions_are_findings(fib, root):
-    code, rows = table_of(fib, "regressions", "--local", root, "--since", "2026-01-15")
-    assert code == 1
+    result, rows = table_of(fib, "regressions", "--local", root, "--since", "2026-01-15")
+    assert result.exit_code == 1
     assert [(row["change"], row["solution"], row["after_status"]) for row in rows] == [
         ("broken", "baseline_double", "RUNTIME_ERROR"),
         ("slower", "alice_double", "PASSED"),
@@ -173,32 +162,27 @@ def test_a_full_disk(fib_process, maker, tmp_path):
     assert os.listdir(tmp_path).count("page.html") == 1  # noqa: PTH208
 
 
-def test_reports_need_no_torch(fib_process, maker, tmp_path):
+def test_neither_reports_nor_explanations_need_torch(fib_process, maker, tmp_path):
     (tmp_path / "block").mkdir()
     for name in ("torch", "numpy"):
         (tmp_path / f"block/{name}.py").write_text("raise ImportError('blocked by the test')")
     env = {"PYTHONPATH": str(tmp_path / "block")}
     root = maker.sound().root
-    for args in (
-        ["visualize", "--output", tmp_path / "page.html"],
-        *COMMANDS,
-    ):
+    for args in (["visualize", "--output", tmp_path / "page.html"], *COMMANDS):
         done = fib_process("report", *args, "--local", root, env=env)
         assert done.returncode in (0, 1), done.stderr
-
-
-def table(fib, *args):
-    result = fib("report", *args, "--format", "csv")
-    assert result.exit_code == 0, result.stderr
-    return list(csv.DictReader(io.StringIO(result.stdout.split("\n\n")[0]))), result.stderr
+    for args in (["list", root], ["explain", root, "double"]):
+        done = fib_process("apply", *args, "--hardware", "Test CPU", env=env)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", ["baseline_double", "baseline"])
 def test_against_a_named_baseline(fib, close_race, name):
-    rows, talk = table(fib, "scores", "--baseline", name, "--local", close_race)
+    result, rows = table_of(fib, "scores", "--baseline", name, "--local", close_race)
+    assert result.exit_code == 0
     assert float(rows[0]["geomean"]) == pytest.approx(4.0)
     assert [one["rank"] for one in rows] == ["1", "1", "3"]
-    assert f"speed-ups are over {name}, unpaired" in talk
+    assert f"speed-ups are over {name}, unpaired" in result.stderr
 
 
 # ------------------------------------------------------------------------------------ summary
@@ -262,8 +246,8 @@ def test_no_author_baseline_is_no_error(fib, maker):
         (["--definitions", "triple", "--op-type", "op"], None),
     ],
 )
-def test_filters(fib, two, filters, names):
-    result = fib("report", "summary", "--local", two.root, *filters)
+def test_filters(fib, two_definitions, filters, names):
+    result = fib("report", "summary", "--local", two_definitions.root, *filters)
     if names is None:
         assert result.exit_code == 5
         assert result.stdout == ""
@@ -273,10 +257,10 @@ def test_filters(fib, two, filters, names):
 
 @pytest.mark.parametrize("name", ["baseline_double", "baseline"])
 def test_the_best_against_a_named_baseline(fib, close_race, name):
-    (row,), talk = table(
-        fib, "best", "--baseline", name, "--local", close_race, "--author", "alice"
-    )
+    options = ["--baseline", name, "--local", close_race, "--author", "alice"]
+    result, (row,) = table_of(fib, "best", *options)
+    assert result.exit_code == 0
     assert float(row["vs_baseline"]) == pytest.approx(4.0)
     assert float(row["vs_baseline_low"]) < 4.0 < float(row["vs_baseline_high"])
     assert row["solutions"] == "1"
-    assert "unpaired" in talk
+    assert "unpaired" in result.stderr
