@@ -6,11 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_ops_llm.key_builders import (
-    GEMMKeyBuilder,
-    GQAKeyBuilder,
-    MLAKeyBuilder,
-)
+from fib_ops_llm.key_builders import GEMMKeyBuilder, GQAKeyBuilder, MLAKeyBuilder
 from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyFactory, AxesOnlyKeyBuilder
 from flashinfer_bench.data import Definition, RandomInput, ScalarInput, Workload
 from flashinfer_bench.errors import DataError

@@ -152,19 +152,18 @@ class TestDishonest:
         assert asked.check_timed(calls_of(samples)[69]).passed
 
 
-class TestOneTimedCall:
-    def test_it_is_valid_or_not(self, problem):
-        asked, target, _, filters = problem
-        valid = honest(target, np.random.default_rng(0), 1)
-        assert asked.check_timed(calls_of(valid)[0]).passed
-        if filters:
-            wrong = valid.copy()
-            wrong[0, 0] = target[0].argmin()
-            found = asked.check_timed(calls_of(wrong)[0])
-            assert found.status == NUMERICAL
-            assert "1 of" in found.message
-        likeliest = torch.from_numpy(target.argmax(axis=1))  # no frequency is asked of one call
-        assert asked.check_timed([likeliest]).passed
+def test_one_timed_call_is_valid_or_not(problem):
+    asked, target, _, filters = problem
+    valid = honest(target, np.random.default_rng(0), 1)
+    assert asked.check_timed(calls_of(valid)[0]).passed
+    if filters:
+        wrong = valid.copy()
+        wrong[0, 0] = target[0].argmin()
+        found = asked.check_timed(calls_of(wrong)[0])
+        assert found.status == NUMERICAL
+        assert "1 of" in found.message
+    likeliest = torch.from_numpy(target.argmax(axis=1))  # no frequency is asked of one call
+    assert asked.check_timed([likeliest]).passed
 
 
 def test_many_draws_in_one_call(sampler):
