@@ -145,8 +145,8 @@ class TestScheduler:
             done.append(item.workload.uuid)
             raise RunInterrupted("as the runner would")
 
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(threading.Thread, "start", interrupted)
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
             schedule(items(a=5, b=5), work, devices=2)
         assert done == ["a0"]
 

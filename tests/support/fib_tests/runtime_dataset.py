@@ -17,7 +17,6 @@ MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
 #: Solutions that misbehave, by what is in their source.
 VALUE = "def run(x):\n    return x * 2 + {tag}\n"
 INTO = "import torch\n\ndef run(x, y):\n    torch.add(x * 2, {tag}, out=y)\n"
-RAISES = "def run(x):\n    raise ZeroDivisionError('inside of the solution')\n"
 BROKEN = "def run(x)\n"
 
 

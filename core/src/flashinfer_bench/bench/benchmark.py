@@ -270,7 +270,7 @@ class Scheduler:
         # Made before any thread: Ctrl-C may come while they are being started.
         serving: list[Future[None]] = [Future() for _ in self._runners]
         try:
-            for one, future in zip(self._runners, serving):
+            for one, future in zip(self._runners, serving, strict=True):
                 in_thread(f"fib-device-{one.device}", self._serve, one, result=future)
             wait(serving, return_when=FIRST_EXCEPTION)
         finally:
@@ -278,7 +278,7 @@ class Scheduler:
                 with self._changed:
                     self._stopping = True
                     self._changed.notify_all()
-                for runner, future in zip(self._runners, serving):
+                for runner, future in zip(self._runners, serving, strict=True):
                     runner.interrupt()
                     if future.cancel():  # its thread had not begun
                         runner.close()
