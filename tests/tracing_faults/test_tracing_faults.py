@@ -110,6 +110,11 @@ def all_is_there(folder, documents):
     assert examine(folder / "dataset").issues == ()
 
 
+def what_the_engine_raises_too(folder, documents):
+    all_is_there(folder, documents)
+    assert documents[0]["errors of the engine"] == 5  # 13 rows, of 200 steps
+
+
 def lost_and_counted(folder, documents):
     stats = documents[-1]["stats"]
     assert stats["lost"] > 0
@@ -132,7 +137,7 @@ def those_of_workers_too(folder, documents):
 
 
 CHECKS = {
-    "no_fault": all_is_there,
+    "no_fault": what_the_engine_raises_too,
     "threads": all_is_there,
     "shutdown": all_is_there,
     "terminated": all_is_there,
@@ -141,11 +146,6 @@ CHECKS = {
     "disk_full": sound_and_counted,
     "dataset_deleted": gone_and_counted,
 }
-
-
-def test_what_the_engine_raises_arrives_as_it_was(folder):
-    [document], _ = noticed("no_fault", folder)
-    assert document["errors of the engine"] == 5  # 13 rows, of 200 steps
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from fib_tests.builds import builder, cache_folder, definition, make_definition, make_solution
+from fib_tests.builds import (
+    builder,
+    cache_folder,
+    definition,
+    helper_cache,
+    make_definition,
+    make_solution,
+)
 
 SUPPORT = Path(__file__).parent / "support"
 READ_BY_COMPILERS = (

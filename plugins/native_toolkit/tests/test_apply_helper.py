@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import fib_apply_helper
-from flashinfer_bench.errors import BuildError, CapabilityError
+from flashinfer_bench.errors import BuildError
 
 pytestmark = pytest.mark.slow  # compiling takes long: once for all tests
 
@@ -23,18 +23,6 @@ def _fresh():
     fib_apply_helper.helper.cache_clear()
     yield
     fib_apply_helper.helper.cache_clear()
-
-
-@pytest.fixture(scope="module")
-def helper_cache(tmp_path_factory):
-    place = tmp_path_factory.mktemp("helper")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FIB_CACHE_PATH", str(place))
-        try:
-            fib_apply_helper.build_helper()
-        except CapabilityError as error:
-            pytest.skip(f"the helper cannot be compiled here: {error.message}")
-    return place
 
 
 @pytest.fixture

@@ -5,11 +5,14 @@ Each test has a cache of its own: import `cache_folder` into a conftest for that
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from flashinfer_bench.compile import Builder, Runnable, RunnableMetadata
 from flashinfer_bench.compile.toolkit import load_python
 from flashinfer_bench.data import Definition, Solution
+from flashinfer_bench.errors import CapabilityError
 
 MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
 VECTOR = {"shape": ["n"], "dtype": "float32"}
@@ -21,6 +24,23 @@ def cache_folder(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("FIB_CACHE_PATH", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def helper_cache(tmp_path_factory):
+    """A cache with the compiled helper, made once for all workers."""
+    pytest.importorskip("fib_apply_helper")
+    from flashinfer_bench.apply.dispatch import recognition
+
+    place = tmp_path_factory.getbasetemp()
+    place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FIB_CACHE_PATH", str(place / "helper-cache"))
+        try:
+            recognition.build_helper()
+        except CapabilityError as error:
+            pytest.skip(f"the helper cannot be compiled here: {error.message}")
+    return place / "helper-cache"
 
 
 @pytest.fixture

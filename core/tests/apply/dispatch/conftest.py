@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import settings  # noqa: E402
 
+from fib_tests.builds import helper_cache as helper_cache  # noqa: E402
 from flashinfer_bench.apply.config import ApplyConfig  # noqa: E402
 from flashinfer_bench.apply.dispatch import Dispatcher, Target, recognition  # noqa: E402
 from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module  # noqa: E402
@@ -21,7 +21,6 @@ from flashinfer_bench.apply.dispatch.recognition import by_torch, tensor_guards 
 from flashinfer_bench.apply.dispatch.target import by_names  # noqa: E402
 from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder  # noqa: E402
 from flashinfer_bench.data import Definition  # noqa: E402
-from flashinfer_bench.errors import CapabilityError  # noqa: E402
 
 # A busy machine is no failure.
 settings.register_profile("no-deadline", deadline=None)
@@ -143,21 +142,6 @@ class Bench:
     @property
     def state(self):
         return [entry.state for entry in self.dispatcher.entries()]
-
-
-@pytest.fixture(scope="session")
-def helper_cache(tmp_path_factory):
-    """A cache with the compiled helper, made once for all workers."""
-    pytest.importorskip("fib_apply_helper")
-    place = tmp_path_factory.getbasetemp()
-    place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FIB_CACHE_PATH", str(place / "helper-cache"))
-        try:
-            recognition.build_helper()
-        except CapabilityError as error:
-            pytest.skip(f"the helper cannot be compiled here: {error.message}")
-    return place / "helper-cache"
 
 
 @pytest.fixture
