@@ -192,6 +192,18 @@ class TestResume:
         assert diary.entries == [("started", 0), ("finished",)]
 
 
+def test_runs_within_a_with_statement_share_processes(
+    benchmark_of: Any, problems: Any, executor: Any
+) -> None:
+    with benchmark_of(problems.dataset(problems.good("a"))) as benchmark:
+        benchmark.run_all()
+        benchmark.run_all()
+        assert executor.closed == 0
+    assert executor.closed == 1
+    benchmark.run_all()
+    assert executor.closed == 2
+
+
 class TestErrors:
     def test_no_processes(
         self, benchmark_of: Any, problems: Any, executor: Any, caplog: pytest.LogCaptureFixture

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -25,12 +25,13 @@ from flashinfer_bench.plugins import Catalog, default_catalog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from flashinfer_bench.bench.executors.base import Executor
     from flashinfer_bench.bench.observers import RunObserver
 
 logger = logging.getLogger(__name__)
 
 
-class Benchmark(AbstractContextManager["Benchmark"]):
+class Benchmark:
     """Evaluates the solutions of a dataset on its workloads.
 
     Solutions and references run in child processes only. Each trace is written to the dataset as
@@ -81,7 +82,9 @@ class Benchmark(AbstractContextManager["Benchmark"]):
         self._catalog = default_catalog() if catalog is None else catalog
         self._pending: list[Trace] = []
         self._skipped: tuple[Skipped, ...] = ()
-        self._processes = ExitStack()  # those of the run that is going on
+        self._executors: dict[tuple[str, Optional[str]], Executor] = {}
+        self._processes = ExitStack()
+        self._entered = False
         _set_log_level(self.config, log_level)
 
     @property
@@ -155,27 +158,44 @@ class Benchmark(AbstractContextManager["Benchmark"]):
         self._pending.clear()
 
     def close(self) -> None:
-        """End all child processes, as each run does at its end; idempotent."""
+        """End all child processes; idempotent.
+
+        Each run does so at its end, but within a ``with`` statement, whose runs share them.
+        """
         self._processes.close()
 
+    def __enter__(self) -> Benchmark:
+        self._entered = True
+        return self
+
     def __exit__(self, *error: object) -> None:
+        self._entered = False
         self.close()
 
     def _run(self, config: BenchmarkConfig, *, dump_traces: bool, resume: bool) -> TraceSet:
         _set_log_level(config, self._log_level)
         self._skipped = ()
-        with self._processes:
-            return self._run_on(choose_devices(config.device), config.seeded(), dump_traces, resume)
+        devices = choose_devices(config.device)
+        with self._processes as processes:
+            results = self._run_on(devices, config.seeded(), dump_traces, resume)
+            if self._entered:
+                self._processes = processes.pop_all()
+        return results
+
+    def _executor(self, device: str, name: Optional[str]) -> Executor:
+        found = self._executors.get((device, name))
+        if found is None:
+            found = self._executors[device, name] = make_executor(self._catalog, device, name)
+            self._processes.callback(found.close)
+            self._processes.callback(self._executors.clear)
+        return found
 
     def _run_on(
         self, devices: Sequence[str], config: BenchmarkConfig, store: bool, resume: bool
     ) -> TraceSet:
         trace_set, catalog, device = self._trace_set, self._catalog, devices[0]
-        executors = [make_executor(catalog, one, config.executor) for one in devices]
-        for executor in executors:
-            self._processes.callback(executor.close)
+        executors = [self._executor(one, config.executor) for one in devices]
         sandbox = Sandbox(config.sandbox, catalog)
-        self._processes.callback(sandbox.tidy)
         kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
         runners = [
             kind(executor.device, executor=executor, catalog=catalog, sandbox=sandbox)
@@ -208,6 +228,7 @@ class Benchmark(AbstractContextManager["Benchmark"]):
                     running.enter_context(runner.measurement(config).running(config))
                 run.carry_out(plan, runners, ahead)
         finally:
+            sandbox.tidy()
             self._skipped = tuple(run.skipped)
             self._pending += run.unsaved
         return run.results()
