@@ -52,8 +52,12 @@ def install(project: Path, site: Path) -> dict[str, str]:
     shutil.copytree(project, source, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
     offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
     run("-m", "pip", "install", "-q", *offline, "--target", site, source, env={}, cwd=site.parent)
-    cache = str(site.parent / "cache")
-    return {"PYTHONPATH": str(site), "FIB_STRICT_PLUGINS": "1", "FIB_CACHE_PATH": cache}
+    return {
+        "PYTHONPATH": str(site),
+        "FIB_STRICT_PLUGINS": "1",
+        "FIB_CACHE_PATH": str(site.parent / "cache"),
+        "FIB_PROBE_TIMEOUT_S": "60",  # a busy machine is no fault of the plugin
+    }
 
 
 # ------------------------------------------------------------------ the distribution
