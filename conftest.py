@@ -51,13 +51,15 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_log_levels() -> Iterator[None]:
-    """Keep a level that a test asked for, of a benchmark or a command, from all later tests."""
+def restored_logging() -> Iterator[None]:
+    """Keep the levels and handlers that a benchmark or a command sets from all later tests."""
     names = ("", "flashinfer_bench", "flashinfer_bench.bench", "flashinfer_bench.bench.benchmark")
-    before = {name: logging.getLogger(name).level for name in names}
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(one, one.level, list(one.handlers)) for one in loggers]
     yield
-    for name, level in before.items():
-        logging.getLogger(name).setLevel(level)
+    for one, level, handlers in before:
+        one.setLevel(level)
+        one.handlers[:] = handlers
 
 
 def pytest_report_header() -> str:

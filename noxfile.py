@@ -83,7 +83,7 @@ def _install_everything(session: nox.Session, *more: str) -> None:
 
 
 def _workers() -> list[str]:
-    # Each worker gets one half in order, so that most modules stay together; then it helps out.
+    # Each worker gets its share in order, so that most modules stay together; then it helps out.
     return ["-n", str(min(8, os.cpu_count() or 1)), "--dist", "worksteal"]
 
 

@@ -176,7 +176,7 @@ class TestManyThreads:
         threads = [threading.Thread(target=keep_spawning) for _ in range(4)]
         for thread in threads:
             thread.start()
-        assert eventually(lambda: len(pids) >= 4, timeout_s=60)
+        assert eventually(lambda: len(pids) >= 4, seconds=60)
         executor.close()
         for thread in threads:
             thread.join(60)
@@ -273,7 +273,7 @@ def test_closing_while_the_server_starts(
     threads = [threading.Thread(target=spawn) for _ in range(3)]
     for thread in threads:
         thread.start()
-    assert eventually(note.exists, timeout_s=60)
+    assert eventually(note.exists, seconds=60)
     closing = threading.Thread(target=executor.close)
     closing.start()
     for thread in (closing, *threads):

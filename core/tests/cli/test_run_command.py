@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from fib_tests.cli import rows
+
 pytestmark = [pytest.mark.torch, pytest.mark.plugin("python"), pytest.mark.timeout(400)]
 
 QUICK = ["--device", "cpu", "--iterations", "2", "--warmup-runs", "0", "--num-trials", "1"]
@@ -31,9 +33,8 @@ def traces_of(root):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def rows(text):
-    header, *lines = (line.split("\t") for line in text.splitlines())
-    return {line[1]: dict(zip(header, line, strict=True)) for line in lines}
+def by_solution(text):
+    return {row["solution"]: row for row in rows(text)}
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def dataset(maker):
 def test_a_run_records_traces_and_ends_with_a_table(fib_process, dataset):
     done = fib_process("run", "--local", dataset.root, *QUICK)
     assert done.returncode == 0, done.stderr
-    results = rows(done.stdout)
+    results = by_solution(done.stdout)
     assert {name: row["outcome"] for name, row in results.items()} == {
         "good_double": "PASSED",
         "wrong_double": "INCORRECT_NUMERICAL",
@@ -95,7 +96,7 @@ def test_resume_does_what_is_left(fib_process, dataset):
     assert first.returncode == 0, first.stderr
     second = fib_process("run", "--local", dataset.root, *QUICK, "--resume")
     assert second.returncode == 0, second.stderr
-    assert set(rows(second.stdout)) == {"wrong_double", "broken_double"}
+    assert set(by_solution(second.stdout)) == {"wrong_double", "broken_double"}
     third = fib_process("run", "--local", dataset.root, *QUICK, "--resume")
     assert third.returncode == 0, third.stderr
     assert third.stdout == ""
@@ -109,7 +110,7 @@ def test_what_this_machine_cannot_build_is_skipped_with_the_reason(fib_process, 
         "run", "--local", dataset.root, *QUICK, "--solutions", "good_double", "mojo_double"
     )
     assert done.returncode == 4
-    assert set(rows(done.stdout)) == {"good_double"}
+    assert set(by_solution(done.stdout)) == {"good_double"}
     assert "skipped 1 evaluations:" in done.stderr
     assert "No builder for language 'mojo'" in done.stderr
 
@@ -123,7 +124,7 @@ def test_datasets_are_run_one_after_the_other(fib_process, dataset, tmp_path):
         "run", "--local", dataset.root, other.root, *QUICK, "--op-type", "op", "--strict"
     )
     assert done.returncode == 1
-    assert set(rows(done.stdout)) == {
+    assert set(by_solution(done.stdout)) == {
         "good_double",
         "wrong_double",
         "broken_double",
@@ -200,7 +201,7 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(sleepy, fib_process):
     assert process.returncode == 130, err
     assert "interrupted after 1 evaluations" in err
     assert "Traceback" not in err
-    assert set(rows(out)) == {"a_quick"}
+    assert set(by_solution(out)) == {"a_quick"}
     assert [one["solution"] for one in traces_of(sleepy.root)] == ["a_quick"]
     assert fib_process("validate", "--local", sleepy.root, "--strict").returncode == 0
     assert not sleeper.exists() or not sleeper.read_bytes()

@@ -1,3 +1,3 @@
 """Running ``fib``."""
 
-from fib_tests.cli import clean_environment, fib, fib_process, restored_logging
+from fib_tests.cli import clean_environment, fib, fib_process

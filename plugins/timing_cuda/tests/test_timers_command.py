@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from fib_tests.cli import rows
 from fib_timing_cuda.check import (
     CheckReport,
     Disagreement,
@@ -31,11 +32,6 @@ GOOD = TimerReport(
     noise=Noise(0.01, 0.002, 0.03),
     notes=("tired",),
 )
-
-
-def rows(text):
-    header, *lines = (line.split("\t") for line in text.splitlines())
-    return [dict(zip(header, line, strict=True)) for line in lines]
 
 
 class Mine(Timer):

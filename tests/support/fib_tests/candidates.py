@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import time
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from fib_tests import threads
 from fib_tests.plugins import PLUGIN_FOLDER
 from flashinfer_bench.bench.executors.fork import ForkExecutor
 from flashinfer_bench.data import Definition, Solution
 from flashinfer_bench.tensors.vary import Variation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from flashinfer_bench.bench.executors.base import Candidate, Executor, Shot
 
@@ -68,15 +69,6 @@ def _exists(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
-def _eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return condition()
 
 
 class Bench:
@@ -139,7 +131,7 @@ def group_exists():
 @pytest.fixture
 def eventually():
     """``eventually(condition)``: whether it comes true; how soon is not a matter of the test."""
-    return _eventually
+    return partial(threads.eventually, seconds=10.0)
 
 
 @pytest.fixture

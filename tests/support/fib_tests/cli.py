@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import io
-import logging
 import os
 import pty
 import struct
@@ -37,16 +36,6 @@ def clean_environment(monkeypatch, tmp_path):
     # A test that forgets --local must not find the user's own dataset.
     monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-default-dataset"))
     monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-
-
-@pytest.fixture(autouse=True)
-def restored_logging():
-    """Take away the handlers that commands set; levels are restored after every test."""
-    loggers = [logging.getLogger(name) for name in ("", "flashinfer_bench")]
-    before = [(one, list(one.handlers)) for one in loggers]
-    yield
-    for one, handlers in before:
-        one.handlers[:] = handlers
 
 
 @pytest.fixture
@@ -116,6 +105,12 @@ def tables(text: str) -> list[list[dict[str, str]]]:
         header, *lines = (line.split("\t") for line in part.splitlines())
         found.append([dict(zip(header, line, strict=True)) for line in lines])
     return found
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    """Return the only table of an output for programs, as a list of rows by column."""
+    (table,) = tables(text)
+    return table
 
 
 class Terminal(io.StringIO):

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from fib_tests.cli import rows
 from fib_tests.plugins import PLUGIN_FOLDER
 
 pytestmark = [
@@ -55,15 +56,14 @@ def add(maker, name, *directives, code=DOUBLE):
     return maker.solution(name, code=source, **options)
 
 
-def rows(text):
-    header, *lines = (line.split("\t") for line in text.splitlines())
-    return {line[0]: dict(zip(header, line, strict=True)) for line in lines}
+def by_solution(text):
+    return {row["solution"]: row for row in rows(text)}
 
 
 def test_a_table_of_what_came_of_each(fib_process, dataset):
     done = fib_process("build", "--local", dataset.root, "--jobs", "2", "--device", "cpu")
     assert done.returncode == 1
-    found = rows(done.stdout)
+    found = by_solution(done.stdout)
     assert {name: row["result"] for name, row in found.items()} == {
         "good_double": "built",
         "broken_double": "failed",
@@ -82,7 +82,7 @@ def test_a_table_of_what_came_of_each(fib_process, dataset):
         "build", "--local", dataset.root, "--solutions", "good_double", "python_double"
     )
     assert again.returncode == 0
-    assert rows(again.stdout)["good_double"]["result"] == "cached"
+    assert by_solution(again.stdout)["good_double"]["result"] == "cached"
 
 
 def test_json(fib_process, dataset):
@@ -129,7 +129,7 @@ def test_what_is_missing_here(fib_process, maker, solutions, code, told):
     done = fib_process("build", "--local", maker.root, "--compile-only", "--solutions", *solutions)
     assert done.returncode == code, done.stderr
     assert told in done.stderr
-    assert rows(done.stdout)[solutions[0]]["result"] == "unavailable"
+    assert by_solution(done.stdout)[solutions[0]]["result"] == "unavailable"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_ctrl_c_shows_what_is_done(maker, tmp_path, monkeypatch):
         finally:
             process.kill()
     assert process.returncode == 130, err
-    assert set(rows(out)) == {"good"}
+    assert set(by_solution(out)) == {"good"}
     assert "interrupted after 1 builds" in err
     assert "Traceback" not in err
     with pytest.raises(ProcessLookupError):

@@ -1,1 +1,1 @@
-from fib_tests.cli import clean_environment, fib, fib_process, fib_terminal, restored_logging
+from fib_tests.cli import clean_environment, fib, fib_process, fib_terminal

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fib_judge.calibration import Ceilings, load_ceilings
+from fib_tests.cli import rows
 
 pytestmark = pytest.mark.torch
 
@@ -38,11 +39,6 @@ def measured(monkeypatch):
     monkeypatch.setattr("flashinfer_bench.tensors.hardware_from_device", lambda device: NAME)
     monkeypatch.setattr("flashinfer_bench.bench.backends.choose_devices", lambda d: [d or "cpu"])
     return results
-
-
-def rows(text):
-    header, *lines = (line.split("\t") for line in text.splitlines())
-    return [dict(zip(header, line, strict=True)) for line in lines]
 
 
 def test_measures_prints_and_stores(fib, measured):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fib_tests.cli import fib, restored_logging
+from fib_tests.cli import fib
 
 STAND_IN = Path(__file__).parent / "stand_in"
 UUID = "8f14e45f-ceea-467f-a8b1-9f2d7c3e5a01"

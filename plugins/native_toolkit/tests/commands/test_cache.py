@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fib_tests.cli import rows
 from flashinfer_bench.compile.toolkit import build_lock, build_once
 
 DAY = 86400.0
@@ -37,11 +38,6 @@ def make(cache, number: int, days: float, size: int) -> Path:
     used = time.time() - days * DAY
     os.utime(folder / ".complete", (used, used))
     return folder
-
-
-def rows(text):
-    header, *lines = (line.split("\t") for line in text.splitlines())
-    return [dict(zip(header, line, strict=True)) for line in lines]
 
 
 def numbers(cache) -> list[int]:

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from fib_tests.cli import tables
+
 HERE = "Test CPU (2 cores)"
 
 
@@ -27,15 +29,6 @@ def dataset(maker):
     maker.trace("elsewhere", latency_ms=0.1, **{**given, "hardware": "NVIDIA H100"})
     maker.trace("lost", latency_ms=0.1, **given)
     return maker
-
-
-def tables(text):
-    """Return the tables of an output, each as a list of rows by column."""
-    found = []
-    for part in text.rstrip("\n").split("\n\n"):
-        header, *lines = (line.split("\t") for line in part.splitlines())
-        found.append([dict(zip(header, line, strict=True)) for line in lines])
-    return found
 
 
 # --------------------------------------------------------------------------------- explain

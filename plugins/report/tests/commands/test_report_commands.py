@@ -13,6 +13,8 @@ import zlib
 
 import pytest
 
+from fib_tests.cli import tables
+
 COMMANDS = [["summary"], ["scores"], ["coverage"], ["regressions", "--since", "2026-01-15"]]
 
 
@@ -29,15 +31,6 @@ def root(maker):
 def table_of(fib, *args):
     result = fib("report", *args, "--format", "csv")
     return result, list(csv.DictReader(io.StringIO(result.stdout.split("\n\n")[0])))
-
-
-def rows(text):
-    """Read tab-separated values into dictionaries, one list for each table."""
-    tables = []
-    for block in text.strip("\n").split("\n\n"):
-        header, *lines = (line.split("\t") for line in block.split("\n"))
-        tables.append([dict(zip(header, line, strict=True)) for line in lines])
-    return tables
 
 
 @pytest.fixture
@@ -191,7 +184,7 @@ def test_against_a_named_baseline(fib, close_race, name):
 def test_summary(fib, maker):
     result = fib("report", "summary", "--local", maker.sound().root)
     assert result.exit_code == 0
-    definitions, ranking, timings = rows(result.stdout)
+    definitions, ranking, timings = tables(result.stdout)
     assert [one["runs"] for one in timings] == ["4"]
     assert definitions == [
         {
@@ -217,7 +210,7 @@ def test_summary(fib, maker):
     ]
     assert "total: 1 definitions, 2 solutions, 2 workloads, 4 traces" in result.stderr
     other = fib("report", "summary", "--local", maker.root, "--baseline-author", "alice")
-    assert rows(other.stdout)[1][0]["speedup"] == "0.25"
+    assert tables(other.stdout)[1][0]["speedup"] == "0.25"
     document = json.loads(fib("report", "summary", "--json", "--local", maker.root).stdout)
     assert (document["schema_version"], document["totals"]["traces"]) == (1, 4)
     assert document["statuses"] == {"PASSED": 4}
@@ -233,7 +226,7 @@ def test_no_author_baseline_is_no_error(fib, maker):
     maker.trace()
     result = fib("report", "summary", "--local", maker.root)
     assert result.exit_code == 0
-    assert [len(table) for table in rows(result.stdout)] == [1, 1]  # definitions, timings
+    assert [len(table) for table in tables(result.stdout)] == [1, 1]  # definitions, timings
     assert "not in the ranking: 1 definitions" in result.stderr
     assert "--baseline-author" in result.stderr
 
@@ -252,7 +245,7 @@ def test_filters(fib, two_definitions, filters, names):
         assert result.exit_code == 5
         assert result.stdout == ""
     else:
-        assert [one["definition"] for one in rows(result.stdout)[0]] == names
+        assert [one["definition"] for one in tables(result.stdout)[0]] == names
 
 
 @pytest.mark.parametrize("name", ["baseline_double", "baseline"])
