@@ -40,6 +40,13 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     }
 
 
+@pytest.mark.parametrize("package", ["bench", "compile", "data", "plugins", "routing", "tensors"])
+def test_a_package_loads_its_modules_when_they_are_used(package: str) -> None:
+    """Else threads that import two of them at once, as probes do, wait for each other."""
+    loaded = modules_after(f"import flashinfer_bench.{package}")
+    assert not [name for name in loaded if name.startswith(f"flashinfer_bench.{package}.")]
+
+
 def test_the_data_layer_needs_no_torch() -> None:
     loaded = modules_after("from flashinfer_bench import TraceSet, Definition, load_jsonl_file")
     assert not loaded & {"torch", "numpy", "safetensors"}
