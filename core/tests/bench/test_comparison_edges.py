@@ -166,8 +166,11 @@ class TestEvaluator:
         assert "more than the cap of 2" in failed.message
         assert "(0.916667 >= 0.5)" in failed.message
 
-    def test_each_output_has_its_own(self, two: Any, problems: Any, settings: Any) -> None:
-        config = settings(tolerances={"z": Tolerance(atol=1.0)})
+    @pytest.mark.parametrize("kind", ["atol", "rtol"])
+    def test_each_output_has_its_own(
+        self, two: Any, problems: Any, settings: Any, kind: str
+    ) -> None:
+        config = settings(tolerances={"z": Tolerance(**{kind: 1.0})})
         off = torch.full((4, 3), 1.5)
         assert self.judge(two, problems, config, torch.ones(4, 3), off).passed
         failed = self.judge(two, problems, config, off, off)

@@ -16,7 +16,7 @@ from flashinfer_bench.compile import (
     get_registry,
     reset_default_registry,
 )
-from flashinfer_bench.errors import BuildCapabilityError, BuildError, StorageError
+from flashinfer_bench.errors import BuildCapabilityError, BuildError, CapabilityError, StorageError
 from flashinfer_bench.plugins import Availability, BuilderSpec, Catalog, reset_default_catalog
 
 
@@ -97,6 +97,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("error", "told"),
         [
+            (CapabilityError("it is full"), BuildCapabilityError),
             (StorageError("it is full"), StorageError),
             (OSError(errno.ENOSPC, "it is full", "/cache/x"), StorageError),
             (OSError(errno.EDQUOT, "it is full", "/cache/x"), StorageError),

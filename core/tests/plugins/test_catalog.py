@@ -113,17 +113,27 @@ def test_find_names_what_there_is_and_what_is_near():
     assert raised.value.hint == "Run `fib plugins list --kind timer` to see what is installed."
 
 
-@pytest.mark.parametrize("state", ["broken", "blocked"])
-@pytest.mark.parametrize("wanted", ["mojo", "MOJO"])
-def test_find_names_the_plugin_that_might_have_provided_it(state, wanted):
+NO_MOJO = "Plugin fib-builder-mojo 0.1 failed to load: ImportError: no mojo."
+BOTH = "which might have provided it: fib-builder-mojo 0.1, fib-builder-other 0.1."
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted", "told", "hint"),
+    [
+        ("broken", "mojo", NO_MOJO, "doctor mojo`."),
+        ("blocked", "MOJO", NO_MOJO, "list --kind builder` to see what is installed."),
+        ("broken", "rust", f"Broken plugins, {BOTH}", "doctor`."),
+    ],
+)
+def test_find_names_the_plugins_that_might_have_provided_it(state, wanted, told, hint):
     plugins = (status(state), status(state, "other"))
     catalog = dataclasses.replace(Catalog.of(builder("python")), plugins=plugins)
     with pytest.raises(CapabilityError) as raised:
         catalog.find("builder", wanted)
     assert raised.value.message == (
-        "No builder 'mojo'. Available builders: python. "
-        "Plugin fib-builder-mojo 0.1 failed to load: ImportError: no mojo."
+        f"No builder {wanted.lower()!r}. Available builders: python. {told}"
     )
+    assert raised.value.hint == f"Run `fib plugins {hint}"
 
 
 # ------------------------------------------------------------------ builders
