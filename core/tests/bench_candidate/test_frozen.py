@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 from flashinfer_bench.bench.executors import frozen  # noqa: E402
 from flashinfer_bench.bench.executors.frozen import FrozenTree  # noqa: E402
+from flashinfer_bench.errors import ProtocolError  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -117,3 +118,46 @@ def test_a_process_that_keeps_forking_is_caught_up_with(start: Any) -> None:
         tree = FrozenTree(process.pid, timeout_s=10)
         assert all(frozen._stands_still(pid) for pid in frozen._tree(process.pid))
         tree.thaw()
+
+
+def test_what_wakes_others_is_stopped_itself(start: Any) -> None:
+    process = start("""
+        import ctypes, mmap, os, signal
+        memory = mmap.mmap(-1, 4096)
+        number = ctypes.c_uint64.from_buffer(memory)
+        parent = os.getpid()
+        if os.fork() == 0:
+            while True:
+                os.kill(parent, signal.SIGCONT)
+        print(ctypes.addressof(number), flush=True)
+        while True:
+            number.value += 1
+    """)
+    address = int(line(process))
+    for _ in range(5):
+        tree = FrozenTree(process.pid, timeout_s=10)
+        first = number(tree, address)
+        time.sleep(0.02)
+        assert number(tree, address) == first
+        tree.thaw()
+
+
+def test_it_is_noticed_that_a_timer_wakes_what_was_stopped(start: Any) -> None:
+    process = start("""
+        import ctypes, signal
+        signal.signal(signal.SIGCONT, lambda *ignored: None)
+        libc = ctypes.CDLL(None)
+        event = (ctypes.c_uint64 * 8)(0, signal.SIGCONT)  # signals the process
+        timer, often = ctypes.c_void_p(), (ctypes.c_long * 4)(0, 10_000_000, 0, 10_000_000)
+        assert libc.timer_create(1, event, ctypes.byref(timer)) == 0
+        assert libc.timer_settime(timer, 0, often, None) == 0
+        print("up", flush=True)
+        while True:
+            pass
+    """)
+    line(process)
+    tree = FrozenTree(process.pid, timeout_s=10)
+    time.sleep(0.1)
+    with pytest.raises(ProtocolError, match="went on"):
+        tree.require_still()
+    tree.thaw()

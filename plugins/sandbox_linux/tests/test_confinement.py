@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import threading
+import time
+from pathlib import Path
 
 import pytest
 import torch
 
+from fib_sandbox_linux import limits
 from fib_tests.plugins import PLUGIN_FOLDER
 from flashinfer_bench.bench.executors.base import CandidateCrashed, CandidateError, CandidateFailed
 from flashinfer_bench.bench.executors.fork import ForkExecutor
+from flashinfer_bench.bench.executors.frozen import FrozenTree
 from flashinfer_bench.bench.executors.spawn import SpawnExecutor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these measures")
@@ -108,7 +113,7 @@ def attempt(load):
 def test_every_measure_is_told(load):
     held = load("def run(x, y):\n    return x + y\n").confinement
     names = [
-        *("resource-limits", "process-limit", "network-namespace", "mount-namespace"),
+        *("resource-limits", "process-limit", "freezer", "network-namespace", "mount-namespace"),
         *("capabilities", "no-new-privileges", "landlock-files", "landlock-network"),
         *("landlock-signals", "memory-limit", "system-calls"),
     ]
@@ -350,6 +355,67 @@ class TestWhatStays:
             tree.thaw()
         (got,) = candidate.call(0, timeout_s=30)
         assert torch.equal(got, X + Y)
+
+
+def test_nothing_goes_on_while_its_judge_reads(load):
+    """Neither what a signal of a child or of a timer wakes, nor a parent that waits in vfork."""
+    code = """
+        import ctypes, mmap, os, signal, threading, time
+        memory = mmap.mmap(-1, 4096)
+        number = ctypes.c_uint64.from_buffer(memory)
+        def count():
+            while True:
+                number.value += 1
+        threading.Thread(target=count, daemon=True).start()
+        parent = os.getpid()
+        if os.fork() == 0:
+            while True:
+                os.kill(parent, signal.SIGCONT)
+        signal.signal(signal.SIGCONT, lambda *ignored: None)
+        libc = ctypes.CDLL(None)
+        event = (ctypes.c_uint64 * 8)(0, signal.SIGCONT)  # signals the process
+        timer, often = ctypes.c_void_p(), (ctypes.c_long * 4)(0, 1_000_000, 0, 1_000_000)
+        assert libc.timer_create(1, event, ctypes.byref(timer)) == 0
+        assert libc.timer_settime(timer, 0, often, None) == 0
+        print(ctypes.addressof(number), flush=True)
+        def run(x, y):
+            return x + y
+    """
+    candidate = load(textwrap.dedent(code))
+    if "freezer" in candidate.confinement.missing:
+        pytest.skip(candidate.confinement.missing["freezer"])
+    address = int(candidate.log().split()[-1])
+    for _ in range(5):
+        tree = FrozenTree(candidate.pid, timeout_s=10)
+        first = bytes(tree.read(address, 8))
+        time.sleep(0.02)
+        assert bytes(tree.read(address, 8)) == first
+        tree.require_still()
+        tree.thaw()
+    (got,) = candidate.call(0, timeout_s=30)
+    assert torch.equal(got, X + Y)
+
+
+def test_what_is_frozen_when_its_judge_is_killed_ends(tmp_path, eventually, exists):
+    script = """
+        import os, signal, sys
+        from flashinfer_bench.bench.executors.fork import ForkExecutor
+        from flashinfer_bench.bench.executors.frozen import FrozenTree
+        executor = ForkExecutor("cpu")
+        executor.start()
+        candidate = executor.spawn()
+        print(candidate.confine([sys.argv[1]], timeout_s=60).applied, flush=True)
+        FrozenTree(candidate.pid, timeout_s=10)
+        print(candidate.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pid = int(done.stdout.split()[-1])
+    eventually(lambda: not exists(pid))
+    limits.remove_empty_groups()
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/fib-candidate-{pid}"))
 
 
 def test_it_is_too_late_once_something_is_loaded(load, own):

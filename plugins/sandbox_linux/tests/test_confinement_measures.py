@@ -19,6 +19,7 @@ from fib_sandbox_linux import landlock, limits, namespaces, seccomp, system
 from fib_sandbox_linux.confinement import confine
 from fib_sandbox_linux.seccomp import Rule, assemble
 from fib_sandbox_linux.system import Unavailable
+from flashinfer_bench.bench.candidate.processes import control_groups
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these measures")
 
@@ -274,6 +275,7 @@ class TestSystemCalls:
             ("personality", (0x0040000,)),
             ("prctl", (4, 0, 0, 0, 0)),
             ("clone", (0x10000000 | 17, 0, 0, 0, 0)),
+            ("clone", (0x8000 | 17, 0, 0, 0, 0)),  # a child of its parent
         ],
     )
     def test_refused(self, name, arguments, in_child):
@@ -299,6 +301,9 @@ class TestSystemCalls:
         assert in_child(*self.ALONE, limit) == "PermissionError"
         own = partial(resource.getrlimit, resource.RLIMIT_NOFILE)
         assert in_child(*self.ALONE, own) == list(own())
+        cores = os.sched_getaffinity(victim.pid)
+        in_child(*self.ALONE, partial(os.sched_setaffinity, victim.pid, {min(cores)}))
+        assert os.sched_getaffinity(victim.pid) == cores
 
     def test_signals_to_everyone(self, in_child):
         assert in_child(*self.ALONE, partial(os.kill, -1, 0)) == "PermissionError"
@@ -402,7 +407,7 @@ class TestLimits:
         return len(children)
 
     def test_processes_in_a_control_group(self, in_child):
-        started = in_child(partial(limits.join_group, SMALL.processes), self.fork_many)
+        started = in_child(partial(limits.join_group, "pids", SMALL.processes), self.fork_many)
         assert started == SMALL.processes - 1
 
     def test_processes_of_a_user(self, in_child):
@@ -419,13 +424,26 @@ class TestLimits:
         with pytest.raises(Unavailable, match="root"):
             limits.limit_processes(SMALL)
 
+    def test_memory_that_processes_share(self, in_child):
+        """The system ends who takes more, whatever kind of memory it is and whoever asks."""
+
+        def share() -> int:
+            pid = os.fork()
+            if pid == 0:
+                os.write(os.memfd_create("shared"), b"x" * (SMALL.memory_bytes // 8))
+                os._exit(0)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+        limit = partial(limits.join_group, "memory", SMALL.memory_bytes // 16)
+        assert in_child(limit, share) == -signal.SIGKILL
+
     def test_groups_that_are_empty_are_removed(self, in_child):
         def own_groups() -> list[str]:
-            limits.join_group(20)
-            name = f"fib-candidate-{os.getpid()}"
-            return [str(parent / name) for parent in limits._groups_of_this_process()]
+            limits.join_group("pids", 20)  # it is in one already
+            groups = control_groups().values()
+            return [str(group) for group in groups if group.name.startswith("fib-candidate-")]
 
-        made = in_child(partial(limits.join_group, 20), own_groups)
+        made = in_child(partial(limits.join_group, "pids", 20), own_groups)
         limits.remove_empty_groups()
         assert made
         assert not any(Path(group).exists() for group in made)

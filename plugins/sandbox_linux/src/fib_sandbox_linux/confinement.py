@@ -9,6 +9,7 @@ measure                what is given up
 ``resource-limits``    core dumps, huge files
 ``memory-limit``       more memory than is there for one candidate (CPU only)
 ``process-limit``      more processes than anyone needs
+``freezer``            going on while its judge reads what it has returned
 ``network-namespace``  the network, shared memory of others
 ``mount-namespace``    changing files outside of its own folders, modes and times too; locks
 ``capabilities``       what root may do and others may not
@@ -159,6 +160,9 @@ def _measures(
     most = limits.Limits.of_this_machine()
     yield "resource-limits", partial(limits.limit_files, most)
     yield "process-limit", partial(_limit_processes, most)
+    yield "freezer", partial(limits.join_group, "freezer")
+    if not on_gpu:
+        yield "memory-limit", partial(limits.limit_memory, most)
     yield "network-namespace", namespaces.leave_network
     yield "mount-namespace", partial(_leave_mounts, folders, most, on_gpu=on_gpu)
     yield "capabilities", _drop_capabilities
@@ -168,8 +172,6 @@ def _measures(
     yield "landlock-files", partial(landlock.forbid_writing, places)
     yield "landlock-network", landlock.forbid_network
     yield "landlock-signals", landlock.forbid_signals
-    if not on_gpu:
-        yield "memory-limit", partial(limits.limit_memory, most)
     alone = "network-namespace" in applied
     yield "system-calls", partial(seccomp.filter_calls, network_is_own=alone)
 
@@ -254,7 +256,7 @@ def _holds_for_all_users() -> bool:
 
 def _limit_processes(most: limits.Limits) -> None:
     try:
-        limits.join_group(most.processes)
+        limits.join_group("pids", most.processes)
     except Unavailable as error:
         try:
             limits.limit_processes(most)

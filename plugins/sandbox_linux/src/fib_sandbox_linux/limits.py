@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 from fib_sandbox_linux.system import Unavailable
 from flashinfer_bench import env
+from flashinfer_bench.bench.candidate.processes import CONTROL_GROUP, Freezer, control_groups
 
 _GIB = 2**30
 _MOST_FILES = 65536
@@ -71,8 +75,13 @@ def limit_files(limits: Limits) -> None:
 
 
 def limit_memory(limits: Limits) -> None:
-    """Have allocations fail that exceed `Limits.memory_bytes` in one process."""
+    """Have allocations fail that exceed `Limits.memory_bytes` in one process.
+
+    Where a control group can be made, too, all of its processes and what they share count together.
+    """
     _lower(resource.RLIMIT_DATA, limits.memory_bytes)
+    with suppress(Unavailable):
+        join_group("memory", limits.memory_bytes)
 
 
 def limit_processes(limits: Limits) -> None:
@@ -108,33 +117,41 @@ def _lower(what: int, value: int) -> None:
     resource.setrlimit(what, (wanted, wanted))
 
 
-_ROOT = Path("/sys/fs/cgroup")
-_PREFIX = "fib-candidate-"
 _ATTEMPTS = 3  # another candidate may sweep a new group away before anyone is in it
+_FILES = {  # of the older hierarchies, and of the newer one
+    "pids": ("pids.max", "pids.max"),
+    "memory": ("memory.limit_in_bytes", "memory.max"),
+    "freezer": ("freezer.state", "cgroup.freeze"),
+}
 
 
-def join_group(processes: int) -> None:
-    """Move this process to a control group of its own, with a number of processes at most.
+def join_group(controller: str, limit: Optional[int] = None) -> None:
+    """Move this process to a control group of its own.
 
     Groups of candidates that have ended are removed meanwhile.
 
     Parameters
     ----------
-    processes : int
-        How many processes and threads it may have in it.
+    controller : str
+        What the group is for: ``pids``, ``memory`` or ``freezer``.
+    limit : int, optional
+        How many processes and threads, or bytes of memory, it may have in it.
 
     Raises
     ------
     Unavailable
         If none can be made here.
     """
-    reason = "no control group counts processes"
-    for parent in _groups_of_this_process() * _ATTEMPTS:
-        group = parent / f"{_PREFIX}{os.getpid()}"
+    reason = f"no control group has {controller!r}"
+    for parent, file in _groups_of_this_process(controller) * _ATTEMPTS:
+        name = CONTROL_GROUP.format(pid=os.getpid())
+        group = parent if parent.name == name else parent / name
         try:
             _sweep(parent)
             group.mkdir(exist_ok=True)
-            (group / "pids.max").write_text(str(processes))
+            if limit is not None:
+                (group / file).write_text(str(limit))
+            (group / file).read_text()
             (group / "cgroup.procs").write_text(str(os.getpid()))
         except OSError as error:
             reason = f"no control group can be made: {error.strerror}"
@@ -146,28 +163,22 @@ def join_group(processes: int) -> None:
 
 def remove_empty_groups() -> None:
     """Remove the groups of candidates that have ended; never raises."""
-    for parent in _groups_of_this_process():
-        _sweep(parent)
+    for controller in _FILES:
+        for parent, _ in _groups_of_this_process(controller):
+            _sweep(parent)
 
 
-def _groups_of_this_process() -> list[Path]:
-    """Return the groups that count this process, in the old hierarchy and in the new one."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    found = []
-    for _, controllers, path in (line.split(":", 2) for line in lines):
-        if "pids" in controllers.split(","):
-            found.append(Path(_ROOT / "pids", path.lstrip("/")))
-        elif not controllers:
-            found.append(Path(_ROOT, path.lstrip("/")))
-    # Another file system may be mounted there.
-    return [path for path in found if (path / "cgroup.procs").exists()]
+def _groups_of_this_process(controller: str) -> list[tuple[Path, str]]:
+    """Return the groups that count this process, each with the file of the controller."""
+    groups, files = control_groups(), _FILES[controller]
+    found = [(groups.get(name), file) for name, file in zip((controller, ""), files, strict=True)]
+    # The newer freezer ends what is frozen when it is killed.
+    found.sort(key=lambda item: item[1] != "cgroup.freeze")
+    return [(group, file) for group, file in found if group is not None]
 
 
 def _sweep(parent: Path) -> None:
-    for group in parent.glob(f"{_PREFIX}*"):
+    for group in parent.glob(CONTROL_GROUP.format(pid="*")):
         _remove(group)
 
 
@@ -175,4 +186,14 @@ def _remove(group: Path) -> None:
     try:
         group.rmdir()
     except OSError:  # somebody is in there
-        return
+        _let_end(group)
+
+
+def _let_end(group: Path) -> None:
+    """Thaw a group whose processes have been killed while they were frozen."""
+    with suppress(OSError, IndexError):
+        first = (group / "cgroup.procs").read_text().split()[0]
+        status = Path("/proc", first, "status").read_text()
+        pending = int(status.partition("ShdPnd:")[2].split()[0], 16)
+        if pending >> (signal.SIGKILL - 1) & 1:
+            Freezer(group).thaw()

@@ -34,9 +34,9 @@ _WAYS_AROUND = """
 _OTHERS = """
     socket 41 198, clone 56 220, kill 62 129, setpgid 109 154, setsid 112 157, capset 126 91,
     personality 135 92, setpriority 141 140, sched_setparam 142 118, sched_setscheduler 144 119,
-    prctl 157 167, ioprio_set 251 30, prlimit64 302 261, sched_setattr 314 274, seccomp 317 277,
-    clone3 435 435, landlock_create_ruleset 444 444, landlock_add_rule 445 445,
-    landlock_restrict_self 446 446
+    sched_setaffinity 203 122, sched_setattr 314 274, prctl 157 167, ioprio_set 251 30,
+    prlimit64 302 261, seccomp 317 277, clone3 435 435, landlock_create_ruleset 444 444,
+    landlock_add_rule 445 445, landlock_restrict_self 446 446
 """
 
 

@@ -127,6 +127,7 @@ def _tests(rule: Rule) -> list[Instruction]:
 _SET_MODE_FILTER, _ALL_THREADS = 1, 1
 
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEW* of all kinds
+_SIBLING = 0x8000  # CLONE_PARENT: a child of the fork server, and not of this process
 _ASK_PERSONALITY = 0xFFFFFFFF
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _EVERYONE = 0xFFFFFFFF  # -1
@@ -148,7 +149,7 @@ def rules(*, network_is_own: bool) -> tuple[Rule, ...]:
     return (
         *(Rule(name, errno.EPERM) for name in REFUSED),
         Rule("socket", errno.EPERM, "is not", 0, families),
-        Rule("clone", errno.EPERM, "has", 0, (_NEW_NAMESPACES,)),
+        Rule("clone", errno.EPERM, "has", 0, (_NEW_NAMESPACES | _SIBLING,)),
         # Its flags are behind a pointer; libraries then use the older call.
         Rule("clone3", errno.ENOSYS),
         Rule("personality", errno.EPERM, "is not", 0, (_ASK_PERSONALITY,)),
@@ -160,7 +161,9 @@ def rules(*, network_is_own: bool) -> tuple[Rule, ...]:
         Rule("setsid", 0),
         Rule("setpgid", 0),
         Rule("kill", errno.EPERM, "is", 0, (_EVERYONE,)),
-        # Limits and priorities of others.
+        # Limits, priorities and cores of others. Thread pools place their threads by number, and
+        # are not told that they stay where they are.
+        Rule("sched_setaffinity", 0, "is not", 0, (0,)),
         Rule("prlimit64", errno.EPERM, "is not", 0, (0,)),
         Rule("sched_setscheduler", errno.EPERM, "is not", 0, (0,)),
         Rule("sched_setparam", errno.EPERM, "is not", 0, (0,)),

@@ -7,9 +7,10 @@ import ctypes
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional, Union
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,12 +66,93 @@ def kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     kill(pid)
+    freezer = freezer_of(pid)
+    if freezer is not None:  # of the older kind: what is frozen does not end
+        freezer.thaw()
 
 
 def kill(pid: int) -> None:
     """Kill one process; nothing if it is gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
+
+
+CONTROL_GROUP = "fib-candidate-{pid}"
+"""Name of the control groups that a candidate may be in, alone with what it has started."""
+
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
+
+
+def control_groups(pid: Union[int, str] = "self") -> dict[str, Path]:
+    """Return the folders of the control groups that a process is in, by controller.
+
+    That of the newer hierarchy, which has all controllers, is under the empty name.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return {}
+    found: dict[str, Path] = {}
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        mounts = controllers.split(",") if controllers else ("", "unified")
+        places = [_CONTROL_GROUPS / name / path.lstrip("/") for name in mounts]
+        # Another file system may be mounted there.
+        there = [place for place in places if (place / "cgroup.procs").exists()]
+        if there:
+            found |= dict.fromkeys(controllers.split(","), there[0])
+    return found
+
+
+@dataclass(frozen=True)
+class Freezer:
+    """Stops all processes of a control group at once, in a way that they cannot hold open.
+
+    See https://docs.kernel.org/admin-guide/cgroup-v2.html and, for the older kind,
+    https://docs.kernel.org/admin-guide/cgroup-v1/freezer-subsystem.html.
+
+    Parameters
+    ----------
+    group : Path
+        Its folder.
+    """
+
+    group: Path
+
+    @property
+    def _older(self) -> bool:
+        return not (self.group / "cgroup.freeze").exists()
+
+    def freeze(self) -> None:
+        """Begin to stop everything: none of it runs code of its own any more."""
+        if self._older:
+            (self.group / "freezer.state").write_text("FROZEN")
+        else:
+            (self.group / "cgroup.freeze").write_text("1")
+
+    def is_frozen(self) -> bool:
+        """Return whether everything stands still."""
+        if self._older:
+            return (self.group / "freezer.state").read_text().startswith("FROZEN")
+        return "frozen 1" in (self.group / "cgroup.events").read_text()
+
+    def thaw(self) -> None:
+        """Let everything go on; never raises."""
+        with contextlib.suppress(OSError):
+            if self._older:
+                (self.group / "freezer.state").write_text("THAWED")
+            else:
+                (self.group / "cgroup.freeze").write_text("0")
+
+
+def freezer_of(pid: int) -> Optional[Freezer]:
+    """Return what stops a candidate with all that it has started, if it is in a group for that."""
+    groups = control_groups(pid)
+    for controller, state in (("", "cgroup.freeze"), ("freezer", "freezer.state")):
+        group = groups.get(controller)
+        if group is not None and group.name == CONTROL_GROUP.format(pid=pid):
+            if (group / state).exists():
+                return Freezer(group)
+    return None
 
 
 def own_children() -> list[int]:

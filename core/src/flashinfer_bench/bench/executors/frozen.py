@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.bench.candidate.processes import libc
+from flashinfer_bench.bench.candidate.processes import freezer_of, libc
 from flashinfer_bench.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 _LONGEST_READ = 1 << 30  # the system takes less than 2 GiB at once
 _LOOK_S = 50e-6
-_STILL = frozenset("TtZX")  # stopped, stopped by a tracer, or ended
+# Stopped, stopped by a tracer, ended; or in the middle of a call of the system that no signal
+# interrupts, such as vfork: that of a stop is heeded before any code of the process runs again.
+_STILL = frozenset("TtZXD")
 
 
 class _Span(ctypes.Structure):
@@ -61,6 +63,8 @@ def _refusal() -> Optional[str]:
 class FrozenTree:
     """All processes below, and including, one: stopped by the constructor until `thaw`.
 
+    By its control group, if it is in one of its own; otherwise each by a signal.
+
     Parameters
     ----------
     pid : int
@@ -79,39 +83,54 @@ class FrozenTree:
     def __init__(self, pid: int, *, timeout_s: float) -> None:
         self._pid = pid
         self._stopped: set[int] = set()
+        self._freezer = freezer_of(pid)
         deadline = time.monotonic() + timeout_s
         try:
-            while not self._stop_all():
+            if self._freezer is not None:
+                self._freezer.freeze()
+            while not self._is_still():
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"process {pid} does not stop within {timeout_s:g} s")
                 time.sleep(_LOOK_S)
+        except FileNotFoundError:
+            raise _ended(pid) from None
         except BaseException:
             self.thaw()
             raise
 
+    def _is_still(self) -> bool:
+        if self._freezer is not None:
+            return self._freezer.is_frozen()
+        # What was stopped may be told to go on by what was not yet, and may have forked before.
+        return self._stop_all() and not self._moving()
+
     def _stop_all(self) -> bool:
-        """Stop what is not stopped yet; return whether everything stands still.
+        """Stop what moves; return whether nothing did, and nothing was new."""
+        moving = self._moving()
+        for pid in moving:
+            try:
+                os.kill(pid, signal.SIGSTOP)
+            except ProcessLookupError:
+                if pid == self._pid:
+                    raise
+            self._stopped.add(pid)
+        return not moving
 
-        A process may fork between being listed and being stopped. So it is over only when nothing
-        new is found after all that was known stood still. Until then the children, of which each
-        thread has a list of its own, are not looked for.
+    def _moving(self) -> list[int]:
+        return [
+            pid for pid in _tree(self._pid) if pid not in self._stopped or not _stands_still(pid)
+        ]
+
+    def require_still(self) -> None:
+        """Look again: a signal that comes later, such as a timer's, lets a stopped process go on.
+
+        Raises
+        ------
+        ProtocolError
+            If something in the tree moves.
         """
-        if not self._stopped:
-            self._stop(self._pid)
-        if not all(_stands_still(pid) for pid in self._stopped):
-            return False
-        new = [pid for pid in _tree(self._pid) if pid not in self._stopped]
-        for pid in new:
-            self._stop(pid)
-        return not new
-
-    def _stop(self, pid: int) -> None:
-        try:
-            os.kill(pid, signal.SIGSTOP)
-        except ProcessLookupError:
-            if pid == self._pid:
-                raise
-        self._stopped.add(pid)
+        if not self._is_still():
+            raise ProtocolError("it went on while its outputs were read")
 
     def read(self, address: int, nbytes: int) -> memoryview:
         """Copy `nbytes` from the memory of the process into writable memory of this one.
@@ -132,9 +151,15 @@ class FrozenTree:
 
     def thaw(self) -> None:
         """Let everything go on; idempotent, never raises."""
+        if self._freezer is not None:
+            self._freezer.thaw()
         while self._stopped:
             with contextlib.suppress(OSError):
                 os.kill(self._stopped.pop(), signal.SIGCONT)
+
+
+def _ended(pid: int) -> ProcessLookupError:
+    return ProcessLookupError(errno.ESRCH, f"process {pid} has ended")
 
 
 def _tree(pid: int) -> Iterator[int]:
@@ -146,7 +171,7 @@ def _tree(pid: int) -> Iterator[int]:
         If the process itself is not there.
     """
     if not Path(f"/proc/{pid}").exists():
-        raise ProcessLookupError(errno.ESRCH, f"process {pid} has ended")
+        raise _ended(pid)
     waiting = [pid]
     while waiting:
         current = waiting.pop()

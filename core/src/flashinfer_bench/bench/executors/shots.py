@@ -145,6 +145,7 @@ class Shooting(Conversation):
             for value, place in zip(returned.values, returned.places, strict=True):
                 values.append(_read_value(frozen, value, place, budget))
                 budget -= _size_of(values[-1])
+            frozen.require_still()
         except ProcessLookupError as error:
             raise PeerClosed("the process has ended") from error
         except PermissionError as error:
