@@ -159,6 +159,7 @@ class TestIntegrity:
             ["hidden time"],
             5,
             {"rule": "outputs", "timed_call": 3},
+            {"disputed": "hidden time", "unseen_ms": 3.0},
             {"violation": "floor"},
             {"violations": ["timer"]},
             {"clean": False},

@@ -16,6 +16,15 @@ def test_the_best_trace_has_the_highest_speedup(make):
     assert trace_set.get_best_trace(NAME).solution == "s1_v1"
 
 
+def test_what_is_disputed_is_not_the_best(make):
+    doubt = {"integrity": {"disputed": "hidden time", "unseen_ms": 0.5}}
+    errors = {"max_absolute_error": 0.0, "max_relative_error": 0.0, "extra": doubt}
+    doubtful = make.trace("s9_v1", speedup=9.0, correctness=errors)
+    trace_set = make.trace_set(doubtful, *traces_of(make, 1.0, 3.0))
+    assert trace_set.get_best_trace(NAME).solution == "s1_v1"
+    assert trace_set.filter_traces(NAME)[0] is doubtful, "it is right all the same"
+
+
 def test_the_best_for_exactly_these_axes(make):
     traces = [*traces_of(make, 5.0, m=4), *traces_of(make, 1.0, m=8)]
     trace_set = make.trace_set(*traces)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -47,6 +48,23 @@ def test_the_best_comes_first(make_result):
         make_result("partly", workload="w2", status="TIMEOUT"),
     ]
     assert [s.solution for s in score_solutions(results)] == ["fast", "slow", "partly", "failing"]
+
+
+def test_what_is_disputed_is_not_ranked(make_result):
+    doubt = json.dumps([None, {"disputed": "hidden time", "unseen_ms": 0.5}])
+    results = [
+        make_result("doubtful", latency_ms=0.5, note=doubt),
+        make_result("doubtful", workload="w2", latency_ms=0.5),
+        make_result("slow", latency_ms=3.0),
+        make_result("fast", latency_ms=1.0),
+    ]
+    scores = score_solutions(results)
+    assert [(one.solution, one.rank, one.disputed) for one in scores] == [
+        *(("fast", "1", 0), ("slow", "2", 0), ("doubtful", None, 1))
+    ]
+    (best,) = best_solutions(scores)
+    assert best.score.solution == "fast"
+    assert best_solutions(score_solutions(results[:2])) == []
 
 
 def test_latency_decides_not_the_recorded_speedup(make_result):

@@ -105,15 +105,15 @@ class TestTwoProcesses:
         builtins.__dict__.pop("fib_test_more", None)
 
     @pytest.mark.parametrize(
-        ("hidden", "reference_too", "device", "added"),
+        ("hidden", "reference_too", "device", "disputed"),
         [
             (0.1, 0.0, "cuda:0", True),  # the solution alone: that is its own
             (0.1, 0.1, "cuda:0", False),  # both, when they are called in turn
             (0.9, 0.1, "cuda:0", True),
         ],
     )
-    def test_what_the_reference_needs_there_is_not_added(
-        self, judge, hidden, reference_too, device, added
+    def test_what_the_reference_needs_there_is_not_disputed(
+        self, judge, hidden, reference_too, device, disputed
     ):
         source = (
             f"import builtins\nbuiltins.fib_test_more = {reference_too}\n"
@@ -121,7 +121,7 @@ class TestTwoProcesses:
         )
         found = judge(source, reference=self.SLOWER, device=device)
         assert found.status is EvaluationStatus.PASSED
-        assert ("added_ms" in found.correctness.extra["integrity"]) is added
+        assert ("disputed" in found.correctness.extra["integrity"]) is disputed
 
     @pytest.mark.parametrize("part", ["overhead", "exchange", "stage", "describe"])
     @pytest.mark.parametrize(

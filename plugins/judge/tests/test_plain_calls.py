@@ -63,9 +63,9 @@ class TestNormals:
 
 
 class TestVerdicts:
-    @pytest.mark.parametrize(("hidden_ms", "added"), [(0.0, False), (0.09, True)])
+    @pytest.mark.parametrize(("hidden_ms", "disputed"), [(0.0, False), (0.09, True)])
     def test_who_shows_it_has_hidden_nothing(
-        self, hidden_ms, added, prepare, session, settings, problems, evaluator
+        self, hidden_ms, disputed, prepare, session, settings, problems, evaluator
     ):
         running = session(device="cuda:0")
         baseline = prepare(WAITS_FOR_THE_DEVICE, running=running)
@@ -74,4 +74,4 @@ class TestVerdicts:
         judged = replace(baseline, evaluator=evaluator, config=config)
         evaluation = evaluate_solution(running, problems.solution(source), judged)
         assert evaluation.status == "PASSED"
-        assert ("added_ms" in evaluation.correctness.extra["integrity"]) is added
+        assert ("disputed" in evaluation.correctness.extra["integrity"]) is disputed

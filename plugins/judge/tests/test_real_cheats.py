@@ -159,10 +159,10 @@ def test_no_cheat_gets_a_false_latency(name, verdicts):
 def test_verdicts_name_what_was_found(name, status, log, verdicts):
     evaluation = verdict_on(name, verdicts)
     if name == "forged_clock" and evaluation.status == "PASSED":
-        # Too busy to tell who is late: what the clock hides is added to the latency, which
-        # `test_no_cheat_gets_a_false_latency` looks at.
-        assert evaluation.correctness.extra["integrity"]["added_ms"] > 0.5 * WORK_MS
-        pytest.skip("the machine is too busy to condemn it: the time that it hides was added")
+        # Too busy to tell who is late: the latency, which `test_no_cheat_gets_a_false_latency` looks
+        # at, is the upper reading.
+        assert evaluation.correctness.extra["integrity"]["unseen_ms"] > 0.5 * WORK_MS
+        pytest.skip("the machine is too busy to condemn it: its latency is disputed")
     assert evaluation.status == status
     assert log in evaluation.log
     assert not evaluation.provenance.transient
@@ -175,8 +175,8 @@ def test_honest_solutions_pass(name, verdicts):
     note = evaluation.correctness.extra["integrity"]
     assert (note["trust"], note["timed_calls"], note["checked_calls"]) == ("full", 40, 8)
     assert note["fresh"] == ["x"]
-    # On a machine that is too busy to decide, what was not seen is in the latency instead.
-    assert note["hidden_ms"] <= note["allowed_ms"] or "added_ms" in note
+    # On a machine that is too busy to decide, the latency is disputed instead.
+    assert note["hidden_ms"] <= note["allowed_ms"] or "disputed" in note
 
 
 def test_trust_off_believes_everything(problems, tmp_path):

@@ -15,7 +15,7 @@ from flashinfer_bench.bench.plan import is_final
 from flashinfer_bench.bench.pool import WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.compile import reference_solution
-from flashinfer_bench.data import Evaluation, SafetensorsInput, Trace
+from flashinfer_bench.data import Evaluation, SafetensorsInput, Trace, TraceSet
 
 HONEST = "def run(x): return x * 2\n"
 
@@ -169,15 +169,15 @@ class TestClock:
         assert Evaluation.model_validate_json(evaluation.model_dump_json()) == evaluation
 
     @pytest.mark.parametrize(("source", "reference", "latency", "about"), PASSED)
-    def test_what_was_not_seen_is_added(self, source, reference, latency, about, judge):
+    def test_what_was_not_seen_is_in_the_latency(self, source, reference, latency, about, judge):
         evaluation = judge(source + HONEST, reference=reference + HONEST)
         assert evaluation.status == "PASSED"
         found = evaluation.performance.latency_ms
         assert found == pytest.approx(latency, abs=about)
         claimed = float(source.partition("[")[2].partition("]")[0])
-        added = evaluation.correctness.extra["integrity"].get("added_ms", 0.0)
+        added = evaluation.correctness.extra["integrity"].get("unseen_ms", 0.0)
         assert found == pytest.approx(claimed + added)
-        assert ("that the timer did not see" in evaluation.log) == (added > 0.0)
+        assert ("disputed: " in evaluation.log) == (added > 0.0)
 
     def test_few_calls_prove_nothing_and_gain_nothing(self, judge):
         evaluation = judge(HIDES + HONEST, config={"iterations": 3, "num_trials": 1})
@@ -219,29 +219,37 @@ class TestOtherDevices:
         ("times", "added"),
         [("HIDDEN_MS = 1.9", 1.9), ("STAGE_MS = 9", 8.0), ("HIDDEN_MS = 1.9\nSTAGE_MS = 9", 9.9)],
     )
-    def test_it_is_added_to_the_latency(self, times, added, judge):
+    def test_the_latency_is_disputed(self, times, added, judge, problems):
         source = f"SAMPLES = [0.1, 0.102, 0.104]\n{times}\n"
         evaluation = judge(source + HONEST, device="cuda:0")
         assert evaluation.status == "PASSED"
         note = evaluation.correctness.extra["integrity"]
-        assert note["added_ms"] == pytest.approx(added, abs=1e-3)
-        samples = evaluation.performance.samples_ms
+        assert note["disputed"] == ("stage time" if added == 8.0 else "hidden time")
+        assert note["unseen_ms"] == pytest.approx(added, abs=1e-3)
+        times = evaluation.performance
         claims = [0.1, 0.102, 0.104]
-        assert {round(sample - note["added_ms"], 6) for sample in samples} == set(claims)
-        assert evaluation.performance.latency_ms == pytest.approx(0.102 + note["added_ms"])
-        assert (
-            f"latency includes {note['added_ms']:g} ms that the timer did not see" in evaluation.log
+        assert {round(sample, 6) for sample in times.samples_ms} == set(claims)
+        upper = 0.102 + note["unseen_ms"]
+        assert times.latency_ms == pytest.approx(upper)
+        low, high = times.interval_ms
+        assert low <= 0.102 < upper <= high < 0.104 + note["unseen_ms"] + 1e-6
+        assert times.speedup_factor == pytest.approx(times.reference_latency_ms / upper)
+        assert f"the latency is between 0.102 and {upper:.4g} ms" in evaluation.log
+        trace = Trace(
+            definition="d", workload=problems.workload(), solution="s", evaluation=evaluation
         )
-        assert not evaluation.provenance.transient
+        assert not is_final(trace)  # --resume tries it again
+        (row,) = TraceSet(traces={"d": [trace]}).run_rows()
+        assert row.disputed
 
     def test_only_if_it_persists(self, judge, executor):
         judge("SAMPLES = [0.1]\nHIDDEN_MS = 1.9\n" + HONEST, device="cuda:0")
         assert len([name for _, name in executor.of("load") if name.startswith("solution")]) == 2
 
-    def test_little_is_not_added(self, judge):
+    def test_little_is_no_matter(self, judge):
         evaluation = judge("SAMPLES = [1.0]\nHIDDEN_MS = 0.05\n" + HONEST, device="cuda:0")
         assert evaluation.performance.latency_ms == 1.0
-        assert "added_ms" not in evaluation.correctness.extra["integrity"]
+        assert "disputed" not in evaluation.correctness.extra["integrity"]
 
     @pytest.mark.parametrize("lie", ["SAMPLES = [4e-4]", "VERSION = 'mine'", "SAMPLES = [-1]"])
     def test_what_is_certain_is_still_refused(self, lie, judge):

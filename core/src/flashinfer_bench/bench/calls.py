@@ -352,6 +352,8 @@ class Measurement:
         What ended the run, as of `Taken`.
     dropped : tuple of (int, int)
         Samples that do not count: numbers of the first of a row, and of the one after its last.
+    unseen_ms : float
+        What a call may have taken beyond its sample: not 0 if the latency is disputed.
     """
 
     samples_ms: tuple[float, ...]
@@ -360,6 +362,7 @@ class Measurement:
     notes: tuple[str, ...] = ()
     ending: str = ""
     dropped: tuple[tuple[int, int], ...] = ()
+    unseen_ms: float = 0.0
 
     @property
     def counted_ms(self) -> tuple[float, ...]:
@@ -369,8 +372,8 @@ class Measurement:
 
     @property
     def latency_ms(self) -> float:
-        """The median over all samples that count, in milliseconds."""
-        return median(self.counted_ms)
+        """The median over all samples that count, in milliseconds, and what they may lack."""
+        return median(self.counted_ms) + self.unseen_ms
 
 
 def measurement_of(taken: Taken) -> Measurement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import pairwise
 from statistics import median
@@ -90,7 +90,7 @@ def performance_of(
         reference_latency_ms=reference,
         speedup_factor=speedup,
         samples_ms=list(taken.samples_ms),
-        interval_ms=_around(latency, own),
+        interval_ms=_around(latency, replace(own, high=own.high + taken.unseen_ms)),
         reference_samples_ms=list(reference_ms) if reference_ms else None,
         speedup_interval=_around(speedup, ratio) if ratio is not None else None,
         outliers=count_outliers(counted),
@@ -235,6 +235,7 @@ class Report:
             timer=measurement.timer,
             timer_version=measurement.timer_version,
             timing={**taken, **(timing or {})},
+            transient=measurement.unseen_ms > 0.0,
         )
 
     def _evaluation(

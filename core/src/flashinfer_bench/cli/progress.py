@@ -133,4 +133,6 @@ def _outcome(trace: Trace) -> str:
     if performance is None:
         return text
     speedup = f" ({rounded(performance.speedup_factor)}x)" if performance.speedup_factor else ""
-    return f"{text}: {rounded(performance.latency_ms)} ms{speedup}"
+    told = evaluation.provenance
+    doubt = ", disputed" if told is not None and told.transient else ""
+    return f"{text}: {rounded(performance.latency_ms)} ms{speedup}{doubt}"

@@ -324,6 +324,8 @@ def _notes(row: _Row) -> Iterator[str]:
         yield f"not distinguishable from {names}"
     if score.without_interval:
         yield f"no interval on {score.without_interval} of {score.passed} workloads"
+    if score.disputed:
+        yield f"disputed on {score.disputed} of {score.passed} workloads: not ranked"
     if score.dropped:
         yield f"{score.dropped} of {score.samples} samples dropped"
     before = score.references.get("before", 0)
@@ -342,6 +344,7 @@ def _document(row: _Row, columns: Sequence[Column], results: Sequence[Result]) -
         "not_distinguishable": [one.solution for one in best.ties] if row.leads else [],
         "without_interval": score.without_interval,
         "dropped": score.dropped,
+        "disputed": score.disputed,
         "references": score.references,
         "results": [
             document_of(_RESULT, one)
@@ -363,6 +366,7 @@ _RESULT = (
     Column("speedup", lambda r: _measured(r.speedup, r.speedup_interval), measured=True),
     Column("samples", "sample_total"),
     Column("dropped", "dropped"),
+    Column("disputed", "disputed"),
     Column("stop_rule", "clock.stop_rule"),
     Column("reference", "clock.reference"),
     Column("timestamp", "timestamp"),

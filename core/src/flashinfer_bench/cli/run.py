@@ -269,9 +269,10 @@ class RunSession:
 
 
 def _outcome(score: SolutionScore) -> str:
+    told = {**score.statuses, **({"disputed": score.disputed} if score.disputed else {})}
     return ", ".join(
         status if count == score.workloads else f"{count} {status}"
-        for status, count in score.statuses.items()
+        for status, count in told.items()
     )
 
 

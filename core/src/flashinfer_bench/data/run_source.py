@@ -179,6 +179,11 @@ class RunRow(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Whether the solution passed."""
         return self.status is EvaluationStatus.PASSED
 
+    @property
+    def disputed(self) -> bool:
+        """Whether its judge doubts its latency: nothing ranks it then, and apply does not use it."""
+        return self.note is not None and '"disputed": ' in self.note
+
 
 def read_traces(rows: Iterable[RunRow]) -> Iterator[tuple[RunRow, Trace]]:
     """Yield some rows with their traces, source by source, so that each file is opened once.

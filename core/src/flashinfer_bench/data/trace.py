@@ -251,7 +251,8 @@ class Provenance(SchemaModel):
     warmup_runs, iterations, num_trials : int, optional
         How often the solution was called.
     transient : bool
-        Whether another try may end differently (a time-out, a crash); ``--resume`` retries those.
+        Whether another try may end differently (a time-out, a crash, a disputed latency);
+        ``--resume`` retries those.
     wall_s, build_s : float, optional
         Seconds that the evaluation and the build took.
     device : str, optional

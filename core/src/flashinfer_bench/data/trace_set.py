@@ -312,8 +312,10 @@ class TraceSet:
     ) -> list[Trace]:
         def look() -> list[Trace]:
             rows = self.run_source.passing(def_name, axes, atol, rtol)
-            chosen = [max(rows, key=attrgetter("speedup_factor"))] if best and rows else rows
-            return [trace for _, trace in read_traces(chosen)]
+            if best:
+                rows = [row for row in rows if not row.disputed]
+                rows = [max(rows, key=attrgetter("speedup_factor"))] if rows else []
+            return [trace for _, trace in read_traces(rows)]
 
         for _ in range(_TRIES):
             try:
@@ -331,7 +333,7 @@ class TraceSet:
         max_abs_error: float = 1e-2,
         max_rel_error: float = 1e-2,
     ) -> Optional[Trace]:
-        """Return the trace with the highest speedup factor.
+        """Return the trace with the highest speedup factor, of those that are not disputed.
 
         Parameters
         ----------

@@ -199,6 +199,7 @@ class SolutionScore:
     dropped: int = 0
     stop_rules: tuple[str, ...] = ()
     without_interval: int = 0
+    disputed: int = 0
     references: Mapping[str, int] = field(default_factory=dict)
     rank: Optional[str] = None
 
@@ -217,6 +218,11 @@ class SolutionScore:
     def all_passed(self) -> bool:
         """Whether it passed on every workload on which it was evaluated."""
         return self.passed == self.workloads
+
+    @property
+    def can_rank(self) -> bool:
+        """Whether it passed everywhere, with latencies of which none is disputed."""
+        return self.all_passed and self.passed > 0 and not self.disputed
 
 
 def score_solutions(results: Iterable[Result]) -> list[SolutionScore]:
@@ -284,13 +290,14 @@ def _score(results: Sequence[Result], timer: str, cache: str) -> SolutionScore:
         dropped=sum(one.dropped for one in passed),
         stop_rules=tuple(sorted({one.clock.stop_rule for one in passed} - {""})),
         without_interval=sum(one.interval_ms is None for one in passed),
+        disputed=sum(one.disputed for one in passed),
         references=dict(sorted(references.items())),
     )
 
 
 def _ranked(scores: Sequence[SolutionScore]) -> list[SolutionScore]:
     """Return the scores of one definition and setting with their ranks."""
-    eligible = [one for one in scores if one.all_passed and one.latency is not None]
+    eligible = [one for one in scores if one.can_rank and one.latency is not None]
     most = max((one.passed for one in eligible), default=0)
     rivals = [one for one in eligible if one.passed == most]
     labels = rank_labels(ranks([one.latency for one in rivals if one.latency is not None]))
@@ -309,7 +316,7 @@ def _order(score: SolutionScore) -> tuple[Any, ...]:
     latency = score.mean_latency_ms
     return (
         *(natural_order(score.definition), score.hardware, score.timer, score.cache),
-        *(not score.all_passed, -score.passed),
+        *(not score.can_rank, not score.all_passed, -score.passed),
         *(latency if latency is not None else float("inf"), score.solution),
     )
 
@@ -372,7 +379,7 @@ def best_solutions(scores: Iterable[SolutionScore]) -> list[Best]:
         groups.setdefault(key, []).append(score)
     found = []
     for group in groups.values():
-        eligible = [one for one in group if one.all_passed and one.passed]
+        eligible = [one for one in group if one.can_rank]
         if eligible:
             rivals = [one for one in eligible[1:] if one.passed == eligible[0].passed]
             in_rank = tuple(one for one in eligible if one.rank is not None)

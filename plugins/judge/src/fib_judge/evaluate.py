@@ -131,8 +131,8 @@ def evaluate_solution(
     ``RUNTIME_ERROR``: where noise could be the reason, only if it is not believed in a fresh
     process either, which has as much time again. Where even the reference's times vary as much, or
     calls are few, and on devices other than the CPU, where time that the timer has not seen may be
-    the host's, that is no proof: that time is added to the latency. What is reported is the latency
-    of calls which have passed.
+    the host's, that is no proof: the latency is disputed, and reaches from what was claimed to what
+    that time makes of it.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def _verdict(
         and violation.disputable
         and (session.device != "cpu" or violation.undecided)
     ):
-        timed = timed.with_unseen()
+        timed = timed.as_disputed()
     elif violation is not None:
         reason = str(violation)
         if earlier is not None:

@@ -25,9 +25,9 @@ through the same with the same inputs. Hence, over the timed calls:
 
 Noise makes the first three fail now and then, so `Violation.disputable` tells that the calls have
 to be made again, in a fresh process, before anyone is convicted. Where the machine might be the
-reason (``excess <= noise``), nobody is: `Violation.undecided`. What the timer has not seen is then
-added to the latency (`Inquiry.added_ms`), so that nobody gains by it either. So *allowed* can be
-tight where *noise* is not. Noise is what the reference shows of it, and what the system tells of
+reason (``excess <= noise``), nobody is: `Violation.undecided`. The latency is then
+disputed, and reaches up to what it is with all that the timer has not seen (`Inquiry.unseen_ms`),
+so that nobody gains by it either. So *allowed* can be tight where *noise* is not. Noise is what the reference shows of it, and what the system tells of
 this very process: how long others had the cores while it could have run.
 
 The same goes for a device that works by itself, such as a GPU: the wait beyond the samples is the
@@ -452,7 +452,7 @@ class Inquiry:
     describe: Excess = _NO_EXCESS
 
     @property
-    def added_ms(self) -> float:
+    def unseen_ms(self) -> float:
         """What the latency lacks in milliseconds, if it is the claim; 0 if that is believed."""
         # What is hidden in a call, and after it, is part of the exchange: it is added once.
         parts = self.overhead.unseen_ms + self.describe.unseen_ms

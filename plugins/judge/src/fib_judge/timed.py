@@ -225,17 +225,19 @@ class TimedRun:
         assert self.claim is not None
         return replace(self, inquiry=inquire(self.claim, normal))
 
-    def with_unseen(self) -> TimedRun:
-        """Return it with every sample longer by what its timer has not seen of a typical call."""
-        assert self.inquiry is not None
-        added = _short(self.inquiry.added_ms)
-        note = f"latency includes {added:g} ms that the timer did not see"
-        taken = self.measurement
-        samples = calls.as_stored(sample + added for sample in taken.samples_ms)
+    def as_disputed(self) -> TimedRun:
+        """Return it with a latency that reaches to what a typical call took with all around it."""
+        assert self.inquiry is not None and self.violation is not None
+        unseen, taken = _short(self.inquiry.unseen_ms), self.measurement
+        note = (
+            f"disputed: {self.violation.rule}: {self.violation.message}, probably for load on this "
+            f"machine: the latency is between {taken.latency_ms:.4g} and "
+            f"{taken.latency_ms + unseen:.4g} ms"
+        )
         return replace(
             self,
-            measurement=replace(taken, samples_ms=samples, notes=(*taken.notes, note)),
-            facts={**self.facts, "added_ms": added},
+            measurement=replace(taken, unseen_ms=unseen, notes=(*taken.notes, note)),
+            facts={**self.facts, "disputed": self.violation.rule, "unseen_ms": unseen},
         )
 
     @property

@@ -97,6 +97,8 @@ class Ranking:
                 self._failed.add((name, task.solution))
                 continue
             self._passed[name] += 1
+            if row.disputed:
+                continue
             if latency is None or not 0.0 < latency < math.inf:
                 self._unusable.setdefault(name, row)
                 continue

@@ -126,9 +126,10 @@ def _countable(
     results: Iterable[Result], baseline: Optional[Mapping[Task, Measured]]
 ) -> list[Result]:
     """Leave out passes that nothing can be said about, for or against: nothing to compare with."""
+    known = [result for result in results if not result.disputed]
     if baseline is not None:
-        return [result for result in results if task_of(result) in baseline]
-    return [result for result in results if not result.passed or result.speedup is not None]
+        return [result for result in known if task_of(result) in baseline]
+    return [result for result in known if not result.passed or result.speedup is not None]
 
 
 def rate_authors(

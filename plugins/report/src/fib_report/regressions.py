@@ -190,7 +190,7 @@ def _sides(
 ) -> tuple[Past, Side, int]:
     before: Past = {}
     after: Side = {}
-    everything = list(results)
+    everything = [result for result in results if not result.disputed]
     moments = {text: _moment(text) for text in {result.timestamp for result in everything}}
     dated = [(moments[result.timestamp], result) for result in everything]
     kept = [(moment, result) for moment, result in dated if moment is not None]

@@ -236,8 +236,8 @@ class Beliefs:
             if self._session.device == "cpu" and not violation.undecided:
                 many = f"{self._disputed[side.role]} of {self._launches} launches"
                 raise CannotCompare(side.role, "not believed", f"{violation} (in {many})")
-            self.added_ms[side.role] = max(inquiry.added_ms, self.added_ms.get(side.role, 0.0))
-        first, second = (inquiry.added_ms if inquiry.violation else 0.0 for _, inquiry in found)
+            self.added_ms[side.role] = max(inquiry.unseen_ms, self.added_ms.get(side.role, 0.0))
+        first, second = (inquiry.unseen_ms if inquiry.violation else 0.0 for _, inquiry in found)
         return first, second
 
     def _inquire(self, side: Side, other: Side) -> Inquiry:

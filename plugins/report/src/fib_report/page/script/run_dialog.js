@@ -17,6 +17,7 @@ const describe = (run) => facts([
   ["Workload", run.uuid],
   ["Axes", Object.entries(run.axes).map(([name, value]) => `${name}=${value}`).join(" ")],
   ["Latency", duration(run.latency)],
+  ["Disputed", run.disputed ? "its judge doubts the latency, so it is not ranked: see the log" : ""],
   ["95 % interval", run.interval ? `${range(run.interval, duration)} (${plusMinus(run.latency, run.interval).trim()})` : ""],
   ["Middle half", run.samples ? `${duration(run.low)} – ${duration(run.high)} (${run.samples} samples)` : ""],
   ["Dropped samples", run.dropped ? `${run.dropped} of ${run.samples}: the device was slowed down` : ""],

@@ -55,6 +55,7 @@ const runTip = (run) => rowsOf([
     : statusLabel(run.status),
   run.interval ? `95 % interval: ${range(run.interval, duration)}` : "",
   run.samples ? `middle half of ${run.samples} samples: ${duration(run.low)} – ${duration(run.high)}` : "",
+  run.disputed ? "disputed: not ranked" : "",
   run.dropped ? `${run.dropped} samples dropped` : "",
   run.passed ? [run.timed, run.rule, run.referenceTimed && `reference timed ${run.referenceTimed}`].filter(Boolean).join(" · ") : "",
   "click for details",

@@ -13,12 +13,14 @@ const deviceColumn = (data, value) => (data.several ? [{ name: "Device", value }
 const scoreOutcome = (score) => {
   const worst = Object.keys(score.statuses).pop() ?? "";
   const some = score.passed && score.passed < score.workloads;
-  return [worst, some ? `${score.workloads - score.passed} failed` : statusLabel(worst)];
+  if (some) return [worst, `${score.workloads - score.passed} failed`];
+  return [worst, score.disputed ? `${score.disputed} disputed` : statusLabel(worst)];
 };
 
 const scoreTip = (score) => rowsOf([
   score.interval_ms && `geometric mean: ${duration(score.mean_latency_ms)}, 95 % interval ${range(score.interval_ms, duration)}`,
   score.without_interval ? `no interval on ${score.without_interval} of ${score.passed} workloads` : "",
+  score.disputed ? `disputed on ${score.disputed} of ${score.passed} workloads: not ranked` : "",
   score.dropped ? `${score.dropped} of ${score.samples} samples dropped` : "",
   score.references.before ? `reference timed before, not beside, on ${score.references.before} workloads` : "",
 ]);
@@ -64,7 +66,7 @@ const runColumns = (data, open, withDefinition) => [
   { name: "Solution", value: (r) => r.solution, class: "name" },
   { name: "Workload", value: (r) => r.label, class: "load", search: (r) => `${r.label} ${r.uuid}`, tip: (r) => r.uuid },
   ...deviceColumn(data, (r) => r.device),
-  { name: "Latency", numeric: true, value: (r) => r.latency, show: (r) => duration(r.latency) },
+  { name: "Latency", numeric: true, value: (r) => r.latency, show: (r) => duration(r.latency) + (r.disputed ? " (disputed)" : "") },
   { name: "± 95 %", numeric: true, value: (r) => halfWidth(r.latency, r.interval), tip: (r) => range(r.interval, duration),
     help: "Half of the 95 % interval of the latency, as a share of it",
     show: (r) => plusMinus(r.latency, r.interval).trim() || "–" },
