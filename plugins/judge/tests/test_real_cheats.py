@@ -159,8 +159,8 @@ def test_no_cheat_gets_a_false_latency(name, verdicts):
 def test_verdicts_name_what_was_found(name, status, log, verdicts):
     evaluation = verdict_on(name, verdicts)
     if name == "forged_clock" and evaluation.status == "PASSED":
-        # Too busy to tell who is late: the latency, which `test_no_cheat_gets_a_false_latency` looks
-        # at, is the upper reading.
+        # Too busy to tell who is late: `test_no_cheat_gets_a_false_latency` looks at the latency,
+        # which is the upper reading.
         assert evaluation.correctness.extra["integrity"]["unseen_ms"] > 0.5 * WORK_MS
         pytest.skip("the machine is too busy to condemn it: its latency is disputed")
     assert evaluation.status == status

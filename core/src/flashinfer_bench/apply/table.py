@@ -254,7 +254,9 @@ def _matched(run: RunRow, absolute: float, ratio: Optional[float], limits: Limit
     return absolute <= _HEADROOM * limits.atol
 
 
-_ACCUSING = ("disputed", "violation", "violations", "rule", "problem", "problems", "suspect", "cheat")
+_ACCUSING = (
+    *("disputed", "violation", "violations", "rule", "problem", "problems", "suspect", "cheat"),
+)
 _GOOD = frozenset({"clean", "ok", "pass", "passed", "full", "off"})
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Optional
 
 from fib_judge.integrity import Normals
+from fib_judge.records import KeyedRandom
 from flashinfer_bench.bench.calls import (
     Attempt,
     Deadline,
@@ -185,7 +185,7 @@ class Turns:
     """
 
     def __init__(self, attempt: VerifiedAttempt, reference: Attempt) -> None:
-        rng = random.Random(attempt.session.secret_seed("beside"))
+        rng = KeyedRandom(attempt.session.secret_seed("beside"))
         self._attempt, self._reference = attempt, reference
         self._variations = Variations(reference.baseline, rng)
         self._every = _every(attempt.plan)

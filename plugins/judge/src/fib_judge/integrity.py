@@ -25,10 +25,11 @@ through the same with the same inputs. Hence, over the timed calls:
 
 Noise makes the first three fail now and then, so `Violation.disputable` tells that the calls have
 to be made again, in a fresh process, before anyone is convicted. Where the machine might be the
-reason (``excess <= noise``), nobody is: `Violation.undecided`. The latency is then
-disputed, and reaches up to what it is with all that the timer has not seen (`Inquiry.unseen_ms`),
-so that nobody gains by it either. So *allowed* can be tight where *noise* is not. Noise is what the reference shows of it, and what the system tells of
-this very process: how long others had the cores while it could have run.
+reason (``excess <= noise``), nobody is: `Violation.undecided`. The latency is then disputed, and
+reaches up to what it is with all that the timer has not seen (`Inquiry.unseen_ms`), so that nobody
+gains by it either. So *allowed* can be tight where *noise* is not. Noise is what the reference
+shows of it, and what the system tells of this very process: how long others had the cores while it
+could have run.
 
 The same goes for a device that works by itself, such as a GPU: the wait beyond the samples is the
 device's *or* the host's, and a solution that makes the host work for long has hidden nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
@@ -60,6 +61,34 @@ class VerifiedSession(Session):
         text = f"{self.rotation_seed}/{purpose}"
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> (64 - _SEED_BITS)
+
+
+class KeyedRandom(random.Random):
+    """Chance of which nobody can foresee more from what was seen of it: SHAKE128 over a counter.
+
+    The state of Python's own generator follows from 624 of its outputs.
+
+    Parameters
+    ----------
+    seed : int
+        The key; the same one gives the same numbers.
+    """
+
+    def seed(self, a: object = None, version: int = 2) -> None:
+        """Begin anew with another key."""
+        self._key, self._count = str(a).encode(), 0
+        super().seed(0)
+
+    def getrandbits(self, k: int, /) -> int:
+        """Return an integer of `k` bits."""
+        self._count += 1
+        text, size = str(self._count).encode(), (k + 7) // 8
+        found = hashlib.shake_128(b"%d %b %b" % (len(self._key), self._key, text)).digest(size)
+        return int.from_bytes(found, "big") >> (8 * size - k)
+
+    def random(self) -> float:
+        """Return a number in [0, 1)."""
+        return float(self.getrandbits(53)) * 2.0**-53
 
 
 def seed_commitment(seed: int) -> str:

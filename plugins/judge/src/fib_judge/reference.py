@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
 from fib_judge.decidability import tightened
 from fib_judge.floor import physics_floor
 from fib_judge.integrity import Normals
-from fib_judge.records import VerifiedBaseline, VerifiedSession
+from fib_judge.records import KeyedRandom, VerifiedBaseline, VerifiedSession
 from fib_judge.timed import TimedCheck, free_memory, number_of_checks, secret_places
 from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.digests import fresh_seed, trial_seed
@@ -75,7 +74,7 @@ def _timed_with_checks(
 ) -> tuple[Optional[calls.Measurement], tuple[TimedCheck, ...], Normals]:
     """Time the reference, and keep the outputs of some of its calls: they become checks."""
     baseline, candidate = attempt.baseline, attempt.candidate
-    rng = random.Random(session.secret_seed("reference"))
+    rng = KeyedRandom(session.secret_seed("reference"))
     nbytes = sum(value.nbytes for value in baseline.trials[0].expected)
     count = number_of_checks(plan.max_samples, nbytes, free_memory())
     variations = calls.Variations(baseline, rng)
@@ -150,7 +149,7 @@ def few_calls(session: VerifiedSession, baseline: DeviceBaseline) -> Normals:
         attempt = calls.Attempt(session, baseline.reference, baseline, worker, deadline)
         for trial in baseline.trials:
             attempt.put(trial)
-        variations = calls.Variations(baseline, random.Random(session.secret_seed("again")))
+        variations = calls.Variations(baseline, KeyedRandom(session.secret_seed("again")))
         taken = calls.take_calls(attempt, FEW_CALLS, lambda place: variations.draw())
         return Normals.of(taken.calls)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import random
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.integrity import Claim, Inquiry, Normals, Violation, inquire
+from fib_judge.records import KeyedRandom
 from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, ask
 from flashinfer_bench.bench.evaluators.base import Check, Trial
@@ -17,6 +17,7 @@ from flashinfer_bench.bench.executors.threads import waited_here
 from flashinfer_bench.data import EvaluationStatus
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Sequence
 
     import torch
@@ -227,17 +228,19 @@ class TimedRun:
 
     def as_disputed(self) -> TimedRun:
         """Return it with a latency that reaches to what a typical call took with all around it."""
-        assert self.inquiry is not None and self.violation is not None
+        violation = self.violation
+        assert self.inquiry is not None
+        assert violation is not None
         unseen, taken = _short(self.inquiry.unseen_ms), self.measurement
         note = (
-            f"disputed: {self.violation.rule}: {self.violation.message}, probably for load on this "
-            f"machine: the latency is between {taken.latency_ms:.4g} and "
+            f"disputed: {violation.rule}: {violation.message}, probably for load on this machine: "
+            f"the latency is between {taken.latency_ms:.4g} and "
             f"{taken.latency_ms + unseen:.4g} ms"
         )
         return replace(
             self,
             measurement=replace(taken, unseen_ms=unseen, notes=(*taken.notes, note)),
-            facts={**self.facts, "disputed": self.violation.rule, "unseen_ms": unseen},
+            facts={**self.facts, "disputed": violation.rule, "unseen_ms": unseen},
         )
 
     @property
@@ -383,7 +386,7 @@ def time_distrusting(
         If the candidate fails.
     """
     session = attempt.session
-    course = _Course(attempt, random.Random(seed))
+    course = _Course(attempt, KeyedRandom(seed))
     taken = calls.take_calls(
         attempt,
         attempt.plan,

@@ -146,12 +146,11 @@ class Freezer:
 
 def freezer_of(pid: int) -> Optional[Freezer]:
     """Return what stops a candidate with all that it has started, if it is in a group for that."""
-    groups = control_groups(pid)
+    groups, name = control_groups(pid), CONTROL_GROUP.format(pid=pid)
     for controller, state in (("", "cgroup.freeze"), ("freezer", "freezer.state")):
-        group = groups.get(controller)
-        if group is not None and group.name == CONTROL_GROUP.format(pid=pid):
-            if (group / state).exists():
-                return Freezer(group)
+        group = groups.get(controller, Path())
+        if group.name == name and (group / state).exists():
+            return Freezer(group)
     return None
 
 

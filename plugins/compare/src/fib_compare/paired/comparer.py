@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from fib_compare.paired.sides import Beliefs, CannotCompare, CheckSupply, Side
 from fib_compare.stats import Launch, compare_launches, enough
 from fib_judge.calibration import load_ceilings
 from fib_judge.decidability import UndecidableWorkload
-from fib_judge.records import VerifiedAttempt, VerifiedBaseline, VerifiedSession
+from fib_judge.records import KeyedRandom, VerifiedAttempt, VerifiedBaseline, VerifiedSession
 from fib_judge.reference import prepare_baseline
 from fib_judge.timed import FEWEST_CHECKS
 from flashinfer_bench.bench.backends import choose_devices
@@ -158,7 +157,7 @@ class ContestRun:
         if isinstance(baseline, Obstacle):
             return self._result(began, obstacle=baseline)
         session, settings = self._session, self._settings
-        rng = random.Random(session.secret_seed(f"compare/{baseline.handle}"))
+        rng = KeyedRandom(session.secret_seed(f"compare/{baseline.handle}"))
         self._cap = Deadline(settings.max_seconds)
         self._rng, self._beliefs = rng, Beliefs(session, baseline)
         self._supply = CheckSupply(session, baseline, settings.max_seconds, rng)
