@@ -72,7 +72,6 @@ class TestCuda:
         made, _ = cuda_recipe()
         command = made.compilers["cuda"]
         assert command[command.index("-ccbin") + 1] == made.compilers["cpp"][0]
-        assert "-ccbin" not in cuda_recipe(["--compiler-bindir=/opt/gcc"])[0].compilers["cuda"]
         monkeypatch.setenv("NVCC_CCBIN", "/opt/gcc")
         assert "-ccbin" not in cuda_recipe()[0].compilers["cuda"]
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CHOOSES_CODE = re.compile(r"--?(arch|gencode|generate-code|code|gpu-(architecture|code))\b")
-_SETS_HOST_COMPILER = re.compile(r"-ccbin|--compiler-bindir")
 _RELOCATABLE = re.compile(r"(^| )(-dc|--device-c|(-rdc|--relocatable-device-code)[= ]true)(?= |$)")
 _CAPABILITY = re.compile(r"(\d+)\.(\d)([af]?)(\+PTX)?")
 
@@ -91,19 +90,15 @@ def find_cuda(flags: Sequence[str], *, compiles: bool) -> CudaTools:
     return CudaTools(nvcc, cuda_home(), architectures, relocatable)
 
 
-def host_compiler_flags(cxx: Tool, flags: Sequence[str]) -> list[str]:
-    """Return what makes nvcc work with the compiler for C++, unless it is told otherwise.
+def host_compiler_flags(cxx: Tool) -> list[str]:
+    """Return what makes nvcc work with the compiler for C++, unless ``NVCC_CCBIN`` says otherwise.
 
     Parameters
     ----------
     cxx : Tool
         That compiler; of one that ccache starts, nvcc gets the compiler alone.
-    flags : sequence of str
-        The solution's own flags for nvcc.
     """
-    if "NVCC_CCBIN" in environment.compiler_variables() or any(
-        map(_SETS_HOST_COMPILER.match, flags)
-    ):
+    if "NVCC_CCBIN" in environment.compiler_variables():
         return []
     wrapped = cxx.arguments and not cxx.arguments[0].startswith("-")
     return ["-ccbin", cxx.arguments[0] if wrapped else str(cxx.path)]

@@ -30,8 +30,8 @@ Header = tuple[int, int, str]
 """Size, time of the last change in nanoseconds, SHA-256."""
 
 _SHARED = re.compile(r"\.so(\.[\d.]+)?$")
-# ``-Wl,-T,/x``, ``-fprofile-use=/x``, ``-I/x``, ``@/x``: where in a flag a path may begin.
-_PATH = re.compile(r"^(?:@|-[A-Za-z-]+|[^/]*[=:])?(/.*)$")
+# ``-Wl,-T,/x``, ``-fprofile-use=/x``, ``-I/x``: where in a flag a path may begin.
+_PATH = re.compile(r"^(?:-[A-Za-z-]+|[^/]*[=:])?(/.*)$")
 _SEARCHED = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 _SEPARATOR = re.compile(r"(?<!\\)\s+")
 

@@ -18,6 +18,23 @@ _FLAGS = ("cflags", "cuda_cflags", "ldflags")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PATHS = "Relative include paths are looked for in the solution's folder; others are absolute."
 _QUOTES = "Flags are split as a shell does it; put quotes around what belongs together."
+# By these, alone or in what is passed on (``-Wl,``, ``-Xcompiler=``), a compiler, an assembler or a
+# linker runs or loads what they name, or reads further options there.
+_OTHER_CODE = re.compile(
+    r"(?:^|[=,\s])(@|-B|-wrapper|--?run(?:-args)?(?=[=,\s]|$)|--?specs|--prefix|-f(?:pass-)?plugin"
+    r"|-iplugindir|--?plugin|-add-plugin|--?load(?:-pass-plugin)?(?=[=,\s]|$)|-fmodule-mapper"
+    r"|-fuse-ld=(?!\w+(?:[,\s]|$))|--?optf|--options-file|--?ccbin|--compiler-bindir|--?arbin"
+    r"|--archiver-binary|--config|-ccc-|--?gcc-(?:toolchain|install-dir|triple)|--\w+-arch-tool"
+    r"|--(?:ld|linker|cuda|ptxas|hip|rocm)-path|-[f-]thinlto-(?:distributor|remote)[\w-]*=)"
+)
+_TOOLS = (
+    "Tools are the machine's (CC, CXX, CUDA_HOME, NVCC_CCBIN), -fuse-ld=lld names a linker. Flags "
+    "themselves go into compile_options; -Bsymbolic goes to the linker: -Wl,-Bsymbolic."
+)
+_SHELL = re.compile(r"[$`;|&<>(){}*?\[\]~'\"\\!#]")  # nvcc runs its parts by /bin/sh
+_NO_SHELL = (
+    "Of signs, what nvcc is given may have . , : = + - _ / @ % ^ and blanks; define it in a source."
+)
 _TORCH = re.compile(
     r"\b(PYBIND11_MODULE|TORCH_LIBRARY|TORCH_LIBRARY_IMPL|TORCH_LIBRARY_FRAGMENT)\b"
     r"|\btorch/(extension|library|all|torch)\.h\b|\btorch/csrc/"
@@ -44,31 +61,60 @@ def checked_options(solution: Solution, folder: Optional[Path] = None) -> Compil
     Raises
     ------
     BuildError
-        If an include path leaves the solution's folder, or a flag has a control character or a
-        quote that is never closed.
+        If an include path leaves the solution's folder; if a flag has a control character or a
+        quote that is never closed, or has a tool run, load or read options from something else; or
+        if a shell would act on what nvcc is given.
     """
-
-    def refused(field: str, value: str, reason: str, hint: str) -> BuildError:
-        message = f"solution {solution.name!r}: compile_options.{field}: {value[:300]!r} {reason}"
-        return BuildError(message, hint=hint)
-
     options = solution.spec.compile_options or CompileOptions()
     changed: dict[str, list[str]] = {field: [] for field in _FLAGS}
+    kernels = [source.path for source in solution.sources if source.path.lower().endswith(".cu")]
+    for path in kernels:
+        _check_for_shell(solution, "sources", path)
     for field in (*_FLAGS, "include_paths"):
+        name = f"compile_options.{field}"
         for value in getattr(options, field):
             if _CONTROL.search(value):
-                raise refused(field, value, "has a control character or a line break", _PATHS)
+                reason = "has a control character or a line break"
+                raise _refused(solution, name, value, reason, _PATHS)
             if field in _FLAGS:
-                try:
-                    changed[field] += shlex.split(value)
-                except ValueError as error:
-                    raise refused(field, value, f"has {str(error).lower()}", _QUOTES) from None
+                words = _words_in(solution, name, value)
+                changed[field] += words
+                for word in words if field == "cuda_cflags" else ():
+                    _check_for_shell(solution, name, word)
             elif not value.startswith("/") and ".." in PurePosixPath(value).parts:
-                raise refused(field, value, "leaves the solution's folder", _PATHS)
+                raise _refused(solution, name, value, "leaves the solution's folder", _PATHS)
+            elif kernels:
+                _check_for_shell(solution, name, value)
     if folder is not None:
         paths = [str(folder / SOURCES / path) for path in options.include_paths]
         changed["include_paths"] = paths
     return options.model_copy(update=changed)
+
+
+def _words_in(solution: Solution, field: str, flags: str) -> list[str]:
+    """Return what a shell would split `flags` into, unless that reaches for other programs."""
+    try:
+        words = shlex.split(flags)
+    except ValueError as error:
+        reason = f"has {str(error).lower()}"
+        raise _refused(solution, field, flags, reason, _QUOTES) from None
+    for word in words:
+        # What a linker takes for "static" or "symbolic" is a folder of programs to a compiler.
+        linked = word.startswith("-Wl,") and not field.endswith("cuda_cflags")
+        if found := _OTHER_CODE.search(word.replace(",-B", "") if linked else word):
+            reason = f"has {found[1]!r}, which runs, loads or reads options from what it names"
+            raise _refused(solution, field, word, reason, _TOOLS)
+    return words
+
+
+def _check_for_shell(solution: Solution, field: str, value: str) -> None:
+    if sign := _SHELL.search(value):
+        reason = f"has {sign[0]!r}, on which the shell that nvcc starts would act"
+        raise _refused(solution, field, value, reason, _NO_SHELL)
+
+
+def _refused(solution: Solution, field: str, value: str, reason: str, hint: str) -> BuildError:
+    return BuildError(f"solution {solution.name!r}: {field}: {value[:300]!r} {reason}", hint=hint)
 
 
 def guess_binding(solution: Solution) -> str:

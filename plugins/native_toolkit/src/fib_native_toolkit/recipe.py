@@ -187,7 +187,7 @@ def make_recipe(
         for_host = [part for flag in ("-fPIC", *private) for part in ("-Xcompiler", flag)]
         of_nvcc = [*flags, *nvcc_flags, *_defaults(standard, own), *for_host]
         used += [*of_nvcc, *own]
-        chosen = [*of_nvcc, *cuda.code_flags, *host_compiler_flags(cxx, own), *own]
+        chosen = [*of_nvcc, *cuda.code_flags, *host_compiler_flags(cxx), *own]
         compilers["cuda"] = [*cuda.nvcc.command, *chosen, *includes]
         if cuda.relocatable:
             device_link = [*cuda.nvcc.command, "-dlink", *chosen, *includes]
