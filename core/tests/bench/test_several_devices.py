@@ -9,6 +9,7 @@ import pytest
 
 from flashinfer_bench.bench import BenchmarkConfig, PersistentRunner
 from flashinfer_bench.bench.benchmark import RunRecord
+from flashinfer_bench.bench.builds import BuildAhead
 from flashinfer_bench.bench.executors.base import (
     CandidateCrashed,
     CandidateFailed,
@@ -16,6 +17,7 @@ from flashinfer_bench.bench.executors.base import (
     Executor,
 )
 from flashinfer_bench.bench.plan import Plan, WorkItem
+from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.data import Environment
 from flashinfer_bench.errors import RunnerFatalError
 
@@ -108,7 +110,10 @@ def run(problems: Any, catalog: Any) -> Any:
             runners.append(runner)
         told = Told()
         record = RunRecord(dataset, CONFIG, [told], store=False, hook=catalog.hook)  # type: ignore[list-item]
-        record.carry_out(Plan(items, (), 0), runners)
+        nothing = BuildAhead(
+            (), devices[0], jobs=1, timeout_s=30, overlap=True, sandbox=Sandbox("off")
+        )
+        record.carry_out(Plan(items, (), 0), runners, nothing)
         return told
 
     return run

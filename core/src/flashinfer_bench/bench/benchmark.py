@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -210,17 +210,15 @@ class Benchmark:
             done = finished(traces, solutions, {one.environment.hardware for one in runners})
         plan = make_plan(trace_set, config, catalog, done, device=device)
         run = RunRecord(trace_set, config, self.observers, store=store, hook=catalog.hook)
-        ahead = None
-        if plan.builds:
-            ahead = BuildAhead(
-                plan.builds,
-                executors[0],
-                jobs=config.build_jobs or default_jobs(),
-                timeout_s=config.timeout_seconds,
-                overlap=device != "cpu",
-                sandbox=sandbox,
-                on_finished=run.build_finished,
-            )
+        ahead = BuildAhead(
+            plan.builds,
+            executors[0],
+            jobs=config.build_jobs or default_jobs(),
+            timeout_s=config.timeout_seconds,
+            overlap=device != "cpu",
+            sandbox=sandbox,
+            on_finished=run.build_finished,
+        )
         try:
             sandbox.require(executors[0])
             with ExitStack() as running:
@@ -387,9 +385,7 @@ class RunRecord:
     # Threads of several devices report here.
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def carry_out(
-        self, plan: Plan, runners: Sequence[Runner], ahead: Optional[BuildAhead] = None
-    ) -> None:
+    def carry_out(self, plan: Plan, runners: Sequence[Runner], ahead: BuildAhead) -> None:
         """Do everything in `plan`.
 
         Parameters
@@ -398,7 +394,7 @@ class RunRecord:
             What to do.
         runners : sequence of Runner
             One for each device.
-        ahead : BuildAhead, optional
+        ahead : BuildAhead
             Compiles what `plan` says can be compiled ahead.
         """
         self._scheduler = Scheduler(plan.items, runners, self._work)
@@ -410,16 +406,14 @@ class RunRecord:
         if plan.resumed:
             logger.info("%d evaluations are decided already", plan.resumed)
         try:
-            with ExitStack() as at_the_end:
-                if ahead is not None:
-                    at_the_end.callback(ahead.close)
+            with closing(ahead):
+                if plan.builds:
                     self._tell("builds_started", len(plan.builds))
-                    for runner in runners:
-                        runner.ahead = ahead
-                    ahead.start()
+                for runner in runners:
+                    runner.ahead = ahead
+                ahead.start()
                 self._scheduler.run()
-                if ahead is not None:
-                    ahead.check()
+                ahead.check()
         finally:
             self._tell("finished")
             self.hook.fib_run_finished(run=self)

@@ -11,8 +11,9 @@ import logging
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, wait
+from contextlib import closing
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Literal, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench import pool
 from flashinfer_bench.bench.executors import base
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Solution
 
 logger = logging.getLogger(__name__)
-
-BuildState = Literal["built", "cached", "failed", "unavailable", "other device"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class BuildOutcome:
     elsewhere: str = ""
 
     @property
-    def state(self) -> BuildState:
+    def state(self) -> str:
         """What came of it in a word.
 
         ``built``; ``cached``: it was found in the cache; ``failed``; ``unavailable``: this machine
@@ -144,8 +143,7 @@ class BuildAhead:
     def __post_init__(self) -> None:
         self._builds = {pool.solution_key(build.solution): build for build in self.builds}
         self._lock = threading.Lock()
-        self._interrupted = threading.Event()
-        self._busy: set[base.Candidate] = set()
+        self._busy = pool.BusyCandidates()
         self._waiting: list[pool.WorkerKey] = []  # for a thread, the next one first
         self._threads = 0
         # The result is None for what could not be tried: its evaluation then does without.
@@ -260,29 +258,18 @@ class BuildAhead:
             Is given the process; returns fields of `BuildOutcome`.
         """
         began = time.monotonic()
-        with self._lock:
-            self._busy.add(process)
-        if self._interrupted.is_set():  # it may have come before the process was on the list
-            process.close()
-        try:
-            details = work(process)
-        except base.CandidateError as error:
-            details = {"error": error, "output": process.log()}
-            if isinstance(error, base.CandidateFailed):
-                details["builder"] = error.builder
-        finally:
-            process.close()
-            with self._lock:
-                self._busy.discard(process)
+        with closing(process), self._busy.having(process):
+            try:
+                details = work(process)
+            except base.CandidateError as error:
+                details = {"error": error, "output": process.log()}
+                if isinstance(error, base.CandidateFailed):
+                    details["builder"] = error.builder
         return outcome_of(build, seconds=time.monotonic() - began, **details)
 
     def interrupt(self) -> None:
         """End all processes, compilers and all, for good; from any thread."""
-        self._interrupted.set()
-        with self._lock:
-            busy = list(self._busy)
-        for candidate in busy:
-            candidate.close()
+        self._busy.interrupt()
 
     def close(self) -> None:
         """End what is still going on, and wait for that, but not for ever; idempotent."""
@@ -312,7 +299,7 @@ class BuildAhead:
                         self._threads += 1
 
     def _require_going_on(self) -> None:
-        if self._interrupted.is_set():
+        if self._busy.interrupted:
             raise pool.RunInterrupted("the run ended while solutions were built")
 
     def _serve(self) -> None:

@@ -68,6 +68,41 @@ def in_thread(
     return future
 
 
+class BusyCandidates:
+    """The processes that work now, so that another thread can end them."""
+
+    def __init__(self) -> None:
+        self._candidates: set[Candidate] = set()
+        self._lock = threading.Lock()
+        self._interrupted = threading.Event()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether `interrupt` has been called."""
+        return self._interrupted.is_set()
+
+    @contextmanager
+    def having(self, candidate: Candidate) -> Iterator[None]:
+        """Count a process in during the body of a ``with`` statement."""
+        with self._lock:
+            self._candidates.add(candidate)
+        if self.interrupted:  # it may have come before the process was counted in
+            candidate.close()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._candidates.discard(candidate)
+
+    def interrupt(self) -> None:
+        """End all that are busy, and all that will be; from any thread."""
+        self._interrupted.set()
+        with self._lock:
+            busy = list(self._candidates)
+        for candidate in busy:
+            candidate.close()
+
+
 @dataclass(eq=False)
 class Worker:
     """A candidate process together with what it has loaded.
@@ -139,14 +174,12 @@ class WorkerPool:
     def __post_init__(self) -> None:
         self._closing: list[threading.Thread] = []
         self._idle: dict[WorkerKey, Worker] = {}
-        self._busy: set[Worker] = set()
-        self._lock = threading.Lock()
-        self._interrupted = threading.Event()
+        self._busy = BusyCandidates()
 
     @property
     def interrupted(self) -> bool:
         """Whether `interrupt` has been called."""
-        return self._interrupted.is_set()
+        return self._busy.interrupted
 
     @contextmanager
     def worker(self, key: WorkerKey) -> Iterator[Worker]:
@@ -163,15 +196,15 @@ class WorkerPool:
             If no process can be started.
         """
         worker = self._take(key)
-        went_well = False
+        kept = False
         try:
-            yield worker
-            went_well = True
+            with self._busy.having(worker.candidate):
+                yield worker
+            has_room = len(self._idle) < self.keep and not self.interrupted
+            kept = has_room and worker.reusable and worker.candidate.alive
         finally:
-            with self._lock:
-                self._busy.discard(worker)
-            if went_well:
-                self._give_back(key, worker)
+            if kept:
+                self._idle[key] = worker
             else:
                 self._end(worker)
 
@@ -183,18 +216,7 @@ class WorkerPool:
         if worker is None:
             self.executor.start()
             worker = Worker(self.executor.spawn(), self.sandbox, self.executor.device)
-        with self._lock:
-            self._busy.add(worker)
-        if self.interrupted:  # `interrupt` may have come before the worker was on the list
-            worker.candidate.close()
         return worker
-
-    def _give_back(self, key: WorkerKey, worker: Worker) -> None:
-        has_room = len(self._idle) < self.keep and not self.interrupted
-        if has_room and worker.reusable and worker.candidate.alive:
-            self._idle[key] = worker
-        else:
-            self._end(worker)
 
     def _end(self, worker: Worker) -> None:
         # In the background, while the next one starts: the end of a process takes as long.
@@ -216,11 +238,7 @@ class WorkerPool:
 
     def interrupt(self) -> None:
         """End the workers that are busy; to be called from another thread, once and for all."""
-        self._interrupted.set()
-        with self._lock:
-            busy = list(self._busy)
-        for worker in busy:
-            worker.candidate.close()
+        self._busy.interrupt()
 
 
 def default_jobs(*, spare: int = 1) -> int:

@@ -10,7 +10,7 @@ import logging
 import shutil
 import sys
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Optional
@@ -132,11 +132,8 @@ class Sandbox:
         if self.level != "strict":
             return
         executor.start()
-        candidate = executor.spawn()
-        try:
+        with closing(executor.spawn()) as candidate:
             self._confine(candidate, [], executor.device)
-        finally:
-            candidate.close()
 
     def tidy(self) -> None:
         """Remove what solutions left empty, folders and control groups, when they are gone."""
