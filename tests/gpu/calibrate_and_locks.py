@@ -68,8 +68,8 @@ def run(x):
 """
 HOLDER = """
 import sys
-from flashinfer_bench.bench.locks import DeviceLock
-with DeviceLock(sys.argv[1]).held(lambda: len(sys.argv) > 2) as held:
+from flashinfer_bench.bench.locks import device_lock
+with device_lock(sys.argv[1], lambda: len(sys.argv) > 2) as held:
     print("held" if held else "busy", flush=True)
     sys.stdin.read()
 """

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flashinfer_bench.bench import locks
-from flashinfer_bench.bench.locks import DeviceLock, lock_file, open_lock_folder
+from flashinfer_bench.bench.locks import device_lock, lock_file, open_lock_folder
 
 NOBODY = 65534
 
@@ -88,9 +88,9 @@ class TestCommonFolder:
         code = (
             "import pathlib, sys\n"
             "from flashinfer_bench.bench import locks\n"
-            "from flashinfer_bench.bench.locks import DeviceLock\n"
+            "from flashinfer_bench.bench.locks import device_lock\n"
             "locks.COMMON = pathlib.Path(sys.argv[1])\n"
-            "with DeviceLock('cpu').held(lambda: True) as held:\n"
+            "with device_lock('cpu', lambda: True) as held:\n"
             "    print(held)\n"
         )
         environment = {**os.environ, "FIB_CACHE_PATH": str(tmp_path / "another")}
@@ -102,7 +102,7 @@ class TestCommonFolder:
             )
             return done.stdout.strip()
 
-        with DeviceLock("cpu").held() as held:
+        with device_lock("cpu") as held:
             assert held
             assert ask() == "False"
         assert ask() == "True"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flashinfer_bench.bench.locks import DeviceLock, lock_path
+from flashinfer_bench.bench.locks import device_lock
 from flashinfer_bench.errors import RunnerFatalError
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 HOLDER = """
 import sys
-from flashinfer_bench.bench.locks import DeviceLock
-with DeviceLock(sys.argv[1]).held() as held:
+from flashinfer_bench.bench.locks import device_lock
+with device_lock(sys.argv[1]) as held:
     print("held" if held else "not held", flush=True)
     sys.stdin.read()
 """
@@ -45,14 +45,14 @@ def another_process(device: str) -> Iterator[subprocess.Popen[str]]:
 def test_excludes_another_process() -> None:
     with another_process("cpu"):
         looks = iter([False, False, True])
-        with DeviceLock("cpu").held(lambda: next(looks)) as held:
+        with device_lock("cpu", lambda: next(looks)) as held:
             assert held is False
 
 
 def test_death_of_the_holder_frees_it() -> None:
     with another_process("cpu") as process:
         process.kill()
-        with DeviceLock("cpu").held() as held:
+        with device_lock("cpu") as held:
             assert held is True
 
 
@@ -64,7 +64,7 @@ def test_folder_that_cannot_be_made(
     monkeypatch.setenv("FIB_LOCK_PATH", str(tmp_path / "file" / place))
     with (
         pytest.raises(RunnerFatalError, match="cannot lock") as caught,
-        DeviceLock("cpu").held(),
+        device_lock("cpu"),
     ):
         pass
     assert "FIB_LOCK_PATH" in str(caught.value.hint)
@@ -81,8 +81,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "dangling link"])
 def test_lock_file_that_is_something_else(kind: str, folder: Path, tmp_path: Path) -> None:
     folder.mkdir()
-    path = lock_path("cpu")
-    assert path.parent == folder
+    path = folder / "device-cpu.lock"
     victim = tmp_path / "victim"
     if kind == "folder":
         path.mkdir()
@@ -92,7 +91,7 @@ def test_lock_file_that_is_something_else(kind: str, folder: Path, tmp_path: Pat
         if kind == "link":
             victim.write_text("not yours")
         path.symlink_to(victim)
-    with pytest.raises(RunnerFatalError, match="cannot lock"), DeviceLock("cpu").held():
+    with pytest.raises(RunnerFatalError, match="cannot lock"), device_lock("cpu"):
         pass
     assert victim.exists() == (kind == "link")
 
@@ -102,13 +101,13 @@ def test_a_lock_whose_file_is_removed_while_it_is_waited_for(folder: Path) -> No
         assert process.stdin is not None
 
         def remove_and_release() -> None:
-            lock_path("cpu").unlink()
+            (folder / "device-cpu.lock").unlink()
             assert process.stdin is not None
             process.stdin.close()
 
         threading.Timer(0.2, remove_and_release).start()
-        with DeviceLock("cpu").held() as held:
+        with device_lock("cpu") as held:
             assert held is True
             # It is the lock of the file that others find now.
-            with DeviceLock("cpu").held(lambda: True) as again:
+            with device_lock("cpu", lambda: True) as again:
                 assert again is False

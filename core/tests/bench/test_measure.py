@@ -35,13 +35,10 @@ class TestMeasure:
 
     def test_device_is_locked_meanwhile(self, executor: Any, problems: Any, session: Any) -> None:
         source = """
-            from filelock import FileLock, Timeout
-            from flashinfer_bench.bench.locks import lock_path
+            from flashinfer_bench.bench.locks import device_lock
             def run(x):
-                try:
-                    FileLock(lock_path("cpu")).acquire(timeout=0)
-                except Timeout:
-                    return x
-                raise AssertionError("anybody could time now")
+                with device_lock("cpu", lambda: True) as held:
+                    assert not held, "anybody could time now"
+                return x
         """
         self.take(source, executor, problems, session)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fib_judge.calibration import Ceilings, calibrate, cpu
-from flashinfer_bench.bench.locks import DeviceLock
+from flashinfer_bench.bench.locks import device_lock
 from flashinfer_bench.errors import CapabilityError, RunnerError
 
 # Children that stand for the one that measures; they get the device as their first argument.
@@ -82,7 +82,7 @@ def test_the_device_is_locked_meanwhile(child):
     seen = []
 
     def look(share):
-        with DeviceLock("cpu").held(lambda: True) as held:
+        with device_lock("cpu", lambda: True) as held:
             seen.append(held)
 
     calibrate("cpu", on_progress=look)

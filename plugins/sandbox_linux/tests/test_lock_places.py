@@ -9,7 +9,7 @@ def test_no_folder_that_holds_locks_can_be_reached(tmp_path, monkeypatch):
     monkeypatch.delenv("FIB_LOCK_PATH", raising=False)
     monkeypatch.setenv("FIB_CACHE_PATH", str(cache))
     monkeypatch.setattr(locks, "COMMON", common)
-    with locks.DeviceLock("cpu").held():
+    with locks.device_lock("cpu"):
         pass
     (cache / "locks").mkdir(parents=True)
     monkeypatch.setenv("FIB_LOCK_PATH", str(tmp_path / "own"))

@@ -35,7 +35,6 @@ from flashinfer_bench.bench.executors.base import (
     Loaded,
     Shot,
 )
-from flashinfer_bench.bench.locks import DeviceLock
 from flashinfer_bench.bench.measurement import DeviceBaseline
 from flashinfer_bench.bench.pool import Worker, WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox
@@ -399,7 +398,6 @@ def session(executor: FakeExecutor) -> Callable[..., Session]:
             "config": BenchmarkConfig(**config),
             "timer": "clock",
             "pool": WorkerPool(executor, keep=0, sandbox=Sandbox("off")),
-            "lock": DeviceLock("cpu"),
             "catalog": Catalog.of(),
             "timer_version": WallClockTimer.version,
         }

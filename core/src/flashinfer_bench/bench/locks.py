@@ -38,8 +38,9 @@ _ATTEMPTS, _PAUSE_S = 20, 0.01
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-class DeviceLock:
-    """Excludes other measurements on a device.
+@contextmanager
+def device_lock(device: str, give_up: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+    """Exclude other measurements on a device during the body of a ``with`` statement.
 
     The lock is one of the operating system's (``flock``) on a file that all users of the machine
     share, see `open_lock_folder`. The file is named after the device itself and not after its
@@ -50,58 +51,38 @@ class DeviceLock:
     ----------
     device : str
         ``cpu``, ``cuda`` or ``cuda:N``.
+    give_up : callable
+        Asked again and again while waiting; if it returns True, waiting ends.
+
+    Yields
+    ------
+    bool
+        Whether the lock is held; False only after `give_up`.
+
+    Raises
+    ------
+    RunnerFatalError
+        If there can be no lock file.
     """
-
-    def __init__(self, device: str) -> None:
-        self.device = device
-
-    @contextmanager
-    def held(self, give_up: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Hold the lock for the body of a ``with`` statement.
-
-        Parameters
-        ----------
-        give_up : callable
-            Asked again and again while waiting; if it returns True, waiting ends.
-
-        Yields
-        ------
-        bool
-            Whether the lock is held; False only after `give_up`.
-
-        Raises
-        ------
-        RunnerFatalError
-            If there can be no lock file.
-        """
-        name = lock_path(self.device).name
-        try:
-            with open_lock_folder() as folder:
-                descriptor = self._wait(folder, name, give_up)
-        except OSError as error:
-            raise RunnerFatalError(
-                f"cannot lock {self.device}: {name}: {error}",
-                hint="set FIB_LOCK_PATH to a folder that can be written",
-            ) from error
-        try:
-            yield descriptor >= 0
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)  # which frees the lock
-
-    def _wait(self, folder: int, name: str, give_up: Callable[[], bool]) -> int:
-        began, noticed = time.monotonic(), False
-        while (descriptor := lock_file(folder, name)) < 0 and not give_up():
-            time.sleep(_POLL_S)
-            if not noticed and time.monotonic() - began > _NOTICE_AFTER_S:
-                logger.info("waiting for %s: another process measures there", self.device)
-                noticed = True
-        return descriptor
-
-
-def lock_path(device: str) -> Path:
-    """Return the lock file of a device, where the folder for all users can be used."""
-    return (env.lock_path() or COMMON) / f"device-{physical_name(device)}.lock"
+    name = f"device-{physical_name(device)}.lock"
+    began, noticed = time.monotonic(), False
+    try:
+        with open_lock_folder() as folder:
+            while (descriptor := lock_file(folder, name)) < 0 and not give_up():
+                time.sleep(_POLL_S)
+                if not noticed and time.monotonic() - began > _NOTICE_AFTER_S:
+                    logger.info("waiting for %s: another process measures there", device)
+                    noticed = True
+    except OSError as error:
+        raise RunnerFatalError(
+            f"cannot lock {device}: {name}: {error}",
+            hint="set FIB_LOCK_PATH to a folder that can be written",
+        ) from error
+    try:
+        yield descriptor >= 0
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)  # which frees the lock
 
 
 def lock_file(folder: int, name: str) -> int:

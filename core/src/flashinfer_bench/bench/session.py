@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, ClassVar, Optional
@@ -12,7 +12,7 @@ from flashinfer_bench.bench import backends
 from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed, Executor
-from flashinfer_bench.bench.locks import DeviceLock
+from flashinfer_bench.bench.locks import device_lock
 from flashinfer_bench.bench.measurement import MeasurementMethod, ReferenceFailed, Task
 from flashinfer_bench.bench.pool import RunInterrupted, WorkerKey, WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox
@@ -50,8 +50,6 @@ class Session:
         The settings, with a seed.
     pool : WorkerPool
         Lends candidate processes.
-    lock : DeviceLock
-        Held while something is timed.
     catalog : Catalog
         The plugins.
     timer : str
@@ -73,7 +71,6 @@ class Session:
     environment: Environment
     config: BenchmarkConfig
     pool: WorkerPool
-    lock: DeviceLock
     catalog: Catalog
     timer: str
     timer_version: Optional[str] = None
@@ -99,7 +96,8 @@ class Session:
         """
         with ExitStack() as stack:
             with deadline.stopped():
-                held = stack.enter_context(self.lock.held(lambda: self.pool.interrupted))
+                lock = device_lock(self.device, lambda: self.pool.interrupted)
+                held = stack.enter_context(lock)
             if not held:
                 raise RunInterrupted(f"the run ended while waiting for {self.device}")
             yield
@@ -309,7 +307,6 @@ class Runner(AbstractContextManager["Runner"]):
             environment=self.environment,
             config=config.seeded(),
             pool=self._get_pool(config),
-            lock=DeviceLock(self.device),
             catalog=self._catalog,
             timer=timer.name,
             timer_version=timer.load_subclass(Timer).version,  # type: ignore[type-abstract]
@@ -375,16 +372,14 @@ class Runner(AbstractContextManager["Runner"]):
 
         executor = self._pool.executor
         executor.start()
-        candidate = executor.spawn()
         try:
-            candidate.put_inputs(0, [torch.zeros(8)], {}, timeout_s=_ANSWER_TIMEOUT_S)
+            with closing(executor.spawn()) as candidate:
+                candidate.put_inputs(0, [torch.zeros(8)], {}, timeout_s=_ANSWER_TIMEOUT_S)
         except CandidateError as error:
             raise RunnerFatalError(
                 f"{executor.device} does not work any more: {error.message}",
                 hint="see nvidia-smi and the system's log; 'fib run --resume' goes on from here",
             ) from error
-        finally:
-            candidate.close()
 
     def interrupt(self) -> None:
         """End what is going on, from another thread; `RunInterrupted` is raised in the runner's."""

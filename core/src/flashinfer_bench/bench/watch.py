@@ -1,7 +1,5 @@
 """Watching the machine, which the distribution ``fib-judge`` provides: see `fib_judge.watch`."""
 
-from __future__ import annotations
-
 from flashinfer_bench._lazy import moved
 
 __getattr__, __dir__ = moved(__name__, "fib_judge.watch", "fib-judge")

@@ -109,7 +109,7 @@ def check(
 def _check(catalog: Catalog, device: str, names: Sequence[str]) -> CheckReport:
     from fib_timing_cuda.check import check_timers
     from fib_timing_cuda.known_work import work_for
-    from flashinfer_bench.bench.locks import DeviceLock
+    from flashinfer_bench.bench.locks import device_lock
     from flashinfer_bench.bench.timing import Timer
 
     usable = [entry for entry in _for_device(catalog, device) if entry.availability()]
@@ -117,7 +117,7 @@ def _check(catalog: Catalog, device: str, names: Sequence[str]) -> CheckReport:
     if not chosen:
         catalog.timers.for_device(device)  # raises, and says why
     timers = [entry.load_subclass(Timer)() for entry in chosen]  # type: ignore[type-abstract]
-    with DeviceLock(device).held():
+    with device_lock(device):
         return check_timers(
             timers,
             device,

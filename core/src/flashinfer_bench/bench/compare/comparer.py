@@ -1,7 +1,5 @@
 """Comparing two solutions: `fib_compare.paired.comparer`, of the distribution ``fib-compare``."""
 
-from __future__ import annotations
-
 from flashinfer_bench._lazy import moved
 
 __getattr__, __dir__ = moved(__name__, "fib_compare.paired.comparer", "fib-compare")

@@ -345,10 +345,10 @@ def calibrate(
     RunnerError
         If the process does not end in time, or says something else than expected.
     """
-    from flashinfer_bench.bench.locks import DeviceLock
+    from flashinfer_bench.bench.locks import device_lock
 
     extra = () if budget_s is None else (budget_s,)
-    with DeviceLock(device).held():
+    with device_lock(device):
         found = _last_record(device, extra, on_progress, timeout_s)
     try:
         return Ceilings.from_json(found.get("ceilings"))
