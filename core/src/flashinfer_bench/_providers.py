@@ -29,8 +29,8 @@ _PROVIDED = {
     },
     "fib-report": {
         "command": (
-            "apply_explain apply_list report_coverage report_regressions report_scores "
-            "report_summary report_visualize"
+            "apply report_coverage report_regressions report_scores report_summary "
+            "report_visualize"
         )
     },
     "fib-sandbox-linux": {"sandbox": "linux"},

@@ -24,7 +24,6 @@ _COMMANDS = (
     (1000, "run", "Benchmark the solutions of a dataset and record traces."),
     (960, "report", "Summarise, rank, merge or draw recorded traces."),
     (920, "validate", "Check that a dataset is sound; change nothing."),
-    (910, "apply", "Show what would be put to work here, and build it."),
     (830, "plugins", "List, show and diagnose plugins."),
 )
 

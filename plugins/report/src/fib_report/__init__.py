@@ -1,6 +1,6 @@
 """The report page, how authors and solutions score, and who takes which calls in apply.
 
-Registers subcommands of ``fib report`` and of ``fib apply``.
+Registers subcommands of ``fib report``, and ``fib apply``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register summary, scores, coverage, regressions and visualize; and who wins in apply."""
+    """Register summary, scores, coverage, regressions and visualize; and ``fib apply``."""
     for name, summary in (
         ("summary", "Count what there is, and rank the authors."),
         ("scores", "Rate authors or solutions: scores, fast_p, win rates and means."),
@@ -47,16 +47,9 @@ def fib_register_commands() -> Iterable[CommandSpec]:
             factory=f"fib_report.commands:{name}_app",
             summary=summary,
         )
-    for name, factory, summary in (
-        (
-            "explain",
-            "explain_app",
-            "Show which solution takes the calls of a definition, and why the others do not.",
-        ),
-        ("list", "list_definitions", "Show for each definition what would be put to work."),
-    ):
-        yield CommandSpec(
-            name=f"apply {name}",
-            factory=f"fib_report.apply_commands:{factory}",
-            summary=summary,
-        )
+    yield CommandSpec(
+        name="apply",
+        factory="fib_report.apply_commands:app",
+        summary="Show what would be put to work here, and build it.",
+        priority=910,
+    )

@@ -1,12 +1,16 @@
-"""``fib apply explain`` and ``list``: what they show, what they refuse, and how they exit."""
+"""``fib apply``: what it shows, what it refuses, and how it exits."""
 
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 
 import pytest
 
 from fib_tests.cli import tables
+from flashinfer_bench.compile import reset_default_registry
+from flashinfer_bench.errors import BuildError
+from flashinfer_bench.plugins import reset_default_catalog
 
 HERE = "Test CPU (2 cores)"
 
@@ -111,7 +115,7 @@ def test_an_unknown_definition_gets_near_matches(fib, dataset):
     assert "did you mean double?" in result.stderr
 
 
-@pytest.mark.parametrize("command", [["explain", "{}", "double"], ["list", "{}"]])
+@pytest.mark.parametrize("command", [["explain", "{}", "double"], ["list", "{}"], ["build", "{}"]])
 def test_a_dataset_that_is_not_there(fib, tmp_path, command):
     words = [word.format(tmp_path / "nowhere") for word in command]
     result = fib("apply", *words)
@@ -120,7 +124,7 @@ def test_a_dataset_that_is_not_there(fib, tmp_path, command):
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.parametrize("command", [["explain", "double"], ["list"]])
+@pytest.mark.parametrize("command", [["explain", "double"], ["list"], ["build"]])
 def test_devices_that_are_none(fib, dataset, command):
     words = ("apply", command[0], dataset.root, *command[1:])
     result = fib(*words, "--device", "tpu")
@@ -171,3 +175,132 @@ def test_what_cannot_be_read_is_told_and_left_out(fib, dataset, command):
     assert "broken.json" in result.stderr
     assert "'fib validate' lists all of it" in result.stderr
     assert "quick" in result.stdout
+
+
+# ----------------------------------------------------------------------------------- build
+
+
+@contextmanager
+def forgetting():
+    """Have probes asked anew, and again afterwards: their answers are kept for the process."""
+    reset_default_catalog()
+    reset_default_registry()
+    try:
+        yield
+    finally:
+        reset_default_catalog()
+        reset_default_registry()
+
+
+@pytest.mark.plugin("python")
+@pytest.mark.torch
+class TestBuild:
+    @pytest.fixture(autouse=True)
+    def _no_helper(self, monkeypatch, tmp_path):
+        """Compiling it takes long: here no compiler is found."""
+        with forgetting():
+            monkeypatch.setenv("PATH", str(tmp_path))
+            monkeypatch.delenv("CXX", raising=False)
+            yield
+
+    def test_only_winners_are_built(self, fib, dataset):
+        result = fib("apply", "build", dataset.root, "--hardware", HERE, "--jobs", "2")
+        assert result.exit_code == 0, result.stderr
+        (rows,) = tables(result.stdout)
+        assert [(row["solution"], row["keys"], row["result"]) for row in rows] == [
+            ("quick", "1", "built"),
+            ("steady", "1", "built"),
+        ]
+        assert "2 builds in" in result.stderr
+        assert "build 2/2: built" in result.stderr
+
+    def test_what_fails_is_told_with_its_reason(self, fib, dataset):
+        dataset.solution("quick", code="import nothing_of_that_name\ndef run(x): return x\n")
+        result = fib("apply", "build", dataset.root, "--hardware", HERE)
+        assert result.exit_code == 1
+        (rows,) = tables(result.stdout)
+        found = {row["solution"]: row for row in rows}
+        assert found["quick"]["result"] == "failed"
+        assert "nothing_of_that_name" in found["quick"]["detail"]
+        assert found["steady"]["result"] == "built"
+        assert "Traceback" not in result.stderr
+
+    def test_what_a_solution_prints_is_no_data(self, fib_process, dataset):
+        dataset.solution("quick", code="print('hello')\ndef run(x): return x\n")
+        done = fib_process("apply", "build", dataset.root, "--hardware", HERE)
+        assert done.returncode == 0
+        assert "hello" not in done.stdout
+        assert done.stdout.startswith("definition\t")
+
+    @pytest.mark.parametrize("jobs", ["0", "many"])
+    def test_jobs_that_are_none(self, fib, dataset, jobs):
+        result = fib("apply", "build", dataset.root, "--hardware", HERE, "--jobs", jobs)
+        assert result.exit_code == 2
+        assert "Traceback" not in result.stderr
+
+
+@pytest.mark.plugin("python")
+@pytest.mark.torch
+class TestHelper:
+    @pytest.fixture
+    def native(self, monkeypatch):
+        """The helper's module, without a compiler, and with a helper that is not real."""
+        from flashinfer_bench.apply.dispatch import recognition
+
+        calls = []
+        monkeypatch.setattr(recognition, "by_helper", lambda: "maker" if calls else None)
+        monkeypatch.setattr(recognition, "build_helper", lambda: calls.append("build"))
+        return calls
+
+    @pytest.fixture
+    def build(self, fib, dataset):
+        """Run the command; it must do its main work whatever becomes of the helper."""
+
+        def build(*options):
+            result = fib("apply", "build", dataset.root, "--hardware", HERE, "--json", *options)
+            assert result.exit_code == 0, result.stderr
+            found = json.loads(result.stdout)
+            assert [one["result"] for one in found["builds"]] == ["built", "built"]
+            told = [each for each in result.stderr.splitlines() if each.startswith("helper: ")]
+            return found["helper"], told[-1]
+
+        return build
+
+    def test_it_is_compiled_once(self, native, build):
+        helper, line = build()
+        assert helper == {"state": "built", "reason": None, "log": ""}
+        assert "programs that enable apply from now on dispatch calls with it" in line
+        helper, line = build()
+        assert helper["state"] == "present"
+        assert "compiled before" in line
+        assert native == ["build"]
+
+    def test_without_a_compiler(self, build, tmp_path, monkeypatch):
+        pytest.importorskip("fib_apply_helper").helper.cache_clear()  # of another test's cache
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CXX", raising=False)
+        with forgetting():
+            helper, line = build()
+        assert helper["state"] == "unavailable"
+        assert "c++ not found" in helper["reason"]
+        assert "dispatched without it" in line
+
+    def test_one_that_does_not_compile(self, native, build, monkeypatch):
+        def fail():
+            raise BuildError("the helper does not compile", log="all of it")
+
+        monkeypatch.setattr("flashinfer_bench.apply.dispatch.recognition.build_helper", fail)
+        helper, line = build()
+        assert helper == {
+            "state": "failed",
+            "reason": "the helper does not compile",
+            "log": "all of it",
+        }
+        assert "the helper does not compile" in line
+
+
+def test_nothing_to_build(fib, dataset):
+    result = fib("apply", "build", dataset.root, "--hardware", "Another CPU (8 cores)")
+    assert result.exit_code == 5
+    assert "no solution of the dataset may be used on Another CPU (8 cores)" in result.stderr
+    assert "fib apply list" in result.stderr
