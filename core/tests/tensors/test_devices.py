@@ -25,8 +25,11 @@ class FakeCuda:
     def device_count(self):
         return len(self.names)
 
+    def is_initialized(self):
+        return False
+
     def get_device_name(self, device):
-        return self.names[device.index or 0]
+        return self.names[torch.device(device).index]
 
 
 @pytest.fixture
@@ -66,7 +69,7 @@ def test_a_gpu_that_is_not_there_is_named_with_those_that_are(gpus):
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", "", "cuda:-1"])
 def test_what_names_no_device_is_refused(device):
-    with pytest.raises(CapabilityError, match="does not name a device"):
+    with pytest.raises(CapabilityError, match="is not supported; use cpu, cuda or cuda:N"):
         hardware_from_device(device)
 
 

@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING
 from flashinfer_bench._lazy import exports
 
 if TYPE_CHECKING:
-    from flashinfer_bench.compile.builder import Builder as Builder
-    from flashinfer_bench.compile.registry import BuilderRegistry as BuilderRegistry
-    from flashinfer_bench.compile.registry import default_registry as default_registry
-    from flashinfer_bench.compile.registry import get_registry as get_registry
-    from flashinfer_bench.compile.registry import reference_solution as reference_solution
-    from flashinfer_bench.compile.registry import reset_default_registry as reset_default_registry
-    from flashinfer_bench.compile.runnable import Runnable as Runnable
-    from flashinfer_bench.compile.runnable import RunnableMetadata as RunnableMetadata
-    from flashinfer_bench.compile.runnable import list_outputs as list_outputs
-    from flashinfer_bench.errors import BuildError as BuildError
+    from flashinfer_bench.compile.builder import *  # noqa: F403
+    from flashinfer_bench.compile.registry import *  # noqa: F403
+    from flashinfer_bench.compile.runnable import *  # noqa: F403
 
 # Not at once: threads that import two of its modules, as probes do, would wait for each other.
 _NAMES = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class RunnableMetadata(BaseModel):
@@ -245,7 +245,7 @@ class Runnable:
         try:
             explained = explain(error) if explain is not None else None
         except (Exception, SystemExit):  # the plugin's own failure must not hide `error`
-            logger.warning("explaining an error of %r failed", self, exc_info=True)
+            _logger.warning("explaining an error of %r failed", self, exc_info=True)
             return
         if not isinstance(explained, BuildError):
             return

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from flashinfer_bench import env
+from flashinfer_bench import env, plugins
 from flashinfer_bench.routing import patch_manager as patches
 from flashinfer_bench.routing.patch_manager import NotPatchedError, Order, PatchStatus
 from flashinfer_bench.routing.patch_points import Router, router
@@ -273,13 +273,7 @@ def _awaited(status: PatchStatus) -> str:
     return ""
 
 
-def _default_catalog() -> Catalog:
-    from flashinfer_bench.plugins import default_catalog
-
-    return default_catalog()
-
-
-_installation = Installation(router, patches.get_manager(), _default_catalog)
+_installation = Installation(router, patches.get_manager(), lambda: plugins.default_catalog())
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_installation.after_fork)

@@ -143,25 +143,20 @@ def hardware_from_device(device: str) -> str:
     CapabilityError
         If this machine has no such device.
     """
+    name = device_named(device)
+    if name == "cpu":
+        return cpu_hardware()
     import torch
 
-    try:
-        kind = torch.device(device).type
-    except RuntimeError as error:
-        raise CapabilityError(f"{device!r} does not name a device: {error}") from None
-    if kind == "cpu":
-        return cpu_hardware()
-    if kind != "cuda":
-        raise CapabilityError(f"device {device!r} is not supported; use cpu, cuda or cuda:N")
     available = list_cuda_devices()
     if not available:
         raise CapabilityError(
             f"device {device!r} was asked for, but torch {torch.__version__} sees no CUDA device",
             hint="Use --device cpu, or check the driver with nvidia-smi.",
         )
-    if (torch.device(device).index or 0) >= len(available):
+    if name not in available:
         raise CapabilityError(f"there is no {device!r}; there are {', '.join(available)}")
-    return str(torch.cuda.get_device_name(torch.device(device)))
+    return str(torch.cuda.get_device_name(name))
 
 
 def cpu_hardware() -> str:
