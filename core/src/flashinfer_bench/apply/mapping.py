@@ -18,7 +18,6 @@ import inspect
 import logging
 import os
 import threading
-from collections import Counter
 from dataclasses import dataclass, replace
 from operator import is_
 from pathlib import Path
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.apply.config import ApplyConfig
     from flashinfer_bench.apply.conventions import Bound, Takes
-    from flashinfer_bench.apply.dispatch import Dispatcher, Target
+    from flashinfer_bench.apply.dispatch import Target
     from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.apply.table import Config
     from flashinfer_bench.data import Definition, Solution, TraceSet
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     Value = Union[Callable[..., Any], Solution, str, Path]
     Dataset = Union[TraceSet, str, Path, None]
     Take = Callable[[Args, Kwargs, Fallback], Any]
-    """Answers a call, or refuses it by an `UnroutableError` that says why, or by `_Missed`.
+    """Answers a call, or refuses it by an `UnroutableError` that says why.
 
     What it is told as the original, it does not call.
     """
@@ -232,35 +231,6 @@ def _find_definitions(names: Iterable[str], *datasets: Dataset) -> dict[str, Def
 # ------------------------------------------------------------------------------- the runtime
 
 
-class CallCounters(Counters):
-    """What became of the calls of one API, over all definitions.
-
-    The misses of its `dispatchers` count as well.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dispatchers: list[Dispatcher] = []
-
-    def summary(self) -> dict[str, Any]:
-        """Return the counts as they are now."""
-        own = self.snapshot()
-        misses = Counter(own.misses)
-        for dispatcher in list(self.dispatchers):
-            misses.update(dispatcher.stats.misses)
-        counts = {"hit": own.hits, "fallback": own.fallbacks, "error": own.errors}
-        return {**counts, "misses": dict(misses)}
-
-
-class _Running(threading.local):
-    """Whether this thread is in a solution of one definition, whose own such calls are not taken.
-
-    The functions of a library that are of one definition share it.
-    """
-
-    now = False
-
-
 class MappingRuntime(BaseRuntime):
     """Sends calls to the one solution of each definition, while it is active.
 
@@ -288,9 +258,11 @@ class MappingRuntime(BaseRuntime):
         self._candidates = candidates
         self._definitions = definitions
         self._configs = as_registry(config)
-        self._counters: dict[str, CallCounters] = {}
+        self._counters: dict[str, Counters] = {}
         self._called: set[str] = set()
-        self._running = {name: _Running() for name in candidates}
+        # By definition, also where several functions are of it: what a solution calls itself is not
+        # taken. `now` says whether this thread is in it.
+        self._running = {name: threading.local() for name in candidates}
         for name, candidate in candidates.items():
             candidate.check(definitions.get(name))
 
@@ -346,7 +318,12 @@ class MappingRuntime(BaseRuntime):
             and ``misses``: why, as a number by reason. ``error``: calls in which a solution could
             not be built, raised, or returned something else than it should; they raised.
         """
-        return {name: one.summary() for name, one in sorted(self._counters.items())}
+        found = {}
+        for name, one in sorted(self._counters.items()):
+            own = one.snapshot()
+            counts = {"hit": own.hits, "fallback": own.fallbacks, "error": own.errors}
+            found[name] = {**counts, "misses": own.misses}
+        return found
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
         """Return what takes the calls of a point; see `routing.patch_points.Runtime`."""
@@ -354,7 +331,7 @@ class MappingRuntime(BaseRuntime):
         if candidate is None and (point is None or point.name is not None):
             return None
         label = f"apply({name!r})" if point is None else point.label
-        counters = self._counters.setdefault(label, CallCounters())
+        counters = self._counters.setdefault(label, Counters())
         definition, running = self._definitions.get(name), self._running.get(name)
         config = replace(self._configs.get(name), strict=True, shadow_calls=0, shadow_share=0.0)
         is_routed = point is not None and isinstance(point.signature, Canonical)
@@ -364,8 +341,8 @@ class MappingRuntime(BaseRuntime):
         def call(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
             nonlocal take
             if candidate is None or running is None:
-                reason: Optional[str] = _NOT_MAPPED
-            elif running.now:
+                reason = _NOT_MAPPED
+            elif getattr(running, "now", False):
                 reason = REENTRANT
             else:
                 running.now = True
@@ -374,11 +351,9 @@ class MappingRuntime(BaseRuntime):
                         self._called.add(name)
                         dispatched = None
                         if definition is not None:
-                            dispatched = _Dispatched(candidate, label, definition, config, counters)
+                            dispatched = _Dispatched(candidate, label, definition, config)
                         take = _plan(candidate, label, point, dispatched, fallback)
                     result = take(args, kwargs, fallback)
-                except _Missed:
-                    reason = None  # the dispatcher has counted it
                 except UnroutableError as error:
                     reason = error.reason
                 except _ANYTHING:
@@ -391,11 +366,10 @@ class MappingRuntime(BaseRuntime):
                     return result
                 finally:
                     running.now = False
-            if reason is not None:
-                counters.miss(reason)
+            counters.miss(reason)
             counters.fallback()
             if fallback is None:
-                why = reason or "the call is not what its solution is for"
+                why = f"the call is not what its solution is for ({reason})"
                 raise RuntimeError(no_fallback(name, why))
             return fallback(*args, **(kwargs or {}))
 
@@ -445,19 +419,23 @@ def _plan(
     def take(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
         # A default that is an equal, but another object, is found out the long way.
         if direct is not None and not kwargs and all(map(is_, args[count:], idle)):
-            return direct(args[:count], None, _missed)
+            return direct(args[:count])
         bound = meaning.bind(args, kwargs)
         return meaning.deliver(bound, compute(bound))
 
     return take
 
 
-class _Missed(Exception):
-    """The dispatcher has refused a call, and has counted why."""
+class _Refusing(Counters):
+    """What a dispatcher counts misses with here: such calls go to the original later."""
+
+    def miss(self, reason: str) -> None:
+        """Refuse the call."""
+        raise UnroutableError(reason)
 
 
 class _Later:
-    """Stands for the original of a routed call in a dispatcher: the call goes there later.
+    """Stands for the original of a routed call in a dispatcher, which refuses what it cannot take.
 
     Parameters
     ----------
@@ -472,20 +450,12 @@ class _Later:
 
     order = property(fset=lambda self, order: setattr(self._original, "order", order))
 
-    def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
-        raise _Missed
-
     def decline(self, reason: str) -> Any:
         raise UnroutableError(reason)
 
     def outputs(self, *inputs: Any) -> Any:
         """Return the outputs of the definition, computed by the original."""
         return self._original.outputs(*inputs)
-
-
-def _missed(*_args: Any, **_kwargs: Any) -> Any:
-    """Is the fallback of the dispatcher: the call goes to the original later."""
-    raise _Missed
 
 
 class _Dispatched:
@@ -497,7 +467,6 @@ class _Dispatched:
         label: str,
         definition: Definition,
         config: ApplyConfig,
-        counters: CallCounters,
     ) -> None:
         from flashinfer_bench.apply.dispatch import Dispatcher
 
@@ -506,8 +475,9 @@ class _Dispatched:
         self._definition = definition
         self._target: Optional[Target] = None
         # There is one solution for all sizes.
-        made = Dispatcher(definition, self, config, key_builder=None, device=None)
-        counters.dispatchers.append(made)
+        made = Dispatcher(
+            definition, self, config, key_builder=None, device=None, stats=_Refusing()
+        )
         self.layout, self.call, self._accepts = made.layout, made.call, made.accepts
 
     def resolve(self, key: Optional[ApplyKey]) -> Target:
@@ -535,14 +505,14 @@ class _Dispatched:
 
     def take(self, args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
         """Answer a call with the arguments of the definition."""
-        return self.call(args, kwargs, _missed)
+        return self.call(args, kwargs)
 
     def take_all(self, args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
         """Answer a call with all arguments of the definition, and refuse any other."""
         inputs, named = list(self._definition.inputs), kwargs or {}
         for names in ([*inputs, *self._definition.outputs], inputs):
             if len(args) + len(named) == len(names) and named.keys() == {*names[len(args) :]}:
-                return self.call(args, kwargs, _missed)
+                return self.call(args, kwargs)
         raise UnroutableError(ARGUMENTS)
 
     def run(self, bound: Bound) -> Any:
@@ -552,9 +522,9 @@ class _Dispatched:
         # What is refused with these buffers may do without, which is asked, and counted, once.
         direct = direct and [*bound.buffers] == [*range(len(self.layout.outputs))]
         if direct and self._accepts(*args, *places):
-            self.call((*args, *places), None, _missed)
+            self.call((*args, *places))
             return places
-        return self.call(args, None, _missed)
+        return self.call(args)
 
 
 # ---------------------------------------------------------------------------------- enabling
