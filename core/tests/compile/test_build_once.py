@@ -58,6 +58,19 @@ class TestBuildOnce:
         assert not (folder / "half").exists()
         assert list(tmp_path.glob("abc.partial-*")) == []
 
+    @pytest.mark.skipif(os.name != "posix", reason="signals")
+    def test_what_killed_builds_left_goes_with_the_next_of_any_name(self, cache_folder, python):
+        dead, alive = (cache_folder / "builder" / name for name in ("dead", "alive"))
+        processes = [python.start(START_AND_HANG, folder) for folder in (dead, alive)]
+        assert [process.stdout.readline() for process in processes] == [b"started\n"] * 2
+        processes[0].kill()
+        processes[0].communicate()
+        build_once(dead.with_name("other"), write("ok"))
+        (left,) = dead.parent.glob("*.partial-*/half")
+        assert left.parent.name.startswith("alive.partial-")
+        processes[1].kill()
+        processes[1].communicate()
+
     def test_a_full_disk_is_a_storage_error_and_the_next_one_works(self, tmp_path, monkeypatch):
         def full(*args):
             raise OSError(28, "No space left on device")

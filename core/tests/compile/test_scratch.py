@@ -22,7 +22,7 @@ time.sleep(float(sys.argv[1]))
 
 
 def held(base: Path) -> list[str]:
-    return sorted(path.stem for path in base.glob("*.lock"))
+    return sorted(path.stem for path in (base.parent / "locks" / base.name).glob("*.lock"))
 
 
 def test_a_process_may_be_given_a_folder_of_its_own(cache_folder, tmp_path, monkeypatch):
@@ -77,6 +77,7 @@ def test_a_cache_that_cannot_be_written_says_what_to_set(monkeypatch, tmp_path):
 
 def test_what_somebody_else_keeps_there_is_left_alone(cache_folder):
     (cache_folder / "scratch" / "theirs").mkdir(parents=True)
-    (cache_folder / "scratch" / "theirs.lock").touch()
+    (cache_folder / "locks" / "scratch").mkdir(parents=True)
+    (cache_folder / "locks" / "scratch" / "theirs.lock").touch()
     scratch_folder("mine")
     assert (cache_folder / "scratch" / "theirs").is_dir()

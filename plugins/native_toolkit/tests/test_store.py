@@ -9,6 +9,7 @@ import pytest
 
 from fib_build_cache.store import list_entries, prune
 from fib_native_toolkit import scratch_folder
+from flashinfer_bench.compile.cache import lock_of
 
 NAME = "fib_x_" + "0123456789abcdef" * 4
 
@@ -25,6 +26,7 @@ with build_lock(Path(sys.argv[1])):
 SCRATCH = """
 import sys, time
 from fib_native_toolkit import scratch_folder
+from flashinfer_bench.compile.cache import lock_of
 
 (scratch_folder("x") / "file").write_text("x" * 1000)
 print("there", flush=True)
@@ -85,18 +87,20 @@ class TestList:
             (cache_folder / path / "precious").write_text("x")
         for marked in ("build.json", ".complete"):
             (cache_folder / "theirs" / NAME / marked).touch()
-        (cache_folder / "theirs" / f"{NAME}.lock").write_text("not empty")
+        foreign = cache_folder / "locks" / "theirs" / f"{NAME}.lock"
+        foreign.parent.mkdir(parents=True, exist_ok=True)
+        foreign.write_text("not empty")
         states = [entry.state for entry in list_entries()]
         assert sorted(states) == ["complete", "other", "other"]
         prune(everything=True)
         assert len(list(cache_folder.rglob("precious"))) == 3
-        assert (cache_folder / "theirs" / f"{NAME}.lock").exists()
+        assert foreign.exists()
 
 
 class TestPrune:
     def test_what_is_locked_stays(self, build, start):
         artefact = build(1)
-        lock = artefact.folder.with_name(f"{artefact.folder.name}.lock")
+        lock = lock_of(artefact.folder)
         holder = start(HOLD, lock)
         assert holder.stdout.readline() == "held\n"
         for dry_run in (True, False):
@@ -109,8 +113,10 @@ class TestPrune:
         assert solutions(prune(everything=True).removed) == ["times 1"]
 
     def test_lock_files_without_a_build_go_unless_they_are_held(self, cache_folder, start):
-        free, held = (cache_folder / "x" / f"{NAME}{end}" for end in (".lock", ".building.lock"))
-        free.parent.mkdir()
+        free, held = (
+            cache_folder / "locks" / "x" / f"{NAME}{end}" for end in (".lock", ".building.lock")
+        )
+        free.parent.mkdir(parents=True)
         free.touch()
         holder = start(HOLD, held)
         assert holder.stdout.readline() == "held\n"

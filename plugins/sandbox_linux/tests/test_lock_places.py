@@ -11,6 +11,5 @@ def test_no_folder_that_holds_locks_can_be_reached(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "COMMON", common)
     with locks.device_lock("cpu"):
         pass
-    (cache / "locks").mkdir(parents=True)
     monkeypatch.setenv("FIB_LOCK_PATH", str(tmp_path / "own"))
-    assert lock_places() == [tmp_path / "own", common, cache / "locks"]
+    assert lock_places() == [cache / "locks", tmp_path / "own", common]

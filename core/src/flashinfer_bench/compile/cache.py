@@ -31,6 +31,9 @@ PARTIAL = ".partial-"
 MARKER = ".fib-builds"
 """Name of the empty file that marks a folder in which builds are: others are never pruned."""
 
+LOCKS = "locks"
+"""Name of the folder, in the cache, for the locks of all others, which solutions do not see."""
+
 BUILD_INFO = "build.json"
 """Name of the file in which a build says what it is."""
 
@@ -155,8 +158,9 @@ def build_once(
         if sound(folder):
             return folder
         try:
-            for left in folder.parent.glob(f"{folder.name}{PARTIAL}*"):
-                shutil.rmtree(left, ignore_errors=True)  # of builds that were killed
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            for left in folder.parent.glob(f"*{PARTIAL}*"):
+                _remove_if_dead(left, folder)
             (folder.parent / MARKER).touch()
             working = _beside(folder)
         except OSError as error:
@@ -170,8 +174,23 @@ def build_once(
 
 
 def lock_of(folder: Path) -> Path:
-    """Return the lock file that is held while `folder` is filled or removed."""
-    return folder.with_name(f"{folder.name}.lock")
+    """Return the lock file that is held while `folder` is filled or removed.
+
+    Those of the cache that all share are in one folder: who can open a lock can hold it.
+    """
+    base = env.cache_path()
+    parent = folder.parent
+    return (base / LOCKS / parent.name if parent.parent == base else parent) / f"{folder.name}.lock"
+
+
+def _remove_if_dead(left: Path, mine: Path) -> None:
+    """Remove what a build has left that was killed: of `mine`, and where nobody holds the lock."""
+    folder = left.with_name(left.name.partition(PARTIAL)[0])
+    lock = None if folder == mine else try_lock(lock_of(folder))
+    if folder == mine or lock is not None:
+        shutil.rmtree(left, ignore_errors=True)
+    if lock is not None:
+        lock.release()
 
 
 def _beside(folder: Path) -> Path:
@@ -258,9 +277,10 @@ def try_lock(path: Path) -> Optional[filelock.BaseFileLock]:
     Raises
     ------
     OSError
-        If the file cannot be opened.
+        If the file cannot be opened or made.
     """
     lock = filelock.FileLock(path, timeout=0)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         lock.acquire()
     except filelock.Timeout:
@@ -305,12 +325,12 @@ def _claimed(base: Path) -> Path:
     if owner in _claims and _claims[owner][0].is_dir():
         return _claims[owner][0]
     base.mkdir(parents=True, exist_ok=True)
-    for left in base.glob("*.lock"):
+    for left in lock_of(base / "any").parent.glob("*.lock"):
         with suppress(OSError):  # somebody else's
             # The cache folder may be set to any folder. Who holds a lock lives, or is at it.
             lock = try_lock(left) if is_scratch_name(left.stem) else None
             if lock is not None:
-                _remove_scratch(left.with_suffix(""), lock)
+                _remove_scratch(base / left.stem, lock)
     lock = None
     while lock is None:  # unless another process sweeps it away between being made and locked
         folder = base / f"{os.getpid()}-{uuid.uuid4().hex}"

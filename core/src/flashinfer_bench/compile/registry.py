@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 from flashinfer_bench import errors
 from flashinfer_bench.compile.builder import Builder, content_digest
-from flashinfer_bench.compile.cache import build_lock, cache_folder, own_place
+from flashinfer_bench.compile.cache import build_lock, cache_folder, lock_of, own_place
 from flashinfer_bench.compile.runnable import Runnable
 from flashinfer_bench.data import BuildSpec, Definition, Solution, SourceFile
 
@@ -73,7 +73,8 @@ class _Build:
         lock: AbstractContextManager[None] = nullcontext()
         if builder.shares_builds:
             folder = own_place(cache_folder(builder.build_dir_name))
-            lock = build_lock(folder / f"{builder.package_prefix}_{self._digest}.building.lock")
+            name = f"{builder.package_prefix}_{self._digest}.building"
+            lock = build_lock(lock_of(folder / name))
 
         def work() -> Any:
             with lock:

@@ -97,6 +97,7 @@ def list_entries(*, verify: bool = False) -> list[CacheEntry]:
     base = env.cache_path()
     try:
         folders = [path for path in base.iterdir() if path.is_dir() and not path.is_symlink()]
+        folders = [path for path in folders if path.name != cache.LOCKS]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -160,7 +161,7 @@ def prune(
             (removed if gone else busy).append(entry)
     if failed:
         raise failed[0]
-    for lock in [] if dry_run else env.cache_path().glob("*/*.lock"):
+    for lock in [] if dry_run else (env.cache_path() / cache.LOCKS).glob("*/*.lock"):
         with suppress(OSError):
             _remove_orphan(lock)
     freed = sum(entry.bytes for entry in removed)
@@ -193,7 +194,8 @@ def _remove_orphan(path: Path) -> None:
     """Remove a lock file of ours if there is nothing that it locks, and nobody holds it."""
     name = path.stem.removesuffix(".building")
     ours = cache.is_scratch_name(name) if path.parent.name == "scratch" else _BUILD.fullmatch(name)
-    if not ours or path.with_name(name).exists() or path.stat().st_size:
+    folder = env.cache_path() / path.parent.name / name
+    if not ours or folder.exists() or path.stat().st_size:
         return
     lock = cache.try_lock(path)
     if lock is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fib_tests.cli import rows
+from flashinfer_bench.compile.cache import lock_of
 from flashinfer_bench.compile.toolkit import build_lock, build_once
 
 DAY = 86400.0
@@ -110,7 +111,7 @@ def test_a_dry_run_removes_nothing(fib, filled):
 
 def test_what_is_being_built_stays(fib, filled):
     folder = filled / "a_builder" / f"p_{2:064x}"
-    with build_lock(folder.with_name(f"{folder.name}.lock")):
+    with build_lock(lock_of(folder)):
         result = fib("cache", "prune", "--all")
     assert result.exit_code == 0
     assert numbers(filled) == [2]

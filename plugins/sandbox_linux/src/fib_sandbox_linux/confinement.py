@@ -35,7 +35,7 @@ from fib_sandbox_linux.system import Unavailable
 from flashinfer_bench import env
 from flashinfer_bench.bench import locks
 from flashinfer_bench.bench.confinement import SandboxMethod
-from flashinfer_bench.compile.cache import ToolGuard, guard_tools, use_overlay
+from flashinfer_bench.compile.cache import LOCKS, ToolGuard, guard_tools, use_overlay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -219,18 +219,20 @@ def _tool_guard(workdir: Path, shared: Path) -> ToolGuard:
 
 
 def lock_places() -> list[Path]:
-    """Return what a process must not reach that must hold no lock of a device.
+    """Return what a process must not reach that must hold no lock of a device or of a build.
 
     Returns
     -------
     list of Path
         Folders of locks, and the lock files in those that hold other things too.
     """
+    of_builds = env.cache_path() / LOCKS
+    with suppress(OSError):
+        of_builds.mkdir(parents=True, exist_ok=True)
     with suppress(OSError), locks.open_lock_folder():
         pass
-    folders = (env.lock_path(), locks.COMMON, env.cache_path() / "locks")
-    places: list[Path] = []
-    for folder in folders:
+    places = [of_builds]
+    for folder in (env.lock_path(), locks.COMMON):
         with suppress(OSError):
             if folder is not None:
                 everything = list(folder.iterdir())
@@ -241,7 +243,9 @@ def lock_places() -> list[Path]:
 
 def _leave_mounts(folders: Sequence[Path], most: limits.Limits, *, on_gpu: bool) -> None:
     writable = [*folders, *_driver_folders()] if on_gpu else folders
-    namespaces.leave_mounts(writable, shared_bytes=most.memory_bytes, hidden=lock_places())
+    # A process that compiles for others takes the locks of their builds.
+    hidden = [place for place in lock_places() if place.parent not in folders]
+    namespaces.leave_mounts(writable, shared_bytes=most.memory_bytes, hidden=hidden)
 
 
 def _drop_capabilities() -> None:
