@@ -6,7 +6,6 @@ import pytest
 
 import flashinfer_bench.apply
 from flashinfer_bench.apply import apply, get_runtime, set_runtime
-from flashinfer_bench.apply.hook import set_apply_hook
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.patch_points import router
 
@@ -133,34 +132,3 @@ class TestOldNamesOfTheRuntime:
         with pytest.raises(ConfigError, match="route"):
             set_runtime(object())
         assert get_runtime() is enabled
-
-
-class TestTheHook:
-    @pytest.fixture(autouse=True)
-    def no_hook(self):
-        yield
-        set_apply_hook(None)
-
-    def test_is_told_of_calls(self, enabled):
-        seen = []
-        set_apply_hook(lambda name, arguments: seen.append((name, dict(arguments))))
-        assert apply("d", runtime_kwargs={"x": 1}, fallback=fallback)[0] == "taken"
-        assert apply("e", args=(1, 2), fallback=fallback)[0] == "fallback"
-        assert seen == [("d", {"x": 1}), ("e", {"0": 1, "1": 2})]
-
-    def test_knows_the_names_of_a_decorated_function(self):
-        seen = []
-
-        @apply("d")
-        def function(x, y=2, *rest, z=3):
-            return x
-
-        set_apply_hook(lambda name, arguments: seen.append(dict(arguments)))
-        function(1)
-        function(1, 5, 6, z=7)
-        assert seen == [{"x": 1, "y": 2, "z": 3}, {"x": 1, "y": 5, "2": 6, "z": 7}]
-
-    def test_that_fails_breaks_nothing(self, caplog):
-        set_apply_hook(lambda *_: 1 / 0)
-        assert apply("d", args=(1,), fallback=fallback)[0] == "fallback"
-        assert "ZeroDivisionError" in caplog.text
