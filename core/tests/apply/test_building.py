@@ -194,16 +194,20 @@ class TestThreads:
         assert "a" in builds.failed
 
 
+def failing(builds, names):
+    return {name: error for name, error in builds.ahead(names) if error is not None}
+
+
 class TestAhead:
     def test_all_are_built_each_once(self, builds, builder):
-        assert builds.ahead(["a", "b", "a", "c"]) == {}
+        assert failing(builds, ["a", "b", "a", "c"]) == {}
         assert sorted(builder.asked) == ["a", "b", "c"]
         builds.get("b")
-        assert builds.ahead(["a", "b"]) == {}
+        assert failing(builds, "ab") == {}
         assert len(builder.asked) == 3
 
     def test_one_at_a_time_in_the_order_given(self, builds, builder):
-        builds.ahead(iter("fedcba"), jobs=1)
+        list(builds.ahead(iter("fedcba"), jobs=1))
         assert builder.asked == list("fedcba")
 
     def test_failures_are_returned_and_cost_nobody_else(self, builds, builder):
@@ -214,7 +218,7 @@ class TestAhead:
             "d": KeyboardInterrupt(),  # of a module that is being imported: no one pressed Ctrl-C
             "e": GeneratorExit(),
         }
-        failures = builds.ahead("abcdefz")
+        failures = failing(builds, "abcdefz")
         assert set(failures) == set("abcdez")
         assert all(isinstance(error, BuildError) for error in failures.values())
         assert isinstance(failures["b"], BuildCapabilityError)
@@ -224,25 +228,19 @@ class TestAhead:
 
     def test_what_lacked_something_is_tried_again_and_what_was_wrong_is_not(self, builds, builder):
         builder.actions = {"a": CapabilityError("the compiler was killed"), "b": BuildError("no")}
-        assert set(builds.ahead("ab")) == set("ab")
+        assert set(failing(builds, "ab")) == set("ab")
         with pytest.raises(BuildCapabilityError):
             builds.get("a")
         builder.actions.clear()
-        assert set(builds.ahead("ab")) == {"b"}
+        assert set(failing(builds, "ab")) == {"b"}
         assert builds.get("a").metadata.solution_name == "a"
         assert sorted(builder.asked) == ["a", "a", "b"]
         assert set(builds.failed) == {"b"}
 
-    def test_progress_is_told_in_the_thread_that_waits(self, builds, builder):
+    def test_all_are_told_of(self, builds, builder):
         builder.actions["b"] = BuildError("no")
-        told = []
-
-        def on_built(name, error):
-            told.append((name, str(error or ""), threading.current_thread()))
-
-        builds.ahead("abc", jobs=2, on_built=on_built)
-        assert sorted(each[:2] for each in told) == [("a", ""), ("b", "no"), ("c", "")]
-        assert {each[2] for each in told} == {threading.current_thread()}
+        told = [(name, str(error or "")) for name, error in builds.ahead("abc", jobs=2)]
+        assert sorted(told) == [("a", ""), ("b", "no"), ("c", "")]
 
     @pytest.mark.parametrize("jobs", [0, -1, 1.5, "2", True])
     def test_other_numbers_of_jobs_are_refused(self, builds, builder, jobs):
@@ -254,15 +252,12 @@ class TestAhead:
         go = threading.Event()
         for name in "bcdef":
             builder.actions[name] = lambda: go.wait(30) and None
-
-        def on_built(name, error):
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            builds.ahead("abcdef", jobs=1, on_built=on_built)
+        done = builds.ahead("abcdef", jobs=1)
+        next(done)
+        done.close()
         go.set()
         for thread in builder.threads:
             thread.join(30)
         assert builder.asked[0] == "a"
         assert len(builder.asked) <= 2  # the thread may have begun the next one meanwhile
-        assert builds.ahead("f") == {}  # … and everything still works
+        assert failing(builds, "f") == {}  # … and everything still works

@@ -112,7 +112,8 @@ def test_python_that_cannot_be_loaded_says_why_and_costs_nobody_else(make):
         solution("arity", "def run(x, y, z):\n    return x\n"),
         solution("leaves", "import sys\nsys.exit(7)\n"),
     )
-    failures = builds.ahead(["py", "syntax", "imports", "entry", "arity", "leaves", "unknown"])
+    names = ["py", "syntax", "imports", "entry", "arity", "leaves", "unknown"]
+    failures = {name: error for name, error in builds.ahead(names) if error is not None}
     assert set(failures) == {"syntax", "imports", "entry", "arity", "leaves", "unknown"}
     assert all(isinstance(error, BuildError) for error in failures.values())
     assert "no_such_module_xyz" in str(failures["imports"])
@@ -128,7 +129,7 @@ from flashinfer_bench.apply.runtime import Builds
 slow = here.solution("slow", here.CPP + "// SLEEPS", "cpp")
 builds = Builds(here.building.source(slow, here.solution("later")))
 try:
-    builds.ahead(["slow", "later"], jobs=1)
+    list(builds.ahead(["slow", "later"], jobs=1))
 except KeyboardInterrupt:
     here.check(builds.get("later"))  # the process is as good as before
     print("interrupted", sorted(builds.failed), flush=True)

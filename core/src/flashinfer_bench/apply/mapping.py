@@ -401,7 +401,7 @@ def _plan(
             signature = inspect.Signature([inspect.Parameter(name, kind) for name in inputs])
     try:
         if dispatched is not None and isinstance(signature, Canonical):
-            call = reordered(dispatched.call, signature, inputs)
+            call: Callable[..., Any] = reordered(dispatched.call, signature, inputs)
             return lambda args, _kwargs, original: call(args, None, _Later(original))
         takes = None if dispatched is not None else candidate.takes
         meaning = Convention(label, signature, candidate.definition, layout, takes, original)

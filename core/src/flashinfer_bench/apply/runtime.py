@@ -26,7 +26,7 @@ from flashinfer_bench.routing.binding import bind
 from flashinfer_bench.routing.patch_points import Runtime, no_fallback, opaque, router
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
     from flashinfer_bench.apply.dispatch import Counters, Dispatcher, Stats, Target
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     Positional = Union[Sequence[Any], Mapping[str, Any], None]
     Named = Union[Mapping[str, Any], Fallback]
-    OnBuilt = Callable[[str, Optional[Exception]], None]
 
 logger = logging.getLogger(__name__)
 
@@ -486,11 +485,11 @@ class Generation:
             ranked = sorted(wins.items(), key=lambda item: (-item[1], item[0]))
             wanted.update(dict(ranked[: math.ceil(config.aot_ratio * len(ranked))]))
         names = [solution for solution, _ in wanted.most_common()]
-        if names and (failures := self.builds.ahead(names)):
-            name, error = next(iter(failures.items()))
+        failures = [(name, error) for name, error in self.builds.ahead(names) if error is not None]
+        if failures:
             logger.warning(
                 "apply: %d of %d solutions cannot be built, such as %s: %s",
-                *(len(failures), len(wanted), name, error),
+                *(len(failures), len(wanted), *failures[0]),
             )
 
 
@@ -636,16 +635,13 @@ class Builds:
         raise failure()
 
     def ahead(
-        self,
-        names: Iterable[str],
-        jobs: Optional[int] = None,
-        on_built: Optional[OnBuilt] = None,
-    ) -> dict[str, Exception]:
-        """Build several solutions at the same time, the first ones first, and wait for them.
+        self, names: Iterable[str], jobs: Optional[int] = None
+    ) -> Iterator[tuple[str, Optional[Exception]]]:
+        """Build several solutions at the same time, the first ones first.
 
-        What failed earlier for lack of something on this machine is tried again. If this is
-        interrupted, by Ctrl-C or by `on_built`, no further build is begun. One that has begun goes
-        on in a thread that keeps nobody waiting, not even the end of the process.
+        What failed earlier for lack of something on this machine is tried again. Whoever stops
+        iterating, by Ctrl-C for example, begins no further build. One that has begun goes on in a
+        thread that keeps nobody waiting, not even the end of the process.
 
         Parameters
         ----------
@@ -653,13 +649,11 @@ class Builds:
             Names of solutions.
         jobs : int, optional
             How many at the same time. Default: one for each core, as far as memory goes.
-        on_built : callable, optional
-            Told, in this thread, of each that is done: its name, and why it failed or None.
 
-        Returns
-        -------
-        dict of str to Exception
-            Why each that failed did, by name.
+        Yields
+        ------
+        (str, Exception or None)
+            Each that is done: its name, and why it failed, if it did.
 
         Raises
         ------
@@ -677,13 +671,7 @@ class Builds:
             from flashinfer_bench.bench.pool import default_jobs
 
             jobs = default_jobs()
-        failures: dict[str, Exception] = {}
-        for name, error in in_threads(self._attempt, wanted, jobs or 1):
-            if error is not None:
-                failures[name] = error
-            if on_built is not None:
-                on_built(name, error)
-        return failures
+        return in_threads(self._attempt, wanted, jobs or 1)
 
     def _attempt(self, name: str) -> Optional[Exception]:
         try:

@@ -123,13 +123,10 @@ def build(
     wanted = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     results: dict[str, Optional[Exception]] = {}
     begin, interrupted, helper = time.monotonic(), True, _helper("skipped")
-
-    def on_built(name: str, error: Optional[Exception]) -> None:
-        results[name] = error
-        talk(printable(f"build {len(results)}/{len(wanted)}: {_state(error)} {name}"))
-
     with suppress(KeyboardInterrupt), redirect_stdout(sys.stderr):  # for what a builder prints
-        Builds(found.source).ahead([solution for (_, solution), _ in wanted], jobs, on_built)
+        for name, error in Builds(found.source).ahead([each for (_, each), _ in wanted], jobs):
+            results[name] = error
+            talk(printable(f"build {len(results)}/{len(wanted)}: {_state(error)} {name}"))
         if not no_helper:
             helper = _build_helper()
         interrupted = False
