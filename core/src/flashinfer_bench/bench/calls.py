@@ -16,7 +16,7 @@ from flashinfer_bench.bench.stopping import Step, TimingPlan
 from flashinfer_bench.data.trace import rounded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from flashinfer_bench.bench.evaluators.base import Trial
     from flashinfer_bench.bench.executors.base import Candidate, Stage
@@ -394,17 +394,13 @@ def measurement_of(taken: Taken) -> Measurement:
     if taken.ending == "max_seconds":
         notes.append(f"the time for timing was over after {whole} timed calls")
     return Measurement(
-        samples_ms=as_stored(call.sample_ms for call in calls),
+        # As they are stored, so that the latency can be recomputed from the trace.
+        samples_ms=rounded(min(call.sample_ms, _LONGEST_MS) for call in calls),
         timer=calls[0].timer,
         timer_version=calls[0].timer_version,
         notes=tuple(notes),
         ending=taken.ending,
     )
-
-
-def as_stored(samples: Iterable[float]) -> tuple[float, ...]:
-    """Return `samples` as they are stored, so that the latency can be recomputed from the trace."""
-    return rounded(min(sample, _LONGEST_MS) for sample in samples)
 
 
 def measure(

@@ -8,40 +8,64 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
 from flashinfer_bench.bench import stopping
 from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.data.tolerance import Tolerance, require_known_outputs
 from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.plugins import Catalog, default_catalog
 from flashinfer_bench.tensors import dtypes
 
 if TYPE_CHECKING:
-    from pydantic import ValidationInfo, ValidatorFunctionWrapHandler
     from pydantic_core import ErrorDetails
     from typing_extensions import Self
 
     from flashinfer_bench.data import Definition, Workload
-    from flashinfer_bench.plugins import Catalog
 
 LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
 _Count = Annotated[int, Field(ge=1, strict=True)]
-_Warmups = Annotated[int, Field(ge=0, strict=True)]
 _Seconds = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 _Tolerance = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 _Ratio = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
 _Name = Annotated[str, Field(min_length=1)]
-_Cache = Literal["cold", "warm"]
-_Watch = Literal["auto", "off"]
 
 _DEVICE = re.compile(r"[a-z]+(:\d+)?", re.ASCII)
 
 
-class SettingsModel(BaseModel):
-    """A model that knows no other keys than its fields and raises `ConfigError`."""
+class TimingSettings(BaseModel):
+    """Settings that can differ between definitions, as they hold if nobody sets them.
+
+    It knows no other keys than its fields, and raises `ConfigError`.
+
+    Attributes
+    ----------
+    warmup_runs, iterations, num_trials, stop_rule, stop_params, cache, watch, interleave_reference
+    rtol, atol, required_matched_ratio
+        As in `EvalConfig`.
+    min_samples, max_samples : int, optional
+        None: what suits the rule (see `TimingPlan`).
+    max_seconds : float, optional
+        None: 15, but no limit for the rule ``fixed``.
+    """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    warmup_runs: Annotated[int, Field(ge=0, strict=True)] = 10
+    iterations: _Count = 50
+    num_trials: _Count = 3
+    stop_rule: str = "fixed"
+    stop_params: dict[str, Any] = Field(default_factory=dict)
+    min_samples: Optional[_Count] = None
+    max_samples: Optional[_Count] = None
+    max_seconds: Optional[_Seconds] = None
+    cache: Literal["cold", "warm"] = "cold"
+    watch: Literal["auto", "off"] = "auto"
+    interleave_reference: bool = True
+    rtol: _Tolerance = 1e-2
+    atol: _Tolerance = 1e-2
+    required_matched_ratio: Optional[_Ratio] = None
 
     if not TYPE_CHECKING:  # type checkers see the typed signature that pydantic derives
 
@@ -65,14 +89,14 @@ class SettingsModel(BaseModel):
         except ConfigError as error:
             raise ConfigError(f"{source}: {error.message}", hint=error.hint) from error
 
-    @pydantic.field_validator("stop_rule", check_fields=False)
+    @pydantic.field_validator("stop_rule")
     @classmethod
     def _known_rule(cls, value: Optional[str]) -> Optional[str]:
         if value is not None:
             stopping.rule_of(value, {})
         return value
 
-    @pydantic.field_validator("stop_params", check_fields=False)
+    @pydantic.field_validator("stop_params")
     @classmethod
     def _parameters_of_the_rule(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         rule = info.data.get("stop_rule")
@@ -82,7 +106,7 @@ class SettingsModel(BaseModel):
             stopping.require_parameters(value)
         return value
 
-    @pydantic.field_validator("max_samples", check_fields=False)
+    @pydantic.field_validator("max_samples")
     @classmethod
     def _not_below_the_least(cls, value: Optional[int], info: ValidationInfo) -> Optional[int]:
         least = info.data.get("min_samples")
@@ -108,36 +132,6 @@ def _told(cls: type[BaseModel], item: ErrorDetails) -> tuple[str, Optional[str]]
         return f"{path}: {reason} (got {item['input']!r})", None
     name = str(item["loc"][-1])
     return f"{path}: there is no such setting", stopping.nearest(name, cls.model_fields)
-
-
-class TimingSettings(SettingsModel):
-    """Settings that can differ between definitions, as they hold if nobody sets them.
-
-    Attributes
-    ----------
-    warmup_runs, iterations, num_trials, stop_rule, stop_params, cache, watch, interleave_reference
-    rtol, atol, required_matched_ratio
-        As in `EvalConfig`.
-    min_samples, max_samples : int, optional
-        None: what suits the rule (see `TimingPlan`).
-    max_seconds : float, optional
-        None: 15, but no limit for the rule ``fixed``.
-    """
-
-    warmup_runs: _Warmups = 10
-    iterations: _Count = 50
-    num_trials: _Count = 3
-    stop_rule: str = "fixed"
-    stop_params: dict[str, Any] = Field(default_factory=dict)
-    min_samples: Optional[_Count] = None
-    max_samples: Optional[_Count] = None
-    max_seconds: Optional[_Seconds] = None
-    cache: _Cache = "cold"
-    watch: _Watch = "auto"
-    interleave_reference: bool = True
-    rtol: _Tolerance = 1e-2
-    atol: _Tolerance = 1e-2
-    required_matched_ratio: Optional[_Ratio] = None
 
 
 #: The settings that can differ between definitions, but for dictionaries.
@@ -189,7 +183,7 @@ class EvalConfig(TimingSettings):
 
     @pydantic.field_validator(*EVAL_FIELDS, mode="wrap")
     @classmethod
-    def _none_is_unset(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    def _none_is_unset(cls, value: Any, check: pydantic.ValidatorFunctionWrapHandler) -> Any:
         return None if value is None else check(value)
 
     def given(self) -> dict[str, Any]:
@@ -358,7 +352,8 @@ class BenchmarkConfig(TimingSettings):
     @classmethod
     def default(cls, **overrides: Any) -> BenchmarkConfig:
         """Return the settings of op families with `overrides`, explicit ones (None: not given)."""
-        return cls._layered({"op_type_config": dict(_families())}, overrides, "op families")
+        families = {"op_type_config": _family_settings(default_catalog())}
+        return cls._layered(families, overrides, "op families")
 
     @classmethod
     def _layered(
@@ -417,7 +412,7 @@ class BenchmarkConfig(TimingSettings):
         nothing = EvalConfig()
         by_type = self.op_type_config.get(op_type, nothing).given()
         by_name = self.definition_config.get(definition.name, nothing).given()
-        family = _families().get(op_type, {})
+        family = _family_settings(default_catalog()).get(op_type, {})
         settings: list[dict[str, Any]] = [weak, family, by_type, by_name, strong]
         layers = [*settings[:3], definition.tolerance, by_name, own, strong]
         by_dtype = dtypes.default_tolerances(definition)
@@ -452,15 +447,9 @@ class BenchmarkConfig(TimingSettings):
         return weak, strong
 
 
-def _families() -> dict[str, dict[str, Any]]:
-    """Return what the op families that are installed set, by op type."""
-    from flashinfer_bench.plugins import default_catalog
-
-    return _settings_of(default_catalog())
-
-
 @lru_cache(maxsize=1)  # asked for each definition and workload
-def _settings_of(catalog: Catalog) -> dict[str, dict[str, Any]]:
+def _family_settings(catalog: Catalog) -> dict[str, dict[str, Any]]:
+    """Return what the op families of a catalog set, by op type."""
     by_type: dict[str, dict[str, Any]] = {}
     for entry in reversed(catalog.op_families):
         if entry.spec.settings is not None and entry.availability():

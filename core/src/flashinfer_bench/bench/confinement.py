@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Optional
 
+from flashinfer_bench.plugins import Catalog, default_catalog
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-
-    from flashinfer_bench.plugins import Catalog
 
 
 class SandboxMethod(ABC):
@@ -67,11 +67,7 @@ def pick_sandbox(
     tell : callable
         Called with the reason for each that cannot be made, and is passed over.
     """
-    if catalog is None:
-        from flashinfer_bench.plugins import default_catalog
-
-        catalog = default_catalog()
-    for entry in catalog.entries("sandbox"):
+    for entry in (catalog or default_catalog()).entries("sandbox"):
         if sys.platform in entry.spec.platforms and entry.availability():
             try:
                 made = entry.load()()

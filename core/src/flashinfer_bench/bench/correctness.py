@@ -100,12 +100,14 @@ def find_problem(
         If False, another dtype of the same kind will do: a reference may compute in a wider type
         than it declares.
     """
+    import torch
+
     if len(outputs) != len(specs):
         names = ", ".join(spec.name for spec in specs)
         message = f"{len(outputs)} outputs instead of {len(specs)} ({names})"
         return Problem(EvaluationStatus.INCORRECT_SHAPE, message)
     for value, spec in zip(outputs, specs, strict=True):
-        if _is_tensor(value):
+        if isinstance(value, torch.Tensor):
             problem = _tensor_problem(value, spec, exact_dtype)
         else:
             problem = _scalar_problem(value, spec)
@@ -116,21 +118,12 @@ def find_problem(
 
 def as_tensors(outputs: Sequence[Any]) -> list[torch.Tensor]:
     """Return `outputs`, in which `find_problem` found none, with Python scalars as 0-d tensors."""
-    return [value if _is_tensor(value) else _scalar_tensor(value) for value in outputs]
-
-
-def _is_tensor(value: Any) -> bool:
     import torch
 
-    return isinstance(value, torch.Tensor)
-
-
-def _scalar_tensor(value: Any) -> torch.Tensor:
-    import torch
-
-    if isinstance(value, float):
-        return torch.tensor(value, dtype=torch.float64)
-    return torch.tensor(value)
+    dtypes = [torch.float64 if isinstance(value, float) else None for value in outputs]
+    return [
+        torch.as_tensor(value, dtype=dtype) for value, dtype in zip(outputs, dtypes, strict=True)
+    ]
 
 
 def _kind(dtype: torch.dtype) -> str:
@@ -161,15 +154,10 @@ def _scalar_problem(value: Any, spec: OutputSpec) -> Optional[Problem]:
     if spec.shape:
         message = f"{named} instead of a tensor of shape {list(spec.shape)}"
         return Problem(EvaluationStatus.INCORRECT_SHAPE, message)
-    kind = _kind(spec.dtype)
-    if type(value) in _SCALARS_OF.get(kind, ()) and _fits(value):
+    allowed = type(value) in _SCALARS_OF.get(_kind(spec.dtype), ())
+    if allowed and (isinstance(value, float) or -(2**63) <= value < 2**63):  # torch can hold it
         return None
     return Problem(EvaluationStatus.INCORRECT_DTYPE, f"{named} instead of {spec.dtype}")
-
-
-def _fits(value: Any) -> bool:
-    """Return whether torch can hold an integer."""
-    return isinstance(value, float) or -(2**63) <= value < 2**63
 
 
 @dataclass(frozen=True)
@@ -275,9 +263,9 @@ def compare(
             continue
         matched += int(passed.sum())
         if first is None and not bool(passed.all()):
-            place = int(passed.to(torch.uint8).argmin())  # the first 0
-            values = (one[place].item(), other[place].item())
-            first = Mismatch(_unravel(start + place, left.shape), *values)
+            place = passed.to(torch.uint8).argmin()  # the first 0
+            index = tuple(map(int, torch.unravel_index(start + place, left.shape)))
+            first = Mismatch(index, one[place].item(), other[place].item())
     return Comparison(left.numel(), matched, absolute, relative, out_of_place, first)
 
 
@@ -393,14 +381,6 @@ def _compare_exactly(
     absolute = absolute.clamp_(min=1.0).masked_fill_(passed, 0.0)
     relative = absolute / right.to(torch.float64).abs().clamp_(min=RELATIVE_FLOOR)
     return passed, (float(absolute.max()), float(relative.max())), 0
-
-
-def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    index: list[int] = []
-    for length in reversed(shape):
-        flat, place = divmod(flat, length)
-        index.append(place)
-    return tuple(reversed(index))
 
 
 def error_histogram(actual: torch.Tensor, expected: torch.Tensor) -> dict[str, dict[str, int]]:

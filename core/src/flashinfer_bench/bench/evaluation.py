@@ -391,11 +391,10 @@ def ask(evaluator: Evaluator, question: Callable[..., _Answer], *arguments: Any)
     """
     try:
         return question(*arguments)
-    except Exception as error:  # noqa: BLE001 - a plugin, looking at what untrusted code made
-        failure = error
-    raise EvaluatorFailed(
-        f"evaluator {evaluator.name!r} failed on these outputs: {type(failure).__name__}: {failure}"
-    ) from failure
+    except Exception as error:  # a plugin, looking at what untrusted code made
+        reason = f"{type(error).__name__}: {error}"
+        message = f"evaluator {evaluator.name!r} failed on these outputs: {reason}"
+        raise EvaluatorFailed(message) from error
 
 
 @contextmanager

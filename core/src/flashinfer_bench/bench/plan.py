@@ -255,8 +255,7 @@ def selected_definitions(trace_set: TraceSet, names: Optional[Sequence[str]]) ->
     if names is None:
         return list(trace_set.definitions.values())
     _require_known("definition", names, trace_set.definitions)
-    wanted = set(names)
-    return [item for name, item in trace_set.definitions.items() if name in wanted]
+    return [item for name, item in trace_set.definitions.items() if name in names]
 
 
 def selected_solutions(

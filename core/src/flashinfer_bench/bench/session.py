@@ -257,8 +257,8 @@ class Runner(AbstractContextManager["Runner"]):
         if self.ahead is not None:
             self.ahead.prepare(definition.name)
             solutions = self.ahead.as_ready(solutions)
-        reference = reference_solution(definition)
         method = self.measurement(config)
+        reference = reference_solution(definition)
         task = Task(definition, workload, reference, evaluator, settings, root)
         try:
             baseline = method.prepare(session, task)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
 from flashinfer_bench.bench.evaluators.default import DefaultEvaluator
+from flashinfer_bench.plugins import Catalog, default_catalog
 
 if TYPE_CHECKING:
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.plugins import Catalog
 
 __all__ = ["Check", "DefaultEvaluator", "Evaluator", "Trial", "resolve_evaluator"]
 
@@ -35,8 +35,6 @@ def resolve_evaluator(
     PluginLoadError
         If what is registered is not an `Evaluator`, or cannot be imported.
     """
-    from flashinfer_bench.plugins import default_catalog
-
     catalog = default_catalog() if catalog is None else catalog
     entry = catalog.find("evaluator", name) if name else catalog.select_evaluator(definition)
     return entry.load_subclass(Evaluator)()  # type: ignore[type-abstract]

@@ -157,13 +157,9 @@ class Evaluator(ABC):
             The largest errors of any trial, and the ``extra`` of the worst one.
         """
         measured = [check.correctness for check in checks if check.correctness is not None]
-        worst = min(measured, key=_matched_ratio)
+        worst = min(measured, key=lambda item: float((item.extra or {}).get("matched_ratio", 1.0)))
         return Correctness(
             max_relative_error=max(item.max_relative_error for item in measured),
             max_absolute_error=max(item.max_absolute_error for item in measured),
             extra=worst.extra,
         )
-
-
-def _matched_ratio(correctness: Correctness) -> float:
-    return float((correctness.extra or {}).get("matched_ratio", 1.0))

@@ -14,13 +14,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 
 from flashinfer_bench.errors import CapabilityError, ConfigError, PluginLoadError
-from flashinfer_bench.plugins import default_catalog
+from flashinfer_bench.plugins import Registered, StopRuleSpec, default_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from flashinfer_bench.bench.config import TimingSettings
-    from flashinfer_bench.plugins import Registered, StopRuleSpec
 
 logger = logging.getLogger(__name__)
 
@@ -60,14 +59,6 @@ class Parameter:
     low: Number
     high: Number
 
-    @property
-    def allowed(self) -> str:
-        """What a value may be, in words."""
-        kind = "an integer" if isinstance(self.default, int) else "a number"
-        if math.isinf(self.high):
-            return f"{kind} of at least {self.low:g}"
-        return f"{kind} from {self.low:g} to {self.high:g}"
-
     def parse(self, value: Any) -> Number:
         """Return `value`, a number or the text of one, as it is used.
 
@@ -85,10 +76,12 @@ class Parameter:
         allowed = math.isfinite(number) and self.low <= number <= self.high
         if allowed and (not whole or number.is_integer()):
             return int(number) if whole else number
+        bounds = f"from {self.low:g} to {self.high:g}"
+        if math.isinf(self.high):
+            bounds = f"of at least {self.low:g}"
+        kind = f"{'an integer' if whole else 'a number'} {bounds}"
         unit = f" ({self.unit})" if self.unit else ""
-        raise ConfigError(
-            f"{self.name} must be {self.allowed}{unit}, not {value!r}", hint=self.help
-        )
+        raise ConfigError(f"{self.name} must be {kind}{unit}, not {value!r}", hint=self.help)
 
 
 def parameter(

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.timing.base import Timer
 from flashinfer_bench.errors import CapabilityError, ConfigError
+from flashinfer_bench.plugins import Catalog, Registered, TimerSpec, default_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from flashinfer_bench.plugins import Catalog, Registered, TimerSpec
 
 __all__ = ["Timer", "pick_timer", "time_runnable"]
 
@@ -58,8 +57,6 @@ def time_runnable(
     ConfigError
         If `warmup` is negative or `iters` less than 1.
     """
-    from flashinfer_bench.plugins import default_catalog
-
     arguments, place = tuple(args), str(device)
     chosen, _ = pick_timer(default_catalog(), place, timer, trust="off")
     clock: Timer = chosen.load()()
