@@ -265,6 +265,12 @@ class _Routes(dict[str, "Optional[Call]"]):
         return call
 
 
+class _Calls(dict[str, "Call"]):
+    """What `Router.calls` is: who remembers which one there was can do so by a weak reference."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Router:
     """Knows every point and every active runtime, and connects the two.
 
@@ -288,7 +294,7 @@ class Router:
     """
 
     def __init__(self) -> None:
-        self.calls: dict[str, Call] = {}
+        self.calls: dict[str, Call] = _Calls()
         self.quiet = False
         self.deferred: Optional[Callable[[], object]] = None
         self._asked = False
@@ -453,7 +459,7 @@ class Router:
     def _fill(self) -> None:
         top, names = self.top(), self._names()
         watched = [name for each in self.watchers for name in each.names()]
-        self.calls = {name: self._first(top, name, None) for name in (*names, *watched)}
+        self.calls = _Calls((name, self._first(top, name, None)) for name in (*names, *watched))
         self.quiet = self._asked and not self.watchers
         for point in self.points():
             self._fill_slot(point, top, names)
