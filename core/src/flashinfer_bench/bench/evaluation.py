@@ -176,17 +176,13 @@ class Report:
             message += f"\n{error.traceback.rstrip()}"
         return self._evaluation(status_of(error), message, transient=is_transient(error))
 
-    def not_judged(self, reason: str) -> Evaluation:
-        """Return the evaluation of a solution about which nothing could be decided."""
-        return self._evaluation(EvaluationStatus.RUNTIME_ERROR, reason, transient=True)
-
     def wrong(self, check: Check, correctness: Optional[Correctness]) -> Evaluation:
         """Return the evaluation of a solution whose outputs are not right."""
         return self._evaluation(check.status, check.message, correctness=correctness)
 
-    def refused(self, reason: str) -> Evaluation:
-        """Return the evaluation of a solution whose latency is not believed."""
-        return self._evaluation(EvaluationStatus.RUNTIME_ERROR, reason)
+    def refused(self, reason: str, *, transient: bool = False) -> Evaluation:
+        """Return the evaluation of a solution that is not believed, or could not be judged."""
+        return self._evaluation(EvaluationStatus.RUNTIME_ERROR, reason, transient=transient)
 
     def passed(
         self,
@@ -447,7 +443,7 @@ def evaluate_by(method: Callable[[Report], Evaluation], report: Report) -> Evalu
     try:
         return method(report)
     except EvaluatorFailed as error:
-        return report.not_judged(error.message)
+        return report.refused(error.message, transient=True)
     except base.CandidateError as error:
         if session.pool.interrupted:
             raise RunInterrupted("the run ended during an evaluation") from error

@@ -172,7 +172,7 @@ class WorkerPool:
     sandbox: Sandbox
 
     def __post_init__(self) -> None:
-        self._closing: list[threading.Thread] = []
+        self._closing: list[Future[None]] = []
         self._idle: dict[WorkerKey, Worker] = {}
         self._busy = BusyCandidates()
 
@@ -220,14 +220,12 @@ class WorkerPool:
 
     def _end(self, worker: Worker) -> None:
         # In the background, while the next one starts: the end of a process takes as long.
-        thread = threading.Thread(target=worker.candidate.close, name="fib-close", daemon=True)
-        thread.start()
-        self._closing.append(thread)
+        self._closing.append(in_thread("fib-close", worker.candidate.close))
 
     def settle(self) -> None:
         """Wait until the workers that were given up have really ended."""
         while self._closing:
-            self._closing.pop().join()
+            self._closing.pop().result()
 
     def clear(self) -> None:
         """End all idle workers, and wait until they have ended."""

@@ -99,8 +99,7 @@ def _judge(
         if problem is not None:
             return Check(problem.status, None, problem.message)
     results = []
-    pairs = zip(specs, as_tensors(calls[-1]), trial.expected, strict=True)
-    for spec, actual, expected in pairs:
+    for spec, actual, expected in zip(specs, as_tensors(calls[-1]), trial.expected, strict=True):
         own = config.tolerance_of(spec.name)
         found = compare(actual, expected, atol=own.atol or 0.0, rtol=own.rtol or 0.0)
         cap = math.inf if own.max_error_cap is None else own.max_error_cap

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench.bench.timing.base import Timer
@@ -30,7 +29,7 @@ class WallClockTimer(Timer):
     def __init__(self) -> None:
         self._clock = time.perf_counter_ns
         # The least of many: more than the clock costs is never taken out, however busy the machine.
-        self._reading_ns = min(map(_reading_ns, repeat(self._clock, _READINGS)))
+        self._reading_ns = min(_reading_ns(self._clock) for _ in range(_READINGS))
 
     @property
     def removed_ms(self) -> float:
