@@ -121,8 +121,7 @@ class ApplyConfigRegistry(ConfigRegistry[ApplyConfig]):
         default: Optional[ApplyConfig] = None,
         per_definition: Optional[Mapping[str, ApplyConfig]] = None,
     ) -> None:
-        self.default = self.checked("default", ApplyConfig() if default is None else default)
-        super().__init__(per_definition)
+        super().__init__(ApplyConfig() if default is None else default, per_definition)
 
     def get(self, name: str) -> ApplyConfig:
         """Return the settings of the definition `name`."""

@@ -57,7 +57,7 @@ from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from flashinfer_bench.apply.config import as_registry
 from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyFactory
@@ -94,8 +94,7 @@ class Reason(NamedTuple):
 
 # ------------------------------------------------------------------------------- environments
 
-DeviceType = Literal["cpu", "cuda"]
-
+# ``environment.hardware`` of a CPU tells its cores; anything else is a GPU.
 _CPU_TEXT = re.compile(r"\(\d+ cores\)|^cpu\b", re.IGNORECASE)
 _SERIES = re.compile(r"(\d+)(?:\.(\d+))?")
 
@@ -114,17 +113,8 @@ class Place(NamedTuple):
     """
 
     hardware: str
-    kind: DeviceType
+    kind: str
     versions: Mapping[str, str]
-
-    @classmethod
-    def of(cls, hardware: str) -> Place:
-        """Return a place with this hardware and the libraries that are installed here.
-
-        ``environment.hardware`` of a CPU tells its cores; anything else is a GPU.
-        """
-        kind: DeviceType = "cpu" if _CPU_TEXT.search(hardware) else "cuda"
-        return cls(hardware, kind, devices.installed_versions())
 
     def toolchain_problem(self, language: str, recorded: Mapping[str, str]) -> Optional[str]:
         """Say why a record does not hold with the libraries here, or return None if it does.
@@ -442,10 +432,7 @@ def collect(
     # What is worked out once for many runs.
     hash_of = cache(lambda name: source.solution(name).hash())
     builder_of = cache(lambda name: ApplyKeyFactory.specialize(source.definition(name)))
-
-    @cache
-    def refusal_of(definition: str, solution: str, origin: Origin) -> Optional[Reason]:
-        return _refusal(definition, solution, origin, place, source)
+    refusal_of = cache(lambda name, solution, of: _refusal(name, solution, of, place, source))
 
     @cache
     def slot_of(name: str, text: str) -> tuple[str, Union[_Slot, Reason], Limits]:
@@ -525,10 +512,8 @@ def _rank(one: Candidates, slots: dict[ApplyKey, _Slot]) -> None:
             if solution in slot.wrong:
                 one.refusals[solution][_INCORRECT_ELSEWHERE] += len(counted)
             else:
-                latency, uuid = (
-                    median(each[0] for each in counted),
-                    min(each[1] for each in counted),
-                )
+                latency = median(each[0] for each in counted)
+                uuid = min(each[1] for each in counted)
                 ranking.append(Standing(latency, solution, len(counted), uuid))
         if ranking:
             one.rankings[key] = sorted(ranking)
@@ -615,7 +600,9 @@ class ApplyTable:
             If a `TraceSet` that is to raise at what is not valid reads its traces only now.
         """
         configs = as_registry(config)
-        place = Place.of(devices.this_hardware() if hardware is None else hardware)
+        here = devices.this_hardware() if hardware is None else hardware
+        kind = "cpu" if _CPU_TEXT.search(here) else "cuda"
+        place = Place(here, kind, devices.installed_versions())
         with paused_gc():
             if source is None or isinstance(source, (str, Path)):
                 root = None if source is None else Path(source).expanduser()
@@ -628,7 +615,7 @@ class ApplyTable:
             problems = [str(each) for each in (*source.load_errors, *source.torn_lines)]
         names = [*parts.definitions, *sorted(found.keys() - parts.definitions.keys())]
         definitions = {name: found.get(name) or Candidates() for name in names}
-        return cls(definitions, place.hardware, parts, problems)
+        return cls(definitions, here, parts, problems)
 
 
 class Source(NamedTuple):

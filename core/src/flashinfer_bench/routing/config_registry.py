@@ -13,10 +13,12 @@ Config = TypeVar("Config")
 
 
 class ConfigRegistry(Generic[Config]):
-    """The settings of single definitions.
+    """The settings of definitions.
 
     Parameters
     ----------
+    default : settings, optional
+        For definitions without settings of their own.
     per_definition : mapping of str to settings, optional
         By name of the definition.
 
@@ -39,7 +41,12 @@ class ConfigRegistry(Generic[Config]):
     wanted: ClassVar[str]
     purpose: ClassVar[str]
 
-    def __init__(self, per_definition: Optional[Mapping[str, Config]] = None) -> None:
+    def __init__(
+        self,
+        default: Optional[Config] = None,
+        per_definition: Optional[Mapping[str, Config]] = None,
+    ) -> None:
+        self.default: Any = None if default is None else self.checked("default", default)
         self._own: dict[str, Config] = {}
         self.register_many(per_definition or {})
 
@@ -100,9 +107,6 @@ class ConfigRegistry(Generic[Config]):
                     hint="pass override=True to replace them",
                 )
         self._own = {**self._own, **configs}  # readers of the old mapping are not disturbed
-
-    # The default of both registries, which each makes in its own way.
-    default: Any
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, type(self)):

@@ -118,14 +118,6 @@ class TracingConfigRegistry(ConfigRegistry[TracingConfig]):
     purpose = "tracing"
     default: Optional[TracingConfig]
 
-    def __init__(
-        self,
-        default: Optional[TracingConfig] = None,
-        per_definition: Optional[Mapping[str, TracingConfig]] = None,
-    ) -> None:
-        self.default = None if default is None else self.checked("default", default)
-        super().__init__(per_definition)
-
     def get(self, name: str) -> Optional[TracingConfig]:
         """Return the settings of the definition `name`; None if its calls are not recorded."""
         if name in self._own:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_MOST_PROBLEMS = 1024
 _ANYTHING = (Exception,)
 
 _lock = threading.RLock()
@@ -226,8 +225,7 @@ class TracingRuntime:
             return self._recorder(name).note(point)
         except _ANYTHING as error:
             place = name if point is None else f"{point.label} as {name}"
-            if len(self.problems) < _MOST_PROBLEMS:
-                self.problems[place] = str(error)
+            self.problems[place] = str(error)
             _logger.debug("calls of %s are not recorded", place, exc_info=True)
             return None
 

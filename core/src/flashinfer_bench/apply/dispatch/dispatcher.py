@@ -97,9 +97,9 @@ class Dispatcher:
         # Whether keys may be made here hangs on the state of the device: that is asked each time.
         self._by = None if self._keying.reads_data else recognition()
         self._learns = self._by is not None
-        self._devices = guards.Devices(device)
+        self._keys_on = guards.ordinary_keys_on(device)
         self._guards = tuple(
-            guards.make_guard(self.layout, self._devices, into=into) for into in (False, True)
+            guards.make_guard(self.layout, self._keys_on, into=into) for into in (False, True)
         )
         namespace = {
             "slow": self._answer,
@@ -377,7 +377,7 @@ class Dispatcher:
 
     @cached_property
     def _strided_guard(self) -> guards.Guard:
-        return guards.make_guard(self.layout, self._devices, into=False, strided=True)
+        return guards.make_guard(self.layout, self._keys_on, into=False, strided=True)
 
     def _answer_strided(self, a: Args, args: Args, kwargs: Kwargs, fallback: Any) -> Any:
         """Make a call that was refused because its inputs are not contiguous."""

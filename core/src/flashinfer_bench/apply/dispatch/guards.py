@@ -16,7 +16,7 @@ harm: code inside of a custom operator runs with those of autograd taken away.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.dispatch.layout import Layout
 
     Guard = Callable[..., Optional[str]]
+    KeysOn = Callable[[torch.device], Optional[frozenset[int]]]
 
 
 def in_fresh_thread(function: Callable[..., Any], *args: Any) -> Any:
@@ -108,35 +109,26 @@ def ordinary_keys(device: torch.device) -> frozenset[int]:
 # -------------------------------------------------------------------------------------- devices
 
 
-class Devices:
-    """The devices with the hardware that a table was made for.
+def ordinary_keys_on(wanted: Optional[str]) -> KeysOn:
+    """Return what tells the dispatch keys of ordinary tensors on a device.
+
+    It returns None for devices without the hardware that a table was made for.
 
     Parameters
     ----------
-    device : str, optional
+    wanted : str, optional
         ``cpu``, ``cuda`` or ``cuda:N``. Other GPUs of the same name are as good. None for any.
     """
+    kind, _, index = (wanted or "").partition(":")
 
-    def __init__(self, device: Optional[str]) -> None:
-        self._kind, _, index = (device or "").partition(":")
-        self._index = int(index or 0)
-        self._known: dict[Any, Optional[frozenset[int]]] = {}
+    @cache
+    def keys_on(device: torch.device) -> Optional[frozenset[int]]:
+        same = device.type in ("cpu", "cuda") and device.type == (kind or device.type)
+        if same and kind == "cuda":
+            same = _gpu(device.index or 0) == _gpu(int(index or 0))
+        return ordinary_keys(device) if same else None
 
-    def keys_on(self, device: torch.device) -> Optional[frozenset[int]]:
-        """Return the dispatch keys of ordinary tensors on `device`; None for other hardware."""
-        try:
-            return self._known[device]
-        except KeyError:
-            kind = self._kind or device.type
-            same = device.type == kind and (
-                kind == "cpu"
-                or (
-                    kind == "cuda"
-                    and (not self._kind or _gpu(device.index or 0) == _gpu(self._index))
-                )
-            )
-            found = self._known[device] = ordinary_keys(device) if same else None
-            return found
+    return keys_on
 
 
 @lru_cache(maxsize=64)
@@ -180,15 +172,15 @@ def overlap(left: Any, right: Any) -> bool:
     return bool(max(start, other) < min(stop, other_stop))
 
 
-def make_guard(layout: Layout, devices: Devices, *, into: bool, strided: bool = False) -> Guard:
+def make_guard(layout: Layout, keys_on: KeysOn, *, into: bool, strided: bool = False) -> Guard:
     """Return the guard of a definition.
 
     Parameters
     ----------
     layout : Layout
         Of the definition.
-    devices : Devices
-        Where tensors may be.
+    keys_on : callable
+        Tells where tensors may be; see `ordinary_keys_on`.
     into : bool
         Whether outputs follow the inputs.
     strided : bool
@@ -246,7 +238,7 @@ def make_guard(layout: Layout, devices: Devices, *, into: bool, strided: bool = 
     # What is written may share memory with nothing else.
     pairs = [pair for pair in combinations(tensors, 2) if not {*pair}.isdisjoint(written)]
     refuse(stats.OVERLAP, (f"overlap({left}, {right})" for left, right in pairs))
-    namespace = {**vars(facts()), "keys_on": devices.keys_on, "overlap": overlap}
+    namespace = {**vars(facts()), "keys_on": keys_on, "overlap": overlap}
     namespace |= {f"dtype_{n}": operand.dtype for n, operand in tensors.items()}
     source = "\n    ".join([*lines, "return None"]) + "\n"
     return compile_source(source, "guard", namespace, f"guard of {layout.name!r}")

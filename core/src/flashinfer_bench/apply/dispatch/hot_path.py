@@ -151,7 +151,7 @@ class Routes:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.clear()
 
     def add(self, key: Any, route: Route) -> None:
@@ -170,7 +170,7 @@ class Routes:
 
     def _set(self, key: Any, found: Union[tuple[Route, ...], str]) -> None:
         if key not in self.known and len(self.known) >= self._most:
-            self._forget()
+            self.clear()
         self.known[key] = found
 
     def retire(self, entry: Entry) -> None:
@@ -185,11 +185,8 @@ class Routes:
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
-            self._forget()
-
-    def _forget(self) -> None:
-        self.known: dict[Any, Union[tuple[Route, ...], str]] = {}
-        self.hot = NOWHERE
+            self.known: dict[Any, Union[tuple[Route, ...], str]] = {}
+            self.hot = NOWHERE
 
 
 # ----------------------------------------------------------------------------- writing it
