@@ -15,8 +15,7 @@ _PROVIDED = {
     "fib-builder-tvmffi": {"builder": "cpp cuda"},
     "fib-compare": {"command": "compare replay"},
     "fib-datasets": {
-        "command": "build doctor export import report_merge sanitize solution trace",
-        "layer": "baseline benchmark",
+        "command": "build doctor export import report_merge sanitize solution trace validate",
         "source": "hub",
     },
     "fib-judge": {"command": "calibrate", "measurement": "verified", "stop_rule": "rse"},

@@ -1,1 +1,1 @@
-"""Checks of datasets beyond what core checks, a module each."""
+"""Checks of datasets, a module for each subject."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from flashinfer_bench.validate.records import Place
+from fib_datasets.validate.findings import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flashinfer_bench.validate.records import Contents, Finding
+    from fib_datasets.validate.findings import Contents, Finding
 
 NAME = "baseline"
 AUTHOR = "baseline"

@@ -1,1 +1,0 @@
-from fib_tests.cli import maker
