@@ -236,7 +236,7 @@ class DataFile:
             return []
         texts, origins, rows = _decode_rows(self.part.packed)
         tasks = [_task(*text) for text in texts]
-        return [RunRow(self, tasks[task], origins[origin], *rest) for task, origin, *rest in rows]
+        return [RunRow(self, tasks[row[0]], origins[row[1]], *row[2:]) for row in rows]
 
     @property
     def definitions(self) -> Iterable[str]:

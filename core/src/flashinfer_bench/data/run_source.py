@@ -181,7 +181,7 @@ class RunRow(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def disputed(self) -> bool:
-        """Whether its judge doubts its latency: nothing ranks it then, and apply does not use it."""
+        """Whether its judge doubts its latency: nothing ranks it then, nor does apply use it."""
         return self.note is not None and '"disputed": ' in self.note
 
 
@@ -248,11 +248,12 @@ class RowMaker:
         count = len(times.samples_ms or ())
         dropped = len(dropped_numbers(times.dropped, count)) if times.dropped else 0
         note = note_of(errors.extra) if errors.extra else None
-        row = [self._source, self._task(trace), self._origin(run), run.status, run.timestamp]
-        row += (times.latency_ms, times.reference_latency_ms, times.speedup_factor)
-        row += (errors.max_absolute_error, errors.max_relative_error)
-        row += (times.interval_ms, times.speedup_interval, count, dropped, note, place, length)
-        self.rows.append(RunRow(*row))
+        self.rows.append(RunRow(
+            self._source, self._task(trace), self._origin(run), run.status, run.timestamp,
+            times.latency_ms, times.reference_latency_ms, times.speedup_factor,
+            errors.max_absolute_error, errors.max_relative_error,
+            times.interval_ms, times.speedup_interval, count, dropped, note, place, length,
+        ))  # fmt: skip
 
     def _task(self, trace: Any) -> Task:
         workload = trace.workload

@@ -172,6 +172,12 @@ class Correctness(SchemaModel):
     max_absolute_error: Error
     extra: Annotated[Optional[dict[str, Any]], JsonWords] = None
 
+    @property
+    def disputed(self) -> bool:
+        """Whether the judge doubts the latency that was measured."""
+        told = self.extra and self.extra.get("integrity")
+        return isinstance(told, dict) and "disputed" in told
+
 
 class Performance(SchemaModel):
     """How fast the solution was.

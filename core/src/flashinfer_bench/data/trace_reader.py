@@ -96,6 +96,7 @@ _decode = msgspec.json.Decoder(Line).decode
 _cut = msgspec.json.Decoder(_Cut).decode
 _MODELS: tuple[type[BaseModel], ...] = (Trace, Evaluation, Correctness, Performance)
 _FIELDS = {model: set(model.model_fields) for model in _MODELS}
+_STATE = Trace.model_construct(_FIELDS[Trace]).__getstate__()  # type: ignore[call-arg]
 
 
 class TraceReader:
@@ -133,9 +134,8 @@ class TraceReader:
         run = trace.evaluation
         if run is not None:
             where = run.environment
-            run.environment = self._environments.setdefault(
-                (where.hardware, *where.libs.items()), where
-            )
+            key = (where.hardware, *where.libs.items())
+            vars(run)["environment"] = self._environments.setdefault(key, where)  # quicker
             for model in (trace, run, run.correctness, run.performance):
                 if model is not None:
                     # Shared, instead of a set of 200 to 700 bytes for each.
@@ -152,14 +152,17 @@ class TraceReader:
             if (cut.solution is None) is not (run == b"null"):
                 return None
             validate = Evaluation.__pydantic_validator__.validate_json
-            # All parts are valid; to validate the trace as a whole would validate them again.
-            return Trace.model_construct(
-                _FIELDS[Trace],
-                definition=sys.intern(cut.definition),
-                workload=self._workload(cut.definition, bytes(cut.workload)),
-                solution=None if cut.solution is None else sys.intern(cut.solution),
-                evaluation=None if cut.solution is None else validate(run),
-            )
+            fields = {
+                "definition": sys.intern(cut.definition),
+                "workload": self._workload(cut.definition, bytes(cut.workload)),
+                "solution": None if cut.solution is None else sys.intern(cut.solution),
+                "evaluation": None if cut.solution is None else validate(run),
+            }
+            # All parts are valid, and to validate the trace as a whole takes long; so does
+            # `model_construct`.
+            trace = Trace.__new__(Trace)
+            trace.__setstate__({**_STATE, "__dict__": fields})
+            return trace
         except (msgspec.MsgspecError, ValidationError, ValueError, RecursionError):
             return None
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Optional
 from pydantic import Field
 
 from flashinfer_bench.data.base import SchemaModel
+from flashinfer_bench.data.trace import EvaluationStatus
 from flashinfer_bench.errors import ConfigError, DataError, UnknownNameError
-from flashinfer_bench.report.results import split_by_setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Solution, TraceSet
     from flashinfer_bench.data.run_source import RunRow
     from flashinfer_bench.report.results import Result, Setting
+
+_PASSED = EvaluationStatus.PASSED
 
 
 class SpeedupMetrics(SchemaModel):
@@ -84,27 +86,22 @@ class Ranking:
         definitions: Iterable[str] = (),
     ) -> None:
         self._solutions, self._definitions = solutions, list(definitions)
-        self._runs: Counter[str] = Counter()
-        self._passed: Counter[str] = Counter()
-        self._failed: set[tuple[str, str]] = set()
+        runs = list(rows)
+        passed = [row for row in runs if row.status is _PASSED]
+        failed = (row.task for row in runs if row.status is not _PASSED)
+        self._failed = {(task.definition, task.solution) for task in failed}
+        self._runs = Counter(row.task.definition for row in runs)
+        self._passed = Counter(row.task.definition for row in passed)
         self._unusable: dict[str, RunRow] = {}
         self._best_ms: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-        for row in rows:
+        for row in passed:
             task, latency = row.task, row.latency_ms
-            name, uuid = task.definition, task.workload
-            self._runs[name] += 1
-            if not row.passed:
-                self._failed.add((name, task.solution))
-                continue
-            self._passed[name] += 1
-            if row.disputed:
-                continue
+            times = self._best_ms[task.definition, task.solution]
             if latency is None or not 0.0 < latency < math.inf:
-                self._unusable.setdefault(name, row)
-                continue
-            times = self._best_ms[name, task.solution]
-            if latency < times.get(uuid, math.inf):
-                times[uuid] = latency
+                if not row.disputed:
+                    self._unusable.setdefault(task.definition, row)
+            elif latency < times.get(task.workload, math.inf) and not row.disputed:
+                times[task.workload] = latency
 
     @classmethod
     def of(
@@ -205,6 +202,8 @@ class Ranking:
 
 def rankable(trace_set: TraceSet, results: Sequence[Result]) -> dict[Setting, Ranking]:
     """Return the rankings on each device with each timer and cache mode, which are not compared."""
+    from flashinfer_bench.report.results import split_by_setting  # a summary needs no reports
+
     names = dict.fromkeys(one.definition for one in results)
     return {
         setting: Ranking(trace_set.solutions, here, names)
