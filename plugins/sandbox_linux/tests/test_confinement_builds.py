@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -160,6 +161,43 @@ class TestTools:
         if self.unavailable():
             pytest.skip("this machine does not offer Landlock")
         assert self.touch(guarded / "mine" / "a", Path("/")) != 0
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *('#include "{}"', '#include "../../secret"', '#include "link"'),
+            *(
+                'asm(".incbin \\"{}\\"");',
+                '#include "/etc/passwd"',
+                '#include "/proc/self/environ"',
+            ),
+        ],
+    )
+    def test_no_other_file_of_the_user_is_read(self, guarded, cache, monkeypatch, text):
+        toolkit = pytest.importorskip("fib_native_toolkit.run")
+        if self.unavailable():
+            pytest.skip("this machine does not offer Landlock")
+        monkeypatch.setenv("THEIR_OWN", "their own words")
+        (cache / "secret").write_text("their own words\n")
+        (guarded / "mine" / "link").symlink_to(cache / "secret")
+        (guarded / "mine" / "a.c").write_text(text.format(cache / "secret") + "\n")
+        command = ["cc", "-c", "a.c", "-o", "a.o"]
+        temporary = {"TMPDIR": "."}
+        done = toolkit.run_tool(command, cwd=guarded / "mine", env=temporary)
+        assert done.returncode != 0
+        assert not re.search(r"their own words|root:", done.output)
+        assert re.search("Permission denied|file not found", done.output)
+
+    def test_what_the_environment_names_is_read(self, guarded, tmp_path, monkeypatch):
+        toolkit = pytest.importorskip("fib_native_toolkit.run")
+        (tmp_path / "include").mkdir()
+        (tmp_path / "include" / "theirs.h").write_text("int theirs;\n")
+        monkeypatch.setenv("CPATH", str(tmp_path / "include"))
+        source = guarded / "mine" / "a.cpp"
+        source.write_text("#include <theirs.h>\n#include <vector>\nint main() {}\n")
+        command = ["c++", "a.cpp", "-o", "a"]
+        done = toolkit.run_tool(command, cwd=source.parent, env={"TMPDIR": "."})
+        assert (done.returncode, done.output) == (0, "")
 
     @staticmethod
     def unavailable() -> bool:

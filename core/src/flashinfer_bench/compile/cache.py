@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Optional, TypeVar
@@ -42,12 +42,13 @@ FORMAT = 2
 
 _Info = TypeVar("_Info", bound="BuildInfo")
 
-ToolGuard = Callable[[Path], AbstractContextManager[Optional[Callable[[], None]]]]
-"""Called with the current folder of a tool; lends what is called in its process before it."""
+ToolGuard = Callable[[Path, Sequence[Path]], AbstractContextManager[Optional[Callable[[], None]]]]
+"""Called with the current folder of a tool, and what it may read besides that and the system's
+files; lends what is called in its process before it."""
 
 _overlay: Optional[Path] = None
 _scratch: Optional[Path] = None
-_guard: ToolGuard = lambda cwd: nullcontext()  # noqa: E731 - of that type
+_guard: ToolGuard = lambda cwd, readable: nullcontext()  # noqa: E731 - of that type
 # Scratch folders and their locks, by process and place. None is dropped: in a forked child,
 # collecting a lock of its parent would unlock the file for both.
 _claims: dict[tuple[int, Path], tuple[Path, filelock.BaseFileLock]] = {}

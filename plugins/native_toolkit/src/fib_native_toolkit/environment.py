@@ -6,6 +6,9 @@ Values are read anew at each call, as those of `flashinfer_bench.env` are.
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import sys
 from pathlib import Path
 from typing import Optional
 
@@ -23,6 +26,12 @@ _COMPILERS_READ = (
 )
 # The compilers of Nix; what follows says for which machine.
 _NIX_COMPILERS_READ = ("NIX_CFLAGS", "NIX_CXXSTDLIB", "NIX_HARDENING_ENABLE", "NIX_LDFLAGS")
+_LISTS_OF_FOLDERS = (
+    *("COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "GCC_EXEC_PREFIX"),
+    *("LD_LIBRARY_PATH", "LIBRARY_PATH", "PATH", "SDKROOT"),
+)
+_FOLDER_OF_A_LIBRARY = re.compile(r"(CUBLAS|CUDA|CUDNN|CUTLASS)_(DIR|HOME|PATH|ROOT)")
+_STARTED_BY_OTHERS = ("as", "c++", "cc", "clang", "g++", "gcc", "ld", "nvcc")
 
 
 def max_jobs() -> Optional[int]:
@@ -49,6 +58,27 @@ def compiler_variables() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if value and (name in _COMPILERS_READ or name.startswith(_NIX_COMPILERS_READ))
     }
+
+
+def readable_places(tool: str) -> list[Path]:
+    """Return where a tool finds its parts, headers and libraries, as the environment has them.
+
+    Parameters
+    ----------
+    tool : str
+        Its path.
+    """
+    home = Path.home()
+    lists = os.pathsep.join(os.environ.get(name, "") for name in _LISTS_OF_FOLDERS)
+    roots = [value for name, value in os.environ.items() if _FOLDER_OF_A_LIBRARY.fullmatch(name)]
+    names = [*lists.split(os.pathsep), *roots, sys.prefix, sys.base_prefix, *sys.path]
+    places = [Path(name).expanduser() for name in names if name]
+    # What a program needs is beside its folder; in a home there may be anything beside it.
+    places += [path.parent for path in places if path.name == "bin" and home not in path.parents]
+    tools = [tool, os.environ.get("NVCC_CCBIN", ""), *_STARTED_BY_OTHERS]
+    found = [Path(os.path.realpath(path)) for path in map(shutil.which, tools) if path]
+    places += [path.parent.parent for path in found if path.parent.name == "bin"]
+    return [path for path in dict.fromkeys(places) if path not in (home, *home.parents)]
 
 
 def cuda_architectures() -> tuple[str, ...]:

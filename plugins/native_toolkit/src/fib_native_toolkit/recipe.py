@@ -43,6 +43,11 @@ _HINTS = (
         "Name the library's folder with -L in compile_options.ldflags.",
     ),
     (
+        r"Permission denied",
+        "Compilers read the system's folders, the solution's and those that the environment names: "
+        "for headers CPATH, for libraries LIBRARY_PATH.",
+    ),
+    (
         r"(fatal|catastrophic) error: .*(No such file|cannot open)",
         "Headers are looked for beside the file that includes them, in the solution's folder, and "
         "in compile_options.include_paths.",

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
-from fib_native_toolkit.environment import cuda_architectures
+from fib_native_toolkit.environment import cuda_architectures, readable_places
 from flashinfer_bench.compile.builder import build_failed, first_error
 from flashinfer_bench.compile.cache import tool_guard
 from flashinfer_bench.errors import CapabilityError, StorageError
@@ -100,7 +100,7 @@ def run_tool(
     """
     arguments = [str(part) for part in command]
     try:
-        with tool_guard()(cwd) as before_exec:
+        with tool_guard()(cwd, readable_places(arguments[0])) as before_exec:
             process = subprocess.Popen(
                 arguments,
                 cwd=cwd,

@@ -42,6 +42,14 @@ if TYPE_CHECKING:
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _GPU_DEVICES = ("nvidia*", "dxg")
+# What tools read besides what the environment names. Of /proc nothing that is of a process: its
+# environment may hold secrets. Of /etc what finds compilers and libraries.
+_TOOLS_READ = (
+    *("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin", "/opt", "/nix/store"),
+    *("/gnu/store", "/etc/alternatives", "/etc/clang", "/etc/ld.so.cache", "/etc/ld.so.conf"),
+    *("/etc/ld.so.conf.d", "/etc/ld.so.preload", "/etc/localtime", "/etc/nvcc.profile"),
+    *("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm", "/sys/devices/system"),
+)
 _MAX_REASON = 500
 _BY_THREAD = (
     *("network-namespace", "mount-namespace", "capabilities"),
@@ -202,15 +210,19 @@ def _redirect_caches(folder: Path) -> None:
 
 
 def _tool_guard(workdir: Path, shared: Path) -> ToolGuard:
-    """Return what keeps compilers, which read a hostile source, from writing but to their build."""
+    """Return what keeps compilers, which read a hostile source, to their build and their parts.
+
+    Of what they read they print lines, and their logs are shared with traces.
+    """
 
     @contextmanager
-    def guard(cwd: Path) -> Iterator[Optional[Callable[[], None]]]:
+    def guard(cwd: Path, readable: Sequence[Path]) -> Iterator[Optional[Callable[[], None]]]:
         folders = [workdir, *_devices(on_gpu=False)]
         if shared in cwd.parents:
             folders.append(shared.joinpath(*cwd.relative_to(shared).parts[:2]))
         try:
-            with landlock.write_ruleset(folders) as ruleset:
+            places = [*map(Path, _TOOLS_READ), *readable]
+            with landlock.write_ruleset(folders, places) as ruleset:
                 yield partial(_enter, ruleset)
         except Unavailable:
             yield None

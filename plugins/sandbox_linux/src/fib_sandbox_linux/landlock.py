@@ -16,7 +16,7 @@ import os
 import stat
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from fib_sandbox_linux.system import Unavailable, call
 
@@ -28,6 +28,7 @@ _RULE_PATH_BENEATH = 1
 _NET_BIND_TCP, _NET_CONNECT_TCP = 1 << 0, 1 << 1
 _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1 << 0, 1 << 1
 
+_READ_FILE = 1 << 2
 _WRITE_FILE, _TRUNCATE, _IOCTL_DEVICE = 1 << 1, 1 << 14, 1 << 15
 # Remove and make whatever there is in folders; bits 0, 2 and 3 are to execute and to read.
 _CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))
@@ -73,13 +74,17 @@ def file_rights(known: int) -> int:
 
 
 @contextmanager
-def write_ruleset(writable: Iterable[Path]) -> Iterator[int]:
+def write_ruleset(
+    writable: Iterable[Path], readable: Optional[Iterable[Path]] = None
+) -> Iterator[int]:
     """Lend a ruleset under which nothing can be written but what is in, or is, `writable`.
 
     Parameters
     ----------
     writable : iterable of Path
         Folders and files; what does not exist is passed over.
+    readable : iterable of Path, optional
+        The same for files that can be read and not written. By default all can be read.
 
     Raises
     ------
@@ -87,10 +92,12 @@ def write_ruleset(writable: Iterable[Path]) -> Iterator[int]:
         If it cannot be made.
     """
     known = version()
-    rights = file_rights(known)
+    rights = file_rights(known) | (0 if readable is None else _READ_FILE)
     with _ruleset(_Ruleset(files=rights), known) as ruleset:
         for path in writable:
             _allow(ruleset, path, rights)
+        for path in readable or ():
+            _allow(ruleset, path, _READ_FILE)
         yield ruleset
 
 
@@ -156,11 +163,11 @@ def _ruleset(rules: _Ruleset, known: int) -> Iterator[int]:
 def _allow(ruleset: int, path: Path, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except OSError:
         return
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            rights &= _WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE
+            rights &= _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE
         rule = _PathBeneath(allowed=rights, folder=descriptor)
         call("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, rule, 0)
     finally:
