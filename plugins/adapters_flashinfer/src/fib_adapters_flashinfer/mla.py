@@ -28,8 +28,9 @@ from fib_adapters_flashinfer.attention import (
 )
 from fib_adapters_flashinfer.common import expects, with_lse
 from fib_adapters_flashinfer.helpers import PerObject
+from fib_adapters_flashinfer.routes import Route, RouteAdapter, RouteFactory, Understood
 from flashinfer_bench import routing
-from flashinfer_bench.routing import Understood, UnroutableError, is_capturing
+from flashinfer_bench.routing import UnroutableError, is_capturing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -318,7 +319,7 @@ def _refuse(wrapper: Any) -> None:
 # --------------------------------------------------------------------------------------- runs
 
 
-class MLARun(routing.Route):
+class MLARun(Route):
     """Runs of ``BatchMLAPagedAttentionWrapper``."""
 
     label = f"{WRAPPER}.run"
@@ -446,10 +447,10 @@ def _pair(
 # ------------------------------------------------------------------------------------ adapter
 
 
-class MLAAdapter(routing.RouteAdapter):
+class MLAAdapter(RouteAdapter):
     """Routes the runs of ``flashinfer.mla.BatchMLAPagedAttentionWrapper``."""
 
-    routes: ClassVar[Mapping[str, routing.RouteFactory]] = {f"{WRAPPER}.run": MLARun}
+    routes: ClassVar[Mapping[str, RouteFactory]] = {f"{WRAPPER}.run": MLARun}
 
     def targets(self) -> Sequence[routing.PatchSpec]:
         """Return ``run``, and ``plan``, whose arguments may be on the host."""

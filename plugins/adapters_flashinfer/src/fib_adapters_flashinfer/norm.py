@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
 from fib_adapters_flashinfer import common
 from fib_adapters_flashinfer.common import DEFAULT_EPS, OTHER_EPS, same_eps
 from fib_adapters_flashinfer.linear import as_matrix
+from fib_adapters_flashinfer.routes import Route, RouteAdapter, Understood
 from flashinfer_bench import routing
-from flashinfer_bench.routing import Understood, UnroutableError
+from flashinfer_bench.routing import UnroutableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,7 +60,7 @@ class Known(NamedTuple):
         return cls(name, False, common.epsilon_of(definition), len(names), total)
 
 
-class _NormRoute(routing.Route):
+class _NormRoute(Route):
     """What norms have in common.
 
     Parameters
@@ -194,10 +195,10 @@ class FusedAddRMSNormRoute(_NormRoute):
         return (output, total) if known.total else (total, output)
 
 
-class NormAdapter(routing.RouteAdapter):
+class NormAdapter(RouteAdapter):
     """Routes the norms of ``flashinfer.norm``."""
 
-    routes: ClassVar[Mapping[str, Callable[[], routing.Route]]] = {
+    routes: ClassVar[Mapping[str, Callable[[], Route]]] = {
         f"flashinfer.norm.{name}": functools.partial(route, name)
         for name, route in (
             ("rmsnorm", RMSNormRoute),

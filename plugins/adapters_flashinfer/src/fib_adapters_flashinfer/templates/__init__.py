@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 import fib_adapters_flashinfer
 from fib_adapters_flashinfer import common
 from fib_adapters_flashinfer.common import OTHER_EPS, epsilon_of, same_eps, takes_eps
+from fib_adapters_flashinfer.routes import Route, Understood, route_calls
 from fib_adapters_flashinfer.templates.plan import (
     Plan,
     UnsupportedError,
@@ -32,7 +33,7 @@ from fib_adapters_flashinfer.templates.plan import (
     prefix_of,
 )
 from flashinfer_bench import routing
-from flashinfer_bench.routing import Understood, UnroutableError, router, same_value
+from flashinfer_bench.routing import UnroutableError, router, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -207,7 +208,7 @@ class Call(NamedTuple):
     places: dict[int, torch.Tensor]
 
 
-class TemplateRoute(routing.Route):
+class TemplateRoute(Route):
     """Routes the calls of one function by its templates.
 
     Parameters
@@ -428,7 +429,7 @@ class TemplateAdapter(routing.Adapter):
         """
         route = self.route(spec.path)
         if route is not None:
-            return routing.route_calls(route, orig)
+            return route_calls(route, orig)
 
         @functools.wraps(orig)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
