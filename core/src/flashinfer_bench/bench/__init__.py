@@ -16,13 +16,10 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.builds import BuildOutcome as BuildOutcome
     from flashinfer_bench.bench.config import *  # noqa: F403
     from flashinfer_bench.bench.evaluators import *  # noqa: F403
-    from flashinfer_bench.bench.measurement import BaselineHandle as BaselineHandle
-    from flashinfer_bench.bench.measurement import DeviceBaseline as DeviceBaseline
+    from flashinfer_bench.bench.measurement import *  # noqa: F403
     from flashinfer_bench.bench.observers import *  # noqa: F403
     from flashinfer_bench.bench.plan import Skipped as Skipped
-    from flashinfer_bench.bench.session import IsolatedRunner as IsolatedRunner
-    from flashinfer_bench.bench.session import PersistentRunner as PersistentRunner
-    from flashinfer_bench.bench.session import Runner as Runner
+    from flashinfer_bench.bench.session import *  # noqa: F403
 
 _NAMES = {
     "benchmark": "Benchmark",

@@ -196,11 +196,8 @@ class BuildAhead:
         RunInterrupted
             If the run ends meanwhile.
         """
-        key = pool.solution_key(solution)
-        if key not in self._builds:
-            return None
-        self._begin([key])
-        outcome = self._results[key].result()
+        future = self._results.get(pool.solution_key(solution))
+        outcome = future.result() if future is not None else None
         return outcome if outcome is not None and _is_final(outcome) else None
 
     def as_ready(self, solutions: Iterable[Solution]) -> Iterator[Solution]:

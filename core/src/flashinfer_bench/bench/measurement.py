@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Definition, Evaluation, Solution, Workload
     from flashinfer_bench.tensors.vary import Freedom
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _MAX_REASON_CHARACTERS = 4096
 _TIMING_SHARE = 0.5  # of the time limit: a slow reference is timed less often, not given up
@@ -230,7 +230,7 @@ def _reference_plan(attempt: Attempt, fastest_s: float) -> TimingPlan:
     # The number of calls has to be known: some of them become checks.
     plan = replace(wanted, max_seconds=None).within(budget_s, fastest_s)
     if plan.max_samples != wanted.max_samples:
-        logger.info(
+        _logger.info(
             "the reference is slow (%.3g s a call): timed %d times instead of %d",
             fastest_s,
             plan.max_samples,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.data import Definition, Environment, Evaluation, Solution, Workload
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S = 60.0
 _MAY_BE_THE_DEVICE = (EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.TIMEOUT)
@@ -104,7 +104,7 @@ class Session:
 
 
 def _warn(solution: Solution, why: NotEvaluated) -> None:
-    logger.warning("no verdict on %s: %s", solution.name, why)
+    _logger.warning("no verdict on %s: %s", solution.name, why)
 
 
 class Runner(AbstractContextManager["Runner"]):
