@@ -12,10 +12,9 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Optional, TypeVar
+from typing import Optional
 
 import filelock
-import msgspec
 
 from flashinfer_bench import env
 from flashinfer_bench.errors import BuildError, StorageError
@@ -33,14 +32,6 @@ MARKER = ".fib-builds"
 
 LOCKS = "locks"
 """Name of the folder, in the cache, for the locks of all others, which solutions do not see."""
-
-BUILD_INFO = "build.json"
-"""Name of the file in which a build says what it is."""
-
-FORMAT = 2
-"""Version of the fields of that file."""
-
-_Info = TypeVar("_Info", bound="BuildInfo")
 
 ToolGuard = Callable[[Path, Sequence[Path]], AbstractContextManager[Optional[Callable[[], None]]]]
 """Called with the current folder of a tool, and what it may read besides that and the system's
@@ -352,29 +343,3 @@ def _remove_scratch(folder: Path, lock: filelock.BaseFileLock, owner: Optional[i
         shutil.rmtree(folder, ignore_errors=True)
         lock_of(folder).unlink(missing_ok=True)
         lock.release()
-
-
-class BuildInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``build.json`` in a build's folder says of what the build depends on.
-
-    Parameters
-    ----------
-    key : dict
-        All that the result depends on besides solution and definition.
-    format : int
-        Version of this list of fields.
-    """
-
-    key: dict[str, str]
-    format: int
-
-    @classmethod
-    def read(cls: type[_Info], folder: Path) -> Optional[_Info]:
-        """Return what a folder says, or None if it says nothing that can be understood."""
-        try:
-            if not (folder / BUILD_INFO).is_file():  # reading a pipe would wait for ever
-                return None
-            found = msgspec.json.decode((folder / BUILD_INFO).read_bytes(), type=cls)
-        except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
-            return None
-        return found if found.format == FORMAT else None

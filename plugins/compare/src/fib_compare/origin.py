@@ -123,13 +123,17 @@ def toolchain_of(definition: Definition, solution: Solution) -> dict[str, str]:
     """
     from flashinfer_bench import env
     from flashinfer_bench.compile.builder import content_digest
-    from flashinfer_bench.compile.cache import COMPLETE, BuildInfo
+    from flashinfer_bench.compile.cache import COMPLETE
 
+    try:
+        from fib_build_cache.info import LibraryInfo
+    except ImportError:  # fib-native-toolkit makes what is compiled, and is not installed
+        return {}
     try:
         marks = [(path.stat().st_mtime, path) for path in env.cache_path().glob(f"*/*/{COMPLETE}")]
         for _, mark in sorted(marks, reverse=True):  # the one that was used last first
             prefix, _, digest = mark.parent.name.rpartition("_")
-            info = BuildInfo.read(mark.parent)
+            info = LibraryInfo.read(mark.parent)
             if info is None:
                 continue
             # The name of a build follows from all that it is of.

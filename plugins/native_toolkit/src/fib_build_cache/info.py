@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING, Optional
 
 import msgspec
 
-from flashinfer_bench.compile.cache import BUILD_INFO, BuildInfo
-
 if TYPE_CHECKING:
     from pathlib import Path
 
 _CHUNK = 1 << 20
 
+BUILD_INFO = "build.json"
+"""Name of the file in which a build says what it is."""
 
-class LibraryInfo(BuildInfo, frozen=True, kw_only=True):
+FORMAT = 2
+"""Version of the fields of that file."""
+
+
+class LibraryInfo(msgspec.Struct, frozen=True, kw_only=True):
     """All that ``build.json`` in a build's folder says about a finished build.
 
     Parameters
     ----------
+    key : dict
+        All that the result depends on besides solution and definition.
+    format : int
+        Version of this list of fields.
     builder : str
         Class of the builder, ``module:name``.
     build_type : str
@@ -44,10 +52,10 @@ class LibraryInfo(BuildInfo, frozen=True, kw_only=True):
     headers : dict
         Files outside of the folder that were read: path to size, time of the last change in
         nanoseconds, and SHA-256.
-    **common
-        See `BuildInfo`.
     """
 
+    key: dict[str, str]
+    format: int
     builder: str
     build_type: str
     solution: str
@@ -61,6 +69,17 @@ class LibraryInfo(BuildInfo, frozen=True, kw_only=True):
     library_bytes: int
     library_sha256: str
     headers: dict[str, tuple[int, int, str]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Optional[LibraryInfo]:
+        """Return what a folder says, or None if it says nothing that can be understood."""
+        try:
+            if not (folder / BUILD_INFO).is_file():  # reading a pipe would wait for ever
+                return None
+            found = msgspec.json.decode((folder / BUILD_INFO).read_bytes(), type=cls)
+        except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
+            return None
+        return found if found.format == FORMAT else None
 
     def write(self, folder: Path) -> None:
         """Write it into a build's folder."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from fib_build_cache.info import LibraryInfo
+from fib_build_cache.info import BUILD_INFO, LibraryInfo
 from flashinfer_bench import env
 from flashinfer_bench.compile import cache
 from flashinfer_bench.errors import StorageError
@@ -234,7 +234,7 @@ def _state_of(path: Path, verify: bool) -> str:
     info = LibraryInfo.read(path)
     if info is None:
         # A builder that keeps its results in another way than `CompiledBuilder` has no such file.
-        sound = not (path / cache.BUILD_INFO).exists()
+        sound = not (path / BUILD_INFO).exists()
     else:
         sound = info.is_library_sound(path) if verify else info.library_in(path) is not None
     return "complete" if sound and cache.is_complete(path) else "damaged"
