@@ -35,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 _ANYTHING = (Exception, SystemExit)
 
-# In our own program nothing is substituted behind the back of what it examines.
-_COMMAND_LINE = "flashinfer_bench.cli.main"
 _WAITS_FOR = "torch"
 
 _lock = threading.RLock()
@@ -75,7 +73,7 @@ def prepare() -> None:
     try:
         if _hook is not None:
             _hook.wait_for(())
-        if not (_prepared or _COMMAND_LINE in sys.modules) and _anything_asked():
+        if not (_prepared or env.in_command_line()) and _anything_asked():
             from flashinfer_bench.routing.patch_points import router
 
             _prepared = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,6 +125,11 @@ def apply_enabled() -> bool:
 def apply_mentioned() -> bool:
     """Return whether ``FIB_ENABLE_APPLY`` is set to anything but false."""
     return os.environ.get("FIB_ENABLE_APPLY", "").strip().lower() not in _FALSE
+
+
+def in_command_line() -> bool:
+    """Return whether this is our own program: there nothing is enabled behind anybody's back."""
+    return "flashinfer_bench.cli.main" in sys.modules
 
 
 def apply_path() -> Optional[Path]:

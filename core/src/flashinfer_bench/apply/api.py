@@ -19,7 +19,6 @@ for it, and breaks the graph at the substituted call otherwise.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
 
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["apply", "disable_apply", "enable_apply", "get_runtime", "set_runtime"]
 
 logger = logging.getLogger(__name__)
-
-# In our own program nothing is substituted behind the back of what it examines.
-_COMMAND_LINE = "flashinfer_bench.cli.main"
 
 
 @overload
@@ -234,7 +230,7 @@ def activate() -> None:
 
 @opaque
 def _activate() -> None:
-    if _COMMAND_LINE in sys.modules:
+    if env.in_command_line():
         return
     if env.tracing_mentioned():
         from flashinfer_bench.tracing import api as tracing

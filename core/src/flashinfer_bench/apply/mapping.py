@@ -394,7 +394,7 @@ def _plan(
     else:
         compute, inputs = dispatched.run, list(dispatched.layout.definition.inputs)
         if signature is None:
-            if not dispatched.layout.works_in_place:
+            if all(spec.param is None for spec in dispatched.layout.definition.outputs.values()):
                 # A library's own arguments may be others; apply has been given the definition's.
                 return dispatched.take if point is None else dispatched.take_all
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

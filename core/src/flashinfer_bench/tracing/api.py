@@ -6,7 +6,6 @@ Light: importing this module imports neither torch nor pydantic.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["disable_tracing", "enable_tracing"]
 
 _logger = logging.getLogger(__name__)
-
-# In our own program nothing is recorded behind the back of what it examines.
-_COMMAND_LINE = "flashinfer_bench.cli.main"
 
 # Whether the environment has been heeded, or need not be any more.
 _asked = False
@@ -118,7 +114,7 @@ def activate() -> None:
     if router.deferred is not None or _asked:
         return
     _asked = True
-    if _COMMAND_LINE in sys.modules:
+    if env.in_command_line():
         return
     with env.warned("FIB_ENABLE_TRACING: tracing stays off"):
         if env.tracing_enabled():

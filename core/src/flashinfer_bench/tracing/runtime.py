@@ -23,8 +23,6 @@ from flashinfer_bench.tracing.shutdown import flush_at_exit, held_back, runtimes
 from flashinfer_bench.tracing.store import Added, Store
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from flashinfer_bench.data import Definition, TraceSet
     from flashinfer_bench.tracing.config import TracingConfig, TracingConfigRegistry
 
@@ -195,12 +193,7 @@ class TracingRuntime:
         self._entered = True
         return self.start()
 
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         was_active, before = self.is_active, self._replaced
         self._replaced, self._entered = None, False
         self.stop()

@@ -62,11 +62,6 @@ class Layout:
         """Positions of the inputs that are tensors."""
         return tuple(i for i, each in enumerate(self.inputs) if each.shape is not None)
 
-    @property
-    def works_in_place(self) -> bool:
-        """Whether outputs are written back into inputs."""
-        return any(spec.param is not None for spec in self.definition.outputs.values())
-
     @cached_property
     def places(self) -> tuple[tuple[str, int, int], ...]:
         """Where each variable axis is first seen: (axis, position of the input, dimension)."""
