@@ -53,7 +53,8 @@ class Confined:
         left = tuple(name for name in applied if name not in missing)
         self._answer = Confinement(left, dict.fromkeys(missing, "this kernel is old"))
 
-    def confine(self, writable: list[str], *, timeout_s: float) -> Confinement:
+    def confine(self, writable: list[str], *, hidden: list[str], timeout_s: float) -> Confinement:
+        assert not hidden
         assert timeout_s > 0
         self.asked.append(list(writable))
         return self._answer
@@ -169,7 +170,9 @@ class TestWhere:
         events: list[tuple[str, int]] = executor.events
         kind = type(executor.spawn())
 
-        def confine(self: Any, writable: list[str], *, timeout_s: float) -> Confinement:
+        def confine(
+            self: Any, writable: list[str], *, hidden: list[str], timeout_s: float
+        ) -> Confinement:
             events.append(("confine", self.pid, len(writable)))
             return Confinement(ALL)
 

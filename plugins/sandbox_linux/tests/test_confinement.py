@@ -20,6 +20,7 @@ from flashinfer_bench.bench.executors.base import CandidateCrashed, CandidateErr
 from flashinfer_bench.bench.executors.fork import ForkExecutor
 from flashinfer_bench.bench.executors.frozen import FrozenTree
 from flashinfer_bench.bench.executors.spawn import SpawnExecutor
+from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.compile.cache import lock_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these measures")
@@ -198,6 +199,24 @@ class TestFiles:
         assert attempt(f"open({str(new)!r}, 'w')", *self.FORBIDS) in ("PermissionError", "OSError")
         assert ceilings.read_text() == "{}"
         assert not new.exists()
+
+    def test_a_dataset(self, executor, own, tmp_path, definition_of, solution_of):
+        """Its lock would be held for as long as a solution likes, and no trace be stored."""
+        lock = tmp_path / "dataset" / "traces" / "op" / ".d.jsonl.lock"
+        lock.parent.mkdir(parents=True)
+        lock.touch()
+        candidate = executor.spawn()
+        try:
+            sandbox = Sandbox(dataset=tmp_path / "dataset")
+            what = definition_of(), solution_of(body(f"open({str(lock)!r})"))
+            if "mount-namespace" not in sandbox.confine(candidate, *what).applied:
+                pytest.skip("this machine does not offer it")
+            candidate.load(*what, timeout_s=30)
+            candidate.put_inputs(0, [X, Y], {"n": 8}, timeout_s=30)
+            with pytest.raises(CandidateFailed, match="No such file"):
+                candidate.call(0, timeout_s=30)
+        finally:
+            candidate.close()
 
     @pytest.mark.parametrize("of", ["device", "build"])
     def test_locks(self, attempt, locks, cache, of):

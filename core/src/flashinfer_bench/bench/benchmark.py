@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -20,6 +20,7 @@ from flashinfer_bench.bench.pool import LAST_WORDS_S, RunInterrupted, default_jo
 from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner, Runner
 from flashinfer_bench.data import Evaluation, Solution, Trace, TraceSet
+from flashinfer_bench.data.layout import TRACES
 from flashinfer_bench.plugins import Catalog, default_catalog
 
 if TYPE_CHECKING:
@@ -195,7 +196,10 @@ class Benchmark:
     ) -> TraceSet:
         trace_set, catalog, device = self._trace_set, self._catalog, devices[0]
         executors = [self._executor(one, config.executor) for one in devices]
-        sandbox = Sandbox(config.sandbox, catalog)
+        sandbox = Sandbox(config.sandbox, catalog, dataset=trace_set.root)
+        if store and trace_set.root is not None:
+            with suppress(OSError):  # only what is there can be hidden from solutions
+                (trace_set.root / TRACES).mkdir(exist_ok=True)
         kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
         runners = [
             kind(executor.device, executor=executor, catalog=catalog, sandbox=sandbox)

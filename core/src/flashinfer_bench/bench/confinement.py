@@ -29,7 +29,7 @@ class SandboxMethod(ABC):
 
     @abstractmethod
     def confine(
-        self, writable: Sequence[str], *, device: str, workdir: Path
+        self, writable: Sequence[str], *, hidden: Sequence[str], device: str, workdir: Path
     ) -> tuple[list[str], dict[str, str]]:
         """Have this process give up what a solution does not need, before any of its code runs.
 
@@ -38,6 +38,8 @@ class SandboxMethod(ABC):
         writable : sequence of str
             Folders that stay writable besides the process's own. Libraries keep what they compile
             in the first of them.
+        hidden : sequence of str
+            Folders that are to be empty for the process, as far as the system allows.
         device : str
             What the solution works on: ``cpu``, ``cuda`` or ``cuda:N``.
         workdir : Path

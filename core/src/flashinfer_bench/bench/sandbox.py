@@ -20,6 +20,7 @@ from flashinfer_bench.bench.confinement import SandboxMethod as SandboxMethod
 from flashinfer_bench.bench.confinement import pick_sandbox as pick_sandbox
 from flashinfer_bench.compile.builder import content_digest, package_name
 from flashinfer_bench.compile.cache import COMPLETE, MARKER, cache_folder
+from flashinfer_bench.data.layout import FOLDERS
 from flashinfer_bench.errors import CapabilityError, ConfigError
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Sandbox:
 
     catalog : Catalog, optional
         Where sandboxes are registered; by default what is installed.
+    dataset : Path, optional
+        One of which solutions see nothing, so that they cannot hold the locks of its files.
 
     Raises
     ------
@@ -57,8 +60,15 @@ class Sandbox:
         If an environment variable of the sandbox has a value that is not allowed.
     """
 
-    def __init__(self, level: Level = "auto", catalog: Optional[Catalog] = None) -> None:
+    def __init__(
+        self,
+        level: Level = "auto",
+        catalog: Optional[Catalog] = None,
+        *,
+        dataset: Optional[Path] = None,
+    ) -> None:
         self.level = level
+        self._dataset = dataset and dataset.absolute()
         self._method = None
         if level != "off":
             self._method = pick_sandbox(catalog, tell=partial(logger.warning, "%s"))
@@ -105,7 +115,8 @@ class Sandbox:
             return None
         folders = writable_folders(definition, solution)
         self._lent.update(folders[:1])
-        return self._confine(candidate, folders, device)
+        hidden = [self._dataset / name for name in FOLDERS] if self._dataset is not None else []
+        return self._confine(candidate, folders, device, [str(path) for path in hidden])
 
     def confine_compiler(self, candidate: Candidate) -> Optional[Confinement]:
         """Confine a process that compiles a solution, and runs no code of it.
@@ -149,9 +160,13 @@ class Sandbox:
                 shutil.rmtree(folder.parent)
 
     def _confine(
-        self, candidate: Candidate, writable: Sequence[str], device: Optional[str]
+        self,
+        candidate: Candidate,
+        writable: Sequence[str],
+        device: Optional[str],
+        hidden: Sequence[str] = (),
     ) -> Confinement:
-        done = candidate.confine(writable, timeout_s=_CONFINE_TIMEOUT_S)
+        done = candidate.confine(writable, hidden=hidden, timeout_s=_CONFINE_TIMEOUT_S)
         if self.level == "strict":
             self._require_all(done, device)
         with self._lock:

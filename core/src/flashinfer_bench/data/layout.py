@@ -22,6 +22,7 @@ SOLUTIONS = "solutions"
 WORKLOADS = "workloads"
 TRACES = "traces"
 BLOB = "blob"
+FOLDERS = (DEFINITIONS, SOLUTIONS, WORKLOADS, TRACES, BLOB)
 
 _UNSAFE = re.compile(r"[^\w.@+=, -]|^[. ]|[. ]$", re.ASCII)
 _MAX_SEGMENT = 180
@@ -52,9 +53,8 @@ def require_dataset(root: Path) -> None:
         If none of the folders of a dataset is in it: it is another folder than was meant.
     """
     require_folder(root)
-    folders = (DEFINITIONS, SOLUTIONS, WORKLOADS, TRACES, BLOB)
-    if not any(os.path.lexists(root / folder) for folder in folders):
-        hint = f"a dataset has the folders {', '.join(folders)}"
+    if not any(os.path.lexists(root / folder) for folder in FOLDERS):
+        hint = f"a dataset has the folders {', '.join(FOLDERS)}"
         raise SelectionError(f"there is nothing in the dataset {root}", hint=hint)
 
 

@@ -96,10 +96,10 @@ class LinuxSandbox(SandboxMethod):
     needed_on_cpu = MappingProxyType({"taking all memory": ("memory-limit",)})
 
     def confine(
-        self, writable: Sequence[str], *, device: str, workdir: Path
+        self, writable: Sequence[str], *, hidden: Sequence[str], device: str, workdir: Path
     ) -> tuple[list[str], dict[str, str]]:
         """Take all measures that this system offers; nothing is raised where it offers none."""
-        return confine(writable, device=device, workdir=workdir)
+        return confine(writable, hidden=hidden, device=device, workdir=workdir)
 
     def tidy(self) -> None:
         """Remove the control groups of processes that have ended."""
@@ -109,6 +109,7 @@ class LinuxSandbox(SandboxMethod):
 def confine(
     writable: Sequence[str],
     *,
+    hidden: Sequence[str] = (),
     device: str,
     workdir: Path,
     only: Optional[Collection[str]] = None,
@@ -120,6 +121,8 @@ def confine(
     writable : sequence of str
         Folders that stay writable besides the process's own. Libraries keep what they compile in
         the first of them.
+    hidden : sequence of str
+        Folders that are empty from now on, besides those of locks, where mounts can be made.
     device : str
         What the solution works on: ``cpu``, ``cuda`` or ``cuda:N``.
     workdir : Path
@@ -139,7 +142,7 @@ def confine(
     others = system.end_idle_threads()
     applied: list[str] = []
     missing: dict[str, str] = {}
-    for name, measure in _measures(folders, on_gpu=device != "cpu", applied=applied):
+    for name, measure in _measures(folders, hidden, on_gpu=device != "cpu", applied=applied):
         if only is not None and name not in only:
             continue
         try:
@@ -162,7 +165,7 @@ def _enter(ruleset: int) -> None:
 
 
 def _measures(
-    folders: Sequence[Path], *, on_gpu: bool, applied: Collection[str]
+    folders: Sequence[Path], hidden: Sequence[str], *, on_gpu: bool, applied: Collection[str]
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the measures in the order in which they do not stand in one another's way."""
     most = limits.Limits.of_this_machine()
@@ -172,7 +175,7 @@ def _measures(
     if not on_gpu:
         yield "memory-limit", partial(limits.limit_memory, most)
     yield "network-namespace", namespaces.leave_network
-    yield "mount-namespace", partial(_leave_mounts, folders, most, on_gpu=on_gpu)
+    yield "mount-namespace", partial(_leave_mounts, folders, hidden, most, on_gpu=on_gpu)
     yield "capabilities", _drop_capabilities
     yield "no-new-privileges", system.forbid_new_privileges
     # A private /dev/shm is as good as a folder of its own.
@@ -253,11 +256,14 @@ def lock_places() -> list[Path]:
     return places
 
 
-def _leave_mounts(folders: Sequence[Path], most: limits.Limits, *, on_gpu: bool) -> None:
+def _leave_mounts(
+    folders: Sequence[Path], hidden: Sequence[str], most: limits.Limits, *, on_gpu: bool
+) -> None:
     writable = [*folders, *_driver_folders()] if on_gpu else folders
     # A process that compiles for others takes the locks of their builds.
-    hidden = [place for place in lock_places() if place.parent not in folders]
-    namespaces.leave_mounts(writable, shared_bytes=most.memory_bytes, hidden=hidden)
+    places = [place for place in lock_places() if place.parent not in folders]
+    places += map(Path, hidden)
+    namespaces.leave_mounts(writable, shared_bytes=most.memory_bytes, hidden=places)
 
 
 def _drop_capabilities() -> None:

@@ -38,7 +38,7 @@ class Walls(SandboxMethod):
     needed = MappingProxyType({"writing": ("files", "mounts"), "debugging": ("calls",)})
     needed_on_cpu = MappingProxyType({"taking all memory": ("memory",)})
 
-    def confine(self, writable, *, device, workdir):
+    def confine(self, writable, *, hidden, device, workdir):
         os.environ["STRANGERS_SANDBOX"] = f"{device} in {workdir.is_dir()}"
         return ["files", "calls", "memory"], {}
 

@@ -159,7 +159,10 @@ class Session:
             return wire.Confined(request.token, [], {"sandbox": "none is installed"})
         try:
             held, lacking = self._sandbox.confine(
-                request.writable, device=self._device, workdir=Path.cwd()
+                request.writable,
+                hidden=request.hidden,
+                device=self._device,
+                workdir=Path.cwd(),
             )
             applied = [str(name) for name in held]
             missing = {str(name): str(why) for name, why in lacking.items()}

@@ -209,7 +209,9 @@ class Candidate(ABC):
 
     pid: int
 
-    def confine(self, writable: Sequence[str], *, timeout_s: float) -> Confinement:
+    def confine(
+        self, writable: Sequence[str], *, hidden: Sequence[str] = (), timeout_s: float
+    ) -> Confinement:
         """Have the process give up what a solution does not need; before anything else.
 
         Without an override nothing is given up, and nothing is reported.
@@ -218,6 +220,8 @@ class Candidate(ABC):
         ----------
         writable : sequence of str
             Folders that stay writable besides its own.
+        hidden : sequence of str
+            Folders that are empty for it.
         """
         return Confinement()
 

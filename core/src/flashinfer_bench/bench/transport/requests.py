@@ -29,10 +29,13 @@ class Confine(Message):
         ``auto``: as far as this system allows.
     writable : list of str
         Folders that stay writable besides the process's own.
+    hidden : list of str
+        Folders that are empty for the process.
     """
 
     level: Literal["auto"]
     writable: Annotated[list[Path], Meta(max_length=256)]
+    hidden: Annotated[list[Path], Meta(max_length=256)]
 
 
 class Load(Message):
