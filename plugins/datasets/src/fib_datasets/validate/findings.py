@@ -145,7 +145,7 @@ class TraceHead(NamedTuple):
         """Return what is kept of a workload or trace."""
         run, content = trace.evaluation, trace.workload
         if run is not None:
-            mark = str(run.status)
+            mark: str = run.status  # one object for all that have it
         else:
             mark = json.dumps(content.model_dump(mode="json"), sort_keys=True)
         return cls(trace.definition, content.uuid, trace.solution, mark)
