@@ -291,12 +291,10 @@ def _message(detail: ErrorDetails) -> str:
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, DataError):
         return cause.message
-    if detail["type"] == "missing":
+    if detail["type"] in ("missing", "union_tag_not_found"):
         return "this field is missing"
     if detail["type"] == "union_tag_invalid":
         return f"must be one of {detail['ctx']['expected_tags']}, not '{detail['ctx']['tag']}'"
-    if detail["type"] == "union_tag_not_found":
-        return "this field is missing"
     text = detail["msg"].removeprefix("Value error, ")
     value = detail["input"]
     if detail["type"] in ("value_error", "json_invalid") or isinstance(value, (dict, list)):
