@@ -15,7 +15,8 @@ _PROVIDED = {
     "fib-builder-tvmffi": {"builder": "cpp cuda"},
     "fib-compare": {"command": "compare replay"},
     "fib-datasets": {
-        "command": "build doctor export import report_merge sanitize solution trace validate",
+        "command": "build doctor export import report_merge sanitize solution trace",
+        "layer": "baseline benchmark",
         "source": "hub",
     },
     "fib-judge": {"command": "calibrate", "measurement": "verified", "stop_rule": "rse"},

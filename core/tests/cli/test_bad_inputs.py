@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-ALL = (["report", "best"], ["run", "--device", "cpu"])
+READERS = (["report", "best"], ["validate"])
+ALL = (*READERS, ["run", "--device", "cpu"])
+NAMES = ("report best", "validate", "run")
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +18,7 @@ def _elsewhere(tmp_path, monkeypatch):
     assert list((tmp_path / "cwd").iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ALL, ids=lambda c: " ".join(c[:2]))
+@pytest.mark.parametrize("command", ALL, ids=NAMES)
 def test_what_is_no_dataset(fib, tmp_path, command):
     missing, file, empty = (tmp_path / name for name in ("mistyped", "file", "empty"))
     file.write_text("{}")
@@ -79,7 +81,7 @@ def test_many_broken_lines_are_summed_up(fib, maker):
         (["--op-type", "opp"], ["'opp'"]),
     ],
 )
-@pytest.mark.parametrize("command", ALL, ids=lambda c: " ".join(c[:2]))
+@pytest.mark.parametrize("command", [ALL[0], ALL[2]], ids=lambda c: " ".join(c[:2]))
 def test_unknown_names_in_a_filter(fib, maker, command, filters, words):
     result = fib(*command, "--local", maker.sound().root, *filters)
     assert result.exit_code == 2, result.output
@@ -106,25 +108,25 @@ def test_values_out_of_range(fib, maker, args, words):
 
 
 def test_ctrl_c_ends_quietly(fib, maker, monkeypatch):
-    import flashinfer_bench.report as package
+    import flashinfer_bench.validate as package
 
-    def interrupted(scores):
+    def interrupted(root, *options, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(package, "best_solutions", interrupted)
-    result = fib("report", "best", "--local", maker.sound().root)
+    monkeypatch.setattr(package, "validate_dataset", interrupted)
+    result = fib("validate", "--local", maker.sound().root)
     assert result.exit_code == 130
     assert "Traceback" not in result.output
 
 
 def test_a_bug_is_told_shortly(fib, maker, monkeypatch):
-    import flashinfer_bench.report as package
+    import flashinfer_bench.validate as package
 
-    monkeypatch.setattr(package, "best_solutions", lambda scores: 1 / 0)
-    result = fib("report", "best", "--local", maker.sound().root)
+    monkeypatch.setattr(package, "validate_dataset", lambda *args, **more: 1 / 0)
+    result = fib("validate", "--local", maker.sound().root)
     assert result.exit_code == 3
     assert "internal error: ZeroDivisionError" in result.stderr
     assert "Traceback" not in result.output
-    debugging = fib("report", "best", "--local", maker.root, "--log-level", "DEBUG")
+    debugging = fib("validate", "--local", maker.root, "--log-level", "DEBUG")
     assert debugging.exit_code == 3
     assert "Traceback" in debugging.stderr

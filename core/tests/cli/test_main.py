@@ -86,7 +86,7 @@ def test_help_of_a_command_loads_only_that(command):
     out, modules = loaded_by(*command, "--help")
     assert "Usage:" in out
     assert not {"torch", "numpy", "rich", "flashinfer_bench.data"} & modules
-    commands = {"run", "report", "plugins"} - {*command[:1]}
+    commands = {"run", "report", "validate", "plugins"} - {*command[:1]}
     assert not {f"flashinfer_bench.cli.{name}" for name in commands} & modules
 
 
@@ -134,7 +134,7 @@ def test_mistakes_in_the_command_line(fib, args, words):
 
 def test_malformed_variables_are_usage_errors(fib, monkeypatch, maker):
     monkeypatch.setenv("FIB_CPU_THREADS", "perhaps")
-    result = fib("report", "best", "--local", maker.sound().root)
+    result = fib("validate", "--local", maker.sound().root)
     assert result.exit_code == 2
     assert "FIB_CPU_THREADS='perhaps'" in result.stderr
     assert fib("--help").exit_code == 0
@@ -267,7 +267,6 @@ def test_completion_of_names(maker):
 # ---------------------------------------------------------------------------------- the pipe
 
 
-@pytest.mark.plugin("datasets")
 def test_a_reader_that_goes_away_is_no_error(maker):
     maker.sound()
     for index in range(3000):

@@ -67,3 +67,4 @@ def test_reports_need_no_torch(fib_process, maker, tmp_path):
     root = maker.sound().root
     done = fib_process("report", "best", "--json", "--local", root, env=env)
     assert done.returncode == 0, done.stderr
+    assert fib_process("validate", "--local", root, env=env).returncode == 0

@@ -30,6 +30,9 @@ def test_names_cannot_talk_to_the_terminal(fib_terminal, maker):
     _, shown = fib_terminal("report", "best", "--local", maker.root, "--log-level", "ERROR")
     assert "\x1b[2J" not in shown
     assert "\x1b]0;" not in shown
+    _, shown = fib_terminal("validate", "--local", maker.root, columns=200)
+    assert "[bold red]name" in plain(shown)
+    assert "\x1b[2J" not in shown
 
 
 @pytest.mark.torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fib_datasets.validate import validate_dataset
+from flashinfer_bench.validate import validate_dataset
 
 PATH = "blob/workloads/op/double/x.safetensors"
 

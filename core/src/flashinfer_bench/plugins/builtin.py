@@ -23,9 +23,19 @@ _POLICIES = "flashinfer_bench.tracing.policies"
 _COMMANDS = (
     (1000, "run", "Benchmark the solutions of a dataset and record traces."),
     (960, "report", "Summarise, rank, merge or draw recorded traces."),
+    (920, "validate", "Check that a dataset is sound; change nothing."),
     (830, "plugins", "List, show and diagnose plugins."),
 )
 
+# With their place among the findings of ``fib validate``; checks of plugins stand between them.
+# The layer of each is its name in the singular.
+_DATASET_CHECKS = (
+    (1000, "layout", "Files are where the layout has them"),
+    (990, "definitions", "Definitions are readable, and have names of their own"),
+    (980, "solutions", "Solutions are readable, and name what there is"),
+    (970, "workloads", "Workloads are readable, and name what there is"),
+    (950, "traces", "Traces are readable, and name what there is"),
+)
 _FILTERS = (
     ("keep_all", "KeepAll", "Keep every call"),
     ("keep_none", "KeepNone", "Keep no call"),
@@ -50,6 +60,15 @@ def _records() -> Iterator[records.Record]:
         priority=90,
         summary="Stop after a number of calls",
     )
+    for priority, name, summary in _DATASET_CHECKS:
+        yield records.CheckSpec(
+            name=name,
+            layer=name.removesuffix("s"),
+            records=name in ("workloads", "traces"),
+            factory=f"flashinfer_bench.validate.checks:check_{name}",
+            priority=priority,
+            summary=summary,
+        )
     # Dump policies of core depend on the layout, not on values: they are no records.
     for name, factory, summary in _FILTERS:
         yield records.TracingPolicySpec(

@@ -1,7 +1,10 @@
-"""Checking a dataset: `fib_datasets.validate`, of the distribution ``fib-datasets``."""
+"""Checking a dataset: is it sound, and can it be benchmarked? Nothing of it is run or changed."""
 
 from __future__ import annotations
 
-from flashinfer_bench._lazy import moved
-
-__getattr__, __dir__ = moved(__name__, "fib_datasets.validate", "fib-datasets")
+from flashinfer_bench.validate.records import Finding as Finding
+from flashinfer_bench.validate.records import Severity as Severity
+from flashinfer_bench.validate.run import ValidationReport as ValidationReport
+from flashinfer_bench.validate.run import known_checks as known_checks
+from flashinfer_bench.validate.run import known_layers as known_layers
+from flashinfer_bench.validate.run import validate_dataset as validate_dataset

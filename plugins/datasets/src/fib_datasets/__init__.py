@@ -1,4 +1,4 @@
-"""Commands that validate, repair, move, pack, clean and describe datasets."""
+"""Commands that repair, move, pack, clean and describe datasets."""
 
 from __future__ import annotations
 
@@ -34,29 +34,12 @@ def fib_register_sources() -> Iterable[SourceSpec]:
 
 @hookimpl
 def fib_register_checks() -> Iterable[CheckSpec]:
-    """Register the checks of ``fib validate``; those of other plugins stand between them."""
+    """Register the checks of ``fib validate`` that look beyond the records themselves."""
     for priority, name, layer, factory, summary in (
-        (1000, "layout", "layout", "places:check_layout", "Files are where the layout has them"),
-        (
-            *(990, "definitions", "definition", "places:check_definitions"),
-            "Definitions are readable, and have names of their own",
-        ),
         (985, "axes", "definition", "records:check_axes", "Axes and outputs are of use"),
-        (
-            *(980, "solutions", "solution", "places:check_solutions"),
-            "Solutions are readable, and name what there is",
-        ),
         (975, "entry_points", "solution", "records:ENTRY_POINTS", "Python has its entry points"),
-        (
-            *(970, "workloads", "workload", "places:check_workloads"),
-            "Workloads are readable, and name what there is",
-        ),
         (965, "inputs", "workload", "records:INPUTS", "Workloads fit their definitions"),
         (960, "blobs", "workload", "blobs:BLOBS", "Tensor files are there, and of the right size"),
-        (
-            *(950, "traces", "trace", "places:check_traces"),
-            "Traces are readable, and name what there is",
-        ),
         (945, "figures", "trace", "records:FIGURES", "Traces are complete and can be true"),
         (940, "baseline", "baseline", "baseline:check_baselines", "Definitions have a baseline"),
         (930, "benchmark", "benchmark", "benchmark:check_benchmark", "There is something to run"),
@@ -64,7 +47,7 @@ def fib_register_checks() -> Iterable[CheckSpec]:
         yield CheckSpec(
             name=name,
             layer=layer,
-            records=layer not in ("layout", "definition", "solution"),
+            records=layer not in ("definition", "solution"),
             factory=f"fib_datasets.checks.{factory}",
             priority=priority,
             summary=summary,
@@ -73,7 +56,7 @@ def fib_register_checks() -> Iterable[CheckSpec]:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register build, export, import, solution, validate, doctor, sanitize, trace, report merge."""
+    """Register build, export, import, solution, doctor, sanitize, trace and report merge."""
     for priority, name, target, summary in (
         (970, "build", "build:app", "Build the solutions of a dataset; evaluate none."),
         (950, "export", "transfer:export_app", "Write a dataset, or a part of it, to a file."),
@@ -82,7 +65,6 @@ def fib_register_commands() -> Iterable[CommandSpec]:
             *(930, "solution", "solution:app"),
             "Turn a solution into a folder of source files, and back.",
         ),
-        (920, "validate", "validate:app", "Check that a dataset is sound; change nothing."),
         (900, "doctor", "doctor:app", "Find what is damaged in a dataset, and repair it."),
         (890, "trace", "trace:app", "Look at the workloads that were collected."),
         (880, "sanitize", "sanitize:app", "Take useless workloads out of a dataset."),

@@ -1,1 +1,1 @@
-"""Checks of datasets, a module for each subject."""
+"""Checks of datasets beyond what core checks, a module each."""

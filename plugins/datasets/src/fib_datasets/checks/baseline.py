@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from fib_datasets.validate.findings import Place
+from flashinfer_bench.validate.records import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fib_datasets.validate.findings import Contents, Finding
+    from flashinfer_bench.validate.records import Contents, Finding
 
 NAME = "baseline"
 AUTHOR = "baseline"

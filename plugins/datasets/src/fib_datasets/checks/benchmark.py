@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from fib_datasets.validate.findings import Place
 from flashinfer_bench.data.constraints import parse_python
 from flashinfer_bench.errors import DataError
+from flashinfer_bench.validate.records import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fib_datasets.validate.findings import Contents, Finding
     from flashinfer_bench.data import Definition
+    from flashinfer_bench.validate.records import Contents, Finding
 
 
 def check_benchmark(contents: Contents) -> Iterator[Finding]:

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, Union
 
 from fib_datasets.tensor_headers import SAFETENSORS_TO_DTYPE
-from fib_datasets.validate.findings import Place, RecordCheck
 from flashinfer_bench.data import (
     SafetensorsInput,
     is_lfs_pointer,
@@ -14,13 +13,14 @@ from flashinfer_bench.data import (
     resolve_blob,
 )
 from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
+from flashinfer_bench.validate.records import Place, RecordCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from fib_datasets.validate.findings import Contents, Finding, Record
     from flashinfer_bench.data import TensorSpec
+    from flashinfer_bench.validate.records import Contents, Finding, Record
 
 _Shape = tuple[int, ...]
 

@@ -1,6 +1,6 @@
-"""What single records hold: axes, inputs, constraints, entry points and figures.
+"""What core does not look at in records: axes, inputs, constraints, entry points and figures.
 
-Findings are told under the name of the check of their layer in `fib_datasets.checks.places`.
+Findings are told under the name of core's check of their layer.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from fib_datasets.validate.findings import RecordCheck
 from flashinfer_bench.data import ScalarInput, parse_constraint
 from flashinfer_bench.data.constraints import parse_python
 from flashinfer_bench.data.tolerance import require_known_outputs
 from flashinfer_bench.errors import DataError
+from flashinfer_bench.validate.records import RecordCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fib_datasets.validate.findings import Contents, Finding, Place, Record
     from flashinfer_bench.data import Definition, Solution, Trace, Workload
+    from flashinfer_bench.validate.records import Contents, Finding, Place, Record
 
 
 def check_axes(contents: Contents) -> Iterator[Finding]:

@@ -12,17 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from fib_datasets.checks.places import SUFFIXES
-from fib_datasets.validate.findings import (
-    Contents,
-    Finding,
-    Place,
-    Record,
-    RecordCheck,
-    Severity,
-    SolutionHead,
-    TraceHead,
-)
+from flashinfer_bench._providers import provider_of
 from flashinfer_bench.data import Solution, layout
 from flashinfer_bench.data.json_codec import decode
 from flashinfer_bench.data.jsonl import read_records
@@ -30,6 +20,9 @@ from flashinfer_bench.data.loader import load_definition, paused_gc
 from flashinfer_bench.data.trace_reader import TraceReader
 from flashinfer_bench.errors import CapabilityError, DataError, UnknownNameError
 from flashinfer_bench.plugins import default_catalog
+from flashinfer_bench.validate import records
+from flashinfer_bench.validate.checks import SUFFIXES
+from flashinfer_bench.validate.records import Contents, Finding, Place, RecordCheck, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -124,7 +117,8 @@ def validate_dataset(
     UnknownNameError
         If there is no such layer.
     CapabilityError
-        If a process that shares the work is killed.
+        If a layer is one of a distribution that is not installed, or a process that shares the work
+        is killed.
     """
     base = Path(root)
     chosen = tuple(known_layers() if layers is None else layers)
@@ -171,10 +165,16 @@ def validate_dataset(
 def _chosen_checks(layers: Sequence[str]) -> dict[str, Registered[CheckSpec]]:
     known = known_layers()
     for name in layers:
-        if name not in known:
-            raise UnknownNameError(
-                f"there is no layer {name!r}", hint=f"available layers: {', '.join(known)}"
+        if name in known:
+            continue
+        if provider := provider_of("layer", name):
+            raise CapabilityError(
+                f"layer {name!r} is provided by {provider}, which is not installed",
+                hint=f"pip install {provider}",
             )
+        raise UnknownNameError(
+            f"there is no layer {name!r}", hint=f"available layers: {', '.join(known)}"
+        )
     return {name: entry for name, entry in known_checks().items() if entry.spec.layer in layers}
 
 
@@ -249,7 +249,7 @@ def _scan(contents: Contents, names: Sequence[str], path: Path) -> tuple[list[An
             return [(load_definition(path, contents.root), place)], []
         if place.check == layout.SOLUTIONS:
             solution = decode(Solution, path.read_bytes(), path=path)
-            head = SolutionHead(solution.name, solution.definition, solution.author)
+            head = records.SolutionHead(solution.name, solution.definition, solution.author)
             return [(head, place)], list(_ask(checks, "solution", solution, place))
         reader = TraceReader()
         for line, text in read_records(path, tell_torn):
@@ -259,8 +259,8 @@ def _scan(contents: Contents, names: Sequence[str], path: Path) -> tuple[list[An
             except DataError as error:
                 findings.append(at.refused(error))
                 continue
-            kept.append((TraceHead.of(trace), at))
-            findings += _ask(checks, "visit", Record(trace, at), contents)
+            kept.append((records.TraceHead.of(trace), at))
+            findings += _ask(checks, "visit", records.Record(trace, at), contents)
     except DataError as error:
         findings.append(place.refused(error))
     except OSError as error:

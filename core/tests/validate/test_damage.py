@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_datasets.validate import Severity, known_checks, validate_dataset
 from flashinfer_bench.data import TraceSet
+from flashinfer_bench.validate import Severity, known_checks, validate_dataset
 
 
 @pytest.fixture

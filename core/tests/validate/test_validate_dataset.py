@@ -6,13 +6,13 @@ import os
 
 import pytest
 
-from fib_datasets.validate import Severity, known_checks, known_layers, validate_dataset
 from fib_tests.dataset_maker import DatasetMaker
 from flashinfer_bench.errors import (
     CapabilityError,
     DatasetNotFoundError,
     SelectionError,
 )
+from flashinfer_bench.validate import Severity, known_checks, known_layers, validate_dataset
 
 LAYERS = known_layers()
 

@@ -1,4 +1,4 @@
-"""Whether everything is in its place, once, and names what is there."""
+"""Core's checks: whether everything is in its place, once, and names what is there."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fib_datasets.validate.findings import Place
 from flashinfer_bench.data import layout
+from flashinfer_bench.validate.records import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fib_datasets.validate.findings import Contents, Finding
+    from flashinfer_bench.validate.records import Contents, Finding
 
 SUFFIXES = {
     layout.DEFINITIONS: (".json",),

@@ -17,7 +17,7 @@ from flashinfer_bench.cli.output import emit_document, set_up_logging, table, ta
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fib_datasets.validate import Finding, ValidationReport
+    from flashinfer_bench.validate import Finding, ValidationReport
 
 Layers = Annotated[
     Optional[list[str]],
@@ -68,7 +68,7 @@ def validate(
     """
     set_up_logging(log_level, default="ERROR")  # an unfinished line is a finding, not a log line
     roots = dataset_roots([*([dataset] if dataset else []), *(local or [])], hub)
-    from fib_datasets.validate import validate_dataset
+    from flashinfer_bench.validate import validate_dataset
 
     reports = [validate_dataset(root, layers or None, jobs=jobs) for root in roots]
     shown = [report.errors if errors_only else report.findings for report in reports]

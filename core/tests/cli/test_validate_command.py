@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
@@ -34,31 +33,6 @@ def test_warnings_count_only_when_asked(fib, maker, flags, code):
     result = fib("validate", "--local", maker.root, *flags)
     assert result.exit_code == code
     assert result.stdout.splitlines()[1].startswith("warning\t")
-
-
-def test_what_is_no_dataset(fib, tmp_path):
-    result = fib("validate", "--local", tmp_path / "mistyped")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "mistyped does not exist" in result.stderr
-    result = fib("validate", "--local", tmp_path)
-    assert (result.exit_code, result.stdout) == (5, "")
-    assert "there is nothing in the dataset" in result.stderr
-
-
-def test_names_cannot_talk_to_the_terminal(fib_terminal, maker):
-    maker.sound()
-    maker.trace("\x1b[2J\x1b]0;title\x07[bold red]name")
-    _, shown = fib_terminal("validate", "--local", maker.root, columns=200)
-    assert "[bold red]name" in re.sub("\x1b\\[[0-9;]*m", "", shown)
-    assert "\x1b[2J" not in shown
-
-
-def test_neither_torch_nor_numpy_is_needed(fib_process, maker, tmp_path):
-    (tmp_path / "block").mkdir()
-    for name in ("torch", "numpy"):
-        (tmp_path / f"block/{name}.py").write_text("raise ImportError('blocked by the test')")
-    env = {"PYTHONPATH": str(tmp_path / "block")}
-    assert fib_process("validate", maker.sound().root, env=env).returncode == 0
 
 
 def test_json(fib, maker):
@@ -96,6 +70,7 @@ def test_an_unknown_layer(fib, maker):
     assert "layout, definition, workload, solution, trace" in result.stderr
 
 
+@pytest.mark.plugin("datasets")
 @pytest.mark.parametrize("flags", [[], ["--strict"]])
 def test_a_definition_without_a_baseline_is_no_fault(fib, maker, flags):
     """As after a merge with a dataset that has none."""

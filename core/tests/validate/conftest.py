@@ -1,0 +1,1 @@
+from fib_tests.cli import maker
