@@ -6,6 +6,7 @@ import gc
 
 import pytest
 
+from flashinfer_bench.routing import routes
 from flashinfer_bench.routing.patch_points import router
 
 
@@ -49,6 +50,7 @@ def nothing_enabled(own_cache, monkeypatch, tmp_path):
     monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
     for name in ("FIB_APPLY_PATH", "FIB_ENABLE_APPLY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(routes, "_counters", {})
     router.clear()
     router.asked()
     yield

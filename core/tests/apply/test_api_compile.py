@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fib_tests.routed_calls import Runtime  # noqa: E402
+from fib_tests.routed_library import Runtime  # noqa: E402
 from flashinfer_bench.apply import apply  # noqa: E402
 from flashinfer_bench.routing.patch_points import opaque, router  # noqa: E402
 

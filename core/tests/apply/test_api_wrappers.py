@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from fib_tests.routed_calls import Runtime, missing
+from fib_tests.routed_library import Runtime, missing
 from flashinfer_bench.apply import apply
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.patch_points import router

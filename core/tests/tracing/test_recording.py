@@ -19,8 +19,8 @@ from fib_tests.recorded import (
 from flashinfer_bench.apply import apply
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.errors import ConfigError, UnknownNameError
-from flashinfer_bench.routing.binding import signature_of
 from flashinfer_bench.routing.patch_points import PatchPoint, router
+from flashinfer_bench.routing.routes import signature_of
 from flashinfer_bench.tracing import (
     OnlinePolicy,
     TracingConfig,

@@ -7,7 +7,6 @@ it is imported in place of the installed one.
 from __future__ import annotations
 
 import atexit
-import gc
 import importlib.util
 import os
 import shutil
@@ -18,10 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from fib_adapters_flashinfer import routes
 from fib_tests.cli import fib_process
-from fib_tests.routed_use import library
-from flashinfer_bench.routing import router
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `cpu`
 if os.environ.get("FIB_TEST_FLASHINFER"):
@@ -56,21 +52,6 @@ def by_hand(request, monkeypatch):
 def installed(monkeypatch):
     """Enabling anything installs the adapters that are registered."""
     monkeypatch.delenv("FIB_ADAPTERS", raising=False)
-
-
-@pytest.fixture
-def nothing_enabled(monkeypatch, tmp_path):
-    """Before the test and after it nothing is applied or traced, and no call has been counted."""
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-    monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
-    for name in ("FIB_APPLY_PATH", "FIB_ENABLE_APPLY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(routes, "_counters", {})
-    router.clear()
-    router.asked()
-    yield
-    router.clear()
-    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ import warnings
 import torch
 
 from fib_adapters_flashinfer.attention import DecodeAdapter, PrefillAdapter, RaggedAdapter
-from fib_adapters_flashinfer.routes import route_stats
 from flashinfer_bench.routing.patch_manager import Order, PatchManager
 from flashinfer_bench.routing.patch_points import Everything, router
+from flashinfer_bench.routing.routes import route_stats
 
 torch.set_num_threads(1)  # the tensors are small: handing them round takes longer than the work
 

@@ -12,10 +12,10 @@ import torch
 from making import SCALAR, define, tensor
 
 from fib_adapters_flashinfer.mla import WRAPPER, MLAAdapter
-from fib_adapters_flashinfer.routes import route_stats
 from flashinfer_bench.apply import enable_apply
 from flashinfer_bench.data import Definition, TraceSet
 from flashinfer_bench.routing.patch_manager import PatchManager
+from flashinfer_bench.routing.routes import route_stats
 
 HEADS, CKV, KPE = 4, 128, 64
 SCALE = 1.0 / math.sqrt(128 + 64)

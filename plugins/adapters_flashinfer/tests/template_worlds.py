@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from making import SCALAR, dataset, define, tensor
 
-from fib_adapters_flashinfer.routes import route_calls, route_stats
 from fib_adapters_flashinfer.templates import TemplateRoute
 from flashinfer_bench.apply import enable_apply
+from flashinfer_bench.routing.routes import route_calls, route_stats
 
 
 class Counted:

@@ -27,7 +27,7 @@ from gqa import (
 )
 
 from fib_adapters_flashinfer.attention import DecodeAdapter, DecodeRoute, planned
-from fib_adapters_flashinfer.routes import UnroutableError
+from flashinfer_bench.routing.routes import UnroutableError
 
 NAME = decode_name(16)
 

@@ -26,7 +26,7 @@ def fib_register_adapters():
 ADAPTER = """
 from flashinfer_bench.routing import Adapter, PatchSpec
 
-from fib_adapters_flashinfer.routes import UnroutableError
+from flashinfer_bench.routing.routes import UnroutableError
 
 def no(original):
     return "it is odd"

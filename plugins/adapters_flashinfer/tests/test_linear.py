@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from fib_adapters_flashinfer.linear import LinearAdapter, LinearRoute
-from fib_adapters_flashinfer.routes import route_stats
+from flashinfer_bench.routing.routes import route_stats
 
 N, K = 12, 8
 LABEL = "torch.nn.functional.linear"

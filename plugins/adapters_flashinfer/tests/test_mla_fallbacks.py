@@ -78,7 +78,7 @@ def test_a_buffer_of_another_shape_is_refused_by_the_original(mla):
 def test_what_the_original_need_not_be_asked_for():
     """Options of a release to come, tables of the run, and tensors that do not go together."""
     from fib_adapters_flashinfer.mla import MLARun
-    from fib_adapters_flashinfer.routes import UnroutableError
+    from flashinfer_bench.routing.routes import UnroutableError
 
     batch, more = calls.Batch([1, 1], [3, 4]), calls.Batch([1, 1, 1], [1, 1, 1])
     wrapper = calls.wrapper()

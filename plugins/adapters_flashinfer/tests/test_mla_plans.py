@@ -79,7 +79,7 @@ def test_a_capture_gets_the_buffers_that_replays_will_fill(mla):
 
 def test_a_plan_that_was_not_seen_is_left_alone_in_a_capture(mla):
     from fib_adapters_flashinfer.mla import MLARun
-    from fib_adapters_flashinfer.routes import UnroutableError
+    from flashinfer_bench.routing.routes import UnroutableError
 
     batch = calls.Batch([1], [3])
     wrapper, _ = graphed(batch)
@@ -95,7 +95,7 @@ def test_a_plan_that_was_not_seen_is_left_alone_in_a_capture(mla):
 def test_a_plan_that_engines_replaced_is_not_relied_on(capturing, mla):
     """SGLang's writes a schedule that the kernel reads, and leaves the wrapper's buffers alone."""
     from fib_adapters_flashinfer.mla import MLARun
-    from fib_adapters_flashinfer.routes import UnroutableError
+    from flashinfer_bench.routing.routes import UnroutableError
 
     batch, later = calls.Batch([1, 1], [3, 4]), calls.Batch([1, 1], [4, 2], seed=1)
 

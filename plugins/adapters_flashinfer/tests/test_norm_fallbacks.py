@@ -7,9 +7,9 @@ import torch
 from making import enabled, fused, patched, rmsnorm
 
 from fib_adapters_flashinfer.norm import NormAdapter
-from fib_adapters_flashinfer.routes import route_stats
 from flashinfer_bench.apply import enable_apply
 from flashinfer_bench.errors import FibError
+from flashinfer_bench.routing.routes import route_stats
 
 H = 32
 RMS, FUSED = "flashinfer.norm.rmsnorm", "flashinfer.norm.fused_add_rmsnorm"

@@ -10,10 +10,10 @@ import pytest
 import template_calls as calls
 import torch
 
-from fib_adapters_flashinfer.routes import UnroutableError, route_calls, route_stats
 from fib_adapters_flashinfer.templates import TemplateAdapter, TemplateRoute, read_apis
 from fib_adapters_flashinfer.templates.plan import definition_name
 from flashinfer_bench.apply import enable_apply
+from flashinfer_bench.routing.routes import UnroutableError, route_calls, route_stats
 
 ANYTHING = (Exception,)
 

@@ -8,10 +8,10 @@ import torch
 from template_fakes import Const, Tensor, Var, api, template
 from template_worlds import Counted, World, rows
 
-from fib_adapters_flashinfer.routes import UnroutableError
 from fib_adapters_flashinfer.templates import TemplateRoute
 from fib_adapters_flashinfer.templates.plan import UnsupportedError
 from flashinfer_bench.apply import enable_apply
+from flashinfer_bench.routing.routes import UnroutableError
 
 ROWS = fakes.ROWS
 

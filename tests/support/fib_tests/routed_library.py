@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fib_adapters_flashinfer.routes import (
+from flashinfer_bench.routing.routes import (
     Route,
     RouteAdapter,
     Understood,
@@ -66,6 +66,32 @@ class Scaling(RouteAdapter):
     routes: ClassVar = {"library.scale": ScaleRoute, "library.ops.Scaler.scale": ScaleRoute}
 
 
+class Runtime:
+    """Takes calls of some definitions by one function, `call(args, kwargs, fallback)`."""
+
+    def __init__(self, call, *names, definitions=()):
+        self._call = call
+        self._names = names
+        self._definitions = dict(definitions)
+
+    def names(self):
+        return self._names
+
+    def route(self, name, point):
+        return self._call
+
+    def definition(self, name):
+        return self._definitions.get(name)
+
+    def stop(self):
+        raise NotImplementedError
+
+
 def negative(args, kwargs, fallback):
     """Answer as no original would."""
     return [-each for each in args[0]]
+
+
+def missing(args, kwargs, fallback):
+    """Have the original answer."""
+    return fallback(*args, **(kwargs or {}))

@@ -6,17 +6,17 @@ import json
 
 import torch
 
-from fib_adapters_flashinfer.routes import (
+from fib_tests import runtime_dataset
+from fib_tests.runtime_dataset import Dataset
+from flashinfer_bench.apply.api import enable_apply
+from flashinfer_bench.apply.config import ApplyConfig
+from flashinfer_bench.routing.routes import (
     Route,
     Understood,
     UnroutableError,
     route_calls,
     signature_of,
 )
-from fib_tests import runtime_dataset
-from fib_tests.runtime_dataset import Dataset
-from flashinfer_bench.apply.api import enable_apply
-from flashinfer_bench.apply.config import ApplyConfig
 
 ROWS = {"shape": ["n", "k"], "dtype": "float32"}
 ROW = {"shape": ["k"], "dtype": "float32"}

@@ -6,16 +6,17 @@ import gc
 
 import pytest
 
-from fib_adapters_flashinfer import routes as routed
-from fib_adapters_flashinfer.routes import route_calls, route_stats
-from fib_tests.routed_calls import Runtime, missing  # noqa: F401 - for tests
 from fib_tests.routed_library import (  # noqa: F401 - for tests
     Library,
+    Runtime,
     ScaleRoute,
     Scaling,
+    missing,
     negative,
 )
+from flashinfer_bench.routing import routes as routed
 from flashinfer_bench.routing.patch_points import router
+from flashinfer_bench.routing.routes import route_calls, route_stats
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,7 @@
 The author of a plugin subclasses `RouteAdapter`, whose calls are answered by recorded solutions, or
 `Adapter`, which only wraps functions, and registers the class by a
 `flashinfer_bench.plugins.AdapterSpec`. Nothing else of core is needed for that; these names are
-stable. `RouteAdapter` and what belongs to it are provided by the distribution
-``fib-adapters-flashinfer``; whoever uses it names that among the dependencies.
+stable.
 
 =====================  ==========================================================================
 `Adapter`, `PatchSpec`  which functions of a library are wrapped, and how
@@ -32,14 +31,16 @@ if TYPE_CHECKING:
     from flashinfer_bench.routing.binding import *  # noqa: F403
     from flashinfer_bench.routing.patch_manager import *  # noqa: F403
     from flashinfer_bench.routing.patch_points import *  # noqa: F403
+    from flashinfer_bench.routing.routes import *  # noqa: F403
 
 _NAMES = {
     "binding": "Canonical Returns evaluated quick_binder returns_of same_value signature_of "
     "write_back",
     "patch_manager": "Adapter Kind PatchManager PatchSpec PatchStatus State Target "
-    "UnroutableError get_manager resolve",
-    "patch_points": "PatchPoint is_capturing router",
-    "routes": "Again Route RouteAdapter RouteFactory Understood route_calls route_stats",
+    "get_manager resolve",
+    "patch_points": "is_capturing router",
+    "routes": "Again Route RouteAdapter RouteFactory Understood UnroutableError "
+    "route_calls route_stats",
 }
 
 __getattr__, __dir__, __all__ = exports(__name__, _NAMES)

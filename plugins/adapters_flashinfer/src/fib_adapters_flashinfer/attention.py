@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, TypeVar
 
 from fib_adapters_flashinfer.common import expects, nobody, unit_scale, with_lse
 from fib_adapters_flashinfer.helpers import PerObject
-from fib_adapters_flashinfer.routes import Route, RouteAdapter, Understood, route_calls
 from flashinfer_bench import routing
-from flashinfer_bench.routing import UnroutableError, is_capturing, router
+from flashinfer_bench.routing import Understood, UnroutableError, is_capturing, router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -241,7 +240,7 @@ def on_host(*values: Any) -> bool:
 # -------------------------------------------------------------------------------------- routes
 
 
-class AttentionRoute(Route):
+class AttentionRoute(routing.Route):
     """The ``run`` of one class of wrappers.
 
     Attributes
@@ -575,7 +574,7 @@ def scale_of(wrapper: Any, shapes: Shapes) -> float:
 # ----------------------------------------------------------------------------------- adapter
 
 
-class AttentionAdapter(RouteAdapter):
+class AttentionAdapter(routing.RouteAdapter):
     """Wraps the plans and the runs of one class of wrappers.
 
     Attributes
@@ -605,7 +604,7 @@ class AttentionAdapter(RouteAdapter):
         """Return what notes a plan, or routes a run."""
         if spec.name in PLANS:
             return note_plans(orig, planned, self.route.note, self.route.refuse)
-        routed = route_calls(self.route, orig)
+        routed = routing.route_calls(self.route, orig)
         if spec.name == "run":
             return routed
 

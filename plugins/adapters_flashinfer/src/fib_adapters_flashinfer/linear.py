@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from fib_adapters_flashinfer.routes import Route, RouteAdapter, Understood
 from flashinfer_bench import routing
-from flashinfer_bench.routing import UnroutableError
+from flashinfer_bench.routing import Understood, UnroutableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +30,7 @@ def as_matrix(rows: torch.Tensor) -> torch.Tensor:
         raise UnroutableError("rows are not evenly spaced") from None
 
 
-class LinearRoute(Route):
+class LinearRoute(routing.Route):
     """``linear(input, weight)`` is ``gemm_n{N}_k{K}``: A [M, K], B [N, K] -> C [M, N] = A B^T.
 
     Leading dimensions of the input are handed on as one, if that needs no copy.
@@ -73,10 +72,10 @@ class LinearRoute(Route):
         return original(inputs[0], inputs[1])
 
 
-class LinearAdapter(RouteAdapter):
+class LinearAdapter(routing.RouteAdapter):
     """Routes ``torch.nn.functional.linear``, which `torch.nn.Linear` calls."""
 
-    routes: ClassVar[Mapping[str, Callable[[], Route]]] = {LinearRoute.label: LinearRoute}
+    routes: ClassVar[Mapping[str, Callable[[], routing.Route]]] = {LinearRoute.label: LinearRoute}
 
 
 @functools.cache

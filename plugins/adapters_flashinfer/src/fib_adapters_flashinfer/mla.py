@@ -28,9 +28,8 @@ from fib_adapters_flashinfer.attention import (
 )
 from fib_adapters_flashinfer.common import expects, with_lse
 from fib_adapters_flashinfer.helpers import PerObject
-from fib_adapters_flashinfer.routes import Route, RouteAdapter, RouteFactory, Understood
 from flashinfer_bench import routing
-from flashinfer_bench.routing import UnroutableError, is_capturing
+from flashinfer_bench.routing import Understood, UnroutableError, is_capturing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -319,7 +318,7 @@ def _refuse(wrapper: Any) -> None:
 # --------------------------------------------------------------------------------------- runs
 
 
-class MLARun(Route):
+class MLARun(routing.Route):
     """Runs of ``BatchMLAPagedAttentionWrapper``."""
 
     label = f"{WRAPPER}.run"
@@ -447,10 +446,10 @@ def _pair(
 # ------------------------------------------------------------------------------------ adapter
 
 
-class MLAAdapter(RouteAdapter):
+class MLAAdapter(routing.RouteAdapter):
     """Routes the runs of ``flashinfer.mla.BatchMLAPagedAttentionWrapper``."""
 
-    routes: ClassVar[Mapping[str, RouteFactory]] = {f"{WRAPPER}.run": MLARun}
+    routes: ClassVar[Mapping[str, routing.RouteFactory]] = {f"{WRAPPER}.run": MLARun}
 
     def targets(self) -> Sequence[routing.PatchSpec]:
         """Return ``run``, and ``plan``, whose arguments may be on the host."""

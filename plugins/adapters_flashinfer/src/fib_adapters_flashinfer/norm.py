@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
 from fib_adapters_flashinfer import common
 from fib_adapters_flashinfer.common import DEFAULT_EPS, OTHER_EPS, same_eps
 from fib_adapters_flashinfer.linear import as_matrix
-from fib_adapters_flashinfer.routes import Route, RouteAdapter, Understood
 from flashinfer_bench import routing
-from flashinfer_bench.routing import UnroutableError
+from flashinfer_bench.routing import Understood, UnroutableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,7 +59,7 @@ class Known(NamedTuple):
         return cls(name, False, common.epsilon_of(definition), len(names), total)
 
 
-class _NormRoute(Route):
+class _NormRoute(routing.Route):
     """What norms have in common.
 
     Parameters
@@ -195,10 +194,10 @@ class FusedAddRMSNormRoute(_NormRoute):
         return (output, total) if known.total else (total, output)
 
 
-class NormAdapter(RouteAdapter):
+class NormAdapter(routing.RouteAdapter):
     """Routes the norms of ``flashinfer.norm``."""
 
-    routes: ClassVar[Mapping[str, Callable[[], Route]]] = {
+    routes: ClassVar[Mapping[str, Callable[[], routing.Route]]] = {
         f"flashinfer.norm.{name}": functools.partial(route, name)
         for name, route in (
             ("rmsnorm", RMSNormRoute),

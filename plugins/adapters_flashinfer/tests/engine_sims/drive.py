@@ -108,9 +108,9 @@ def report(name, dataset):
         said["original kernels"] = dict(cpu.calls)
         cpu.calls.clear()
 
-        from fib_adapters_flashinfer.routes import route_stats
         from flashinfer_bench import disable_apply, disable_tracing, enable_apply, enable_tracing
         from flashinfer_bench.routing.installation import default
+        from flashinfer_bench.routing.routes import route_stats
 
         said["touched by importing"] = same_objects(before, classes())
         counts = Counter()

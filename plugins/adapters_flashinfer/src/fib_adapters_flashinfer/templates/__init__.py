@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 import fib_adapters_flashinfer
 from fib_adapters_flashinfer import common
 from fib_adapters_flashinfer.common import OTHER_EPS, epsilon_of, same_eps, takes_eps
-from fib_adapters_flashinfer.routes import Route, Understood, route_calls
 from fib_adapters_flashinfer.templates.plan import (
     Plan,
     UnsupportedError,
@@ -33,7 +32,7 @@ from fib_adapters_flashinfer.templates.plan import (
     prefix_of,
 )
 from flashinfer_bench import routing
-from flashinfer_bench.routing import UnroutableError, router, same_value
+from flashinfer_bench.routing import Understood, UnroutableError, router, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -208,7 +207,7 @@ class Call(NamedTuple):
     places: dict[int, torch.Tensor]
 
 
-class TemplateRoute(Route):
+class TemplateRoute(routing.Route):
     """Routes the calls of one function by its templates.
 
     Parameters
@@ -429,7 +428,7 @@ class TemplateAdapter(routing.Adapter):
         """
         route = self.route(spec.path)
         if route is not None:
-            return route_calls(route, orig)
+            return routing.route_calls(route, orig)
 
         @functools.wraps(orig)
         def wrapper(*args: Any, **kwargs: Any) -> Any:

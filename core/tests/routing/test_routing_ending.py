@@ -14,10 +14,9 @@ import fib_tests
 ADAPTER = """
     import sys
     sys.path.insert(0, {folder!r})
-    from fib_adapters_flashinfer.routes import Understood, UnroutableError, route_calls
+    from flashinfer_bench.routing.routes import Understood, UnroutableError, route_calls
     from flashinfer_bench.routing.patch_points import router
-    from fib_tests.routed_library import Library, ScaleRoute, negative
-    from fib_tests.routed_calls import Runtime
+    from fib_tests.routed_library import Library, Runtime, ScaleRoute, negative
 
     def fail(ending=sys.is_finalizing):
         return ending() and 1 // 0

@@ -8,8 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fib_adapters_flashinfer import routes as routed  # noqa: E402
-from fib_adapters_flashinfer.routes import route_stats  # noqa: E402
 from fib_tests.routed_norm import (  # noqa: E402
     FAILS,
     MINUS,
@@ -24,7 +22,9 @@ from fib_tests.routed_norm import (  # noqa: E402
 )
 from flashinfer_bench.apply.api import enable_apply  # noqa: E402
 from flashinfer_bench.apply.dispatch import Dispatcher  # noqa: E402
+from flashinfer_bench.routing import routes as routed  # noqa: E402
 from flashinfer_bench.routing.patch_points import router  # noqa: E402
+from flashinfer_bench.routing.routes import route_stats  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_enabled")
 

@@ -8,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fib_adapters_flashinfer.routes import Route, route_calls  # noqa: E402
 from fib_tests.routed_norm import (  # noqa: E402
     IN_PLACE,
     MINUS,
@@ -21,6 +20,7 @@ from fib_tests.routed_norm import (  # noqa: E402
     enabled,
     rows,
 )
+from flashinfer_bench.routing.routes import Route, route_calls  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_enabled")
 

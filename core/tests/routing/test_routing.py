@@ -7,10 +7,6 @@ import logging
 
 import pytest
 
-from fib_adapters_flashinfer import routes as routed
-from fib_adapters_flashinfer.routes import (
-    route_calls,
-)
 from fib_tests.routed_use import (
     ScaleRoute,
     counts,
@@ -19,7 +15,11 @@ from fib_tests.routed_use import (
     nothing_enabled,  # noqa: F401 - a fixture for each test
     wrap,
 )
+from flashinfer_bench.routing import routes as routed
 from flashinfer_bench.routing.patch_points import router
+from flashinfer_bench.routing.routes import (
+    route_calls,
+)
 
 
 class TestNothingEnabled:
