@@ -159,6 +159,11 @@ class PatchSpec:
         if self.kind not in ("function", "method"):
             raise ConfigError(f"{self.path}: kind {self.kind!r} is neither 'function' nor 'method'")
 
+    @property
+    def library(self) -> str:
+        """The top-level package of the path."""
+        return self.path.partition(".")[0]
+
     def wanted(self, names: Iterable[str]) -> bool:
         """Return whether a call of it can be one of the definitions `names`."""
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.definitions)
