@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import compileall
 import importlib.util
 import logging
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -20,10 +22,15 @@ if TYPE_CHECKING:
 
 pytest.register_assert_rewrite("fib_tests")
 
-from fib_tests import profiles  # noqa: E402 - its assertions are to be rewritten
+from fib_tests import forked, profiles  # noqa: E402 - its assertions are to be rewritten
+from flashinfer_bench.bench.executors import server  # noqa: E402
 
 profiles.load()
 
+ROOT = Path(__file__).parent
+
+# Tests that are about servers start them as everybody does; those of others are forked.
+OF_SERVERS = {"bench_candidate", "sandbox_linux", "judge", "exploits", "test_real_processes.py"}
 PLUGINS = {point.name for point in entry_points(group="flashinfer_bench.plugins")}
 
 # Tests that run solutions lock devices, and the folder of the locks is common to all processes of
@@ -48,6 +55,22 @@ def pytest_configure() -> None:
     """Heed Ctrl-C, which a shell's background job ignores, as would all that a test starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if sys.dont_write_bytecode and "PYTEST_XDIST_WORKER" not in os.environ:
+        # Else each of many processes would compile the package anew.
+        for folder in (ROOT / "core" / "src", *ROOT.glob("plugins/*/src")):
+            compileall.compile_dir(folder, quiet=1)
+
+
+def pytest_unconfigure() -> None:
+    """End the process that others were forked from."""
+    forked.end()
+
+
+@pytest.fixture(autouse=True)
+def forked_servers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no test wait until a server of candidates has imported torch, unless it is about it."""
+    if forked.CAN_FORK and not OF_SERVERS & {*request.path.parts}:
+        monkeypatch.setattr(server, "subprocess", forked.SUBPROCESS)
 
 
 @pytest.fixture(autouse=True)

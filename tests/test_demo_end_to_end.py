@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from fib_tests import forked
 from flashinfer_bench.data import Trace, TraceSet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -72,7 +72,7 @@ def fib(dataset: Path, cache: str, *arguments: str) -> Run:
     command = [sys.executable, "-m", "flashinfer_bench", *arguments, "--local", str(dataset)]
     # Triton's interpreter stands in for a device.
     environment = {**os.environ, "FIB_CACHE_PATH": cache, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
+    done = forked.run(command, env=environment, timeout=500)
     return Run(done.returncode, done.stdout, done.stderr)
 
 

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import venv
@@ -22,6 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fib_testing as testing
+from fib_tests import forked
 from flashinfer_bench import env
 from flashinfer_bench.cli.main import app
 from flashinfer_bench.compile import toolkit
@@ -223,17 +223,9 @@ def test_commands_and_options_exist(command: str) -> None:
 # ------------------------------------------------------------------ does what it says
 
 
-def run(command: list[str], cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(command: list[str], cwd: Path, **variables: str):
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("FIB_")}
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env={**inherited, "PYTHONDONTWRITEBYTECODE": "1", **variables},
-        capture_output=True,
-        text=True,
-        timeout=550,
-        check=False,
-    )
+    done = forked.run(command, cwd=cwd, env={**inherited, **variables}, timeout=550)
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
     return done
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from fib_tests import forked
 from flashinfer_bench.plugins import discover
 
 ROOT = Path(__file__).parent.parent
@@ -112,14 +112,8 @@ def test_the_source_of_a_language_computes(folder: str, tmp_path: Path) -> None:
     path = os.pathsep.join([str(EXAMPLE), os.environ.get("PYTHONPATH", "")])
     private = {"FIB_CACHE_PATH": str(tmp_path / "cache"), "PYTHONPATH": path}
     caches = {"TRITON_CACHE_DIR": str(tmp_path / "t"), "TILELANG_CACHE_DIR": str(tmp_path / "l")}
-    done = subprocess.run(
-        [sys.executable, "-c", BUILD],
-        input=json.dumps(request),
-        env={**os.environ, **private, **caches, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, **private, **caches, **variables}
+    done = forked.run([sys.executable, "-c", BUILD], input=json.dumps(request), env=environment)
     if "cannot be used here: " in done.stderr:
         pytest.skip(done.stderr.partition("cannot be used here: ")[2].strip())
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import get_args
 
 import pytest
 
+from fib_tests import forked
 from flashinfer_bench import env
 from flashinfer_bench.apply import ApplyConfig
 from flashinfer_bench.apply.dispatch import stats
@@ -88,15 +88,7 @@ def run(tmp_path: Path):
     }
 
     def go(*command: str, **more: str) -> str:
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env={**variables, **more},
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
+        done = forked.run(command, cwd=tmp_path, env={**variables, **more}, timeout=280)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
         assert "Traceback" not in done.stderr, done.stderr
         return done.stdout

@@ -7,11 +7,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fib_tests import forked
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -28,16 +29,9 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-def run(*command: str | Path, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **env},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+def run(*command: str | Path, env: dict[str, str], cwd: Path):
+    command = [sys.executable, *map(str, command)]
+    done = forked.run(command, cwd=cwd, env={**os.environ, **env}, timeout=500)
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done
 

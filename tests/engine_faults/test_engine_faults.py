@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fib_tests import forked
+
 HERE = Path(__file__).resolve().parent
 FAULTS = (
     *("unknown_definitions", "lying_definitions", "wrong_shapes", "kernels_raise", "captures"),
@@ -32,14 +34,12 @@ def run(fault, folder):
     }
     dropped = ("FIB_NO_PLUGINS", "FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING", "FIB_ADAPTERS")
     kept = {key: value for key, value in os.environ.items() if key not in dropped}
-    return subprocess.run(
-        [sys.executable, str(HERE / "storm.py"), fault, str(folder)],
-        env={**kept, **settings},
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    command = [sys.executable, str(HERE / "storm.py"), fault, str(folder)]
+    # What an interpreter does at its end is that of a new one only.
+    if fault == "shutdown":
+        pipes = {"capture_output": True, "text": True}
+        return subprocess.run(command, env={**kept, **settings}, timeout=110, **pipes)
+    return forked.run(command, env={**kept, **settings}, timeout=110)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from fib_tests import forked
+
 pytest.importorskip("torch")
 
 from fib_datasets.repair import examine
@@ -70,7 +72,7 @@ def folder(tmp_path):
 def start(fault, folder):
     dropped = ("FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING", "FIB_DATASET_PATH")
     kept = {key: value for key, value in os.environ.items() if key not in dropped}
-    return subprocess.Popen(
+    return forked.Popen(
         [sys.executable, str(ENGINE), fault, str(folder)],
         env={**kept, "FIB_CACHE_PATH": str(folder / "cache"), "FIB_NO_PLUGINS": "1"},
         stdout=subprocess.PIPE,

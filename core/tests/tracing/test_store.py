@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fib_tests
+from fib_tests import forked
 from fib_tests import store_calls as calls
 from fib_tests.damage import assert_clean
 from flashinfer_bench.data import TraceSet
@@ -232,7 +233,8 @@ def start(script, *args, prefix=(), **options):
     begin = f"import sys\nfrom pathlib import Path\nexec(Path({str(PREAMBLE)!r}).read_text())\n"
     begin += "from flashinfer_bench.tracing.store import *\nroot = Path(sys.argv[1])\n"
     command = [*prefix, sys.executable, "-c", begin + dedent(script), *map(str, args)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    start = subprocess.Popen if prefix else forked.Popen
+    return start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
 def finish(process):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fib_datasets.hub import HubDataset, dataset_of, fetch_blob
+from fib_tests import forked
 from fib_tests.hub import Hub, hub
 from flashinfer_bench.data.blobs import present_blob, resolve_blob
 from flashinfer_bench.errors import ConfigError, UnsafePathError
@@ -53,13 +53,9 @@ class Asker:
 
     def __call__(self, code: str, *arguments: str, **variables: str) -> Any:
         """Run `code`, which is to leave an answer that JSON can hold in `answer`."""
-        done = subprocess.run(
-            [sys.executable, "-c", f"{_BEFORE}{code}{_AFTER}", *arguments],
-            capture_output=True,
-            text=True,
-            env={**os.environ, **self.variables, **variables},
-            timeout=600,
-        )
+        command = [sys.executable, "-c", f"{_BEFORE}{code}{_AFTER}", *arguments]
+        environment = {**os.environ, **self.variables, **variables}
+        done = forked.run(command, env=environment, timeout=600)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 

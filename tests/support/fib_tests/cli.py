@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from fib_tests import forked
 from fib_tests.dataset_maker import DatasetMaker
 
 if TYPE_CHECKING:
@@ -51,14 +52,12 @@ def fib():
 
 @pytest.fixture
 def fib_process():
-    """Runs a command line in a process of its own, with pipes."""
+    """Runs a command line in a process of its own."""
 
     def run(*args: Any, **options: Any) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **options.pop("env", {})}
         command = [*FIB, *(str(arg) for arg in args)]
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=100, env=environment, **options
-        )
+        return forked.run(command, timeout=100, env=environment, **options)
 
     return run
 

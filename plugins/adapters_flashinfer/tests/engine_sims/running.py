@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from fib_tests import forked
 
 DRIVE = Path(__file__).with_name("drive.py")
 
@@ -40,14 +41,8 @@ def run(engine, folder):
     }
     dropped = ("FIB_NO_PLUGINS", "FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING", "FIB_ADAPTERS")
     kept = {key: value for key, value in os.environ.items() if key not in dropped}
-    done = subprocess.run(
-        [sys.executable, str(DRIVE), engine, str(dataset)],
-        env={**kept, **settings},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, str(DRIVE), engine, str(dataset)]
+    done = forked.run(command, env={**kept, **settings}, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
     return {**json.loads(done.stdout.splitlines()[-1]), "log": done.stderr}
 
