@@ -424,14 +424,13 @@ class TraceIndex:
         self, definition: str, axes: Optional[Mapping[str, int]], atol: float, rtol: float
     ) -> list[RunRow]:
         """Return the runs that passed within both tolerances, on workloads with exactly `axes`."""
+        rows: Iterable[Any] = self.rows(definition)  # all that passed have errors
         return [
             row
-            for row in self.rows(definition)
+            for row in rows
             if row.passed
             and (axes is None or row.axes == axes)
-            and row.max_absolute_error is not None
             and row.max_absolute_error <= atol
-            and row.max_relative_error is not None
             and row.max_relative_error <= rtol
         ]
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 
 import msgspec
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from flashinfer_bench.data.json_codec import decode
 from flashinfer_bench.data.trace import (
@@ -94,8 +94,7 @@ class _Cut(msgspec.Struct, gc=False):
 
 _decode = msgspec.json.Decoder(Line).decode
 _cut = msgspec.json.Decoder(_Cut).decode
-_MODELS: tuple[type[BaseModel], ...] = (Trace, Evaluation, Correctness, Performance)
-_FIELDS = {model: set(model.model_fields) for model in _MODELS}
+_FIELDS = {one: set(one.model_fields) for one in (Trace, Evaluation, Correctness, Performance)}
 _STATE = Trace.model_construct(_FIELDS[Trace]).__getstate__()  # type: ignore[call-arg]
 
 
@@ -145,9 +144,7 @@ class TraceReader:
     def _read_current(self, text: bytes) -> Optional[Trace]:
         """Return the trace of a line of today's format, None if it is not one as a whole."""
         try:
-            if not text.isascii():
-                text.decode()  # the decoder does not look into what it skips
-            cut = _cut(text)
+            cut = _cut(_checked(text))
             run = bytes(cut.evaluation)
             if (cut.solution is None) is not (run == b"null"):
                 return None
@@ -169,9 +166,7 @@ class TraceReader:
     def read_line(self, text: bytes) -> Optional[Line]:
         """Return what a line holds, with its workload; None if it is for the models to read."""
         try:
-            if not text.isascii():
-                text.decode()  # the decoder does not look into what it skips
-            line = _decode(text)
+            line = _decode(_checked(text))
             run = line.evaluation
             if (line.solution is None) is not (run is None):
                 return None
@@ -192,6 +187,11 @@ class TraceReader:
         """Return an equal workload that was met before, written with other blanks maybe."""
         # Compared as text, because to Python a scalar of 1 equals one of 1.0 and one of true.
         return self._workloads.setdefault((definition, workload.model_dump_json()), workload)
+
+
+def _checked(text: bytes) -> bytes:
+    """Return a text that is UTF-8: the decoders do not look into what they skip."""
+    return text if text.isascii() else text.decode().encode()
 
 
 def _complete(run: _Evaluation) -> None:

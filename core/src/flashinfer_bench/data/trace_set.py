@@ -7,7 +7,7 @@ import logging
 import shutil
 import threading
 import time
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import torch
-    from pydantic import BaseModel
 
     from flashinfer_bench.data.definition import Definition
     from flashinfer_bench.data.ranking import Ranking, SpeedupMetrics, TraceSetSummary
@@ -222,15 +221,13 @@ class TraceSet:
         dict
             With the keys ``definitions``, ``solutions``, ``workloads`` and ``traces``.
         """
+        dump = methodcaller("model_dump", mode="json")
         with paused_gc():
             return {
-                "definitions": {
-                    name: definition.model_dump(mode="json")
-                    for name, definition in self.definitions.items()
-                },
-                "solutions": _dump_all(self.solutions),
-                "workloads": _dump_all(self.workloads),
-                "traces": _dump_all(self.traces),
+                "definitions": {name: dump(one) for name, one in self.definitions.items()},
+                "solutions": {name: list(map(dump, some)) for name, some in self.solutions.items()},
+                "workloads": _dump_traces(self.workloads),
+                "traces": _dump_traces(self.traces),
             }
 
     # ------------------------------------------------------------------------------- writing
@@ -633,5 +630,17 @@ def _best(runs: Iterable[Any], errors: str = "", times: str = "") -> list[Any]:
     return list(itertools.islice(sure, 1))
 
 
-def _dump_all(groups: Mapping[str, Iterable[BaseModel]]) -> dict[str, list[dict[str, Any]]]:
-    return {name: [one.model_dump(mode="json") for one in group] for name, group in groups.items()}
+def _dump_traces(groups: Mapping[str, Iterable[Trace]]) -> dict[str, list[dict[str, Any]]]:
+    """Return traces as plain data; a workload that many share is converted once, then copied."""
+    plain: dict[int, dict[str, Any]] = {}
+
+    def dump(one: Trace) -> dict[str, Any]:
+        known = plain.get(id(one.workload))
+        if known is None:
+            known = plain[id(one.workload)] = one.workload.model_dump(mode="json")
+        inputs = {name: {**spec} for name, spec in known["inputs"].items()}
+        workload = {**known, "axes": {**known["axes"]}, "inputs": inputs}
+        run = one.evaluation and one.evaluation.model_dump(mode="json")
+        return {**vars(one), "workload": workload, "evaluation": run}
+
+    return {name: [dump(one) for one in group] for name, group in groups.items()}

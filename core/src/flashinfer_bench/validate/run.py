@@ -142,8 +142,7 @@ def validate_dataset(
     runs = [*files.pop(layout.WORKLOADS, ()), *files.pop(layout.TRACES, ())]
     contents = Contents(base)
     with _sharing(jobs, [*runs, *(path for paths in files.values() for path in paths)]) as share:
-        stages = (*files.values(), runs)
-        for name, paths in zip(_KEPT, stages, strict=True):
+        for name, paths in zip(_KEPT, (*files.values(), runs), strict=True):
             scans = share(partial(_scan, contents, [*checks]), paths)
             findings += (one for _, told in scans for one in told)
             kept: Any = {name: tuple(one for found, _ in scans for one in found)}
@@ -242,8 +241,7 @@ def _scan(contents: Contents, names: Sequence[str], path: Path) -> tuple[list[An
     kept: list[Any] = []
     findings: list[Finding] = []
     known = known_checks()
-    checks = {name: known[name].load() for name in names}
-    checks = {name: one for name, one in checks.items() if isinstance(one, RecordCheck)}
+    checks = {name: one for name in names if isinstance(one := known[name].load(), RecordCheck)}
     try:
         if place.check == layout.DEFINITIONS:
             return [(load_definition(path, contents.root), place)], []
