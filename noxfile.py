@@ -177,11 +177,15 @@ def tvmffi(session: nox.Session) -> None:
     """Run the tests of the TVM-FFI builder at both ends of the range that it supports."""
     _install_torch(session)
     _install(session, *TEST_TOOLS)
-    folders = _editable(*_needed("builder_tvmffi", "testing"))
+    _install(session, "ninja", *_editable(*_needed("builder_tvmffi", "testing")))
+    _tests_with_each_tvm_ffi(session)
+
+
+def _tests_with_each_tvm_ffi(session: nox.Session) -> None:
     for version in TVM_FFI:
         # Without the constraints, which name one version for all other sessions.
-        wanted = ("ninja", f"apache-tvm-ffi=={version}", *folders)
-        session.install("-q", "--disable-pip-version-check", *wanted)
+        wanted = f"apache-tvm-ffi=={version}"
+        session.install("-q", "--disable-pip-version-check", "--no-deps", wanted)
         _pytest(session, "plugins/builder_tvmffi/tests")
 
 
@@ -192,6 +196,10 @@ def flashinfer(session: nox.Session) -> None:
     # Calls are keyed by what fib-ops-llm knows of attention.
     folders = _needed("adapters_flashinfer", "ops_llm", "testing")
     _install(session, *_editable(*folders), *FLASHINFER_NEEDS, *TEST_TOOLS)
+    _tests_with_each_flashinfer(session)
+
+
+def _tests_with_each_flashinfer(session: nox.Session) -> None:
     for version in session.posargs or FLASHINFER[1:]:
         _install_flashinfer(session, version)
         _pytest(session, "plugins/adapters_flashinfer/tests")
@@ -236,12 +244,16 @@ def imports(session: nox.Session) -> None:
 
 @nox.session
 def checks(session: nox.Session) -> None:
-    """Check style, types and imports, and one exploit of each class, in one environment."""
-    _install_everything(session, *TYPE_TOOLS, "ruff", "import-linter", *TEST_TOOLS)
+    """Check style, types, imports, one exploit of each class, and other releases of libraries."""
+    tools = (*TYPE_TOOLS, "ruff", "import-linter", *TEST_TOOLS, *FLASHINFER_NEEDS)
+    _install_everything(session, *tools)
     _lint(session)
     _types(session)
     session.run("lint-imports")
     _exploits_quick(session)
+    # Last: what they install would not do for the rest.
+    _tests_with_each_flashinfer(session)
+    _tests_with_each_tvm_ffi(session)
 
 
 @nox.session

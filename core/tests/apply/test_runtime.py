@@ -205,10 +205,10 @@ class TestTheRuntime:
         ahead = []
         from flashinfer_bench.apply.runtime import Builds
 
-        monkeypatch.setattr(Builds, "ahead", lambda self, names: ahead.append(names) or {})
+        monkeypatch.setattr(Builds, "ahead", lambda self, names: ahead.append(names) or ())
         for ratio in (0.0, 0.5, 1.0):
             ApplyRuntime(dataset.root, ApplyConfig(aot_ratio=ratio), device="cpu")
-        assert ahead == [["hundred"], ["hundred", "thousand"]]
+        assert ahead == [[], ["hundred"], ["hundred", "thousand"]]
 
 
 class TestWhatIsRefused:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,21 @@ def test_json_has_every_workload(fib, root):
     (one,) = best["results"]
     assert (one["latency_ms_low"], one["latency_ms_high"]) == (0.9, 1.1)
     assert (one["samples"], one["stop_rule"], one["reference"]) == (8, "rse", "beside")
+
+
+def test_what_is_disputed_is_named_and_not_ranked(fib, root):
+    (path,) = Path(root, "traces").rglob("*.jsonl")
+    traces = [json.loads(line) for line in path.read_text().splitlines()]
+    for trace in traces:
+        if trace["solution"] == "alice_double":
+            extra = {"integrity": {"disputed": "hidden time", "unseen_ms": 0.2}}
+            trace["evaluation"]["correctness"]["extra"] = extra
+    path.write_text("".join(f"{json.dumps(trace)}\n" for trace in traces))
+    result = fib("report", "best", "--json", "--local", root)
+    document = json.loads(result.stdout)
+    assert [one["solution"] for one in document["best"]] == ["bob_double"]
+    assert document["disputed"] == ["alice_double"]
+    assert "measures again): alice_double" in result.stderr
 
 
 def test_a_baseline_needs_what_compares(fib, root, monkeypatch):

@@ -433,7 +433,10 @@ def test_what_is_frozen_when_its_judge_is_killed_ends(tmp_path, eventually, exis
         os.kill(os.getpid(), signal.SIGKILL)
     """
     command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    alone = {**os.environ, "FIB_PLUGINS": ""}
+    done = subprocess.run(
+        command, env=alone, capture_output=True, text=True, check=False, timeout=120
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     pid = int(done.stdout.split()[-1])
     eventually(lambda: not exists(pid))

@@ -220,9 +220,10 @@ def best(
     """Show the fastest correct solution of each definition.
 
     One for each device, timer and cache mode. It has to have passed on every workload on which it
-    was last evaluated; among those with the most workloads the lowest geometric mean of the
-    latencies wins. Its lead is the runner-up's geometric mean over its own. Solutions whose 95 %
-    intervals overlap share a rank (=1): which of them is faster is not known.
+    was last evaluated, and none of its latencies may be disputed; among those with the most
+    workloads the lowest geometric mean of the latencies wins. Its lead is the runner-up's geometric
+    mean over its own. Solutions whose 95 % intervals overlap share a rank (=1): which of them is
+    faster is not known.
     """
     set_up_logging(log_level)
     from flashinfer_bench.report import best_solutions, score_solutions
@@ -238,7 +239,9 @@ def best(
         wanted.check_names(opened.trace_set)
         results = [one for one in everything if wanted.wants_solution(one.solution, one.author)]
         require_results(opened, results)
-    found = best_solutions(score_solutions(results))
+    scores = score_solutions(results)
+    found = best_solutions(scores)
+    disputed = sorted({one.solution for one in scores if one.disputed})
     against = _comparison(everything, baseline) if baseline else lambda _: None
     rows = [
         _Row(one, score, against(score))
@@ -249,11 +252,18 @@ def best(
     write_tables(
         chosen_format(output_format, as_json),
         [("Best solutions", columns, rows)],
-        lambda: {"baseline": baseline, "best": [_document(one, columns, results) for one in rows]},
+        lambda: {
+            "baseline": baseline,
+            "disputed": disputed,
+            "best": [_document(one, columns, results) for one in rows],
+        },
     )
     tell_mixtures(mixtures((one.hardware, one.conditions) for one in results if one.passed))
     if not found:
         talk("no solution passed on all its workloads")
+    if disputed:
+        told = "not ranked, as latencies are disputed ('fib run --resume' measures again)"
+        talk(f"{told}: {', '.join(disputed)}")
     tied = [one for one in found if one.ties]
     if tied:
         talk(f"in {len(tied)} of {len(found)} rankings the first cannot be told from others")
@@ -324,8 +334,6 @@ def _notes(row: _Row) -> Iterator[str]:
         yield f"not distinguishable from {names}"
     if score.without_interval:
         yield f"no interval on {score.without_interval} of {score.passed} workloads"
-    if score.disputed:
-        yield f"disputed on {score.disputed} of {score.passed} workloads: not ranked"
     if score.dropped:
         yield f"{score.dropped} of {score.samples} samples dropped"
     before = score.references.get("before", 0)
@@ -344,7 +352,6 @@ def _document(row: _Row, columns: Sequence[Column], results: Sequence[Result]) -
         "not_distinguishable": [one.solution for one in best.ties] if row.leads else [],
         "without_interval": score.without_interval,
         "dropped": score.dropped,
-        "disputed": score.disputed,
         "references": score.references,
         "results": [
             document_of(_RESULT, one)
@@ -366,7 +373,6 @@ _RESULT = (
     Column("speedup", lambda r: _measured(r.speedup, r.speedup_interval), measured=True),
     Column("samples", "sample_total"),
     Column("dropped", "dropped"),
-    Column("disputed", "disputed"),
     Column("stop_rule", "clock.stop_rule"),
     Column("reference", "clock.reference"),
     Column("timestamp", "timestamp"),

@@ -59,6 +59,14 @@ class Parameter:
     low: Number
     high: Number
 
+    @property
+    def allowed(self) -> str:
+        """What a value may be, in words."""
+        kind = "an integer" if isinstance(self.default, int) else "a number"
+        if math.isinf(self.high):
+            return f"{kind} of at least {self.low:g}"
+        return f"{kind} from {self.low:g} to {self.high:g}"
+
     def parse(self, value: Any) -> Number:
         """Return `value`, a number or the text of one, as it is used.
 
@@ -76,12 +84,10 @@ class Parameter:
         allowed = math.isfinite(number) and self.low <= number <= self.high
         if allowed and (not whole or number.is_integer()):
             return int(number) if whole else number
-        bounds = f"from {self.low:g} to {self.high:g}"
-        if math.isinf(self.high):
-            bounds = f"of at least {self.low:g}"
-        kind = f"{'an integer' if whole else 'a number'} {bounds}"
         unit = f" ({self.unit})" if self.unit else ""
-        raise ConfigError(f"{self.name} must be {kind}{unit}, not {value!r}", hint=self.help)
+        raise ConfigError(
+            f"{self.name} must be {self.allowed}{unit}, not {value!r}", hint=self.help
+        )
 
 
 def parameter(
