@@ -1,1 +1,0 @@
-"""One module for each golden; each returns a dict of entries by name."""
