@@ -29,8 +29,7 @@ _PROVIDED = {
     },
     "fib-report": {
         "command": (
-            "apply report_coverage report_regressions report_scores report_summary "
-            "report_visualize"
+            "apply report_coverage report_regressions report_scores report_summary report_visualize"
         )
     },
     "fib-sandbox-linux": {"sandbox": "linux"},
