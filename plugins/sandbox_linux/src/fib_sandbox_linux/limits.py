@@ -195,5 +195,6 @@ def _let_end(group: Path) -> None:
         first = (group / "cgroup.procs").read_text().split()[0]
         status = Path("/proc", first, "status").read_text()
         pending = int(status.partition("ShdPnd:")[2].split()[0], 16)
-        if pending >> (signal.SIGKILL - 1) & 1:
-            Freezer(group).thaw()
+        freezer = Freezer.of_group(group)
+        if freezer is not None and pending >> (signal.SIGKILL - 1) & 1:
+            freezer.thaw()

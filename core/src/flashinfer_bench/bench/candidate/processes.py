@@ -112,46 +112,43 @@ class Freezer:
 
     Parameters
     ----------
-    group : Path
-        Its folder.
+    state : Path
+        The group's file for that: ``cgroup.freeze``, or ``freezer.state`` of the older kind.
     """
 
-    group: Path
+    state: Path
+
+    @classmethod
+    def of_group(cls, group: Path) -> Optional[Freezer]:
+        """Return that of a group, by its folder; None if it has none."""
+        states = (group / "cgroup.freeze", group / "freezer.state")
+        return next((cls(state) for state in states if state.exists()), None)
 
     @property
     def _older(self) -> bool:
-        return not (self.group / "cgroup.freeze").exists()
+        return self.state.name == "freezer.state"
 
     def freeze(self) -> None:
         """Begin to stop everything: none of it runs code of its own any more."""
-        if self._older:
-            (self.group / "freezer.state").write_text("FROZEN")
-        else:
-            (self.group / "cgroup.freeze").write_text("1")
+        self.state.write_text("FROZEN" if self._older else "1")
 
     def is_frozen(self) -> bool:
         """Return whether everything stands still."""
         if self._older:
-            return (self.group / "freezer.state").read_text().startswith("FROZEN")
-        return "frozen 1" in (self.group / "cgroup.events").read_text()
+            return self.state.read_text().startswith("FROZEN")
+        return "frozen 1" in self.state.with_name("cgroup.events").read_text()
 
     def thaw(self) -> None:
         """Let everything go on; never raises."""
         with contextlib.suppress(OSError):
-            if self._older:
-                (self.group / "freezer.state").write_text("THAWED")
-            else:
-                (self.group / "cgroup.freeze").write_text("0")
+            self.state.write_text("THAWED" if self._older else "0")
 
 
 def freezer_of(pid: int) -> Optional[Freezer]:
     """Return what stops a candidate with all that it has started, if it is in a group for that."""
     groups, name = control_groups(pid), CONTROL_GROUP.format(pid=pid)
-    for controller, state in (("", "cgroup.freeze"), ("freezer", "freezer.state")):
-        group = groups.get(controller, Path())
-        if group.name == name and (group / state).exists():
-            return Freezer(group)
-    return None
+    own = (groups[key] for key in ("", "freezer") if key in groups and groups[key].name == name)
+    return next(filter(None, map(Freezer.of_group, own)), None)
 
 
 def own_children() -> list[int]:
